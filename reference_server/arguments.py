@@ -252,6 +252,8 @@ def _add_shared_memory(add: _Add) -> None:
 
 def _add_log_and_trace(add: _Add) -> None:
     add("--log-verbose", type=number, default=0, metavar="LEVEL", help="verbosity; 0 is off (0)")
+    add("--execution-warning-secs", type=duration, default=10.0, metavar="SECONDS",
+        help="log where an inline model is that executes for longer; 0 is never (10)")
     for level in ("info", "warning", "error"):
         _add_switch(add, f"--log-{level}", f"log at level {level}", default=True)
     add("--log-format", choices=("default", "ISO8601"), default="default", help="of log lines")

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -29,6 +30,7 @@ from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.observability.executions import LONG, ExecutionWatch
 from reference_server.observability.incidents import ENDED, Incidents, LoopLag
 from reference_server.observability.logs import model_table, terminal_width
 from reference_server.observability.server_metrics import HostMetrics
@@ -71,7 +73,10 @@ class Server:
         latencies = LatencyMetrics() if options.metrics is None else options.metrics.latencies
         self._turns = LoopTurns()
         self._incidents = Incidents(time.monotonic)
-        self._lag = LoopLag(self._incidents.tell_rest)
+        self._executions = ExecutionWatch(
+            self._clock, options.execution_warning_s, InlineInstance._run.__code__
+        )
+        self._lag = LoopLag(self._look, self._executions.executing_since)
         loader = ModelLoader(
             self._clock,
             self._registry,
@@ -87,6 +92,7 @@ class Server:
             config_name=options.model_config_name,
             profile=options.profile,
             histograms=latencies.histograms,
+            executions=self._executions,
         )
         self.model_calls = loader.calls
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -301,7 +307,15 @@ class Server:
         return MetricsHandlers(gateway)
 
     def _own_series(self) -> Mapping[str, Sequence[Sample]]:
-        return {ENDED.name: self._incidents.samples(), **self._lag.samples()}
+        return {
+            ENDED.name: self._incidents.samples(),
+            LONG.name: self._executions.samples(),
+            **self._lag.samples(),
+        }
+
+    def _look(self) -> None:
+        self._incidents.tell_rest()
+        self._executions.look()
 
     def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
         handlers = self.metrics_handlers(options)

@@ -22,6 +22,7 @@ from reference_server.core.health import Health
 from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Clock, Metrics, ModelCalls, ModelInstance, OpenInstance
 from reference_server.observability import printing
+from reference_server.observability.executions import ExecutionWatch
 
 
 class Host(enum.Enum):
@@ -102,14 +103,22 @@ class PythonHosts:
     """Makes instances of Python models where each wants to run. Any thread.
 
     `given` are the backend's settings; each method raises ServerError if one of them is wrong.
+    `executions` watches those that run inline.
     `chosen` is what a model's own configuration says of its host, empty if nothing.
     """
 
-    def __init__(self, given: Mapping[str, str], clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        clock: Clock,
+        metrics: Metrics,
+        executions: ExecutionWatch | None = None,
+    ) -> None:
         # Read at each load, not here: in Triton a bad value fails the models, not the server.
         self._given = given
         self._clock = clock
         self._metrics = metrics
+        self._executions = executions
 
     def instance(
         self,
@@ -126,7 +135,12 @@ class PythonHosts:
         """
         settings = python_settings(self._given)
         if _host(settings, chosen) is Host.INLINE:
-            return InlineInstance(spec, self._clock, self._metrics, calls, health, process_advice)
+            running = None
+            if self._executions is not None:
+                running = self._executions.new(spec.name, spec.model_name, spec.model_version)
+            return InlineInstance(
+                spec, self._clock, self._metrics, calls, health, process_advice, running
+            )
         return ProcessInstance(
             spec, settings.supervision, self._clock, self._metrics, calls, health, prepare=prepare
         )

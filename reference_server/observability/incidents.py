@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
+from reference_server.observability.executions import LONG
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ _LAG_GREATEST = FamilyHead(
     MetricKind.GAUGE,
 )
 #: Of our own: no Triton has them.
-OPERATORS_FAMILIES = (ENDED, _LAG_SUM, _LAG_TICKS, _LAG_GREATEST)
+OPERATORS_FAMILIES = (ENDED, LONG, _LAG_SUM, _LAG_TICKS, _LAG_GREATEST)
 
 
 class Incidents:
@@ -131,11 +132,13 @@ class _Timers(Protocol):
 class LoopLag:
     """How late an event loop is, by a tick of its own. `start` and `stop` on the loop's thread.
 
-    `now_and_then` is called with each tick. `samples` may be asked for on that thread alone.
+    `now_and_then` is called with each tick, `executing` tells who executed in the last so many
+    seconds. `samples` may be asked for on that thread alone.
     """
 
-    def __init__(self, now_and_then: Callable[[], None]) -> None:
+    def __init__(self, now_and_then: Callable[[], None], executing: Callable[[float], str]) -> None:
         self._now_and_then = now_and_then
+        self._executing = executing
         self._loop: _Timers | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._due_s = 0.0
@@ -144,6 +147,7 @@ class LoopLag:
         self._greatest_s = [0.0, 0.0]  # of this window, and of the one before
         self._window_s = 0.0  # when this window ends
         self._untold_s = 0.0
+        self._untold_executions = ""
         self._told_s: float | None = None
 
     def start(self, loop: _Timers) -> None:
@@ -188,13 +192,19 @@ class LoopLag:
         self._expect(loop, now_s)
 
     def _tell_late(self, lag_s: float, now_s: float) -> None:
-        self._untold_s = max(self._untold_s, lag_s)
-        if self._untold_s < _LATE_S:
+        if lag_s >= _LATE_S and lag_s > self._untold_s:
+            executing = self._executing(lag_s)
+            self._untold_executions = (
+                f" Inline models that executed meanwhile: {executing}" if executing else ""
+            )
+            self._untold_s = lag_s
+        if not self._untold_s:
             return
         if self._told_s is None or now_s - self._told_s >= _BETWEEN_LINES_S:
             log.warning(
                 "The event loop was late by %.0f ms: something held it, the interpreter lock or "
-                "the processor, and all requests waited.",
+                "the processor, and all requests waited.%s",
                 self._untold_s * 1000,
+                self._untold_executions,
             )
             self._untold_s, self._told_s = 0.0, now_s

@@ -21,6 +21,7 @@ from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, Scheduler, Turns
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
+from reference_server.observability.executions import ExecutionWatch
 from reference_server.observability.first_responses import FIRST_RESPONSES, FirstResponses
 from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
@@ -56,7 +57,7 @@ class ModelLoader:
     one that runs them all. `max_batch_sizes` are the defaults that models of a backend complete
     their configuration with, "" that of all others. `stubs` are the functions that stand in for
     models. Configurations that are called `config_name` are preferred. What requests and models
-    may do is as the `profile` says.
+    may do is as the `profile` says. `executions` watches inline models.
     """
 
     def __init__(
@@ -76,13 +77,14 @@ class ModelLoader:
         limiter: RateLimiter | None = None,
         profile: TritonProfile = V2_51,
         histograms: bool = False,
+        executions: ExecutionWatch | None = None,
     ) -> None:
         self._histograms = histograms and profile.tells_loads_and_first_responses
         self.profile = profile
         self._limiter = limiter
         self._turns = turns
         self._clock = clock
-        self._hosts = PythonHosts(python_backend, clock, metrics)
+        self._hosts = PythonHosts(python_backend, clock, metrics, executions)
         self._auto_completes = auto_complete_config
         self._max_batch_sizes = max_batch_sizes
         self._stubs = stubs

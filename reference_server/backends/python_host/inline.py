@@ -41,6 +41,7 @@ from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls
 from reference_server.core.request import Execution, InferRequest
 from reference_server.observability import printing
+from reference_server.observability.executions import Running
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class InlineInstance:
 
     Output arrays reach the client by reference: a model that goes on writing to an array it
     answered with changes that answer. `health` is told of a model that says whether it is ready.
-    `advise` gives what is to be added to the text of a model's exception.
+    `advise` gives what is to be added to the text of a model's exception, `running` is told what it
+    executes.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class InlineInstance:
         calls: ModelCalls = NO_CALLS,
         health: Health | None = None,
         advise: Callable[[BaseException], str] = no_advice,
+        running: Running | None = None,
     ) -> None:
         self._spec = spec
+        self._running = running or Running(spec.name)
         self._server = ServerAccess(
             calls,
             spec.name,
@@ -157,15 +161,18 @@ class InlineInstance:
         senders, receive = self._senders, self._request_class._received
         received = [receive(request, senders) for request in requests]
         input_end_ns = self._clock.monotonic_ns()
+        running = self._running
+        running.thread = threading.get_ident()
+        running.began_ns = input_end_ns
         try:
             returned = self._run(received)
-            output_start_ns = self._clock.monotonic_ns()
+            output_start_ns = running.ended_ns = self._clock.monotonic_ns()
             responses = outcome.returned_responses(returned, received, senders)
         except ServerError as error:
+            now = running.ended_ns = self._clock.monotonic_ns()
             # A new error: responses may be kept, and the traceback's frames hold the batch.
             if not outcome.end_with_error(received, ServerError(error.code, error.message)):
                 raise
-            now = self._clock.monotonic_ns()
             return Execution([None] * len(received), input_end_ns, now, failed=True)
         rescheduled: frozenset[int] = frozenset()
         if None in responses:

@@ -96,7 +96,7 @@ def read(lag):
 
 def test_the_loops_lag_is_summed_and_the_greatest_is_forgotten_after_a_minute(timers):
     ticks = []
-    lag = LoopLag(lambda: ticks.append(timers.now_s))
+    lag = LoopLag(lambda: ticks.append(timers.now_s), lambda since_s: "")
     lag.start(timers)
     for late_s in (0.0, 0.05, 0.01):
         timers.tick(late_s)
@@ -115,12 +115,13 @@ def test_the_loops_lag_is_summed_and_the_greatest_is_forgotten_after_a_minute(ti
 
 
 def test_a_late_loop_is_told_once_a_minute_with_the_worst_since(timers, lines):
-    lag = LoopLag(lambda: None)
+    lag = LoopLag(lambda: None, lambda since_s: f"'m' for {since_s:.1f} s" if since_s > 5 else "")
     lag.start(timers)
     timers.tick(0.09)
     assert not lines
     timers.tick(0.2)
-    assert "late by 200 ms" in lines.pop()
+    assert "late by 200 ms" in lines[0]
+    assert lines.pop().endswith("and all requests waited.")
     timers.tick(7.0)
     timers.tick(1.0)
     assert not lines
@@ -128,6 +129,7 @@ def test_a_late_loop_is_told_once_a_minute_with_the_worst_since(timers, lines):
         timers.tick()
     (line,) = lines
     assert "late by 7000 ms" in line
+    assert line.endswith("Inline models that executed meanwhile: 'm' for 7.0 s")
 
 
 @pytest.mark.parametrize(("version", "shown"), [("2.51", False), ("newest", True)])
