@@ -132,6 +132,8 @@ def _add_models(add: _Add) -> None:
         "explicit: load what clients ask for (none)")
     add("--allow-file-override", type=boolean, default=True, metavar="BOOL",
         help="whether load requests may bring files of a model, such as its code (true)")
+    add("--allow-outside-links", type=boolean, default=True, metavar="BOOL",
+        help="whether a model's files may be links out of its folder (true)")
     add("--load-model", action="append", default=[], metavar="NAME",
         help="load this model at the start, in mode explicit; * alone: all of them")
     add("--repository-poll-secs", type=within(1, 2**31 - 1), default=15, metavar="SECONDS",

@@ -176,6 +176,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
         file_override=given.allow_file_override,
+        outside_links=given.allow_outside_links,
         execution_warning_s=given.execution_warning_secs,
         client_shared_memory=_given_or(given.allow_client_shm, profile.client_shared_memory),
         profile=profile,

@@ -275,7 +275,8 @@ class ServerOptions:
     `stub_models` are the functions, MODULE:FUNCTION, that stand in for models, by their names.
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
     `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Load requests may
-    bring files with `file_override`. Executions of inline models that take longer than
+    bring files with `file_override`. Models' files may be links out of their folders with
+    `outside_links`. Executions of inline models that take longer than
     `execution_warning_s` are told to the log, none of 0. Clients may register
     shared memory with `client_shared_memory`, and models of several repositories may have one name
     with `model_namespacing`. `profile` is the tritonserver to stand in for.
@@ -307,6 +308,7 @@ class ServerOptions:
     model_config_name: str = ""
     model_namespacing: bool = False
     file_override: bool = True
+    outside_links: bool = True
     execution_warning_s: float = 10.0
     client_shared_memory: bool = NEWEST.client_shared_memory
     profile: TritonProfile = NEWEST

@@ -93,6 +93,7 @@ class Server:
             profile=options.profile,
             histograms=latencies.histograms,
             executions=self._executions,
+            outside_links=options.outside_links,
         )
         self.model_calls = loader.calls
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -27,6 +27,22 @@ def within(folder: Path, path: Path, field: str) -> Path:
     return path
 
 
+def refuse_links_out(folder: Path) -> None:
+    """Refuse a model's folder that has a link to what lies outside of it.
+
+    Raises ServerError INVALID_ARG that names the link and where it leads.
+    """
+    root = folder.resolve()
+    for where, folders, files in os.walk(folder):  # which follows no link itself
+        for name in (*folders, *files):
+            path = Path(where, name)
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
+                raise invalid_arg(
+                    f"found a link '{path}' to '{path.resolve()}', expected links within "
+                    f"'{folder}' (--allow-outside-links=false)"
+                )
+
+
 def _written(path: Path) -> Path:
     """`path` without `..`, whatever links there are."""
     return Path(os.path.normpath(path.absolute()))

@@ -18,6 +18,7 @@ from reference_server.config.scheduler_settings import ControlKind
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
+from reference_server.core.paths import refuse_links_out
 from reference_server.core.ports import Clock, Metrics, Scheduler, Turns
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
@@ -57,7 +58,8 @@ class ModelLoader:
     one that runs them all. `max_batch_sizes` are the defaults that models of a backend complete
     their configuration with, "" that of all others. `stubs` are the functions that stand in for
     models. Configurations that are called `config_name` are preferred. What requests and models
-    may do is as the `profile` says. `executions` watches inline models.
+    may do is as the `profile` says. `executions` watches inline models. Without `outside_links` no
+    file of a model may be a link to what is not in its folder.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class ModelLoader:
         profile: TritonProfile = V2_51,
         histograms: bool = False,
         executions: ExecutionWatch | None = None,
+        outside_links: bool = True,
     ) -> None:
+        self._outside_links = outside_links
         self._histograms = histograms and profile.tells_loads_and_first_responses
         self.profile = profile
         self._limiter = limiter
@@ -129,6 +133,8 @@ class ModelLoader:
         `find` gives the loaded models of an ensemble's steps, which it then holds on to.
         """
         began_ns = self._clock.monotonic_ns()
+        if not self._outside_links:
+            refuse_links_out(folder.path)
         proto = ConfigProto()
         proto.CopyFrom(source)
         model_file = self._find_out(proto, folder, version)

@@ -102,6 +102,7 @@ OPTIONS = {
     "--connection-head-secs=0": ("time_limits", TimeLimits(head_s=0)),
     "--connection-body-secs=1.5": ("time_limits", TimeLimits(body_s=1.5)),
     "--connection-unread-secs=9": ("time_limits", TimeLimits(unread_s=9)),
+    "--allow-outside-links=false": ("outside_links", False),
     "--execution-warning-secs=9": ("execution_warning_s", 9.0),
     "--log-verbose=2": ("log", LogOptions(verbose_level=2)),
     "--log-info=off": ("log", LogOptions(info=False)),

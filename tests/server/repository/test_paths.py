@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.paths import is_within
+from reference_server.core.paths import is_within, refuse_links_out
 from reference_server.testing import open_repository
 
 #: The fields of a configuration that name files which are read here, with one that names `PATH`.
@@ -141,3 +141,40 @@ def test_a_link_counts_where_it_is_written_or_where_it_leads(tmp_path):
     assert is_within(inner, inner / "1" / ".." / "file")
     assert not is_within(inner, Path(f"{inner}2/file"))
     assert not is_within(inner, inner / ".." / "other")
+
+
+IDLE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.mark.parametrize("where", ["1/model.py", "1/weights", "notes"])
+def test_a_link_out_of_the_folder_is_refused_where_none_is_allowed(tmp_path, where):
+    folder = tmp_path / "models" / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(IDLE)
+    (folder / "config.pbtxt").write_text('backend: "python"')
+    (tmp_path / "elsewhere").write_text(IDLE)
+    (folder / "inner").symlink_to("config.pbtxt")
+    strict = ["--allow-outside-links=false"]
+    with open_repository(folder.parent, options=strict):
+        """What stays within is no fault."""
+    link = folder / where
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "elsewhere")
+    with open_repository(folder.parent):
+        """Links are followed otherwise."""
+    with pytest.raises(ServerError) as caught, open_repository(folder.parent, options=strict):
+        pass
+    assert f"found a link '{link}' to '{tmp_path / 'elsewhere'}'" in caught.value.message
+
+
+def test_a_folder_may_itself_be_a_link(tmp_path):
+    folder = tmp_path / "kept" / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(IDLE)
+    (folder / "inner").symlink_to("1")
+    (tmp_path / "m").symlink_to(folder)
+    refuse_links_out(tmp_path / "m")
