@@ -37,6 +37,7 @@ from reference_server.option_values import (
 )
 from reference_server.options import (
     BACKEND_DIRECTORY,
+    MOST_CONNECTIONS,
     Compression,
     ControlMode,
     GrpcOptions,
@@ -231,6 +232,8 @@ def _add_time_limits(add: _Add) -> None:
     ):
         add(f"--connection-{name}-secs", type=duration, default=default, metavar="SECONDS",
             help=f"how long {meaning}; 0 is for ever ({default:g})")
+    add("--connection-most", type=within(0, 2**31 - 1), default=MOST_CONNECTIONS, metavar="COUNT",
+        help=f"connections that each port has at once; 0 is any number ({MOST_CONNECTIONS})")
 
 
 def _add_metrics(add: _Add) -> None:

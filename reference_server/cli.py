@@ -146,6 +146,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             given.connection_body_secs,
             given.connection_unread_secs,
         ),
+        most_connections=given.connection_most,
         server_id=given.id,
         http=http if given.allow_http else None,
         grpc=grpc if given.allow_grpc else None,

@@ -113,6 +113,10 @@ class TimeLimits:
     unread_s: float = 60.0
 
 
+#: Connections that a port has at once, unless told otherwise.
+MOST_CONNECTIONS = 8192
+
+
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
     """The HTTP frontend: where it listens, whether the port may be shared (SO_REUSEPORT).
@@ -288,6 +292,7 @@ class ServerOptions:
     grpc: GrpcOptions | None = field(default_factory=GrpcOptions)
     metrics: MetricsOptions | None = field(default_factory=MetricsOptions)
     time_limits: TimeLimits = field(default_factory=TimeLimits)
+    most_connections: int = MOST_CONNECTIONS
     log: LogOptions = field(default_factory=LogOptions)
     trace: TraceOptions = field(default_factory=TraceOptions)
     exit_on_error: bool = True

@@ -271,6 +271,7 @@ class Server:
             max_input=options.max_input_bytes,
             limits=self._options.time_limits,
             report=self._incidents.of("http"),
+            most_connections=self._options.most_connections,
         )
 
     def grpc_methods(
@@ -291,7 +292,10 @@ class Server:
 
     def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
         methods = self.grpc_methods(options, loop)
-        return GrpcListener(options, methods, self._options.time_limits, self._incidents.of("grpc"))
+        return GrpcListener(
+            *(options, methods, self._options.time_limits, self._incidents.of("grpc")),
+            self._options.most_connections,
+        )
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
         """What answers requests at the metrics port, on the loop's thread."""
@@ -327,6 +331,7 @@ class Server:
             handlers.handle,
             limits=self._options.time_limits,
             report=self._incidents.of("metrics"),
+            most_connections=self._options.most_connections,
         )
 
     def _rows(self) -> list[tuple[str, str, str]]:

@@ -43,11 +43,16 @@ def report_nothing(reason: str, particulars: str) -> None:
 class OpenConnections(Generic[C]):
     """The open connections of one port, on the loop's thread.
 
-    `leave` tells a connection to end after its answers.
+    `leave` tells a connection to end after its answers. What comes when there are `most` (0: any
+    number) leaves at once, which `report` is told.
     """
 
-    def __init__(self, leave: Callable[[C], None]) -> None:
+    def __init__(
+        self, leave: Callable[[C], None], most: int = 0, report: Report = report_nothing
+    ) -> None:
         self._leave = leave
+        self._most = most
+        self._report = report
         self._open: set[C] = set()
         self._none = asyncio.Event()
         self._none.set()
@@ -60,10 +65,13 @@ class OpenConnections(Generic[C]):
         return iter(tuple(self._open))
 
     def opened(self, connection: C) -> None:
-        """A connection has been accepted; it leaves at once if that is over."""
+        """A connection has been accepted; it leaves at once if that is over, or one too many."""
         self._open.add(connection)
         self._none.clear()
-        if not self._accepting:
+        is_too_much = 0 < self._most < len(self._open)
+        if is_too_much:
+            self._report("many", f"the port has {self._most} connections, its --connection-most")
+        if is_too_much or not self._accepting:
             self._leave(connection)
 
     def closed(self, connection: C) -> None:

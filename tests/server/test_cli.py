@@ -104,6 +104,8 @@ OPTIONS = {
     "--connection-unread-secs=9": ("time_limits", TimeLimits(unread_s=9)),
     "--allow-outside-links=false": ("outside_links", False),
     "--execution-warning-secs=9": ("execution_warning_s", 9.0),
+    "--connection-most=7": ("most_connections", 7),
+    "--connection-most=0": ("most_connections", 0),
     "--log-verbose=2": ("log", LogOptions(verbose_level=2)),
     "--log-info=off": ("log", LogOptions(info=False)),
     "--log-warning=false": ("log", LogOptions(warning=False)),

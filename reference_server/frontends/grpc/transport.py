@@ -42,7 +42,7 @@ class GrpcListener:
     """Serves the methods in `table` on one port, on the loop's thread.
 
     `open`, then `stop_accepting` and `drained`, then `close`. `report` is told of connections and
-    calls that end badly.
+    calls that end badly. Beyond `most_connections` (0: any number) those that come are sent away.
     """
 
     def __init__(
@@ -51,13 +51,16 @@ class GrpcListener:
         table: Mapping[str, Method],
         limits: TimeLimits | None = None,
         report: Report = report_nothing,
+        most_connections: int = 0,
     ) -> None:
         self._report = report
         self._options = options
         self._table = table
         self._limits = limits or TimeLimits()
         self._sweep: Sweep[_Connection] | None = None
-        self._connections: OpenConnections[_Connection] = OpenConnections(_Connection.stop)
+        self._connections: OpenConnections[_Connection] = OpenConnections(
+            _Connection.stop, most_connections, report
+        )
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:

@@ -36,6 +36,8 @@ from reference_server.options import TimeLimits
 
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
+#: The same of their bodies' bytes.
+_MAX_PIPELINED_BYTES = 1 << 20
 #: Bytes of a reply up to which its parts are joined: several are dearer to send than to copy.
 _JOINED_BYTES = 1 << 14
 
@@ -79,6 +81,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current: Request | None = None  # the request being handled
         self._is_chunked = False  # the reply to it has begun
         self._waiting: deque[Request] = deque()
+        self._waiting_bytes = 0  # of their bodies
+        self._is_crowded = False  # enough waits
         self._refused: tuple[Request, str] | None = None  # the last one, and why
         self._advancing = False
         self._is_unread = False  # enough of what was written waits for the client
@@ -133,9 +137,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._incoming.end()
+        self._reader.end()
         if self._current is not None:
             self._report("left", "the client left while its request was in work")
-        self._waiting.clear()
+        self._forget_waiting()
         self._cancel_current()
         self._closed(self)
 
@@ -149,31 +154,47 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self._reader.filled(nbytes)
             self._advance()
+            if self._waiting:
+                self._settle()
 
     def _take(self, data: memoryview) -> None:
         self._reader.take(data)
         self._advance()
-        if len(self._waiting) >= _MAX_PIPELINED:
+        if self._waiting:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Listen to the client, or not: whether it reads, and how much of it waits."""
+        self._is_crowded = (
+            len(self._waiting) >= _MAX_PIPELINED or self._waiting_bytes >= _MAX_PIPELINED_BYTES
+        )
+        if self._is_crowded or self._is_unread:
             self._incoming.hold()
+        else:
+            self._incoming.release()
 
     def pause_writing(self) -> None:
         self._is_unread = True
-        self._incoming.hold()
+        self._settle()
         self._tell_backlog()
 
     def resume_writing(self) -> None:
         self._is_unread = False
         self._tell_backlog()
-        self._incoming.release()
         self._advance()
+        self._settle()
 
     def eof_received(self) -> bool:
         # A client that closes looks the same as one that only stops sending: for both, nothing is
         # begun any more, and what runs is answered.
         self._closing = True
-        self._waiting.clear()
+        self._forget_waiting()
         self._cancel_current()
         return not self.is_idle
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     def _cancel_current(self) -> None:
         current = self._current
@@ -215,6 +236,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """It is handled when those before it are answered; nothing behind a refused one is."""
         if self._refused is None:
             self._waiting.append(request)
+            self._waiting_bytes += len(request.body)
 
     def _start(self, request: Request) -> None:
         self._current = request
@@ -225,7 +247,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _drop(self) -> None:
         """Close at once, without a byte, whatever waits."""
-        self._waiting.clear()
+        self._forget_waiting()
         self._refused = None
         self._end()
 
@@ -292,14 +314,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advancing = True
         try:
             while waiting and self._current is None and not self._is_unread:
-                if len(waiting) == _MAX_PIPELINED:
-                    self._incoming.release()
-                self._start(waiting.popleft())
+                request = waiting.popleft()
+                self._waiting_bytes -= len(request.body)
+                self._start(request)
                 if waiting and self._clock() >= over_s:
                     self._call_soon(self._advance)
                     return
         finally:
             self._advancing = False
+            if self._is_crowded:
+                self._settle()
         if self._refused is not None and self._current is None and not waiting:
             request, reason = self._refused
             self._current = request

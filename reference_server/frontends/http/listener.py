@@ -28,7 +28,7 @@ class HttpListener:
 
     `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
     of JSON more than `max_input` bytes are not kept. `report` is told of connections that end
-    badly.
+    badly. Beyond `most_connections` (0: any number) those that come are closed.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class HttpListener:
         max_input: int | None = None,
         limits: TimeLimits | None = None,
         report: Report = report_nothing,
+        most_connections: int = 0,
     ) -> None:
         self._report = report
         self._limits = limits or TimeLimits()
@@ -51,7 +52,9 @@ class HttpListener:
         self._port = port
         self._handle = handle
         self._reuse_port = reuse_port
-        self._connections: OpenConnections[HttpConnection] = OpenConnections(HttpConnection.close)
+        self._connections: OpenConnections[HttpConnection] = OpenConnections(
+            HttpConnection.close, most_connections, report
+        )
         self._server: asyncio.Server | None = None
         self._sweep: Sweep[HttpConnection] | None = None
 

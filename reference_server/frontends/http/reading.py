@@ -103,8 +103,7 @@ class RequestReader:
         self._incoming = receiver.begin()  # the request being read
         self._chunks: list[bytes] = []  # its body so far
         self._received = 0  # the size of that
-        self._chunk_count = 0  # of those with data
-        self._in_new_chunk = False
+        self._chunk_count, self._in_new_chunk = 0, False  # of those with data
         self._head_bytes = 0  # since anything but a header or a chunk's size has come
         self._headers_done = False
         self._whole = True  # nothing of a request has come that is not complete
@@ -120,8 +119,8 @@ class RequestReader:
             return Wait(Phase.REQUEST, self._begun)
         if not self._headers_done:
             return Wait(Phase.HEAD, self._begun)
-        received = self._received if self._body_buffer is None else self._filled
-        return Wait(Phase.BODY, self._begun, received)
+        done = self._received if self._body_buffer is None else self._filled
+        return Wait(Phase.BODY, self._begun, done)
 
     @property
     def body_buffer(self) -> memoryview | None:
@@ -132,6 +131,10 @@ class RequestReader:
         """So many bytes have come into what `body_buffer` gave last."""
         self._filled += nbytes
         self._check_filled()
+
+    def end(self) -> None:
+        """Keep nothing of what has come: nothing follows."""
+        self._chunks, self._body_buffer = [], None
 
     def plain(self) -> int:
         """How many of the next bytes are a body's, of which little is to be understood."""
@@ -248,8 +251,7 @@ class RequestReader:
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         if self._in_new_chunk:
-            self._in_new_chunk = False
-            self._chunk_count += 1
+            self._in_new_chunk, self._chunk_count = False, self._chunk_count + 1
             if self._chunk_count > _MOST_CHUNKS:
                 raise _TooManyChunks
         self._received += len(body)

@@ -6,9 +6,9 @@ import weakref
 
 import grpc
 import pytest
-from server.support.http2 import GREETING, Peer
+from server.support.http2 import GREETING, Peer, frames_in
 from server.support.requests import PATIENCE_S
-from support.http2 import ACK, DATA, PING, PREFACE, SETTINGS, frame, message
+from support.http2 import ACK, DATA, GOAWAY, PING, PREFACE, SETTINGS, frame, message
 from support.servers import free_ports
 
 from reference_server.core.errors import Code, ServerError
@@ -45,7 +45,7 @@ class Scripted:
             pass
 
 
-def talk(scenario, limits=None, **options):
+def talk(scenario, limits=None, most_connections=0, **options):
     """Run `scenario(script, channel, listener)` over a unary method /u and a stream /s."""
 
     async def run():
@@ -55,7 +55,11 @@ def talk(scenario, limits=None, **options):
             "/t.T/s": Method(script.start, streams=True),
         }
         (port,) = free_ports(1)
-        listener = GrpcListener(GrpcOptions("127.0.0.1", port, **options), table, limits)
+        listener = GrpcListener(
+            GrpcOptions("127.0.0.1", port, **options),
+            *(table, limits),
+            most_connections=most_connections,
+        )
         await listener.open()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -279,6 +283,22 @@ def test_a_connection_that_is_closed_leaves_nothing():
         assert [one() for one in connections] == [None]
 
     talk(scenario)
+
+
+def test_a_connection_too_many_is_told_to_go_elsewhere():
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"")
+        await script.until("message")
+        port = listener._options.port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        frames = frames_in(await asyncio.wait_for(reader.read(), PATIENCE_S))
+        assert [kind for kind, *_ in frames][-1] == GOAWAY
+        writer.close()
+        script.call.send(b"answer")
+        script.call.end()
+        assert await answer == b"answer"
+
+    talk(scenario, most_connections=1)
 
 
 def test_a_connection_on_which_nobody_speaks_http2_is_given_up():

@@ -1,5 +1,6 @@
 """One HTTP connection: bytes to requests, replies to bytes, and how it ends."""
 
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -311,6 +312,39 @@ def test_reading_pauses_while_many_wait(waiting_client, held):
     assert not waiting_client.transport.is_reading
     held.answer()
     assert waiting_client.transport.is_reading
+
+
+MEGABYTE = post("/i", bytes(1 << 20))
+
+
+@pytest.mark.parametrize("scratch_bytes", [1 << 12, 1 << 21])
+def test_reading_pauses_while_a_megabyte_waits(held, scratch_bytes):
+    client = Client(held, scratch_bytes=scratch_bytes)
+    client.send(MEGABYTE)
+    assert client.transport.is_reading  # it is being handled
+    client.send(MEGABYTE)
+    assert not client.transport.is_reading
+    held.answer()
+    assert client.transport.is_reading
+    held.answer()
+    client.send(MEGABYTE)
+    assert client.transport.is_reading
+
+
+def test_who_reads_again_is_not_listened_to_while_enough_waits(waiting_client, held):
+    waiting_client.send(MEGABYTE, MEGABYTE)
+    waiting_client.connection.pause_writing()
+    waiting_client.connection.resume_writing()
+    assert not waiting_client.transport.is_reading
+    held.answer()
+    assert waiting_client.transport.is_reading
+
+
+def test_a_connection_that_is_gone_keeps_no_body(waiting_client, held):
+    waiting_client.send(post("/i", bytes(1 << 20))[: 1 << 19])
+    body = weakref.ref(waiting_client.connection._reader.body_buffer.obj)
+    waiting_client.leave()
+    assert body() is None
 
 
 # ------------------------------------------------------------------------- a share of the loop

@@ -141,6 +141,25 @@ def test_who_comes_too_late_is_closed_without_a_byte():
     assert transport.sent == b""
 
 
+def test_no_more_connections_than_allowed():
+    reported = []
+
+    async def scenario(listener, port):
+        (first, _), (_, second), (third, refused) = (port.connect() for _ in range(3))
+        assert refused.is_aborted
+        assert refused.sent == b""
+        assert not second.is_closing()
+        third.connection_lost(None)
+        first.connection_lost(None)
+        return port.connect()[1]
+
+    later = opened(
+        scenario, most_connections=2, report=lambda reason, particulars: reported.append(reason)
+    )
+    assert not later.is_closing()
+    assert reported == ["many"]
+
+
 def test_close_gives_up_the_port():
     async def scenario(listener, port):
         listener.close()
