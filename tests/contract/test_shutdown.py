@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
+import select
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -343,6 +345,37 @@ def test_a_model_that_keeps_the_interpreter_to_itself_does_not_keep_a_server(tmp
         assert EXPIRED not in server.log
         assert "Timeout (0:00:04)!" in server.log
         assert re.search(r'holding/1/model\.py", line \d+ in execute', server.log)
+
+
+#: Notes its process, and stands still.
+STANDING = """
+    import os, signal
+    from pathlib import Path
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.folder = Path(args["model_repository"])
+
+        def execute(self, requests):
+            (self.folder / "pid").write_text(str(os.getpid()))
+            (self.folder / "begun").touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_process_that_stands_still_keeps_no_server_and_ends_with_it(tmp_path: Path):
+    # The real server leaves it behind.
+    folder = write_model(tmp_path, "standing", VECTOR, STANDING)
+    flags = SHORT | {"backend_config": "python,host=process"}
+    with start_reference_server(tmp_path, **flags) as server, connect(server.http) as connection:
+        connection.sendall(infer("standing", X) * 2)
+        until((folder / "begun").exists)
+        process = os.pidfd_open(int((folder / "pid").read_text()))
+        server.process.send_signal(signal.SIGTERM)
+        assert ended(server) == 1
+        assert EXPIRED in server.log
+        assert select.select([process], [], [], PATIENCE_SECONDS)[0]
+        os.close(process)
 
 
 def test_models_are_finalized_beside_those_that_hang(tmp_path: Path):

@@ -31,6 +31,7 @@ MORTAL = kit.executing(
     "if how == 'segfault': ctypes.string_at(0)",
     "if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)",
     "if how == 'hang': signal.pause()",
+    "if how == 'stop': os.kill(os.getpid(), signal.SIGSTOP)",
     "import socket",
     "end = int(open('/proc/self/cmdline').read().split(chr(0))[5])",  # of its connection
     "mine = socket.socket(fileno=os.dup(end))",
@@ -152,9 +153,10 @@ def test_signals_are_left_to_the_server(start: Start, health):
     assert health.changes.empty()
 
 
-def test_an_execution_may_be_limited_in_time(start: Start, health):
+@pytest.mark.parametrize("how", ["hang", "stop"])
+def test_an_execution_may_be_limited_in_time(start: Start, health, how):
     instance = start(MORTAL, limit_s=0.5)
-    assert kit.execution_error(instance, asks("hang")) == (
+    assert kit.execution_error(instance, asks(how)) == (
         kit.FAILED + "the execution took longer than 0.5 s, and its process was ended."
     )
     assert health.next() == HERE + "was ended by SIGKILL"
