@@ -24,7 +24,14 @@ SHARING = {
     "the probes": (
         *("generate", "grpc", "grpc_clients", "grpc_mutations", "grpc_strangers", "grpc_wire"),
         "client_versions",
-        *("http_bodies", "http_clients", "http_mutations", "open_inference", "perf_modes"),
+        *(
+            "http_bodies",
+            "http_clients",
+            "http_mutations",
+            "open_inference",
+            "perf_modes",
+            "replay_grpc",
+        ),
         *("shared_memory", "shared_memory_clients"),
     ),
     "what is traced": ("logging", "trace"),

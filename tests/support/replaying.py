@@ -37,6 +37,7 @@ class Recorder:
 
     process: subprocess.Popen[str]
     address: str
+    grpc: str = ""
     told: str = ""
 
     @property
@@ -45,20 +46,29 @@ class Recorder:
 
 
 @contextlib.contextmanager
-def recording(server: str, capture: Path, *options: str) -> Iterator[Recorder]:
-    """Record what is sent to `address` within the block, and end with SIGINT."""
+def recording(server: str, capture: Path, *options: str, grpc: str = "") -> Iterator[Recorder]:
+    """Record what is sent to `address` within the block, and end with SIGINT.
+
+    grpc: the address of the server for gRPC, which is recorded as well then.
+    """
+    if grpc:
+        options = (*options, "--grpc-listen=127.0.0.1:0", f"--grpc-server={grpc}")
     words = ("record", "--listen=127.0.0.1:0", "--server", server, "--output", capture, *options)
     process = subprocess.Popen(
         command(*words), env=environment(), stderr=subprocess.PIPE, text=True
     )
     with process:
         try:
-            first = process.stderr.readline()
-            assert first.startswith("recording "), first + process.stderr.read()
-            recorder = Recorder(process, first.split(" at ")[1].split(" into ")[0])
+            recorder = Recorder(process, *[_bound(process) for _ in range(2 if grpc else 1)])
             yield recorder
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             recorder.told = process.communicate(timeout=STOP_SECONDS)[1]
         finally:
             process.kill()
+
+
+def _bound(process: subprocess.Popen[str]) -> str:
+    line = process.stderr.readline()
+    assert line.startswith("recording "), line + process.stderr.read()
+    return line.split(" at ")[1].split(" into ")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from triton_replay.capture.records import (
     Record,
     Request,
     Response,
+    StreamMessage,
     decode_record,
 )
 from triton_replay.errors import CaptureUnreadable
+from triton_replay.protocol.http_bodies import header
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,20 @@ class Exchange:
 
     request: Request
     response: Response | None
+    messages: tuple[StreamMessage, ...] = ()
+    """Of a gRPC stream, of both sides, in the order in which they came."""
+
+    @property
+    def status(self) -> str:
+        """As users know it: that of HTTP, `grpc` and its number, or `none`."""
+        response = self.response
+        if response is None or not response.status:
+            return "none"
+        if self.request.protocol == "http":
+            return str(response.status)
+        # A call that fails at once has its status in its headers.
+        code = header(response.trailers, "grpc-status") or header(response.headers, "grpc-status")
+        return f"grpc {code}" if code else "none"
 
 
 @dataclass(frozen=True)
@@ -66,15 +83,21 @@ def read_capture(path: Path) -> Capture:
         raise CaptureUnreadable(f"{path}: its first record is not readable")
     requests: dict[int, Request] = {}
     responses: dict[int, Response] = {}
+    messages: defaultdict[int, list[StreamMessage]] = defaultdict(list)
     closing: Closing | None = None
     for record in records:
         if isinstance(record, Request):
             requests[record.number] = record
         elif isinstance(record, Response):
             responses[record.number] = record
+        elif isinstance(record, StreamMessage):
+            messages[record.number].append(record)
         elif isinstance(record, Closing):
             closing = record
-    exchanges = tuple(Exchange(r, responses.get(number)) for number, r in requests.items())
+    exchanges = tuple(
+        Exchange(request, responses.get(number), tuple(messages.get(number, ())))
+        for number, request in requests.items()
+    )
     return Capture(str(path), opening, exchanges, closing, damage[0] if damage else None)
 
 

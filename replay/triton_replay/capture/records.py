@@ -46,6 +46,28 @@ class Request:
     """Bytes on the wire; `body` is empty instead where it was not kept."""
     body: Body = b""
     redacted: bool = False
+    protocol: str = "http"
+    """`http` or `grpc`, whose target is the path of the method and whose body holds messages."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the body was kept."""
+        return len(self.body) == self.body_size
+
+
+@dataclass(frozen=True)
+class StreamMessage:
+    """A message on a gRPC stream; the first one that is sent is the body of the request."""
+
+    number: int
+    """Of the stream's request."""
+    sent: bool
+    """Whether the client did."""
+    at: int
+    body_size: int
+    body: Body = b""
+    """With gRPC's prefix of five bytes."""
+    redacted: bool = False
 
     @property
     def whole(self) -> bool:
@@ -72,6 +94,8 @@ class Response:
     parts: tuple[tuple[int, int], ...] = ()
     """Of a response in several chunks: for each its time and where it ends in the body."""
     redacted: bool = False
+    trailers: Headers = ()
+    """Of gRPC, with `grpc-status`."""
 
     @property
     def whole(self) -> bool:
@@ -90,11 +114,13 @@ class Closing:
     """What is not in the capture, by reason."""
 
 
-Record = Opening | Request | Response | Closing
+Record = Opening | Request | StreamMessage | Response | Closing
+Traffic = Request | StreamMessage | Response
 
 _KINDS: Final[Mapping[str, type[Record]]] = {
     "opening": Opening,
     "request": Request,
+    "message": StreamMessage,
     "response": Response,
     "closing": Closing,
 }
@@ -113,8 +139,9 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
     try:
         fields = json.loads(bytes(meta))
         kind = _KINDS[fields.pop("kind")]
-        if kind in (Request, Response):
-            fields["headers"] = tuple((str(name), str(value)) for name, value in fields["headers"])
+        for key in {"headers", "trailers"} & fields.keys():
+            fields[key] = tuple((str(name), str(value)) for name, value in fields[key])
+        if kind in (Request, StreamMessage, Response):
             fields["body"] = body
         if kind is Response:
             fields["parts"] = tuple((int(at), int(end)) for at, end in fields["parts"])

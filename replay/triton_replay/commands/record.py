@@ -5,22 +5,36 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
+import itertools
 import signal
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.clocks import clock_from_now
 from triton_replay.commands.common import opening, run_loop, tell
 from triton_replay.errors import ReplayError
-from triton_replay.recording.proxy import MAX_BODY, Proxy
+from triton_replay.recording.grpc_tap import GrpcTap
+from triton_replay.recording.http_tap import HttpTap
+from triton_replay.recording.proxy import Proxy
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import ALWAYS, Redaction
 from triton_replay.recording.selection import Selection
 
 SWITCH_SECONDS: Final = 0.0001
+MAX_BODY: Final = 16 * 2**20
+"""Bytes of a body that are kept unless told otherwise."""
+
+
+class _Front(NamedTuple):
+    """Where to listen for which server, and what reads the bytes between."""
+
+    listen: Address
+    server: Address
+    tap: type[HttpTap] | type[GrpcTap]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help="default: %(default)s")
     add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help="default: %(default)s")
+    add("--grpc-listen", metavar="HOST:PORT", help="for gRPC as well, e.g. 127.0.0.1:9001")
+    add("--grpc-server", metavar="HOST:PORT", help="e.g. 127.0.0.1:8001")
     add("--output", metavar="FILE", type=Path, required=True, help="the capture; must not exist")
     add("--seconds", type=float, help="end after this time; default: at Ctrl-C or SIGTERM")
     add(
@@ -68,37 +84,63 @@ def run(given: argparse.Namespace) -> int:
         raise ReplayError(f"--sample: found {given.sample}, expected a share from 0 to 1")
     # The thread that writes has the interpreter for 5 ms otherwise, while a request waits.
     sys.setswitchinterval(SWITCH_SECONDS)
-    listen = parse_address(given.listen, "--listen")
-    server = parse_address(given.server, "--server")
-    run_loop(_record(given, listen, server))
+    fronts = [
+        _Front(
+            parse_address(given.listen, "--listen"),
+            parse_address(given.server, "--server"),
+            HttpTap,
+        )
+    ]
+    if (given.grpc_listen is None) != (given.grpc_server is None):
+        raise ReplayError("--grpc-listen and --grpc-server: found one, expected both or none")
+    if given.grpc_listen is not None:
+        listen = parse_address(given.grpc_listen, "--grpc-listen")
+        server = parse_address(given.grpc_server, "--grpc-server")
+        fronts.append(_Front(listen, server, GrpcTap))
+    run_loop(_record(given, fronts))
     return 0
 
 
-async def _record(given: argparse.Namespace, listen: Address, server: Address) -> None:
+async def _close(proxies: list[Proxy]) -> None:
+    for proxy in proxies:
+        await proxy.close()
+
+
+async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     clock = clock_from_now()
     redaction = Redaction(
         frozenset((*ALWAYS, *(name.lower() for name in given.redact_header))),
         frozenset(given.redact_tensor),
     )
-    await look_for_server(server)
+    for front in fronts:
+        await look_for_server(front.server)
     writer = CaptureWriter.create(given.output)
-    writer.write([opening(server, _settings(given))])
+    writer.write([opening(fronts[0].server, _settings(given))])
     recorder = Recorder(
         writer, clock, Selection(given.sample, given.seed), redaction, given.max_capture
     )
-    proxy = Proxy(server, recorder, clock, given.max_body)
+    numbers, connections = itertools.count(), itertools.count()
+
+    def new_tap(kind: type[HttpTap] | type[GrpcTap]) -> HttpTap | GrpcTap:
+        return kind(next(connections), numbers, clock, recorder, given.max_body)
+
     recorder.start()
+    proxies: list[Proxy] = []
     try:
-        bound = await proxy.listen(listen)
+        for front in fronts:
+            proxy = Proxy(front.server, recorder, functools.partial(new_tap, front.tap))
+            bound = await proxy.listen(front.listen)
+            proxies.append(proxy)
+            tell(f"recording {front.server} at {bound} into {given.output}")
     except ReplayError:
+        await _close(proxies)
         recorder.close()
         given.output.unlink()  # nothing is in it
         raise
-    tell(f"recording {server} at {bound} into {given.output}")
     try:
         await _until_told(given.seconds)
     finally:
-        await proxy.close()
+        await _close(proxies)
         try:
             recorder.close()
         finally:
@@ -122,5 +164,6 @@ def _settings(given: argparse.Namespace) -> dict[str, object]:
         "seed": given.seed,
         "max_body": given.max_body,
         "redact_headers": sorted({*ALWAYS, *given.redact_header}),
+        "grpc_server": given.grpc_server,
         "redact_tensors": sorted(given.redact_tensor),
     }

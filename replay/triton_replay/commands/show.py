@@ -36,6 +36,7 @@ def _json_lines(capture: Capture) -> list[str]:
             {
                 "request": as_json(exchange.request),
                 "response": exchange.response and as_json(exchange.response),
+                "messages": [as_json(message) for message in exchange.messages],
             }
         )
         for exchange in capture.exchanges
@@ -51,9 +52,8 @@ def _table(capture: Capture) -> list[str]:
     ]
     groups: defaultdict[tuple[str, str, str], list[Exchange]] = defaultdict(list)
     for exchange in capture.exchanges:
-        request, response = exchange.request, exchange.response
-        status = str(response.status or "none") if response is not None else "none"
-        groups[request.method, request.target, status].append(exchange)
+        request = exchange.request
+        groups[request.method, request.target, exchange.status].append(exchange)
     lines.append(f"{'requests':>8}  {'status':>6}  {'median ms':>9}  target")
     for (method, target, status), members in sorted(groups.items(), key=lambda g: -len(g[1])):
         times = sorted(

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import httptools
 
-from triton_replay.capture.records import Request, Response
+from triton_replay.capture.records import Request, Response, Traffic
 from triton_replay.protocol.http_messages import Message, ResponseReader
 
 
 class Sink(Protocol):
     """Where records go."""
 
-    def put(self, record: Request | Response) -> None:
+    def put(self, record: Traffic) -> None:
         """Take a record; must not wait."""
 
     def count(self, reason: str) -> None:

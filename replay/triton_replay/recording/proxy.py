@@ -8,31 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from triton_replay.addresses import Address
 from triton_replay.errors import ReplayError
-from triton_replay.recording.http_tap import HttpTap, Sink
+from triton_replay.recording.http_tap import Sink
 
-MAX_BODY = 16 * 2**20
-"""Bytes of a body that are kept unless told otherwise."""
+
+class Tap(Protocol):
+    """What reads both directions of one connection."""
+
+    def sent(self, data: bytes) -> None:
+        """Take bytes that the client has sent."""
+
+    def answered(self, data: bytes) -> None:
+        """Take bytes that the server has sent."""
+
+    def closed(self, by: str) -> None:
+        """Tell that `client` or `server` has closed the connection."""
 
 
 class Proxy:
     """Passes the connections that come to one address on to a server."""
 
-    def __init__(
-        self, server: Address, sink: Sink, clock: Callable[[], int], max_body: int = MAX_BODY
-    ) -> None:
+    def __init__(self, server: Address, sink: Sink, new_tap: Callable[[], Tap]) -> None:
         self.server = server
         self.sink = sink
-        self.clock = clock
-        self.max_body = max_body
-        self.numbers = itertools.count()
         self.clients: set[_Client] = set()
-        self._connections = itertools.count()
+        self._new_tap = new_tap
         self._listener: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -58,8 +62,7 @@ class Proxy:
             await asyncio.sleep(0)
 
     def _connected(self) -> asyncio.Protocol:
-        tap = HttpTap(next(self._connections), self.numbers, self.clock, self.sink, self.max_body)
-        return _Client(self, tap)
+        return _Client(self, self._new_tap())
 
 
 class _Side(asyncio.Protocol):
@@ -97,7 +100,7 @@ class _Side(asyncio.Protocol):
 class _Client(_Side):
     """What a client sees; it connects to the server by itself."""
 
-    def __init__(self, proxy: Proxy, tap: HttpTap) -> None:
+    def __init__(self, proxy: Proxy, tap: Tap) -> None:
         super().__init__()
         self._proxy = proxy
         self.tap = tap

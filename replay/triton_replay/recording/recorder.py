@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from triton_replay.capture.records import Closing, Record, Request, Response, encode_record
+from triton_replay.capture.records import Closing, Record, Request, Response, Traffic, encode_record
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.errors import CaptureIncomplete
 from triton_replay.recording.redaction import Redaction
@@ -46,7 +46,7 @@ class Recorder:
         self._redaction = redaction or Redaction()
         self._max_capture = max_capture
         self._max_waiting = max_waiting
-        self._waiting: deque[Request | Response] = deque()
+        self._waiting: deque[Traffic] = deque()
         # Two counters, each written by one thread: together with the queue they need no lock.
         self._bytes_put = 0
         self._bytes_taken = 0
@@ -64,7 +64,7 @@ class Recorder:
         """Start the thread that writes."""
         self._thread.start()
 
-    def put(self, record: Request | Response) -> None:
+    def put(self, record: Traffic) -> None:
         """Take a record; it does not wait."""
         size = len(record.body)
         if self._bytes_put - self._bytes_taken + size > self._max_waiting:
@@ -104,7 +104,7 @@ class Recorder:
         finally:
             self._bytes_taken += size
 
-    def _write(self, records: list[Request | Response]) -> None:
+    def _write(self, records: list[Traffic]) -> None:
         if self.ended:
             self.counts["records after the recording's end"] += len(records)
             return
@@ -120,7 +120,7 @@ class Recorder:
         while not self._stop.wait(INTERVAL):
             self.write_waiting()
 
-    def _kept(self, records: list[Request | Response]) -> Iterator[Request | Response]:
+    def _kept(self, records: list[Traffic]) -> Iterator[Traffic]:
         for record in records:
             if isinstance(record, Request):
                 if not self._selection.takes(record):
@@ -129,13 +129,14 @@ class Recorder:
                     continue
                 self.recorded += 1
             elif record.number in self._left_out:
-                self._left_out.remove(record.number)
+                if isinstance(record, Response):
+                    self._left_out.remove(record.number)
                 continue
             if not record.whole:
                 self.counts["bodies longer than --max-body"] += 1
             yield self._redaction.apply(record)
 
-    def _within_limit(self, records: Iterator[Request | Response]) -> list[Record]:
+    def _within_limit(self, records: Iterator[Traffic]) -> list[Record]:
         kept: list[Record] = []
         size = self._writer.size
         for record in records:

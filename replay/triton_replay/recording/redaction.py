@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from triton_replay.capture.records import Request, Response
+from triton_replay.capture.records import Response, StreamMessage, Traffic
 from triton_replay.protocol.http_bodies import (
     Body,
     Headers,
@@ -20,12 +20,11 @@ from triton_replay.protocol.http_bodies import (
     inflate,
     read_body,
 )
+from triton_replay.recording.grpc_redaction import redact_call
 
 ALWAYS: Final = ("authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key")
 """Headers that are redacted unasked."""
 REDACTED: Final = "redacted"
-
-_Message = Request | Response
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,14 @@ class Redaction:
     headers: Collection[str] = ALWAYS
     tensors: Collection[str] = ()
 
-    def apply(self, message: _Message) -> _Message:
-        """The request or response as it may be written."""
+    def apply(self, message: Traffic) -> Traffic:
+        """The record as it may be written."""
+        if isinstance(message, StreamMessage):
+            return self._apply_to_call(message)
         if any(name.lower() in self.headers for name, _ in message.headers):
             message = replace(message, headers=self._redact_headers(message.headers))
+        if header(message.headers, "content-type").startswith("application/grpc"):
+            return self._apply_to_call(message)
         if not self.tensors or not message.body:
             return message
         try:
@@ -53,6 +56,17 @@ class Redaction:
             message = replace(message, parts=())  # they are of the old body
         headers = tuple(_of_new_body(message.headers, len(body), json_length))
         return replace(message, headers=headers, body=body, body_size=len(body), redacted=True)
+
+    def _apply_to_call(self, message: Traffic) -> Traffic:
+        if not self.tensors or not message.body:
+            return message
+        try:
+            body = redact_call(message, self.tensors, _blank_bytes)
+        except NotUnderstood:
+            return replace(message, body=b"", redacted=True)
+        if body is None:
+            return message
+        return replace(message, body=body, body_size=len(body), redacted=True)
 
     def _redact_headers(self, headers: Headers) -> Headers:
         return tuple(
@@ -73,7 +87,7 @@ class Redaction:
             if named and "data" in tensor:
                 tensor["data"] = _blank(tensor["data"])
             if data is not None:
-                pieces.append(_blank_bytes(tensor, data) if named else data)
+                pieces.append(_blank_bytes(str(tensor.get("datatype")), data) if named else data)
         if sum(map(len, pieces)) != len(found.binary):
             raise NotUnderstood("bytes after the last tensor")
         if not changed:
@@ -125,9 +139,9 @@ def _blank(data: object) -> object:
     return type(data)(0) if isinstance(data, bool | int | float) else data
 
 
-def _blank_bytes(tensor: dict[str, Any], data: memoryview) -> bytes:
+def _blank_bytes(datatype: str, data: memoryview) -> bytes:
     """Zeros; strings of BYTES keep the lengths before them."""
-    if tensor.get("datatype") != "BYTES":
+    if datatype != "BYTES":
         return bytes(len(data))
     blanked = bytearray(b"x" * len(data))
     offset = 0

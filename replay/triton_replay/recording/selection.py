@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from triton_replay.capture.records import Request
+from triton_replay.protocol.grpc_messages import is_inference, sequence_of_call
 from triton_replay.protocol.http_bodies import INFERENCE, sequence_of
 
 
@@ -24,7 +25,13 @@ class Selection:
         """
         if self.share >= 1:
             return True
-        if request.method != "GET":
+        if request.protocol == "grpc":
+            if not is_inference(request.target):
+                return True
+            sequence = sequence_of_call(request.body)
+            if sequence and not request.target.endswith("/ModelStreamInfer"):
+                return self._draw(sequence)
+        elif request.method != "GET":
             found = INFERENCE.match(request.target.partition("?")[0])
             if not found:
                 return True

@@ -80,6 +80,8 @@ def plan_replay(requests: Iterable[Request], speed: float | None) -> Plan:
 def _why_not(request: Request) -> str:
     if not request.whole:
         return "requests whose bodies are not in the capture"
+    if request.protocol == "grpc":
+        return "gRPC calls, which are recorded only"
     path = request.target.partition("?")[0]
     if "sharedmemory/" in path or b'"shared_memory_region"' in bytes(request.body):
         return "requests in shared memory, whose contents are not in the capture"

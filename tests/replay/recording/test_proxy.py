@@ -10,6 +10,7 @@ import uvloop
 
 from triton_replay.addresses import Address, look_for_server
 from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.recording.http_tap import HttpTap
 from triton_replay.recording.proxy import Proxy
 
 REQUEST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
@@ -44,7 +45,13 @@ def played(serve, ask):
         server = await asyncio.start_server(one, "127.0.0.1", 0)
         records = Records()
         address = Address(*server.sockets[0].getsockname())
-        proxy = Proxy(address, records, itertools.count().__next__)
+        clock = itertools.count().__next__
+
+        def new_tap():
+            return HttpTap(0, numbers, clock, records, 2**24)
+
+        numbers = itertools.count()
+        proxy = Proxy(address, records, new_tap)
         front = await proxy.listen(Address("127.0.0.1", 0))
         reader, writer = await asyncio.open_connection(*front)
         try:

@@ -1,0 +1,77 @@
+"""Messages of Triton's gRPC service: inferences in protobuf, out of gRPC's framing.
+
+The messages are those that tritonclient ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from triton_replay.protocol.grpc_framing import PREFIX, MessageSplitter
+from triton_replay.protocol.http_bodies import Body, NotUnderstood
+
+INFERENCES = ("/ModelInfer", "/ModelStreamInfer")
+"""How the paths of calls end that a model executes."""
+
+
+def is_inference(target: str) -> bool:
+    """Whether a call of this path is executed by a model."""
+    return target.endswith(INFERENCES)
+
+
+def read_requests(body: Body) -> list[Any]:
+    """The ModelInferRequests of a body. Raises NotUnderstood."""
+    return [_parsed(service_pb2.ModelInferRequest, message) for message in _split(body)]
+
+
+def read_responses(body: Body) -> list[Any]:
+    """The ModelInferResponses of a body. Raises NotUnderstood."""
+    return [_parsed(service_pb2.ModelInferResponse, message) for message in _split(body)]
+
+
+def read_stream_responses(body: Body) -> list[Any]:
+    """The ModelStreamInferResponses of a body. Raises NotUnderstood."""
+    return [_parsed(service_pb2.ModelStreamInferResponse, message) for message in _split(body)]
+
+
+def framed(messages: Iterable[Any]) -> bytes:
+    """Messages as they are on the wire, not compressed."""
+    pieces = []
+    for message in messages:
+        data = message.SerializeToString()
+        pieces += [b"\0", len(data).to_bytes(4, "big"), data]
+    return b"".join(pieces)
+
+
+def sequence_of_call(body: Body) -> str:
+    """The correlation id of a call's first request; empty where it is of no sequence."""
+    try:
+        requests = read_requests(body)
+    except NotUnderstood:
+        return ""
+    if not requests or "sequence_id" not in requests[0].parameters:
+        return ""
+    parameter = requests[0].parameters["sequence_id"]
+    found = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+    return str(found) if found else ""
+
+
+def _split(body: Body) -> list[bytes]:
+    splitter = MessageSplitter()
+    messages = list(splitter.feed(body))
+    if splitter.rest:
+        raise NotUnderstood("a gRPC message that is not whole")
+    if any(message[0] for message in messages):
+        raise NotUnderstood("a compressed gRPC message")
+    return [message[PREFIX:] for message in messages]
+
+
+def _parsed(kind: Any, data: bytes) -> Any:  # noqa: ANN401  protobuf's classes are made at run time
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise NotUnderstood(f"no {kind.DESCRIPTOR.name}: {error}") from error

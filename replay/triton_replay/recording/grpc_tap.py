@@ -1,0 +1,192 @@
+"""The gRPC tap: reads the calls of one HTTP/2 connection beside the proxy that passes them on.
+
+A call is recorded as a request when it has come whole and as a response when it has ended. A stream
+(ModelStreamInfer) may last for hours: its request is recorded with its first message, and every
+other message, of both sides, as a record of its own when it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from triton_replay.capture.records import Request, Response, StreamMessage
+from triton_replay.protocol.grpc_framing import MessageSplitter
+from triton_replay.protocol.http2_frames import (
+    DataEvent,
+    Event,
+    FrameReader,
+    HeadersEvent,
+    NotHttp2,
+    ResetEvent,
+)
+from triton_replay.protocol.http_bodies import Headers, header
+from triton_replay.protocol.http_messages import Message
+from triton_replay.recording.http_tap import Sink
+
+STREAMING = "/ModelStreamInfer"
+"""How the path of a call ends whose messages are records of their own."""
+
+
+@dataclass(eq=False)
+class _Call:
+    """One call that has begun and has not ended."""
+
+    number: int
+    request: Message
+    response: Message
+    target: str
+    streaming: bool
+    recorded: bool = False
+    """Whether its request is."""
+    trailers: Headers = ()
+    sent: MessageSplitter = field(default_factory=MessageSplitter)
+    received: MessageSplitter = field(default_factory=MessageSplitter)
+
+
+class GrpcTap:
+    """One connection. Parameters as HttpTap's."""
+
+    def __init__(
+        self,
+        connection: int,
+        numbers: Iterator[int],
+        clock: Callable[[], int],
+        sink: Sink,
+        max_body: int,
+    ) -> None:
+        self._connection = connection
+        self._numbers = numbers
+        self._clock = clock
+        self._sink = sink
+        self._max_body = max_body
+        self._client = FrameReader(from_client=True)
+        self._server = FrameReader(from_client=False)
+        self._calls: dict[int, _Call] = {}
+        self._readable = True
+
+    def sent(self, data: bytes) -> None:
+        """Bytes that the client has sent."""
+        self._read(self._client, data, self._of_client)
+
+    def answered(self, data: bytes) -> None:
+        """Bytes that the server has sent."""
+        self._read(self._server, data, self._of_server)
+
+    def closed(self, by: str) -> None:
+        """`client` or `server` has closed the connection: what is under way is over."""
+        if self._readable:
+            self._readable = False
+            for stream in list(self._calls):
+                self._end(stream, by)
+
+    def _read(self, reader: FrameReader, data: bytes, take: Callable[[Event], None]) -> None:
+        if not self._readable:
+            return
+        try:
+            for event in reader.feed(data):
+                take(event)
+        except NotHttp2:
+            self._readable = False
+            self._sink.count("connections that could not be read as gRPC")
+
+    def _of_client(self, event: Event) -> None:
+        if isinstance(event, HeadersEvent) and event.stream not in self._calls:
+            self._begin(event)
+        call = self._calls.get(event.stream)
+        if call is None:
+            return
+        if isinstance(event, ResetEvent):
+            self._end(event.stream, "client")
+            return
+        if isinstance(event, DataEvent):
+            if call.streaming:
+                self._stream(call, call.sent.feed(event.data), sent=True)
+            else:
+                call.request.add(event.data)
+        if event.ends and not call.recorded:
+            self._put_request(call)
+
+    def _begin(self, event: HeadersEvent) -> None:
+        if not header(event.headers, "content-type").startswith("application/grpc"):
+            self._sink.count("requests over HTTP/2 that are not gRPC")
+            return
+        now, target = self._clock(), header(event.headers, ":path")
+        request = Message(self._max_body, now)
+        request.headers = [pair for pair in event.headers if not pair[0].startswith(":")]
+        self._calls[event.stream] = _Call(
+            number=next(self._numbers),
+            request=request,
+            response=Message(self._max_body, now),
+            target=target,
+            streaming=target.endswith(STREAMING),
+        )
+
+    def _of_server(self, event: Event) -> None:
+        call = self._calls.get(event.stream)
+        if call is None:
+            return
+        if isinstance(event, ResetEvent):
+            self._end(event.stream, "server")
+            return
+        if isinstance(event, DataEvent):
+            if call.streaming:
+                self._stream(call, call.received.feed(event.data), sent=False)
+            else:
+                call.response.add(event.data)
+        elif not call.response.status:
+            call.response.at = self._clock()
+            call.response.status = int(header(event.headers, ":status") or 0)
+            call.response.headers = [pair for pair in event.headers if pair[0] != ":status"]
+        else:
+            call.trailers = event.headers
+        if event.ends:
+            self._end(event.stream, "complete")
+
+    def _stream(self, call: _Call, messages: Iterable[bytes], *, sent: bool) -> None:
+        """Record messages of a stream that have come whole."""
+        for message in messages:
+            if sent and not call.recorded:
+                call.request.add(message)
+                self._put_request(call)
+                continue
+            kept = message if len(message) <= self._max_body else b""
+            record = StreamMessage(call.number, sent, self._clock(), len(message), kept)
+            self._sink.put(record)
+
+    def _put_request(self, call: _Call) -> None:
+        call.recorded = True
+        self._sink.put(
+            Request(
+                number=call.number,
+                connection=self._connection,
+                at=call.request.at,
+                end=self._clock(),
+                method="POST",
+                target=call.target,
+                headers=call.request.all_headers(),
+                body_size=call.request.size,
+                body=call.request.body,
+                protocol="grpc",
+            )
+        )
+
+    def _end(self, stream: int, ended: str) -> None:
+        call = self._calls.pop(stream)
+        if not call.recorded:
+            self._sink.count("requests that did not come whole")
+            return
+        message = call.response
+        self._sink.put(
+            Response(
+                number=call.number,
+                at=message.at if message.status else self._clock(),
+                end=self._clock(),
+                status=message.status,
+                headers=message.all_headers(),
+                body_size=message.size,
+                body=message.body,
+                ended=ended,
+                trailers=call.trailers,
+            )
+        )
