@@ -26,6 +26,8 @@ _TOO_SLOW = "the request did not come within the time that its client has for it
 #: Compressed bytes that are unpacked at once: what they become, at most a thousand times as much,
 #: takes about a millisecond. More is left to another thread.
 _UNPACKED_AT_ONCE = 1 << 10
+#: Bytes of messages that wait behind one that is being unpacked.
+_MOST_WAITING = 1 << 24
 
 
 class Timer(Protocol):
@@ -78,7 +80,9 @@ class ServedCall:
         "_has_ended",
         "_has_message",
         "_headers",
+        "_is_busy",
         "_is_half_closed",
+        "_is_held",
         "_is_open",
         "_reader",
         "_responder",
@@ -87,6 +91,10 @@ class ServedCall:
         "_streams",
         "_timer",
         "_waiting",
+        "_waiting_bytes",
+        "asked_bytes",
+        "is_counted",
+        "is_parked",
     )
 
     def __init__(
@@ -110,8 +118,13 @@ class ServedCall:
         self._handler: CallHandler = IGNORING
         self._is_open = False  # the response has begun
         self._is_half_closed = False
-        #: The message that is being unpacked, and those behind it.
-        self._waiting: deque[Data | Packed] = deque()
+        self._is_busy = False  # a message is being unpacked
+        self._waiting: deque[Data | Packed] = deque()  # the messages behind that, or while parked
+        self._waiting_bytes = 0
+        self._is_held = False  # the method wants no more
+        self.asked_bytes = 0  # of the message of a call that has one
+        self.is_counted = False  # among those in work, by who serves the call
+        self.is_parked = False
         self._timer: Timer | None = None
         self._backlog: Backlog | None = None
 
@@ -143,7 +156,12 @@ class ServedCall:
 
     def hold(self, *, held: bool) -> None:
         """Have the client send no more than it may already, or go on."""
+        self._is_held = held
+        self._hold()
+
+    def _hold(self) -> None:
         if not self._has_ended:
+            held = self._is_held or self._waiting_bytes > _MOST_WAITING
             self._responder.hold(self._stream_id, held=held)
 
     def end(self, error: ServerError | None = None) -> None:
@@ -205,30 +223,51 @@ class ServedCall:
         except CallFailed as failure:
             self._fail(failure.status, failure.message)
 
+    def park(self) -> None:
+        """Keep what the client asks for until `unpark`: it has not read what it was answered."""
+        self.is_parked = True
+
+    def unpark(self) -> None:
+        """Go on."""
+        self.is_parked = False
+        self._go_on()
+
     def _take(self, message: Data | Packed) -> None:
         """Give the method its next message, after those that are being unpacked."""
-        if self._waiting:
+        size = len(message.data if isinstance(message, Packed) else message)
+        if not self._streams:
+            self.asked_bytes = size
+        if self._is_busy or self.is_parked:
             self._waiting.append(message)
+            self._waiting_bytes += size
+            if self._streams and self._waiting_bytes > _MOST_WAITING:
+                self._hold()
         elif not isinstance(message, Packed):
             self._handler.receive(message)
-        elif len(message.data) <= _UNPACKED_AT_ONCE:
+        elif size <= _UNPACKED_AT_ONCE:
             self._handler.receive(message.plain())
         else:
-            self._waiting.append(message)
+            self._is_busy = True
             self._run(message.plain, self._unpacked, self._not_unpacked)
 
     def _unpacked(self, message: Data) -> None:
-        if self._has_ended:
-            return
-        behind = self._waiting
-        self._waiting = deque()
-        behind.popleft()
-        self._handler.receive(message)
+        if not self._has_ended:
+            self._is_busy = False
+            self._handler.receive(message)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the messages that have waited."""
+        was_much = self._waiting_bytes > _MOST_WAITING
         try:
-            while behind and not self._has_ended:
-                self._take(behind.popleft())
+            while self._waiting and not (self._is_busy or self.is_parked or self._has_ended):
+                message = self._waiting.popleft()
+                self._waiting_bytes -= len(message.data if isinstance(message, Packed) else message)
+                self._take(message)
         except CallFailed as failure:
             self._fail(failure.status, failure.message)
+        if was_much and self._streams:
+            self._hold()
         if self._is_half_closed:
             self.half_close()
 
@@ -242,7 +281,7 @@ class ServedCall:
         """The client will send nothing more."""
         if self._has_ended:
             return
-        if self._waiting:
+        if self._is_busy or self.is_parked:
             self._is_half_closed = True
         elif self._streams or self._has_message:
             self._handler.half_close()

@@ -5,8 +5,7 @@ No socket: bytes come in through `receive` and leave through `write`. All on the
 
 from __future__ import annotations
 
-import enum
-import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,103 +27,18 @@ from reference_server.frontends.grpc.http2.receiving import (
     StreamGone,
 )
 from reference_server.frontends.grpc.http2.streams import Part
+from reference_server.frontends.grpc.keepalive import Action, Keepalive, PingStrikes
 from reference_server.frontends.grpc.served_call import Clock, ServedCall
 from reference_server.options import GrpcOptions, TimeLimits
 
 _KEEPALIVE_PING = b"keepaliv"
 _LAST_PING = b"lastping"
-
-
-#: How far apart pings must be on a connection without calls (as RFC 1122 has it for TCP).
-_IDLE_INTERVAL_S = 7_200.0
-#: What an option says for "never".
-_NEVER_MS = 2**31 - 1
-
-
-# -- pings, both ways: facts and times go in, decisions come out; times are in seconds, of one clock
-
-
-class Action(enum.Enum):
-    """What is to be done about a client."""
-
-    NOTHING = enum.auto()
-    PING = enum.auto()
-    GIVE_UP = enum.auto()
-
-
-class Keepalive:
-    """Decides when a client that says nothing is pinged, and when it counts as gone."""
-
-    def __init__(self, options: GrpcOptions, now_s: float) -> None:
-        self._interval_s = _seconds(options.keepalive_time_ms)
-        self._timeout_s = _seconds(options.keepalive_timeout_ms)
-        self._without_calls = options.keepalive_permit_without_calls
-        self._max_pings = options.max_pings_without_data or math.inf
-        self._pings = 0
-        self._heard_s = now_s
-        self._asked_s: float | None = None
-
-    def heard(self, now_s: float) -> None:
-        """The client said something."""
-        self._heard_s = now_s
-        self._asked_s = None
-
-    def answered(self) -> None:
-        """A call was answered, so that pings are no idle talk."""
-        self._pings = 0
-
-    def next_s(self, now_s: float) -> float:
-        """When to ask `action` next, however much is heard until then."""
-        if self._asked_s is not None:
-            # After an answer the next ping may be due long before the limit of this one.
-            return min(self._asked_s + self._timeout_s, now_s + self._interval_s)
-        return self._heard_s + self._interval_s
-
-    def action(self, now_s: float, *, has_calls: bool) -> Action:
-        """What to do now; PING is taken as done."""
-        if self._asked_s is not None:
-            is_over = now_s >= self._asked_s + self._timeout_s
-            return Action.GIVE_UP if is_over else Action.NOTHING
-        if now_s < self._heard_s + self._interval_s:
-            return Action.NOTHING
-        if self._pings >= self._max_pings or not (has_calls or self._without_calls):
-            self._heard_s = now_s
-            return Action.NOTHING
-        self._pings += 1
-        self._asked_s = now_s
-        return Action.PING
-
-
-class PingStrikes:
-    """Counts pings that a client sends sooner than it may."""
-
-    def __init__(self, options: GrpcOptions) -> None:
-        self._interval_s = options.min_recv_ping_interval_without_data_ms / 1000
-        self._without_calls = options.keepalive_permit_without_calls
-        self._max = options.max_ping_strikes or math.inf
-        self._strikes = 0
-        self._last_s = -math.inf
-
-    def answered(self) -> None:
-        """Something was sent to the client: it may ping again."""
-        self._strikes = 0
-        self._last_s = -math.inf
-
-    def is_too_much(self, now_s: float, *, has_calls: bool) -> bool:
-        """Count a ping; True if that is the end of patience."""
-        idle = not has_calls and not self._without_calls
-        allowed_s = self._last_s + (_IDLE_INTERVAL_S if idle else self._interval_s)
-        self._last_s = now_s
-        if now_s < allowed_s:
-            self._strikes += 1
-        return self._strikes > self._max
-
-
-def _seconds(milliseconds: int) -> float:
-    return math.inf if milliseconds >= _NEVER_MS else milliseconds / 1000
-
-
-# -- the session
+#: Bytes of answers that a client leaves unread before nothing more is done for it.
+_MOST_UNREAD = 1 << 26
+#: Bytes of requests in work, apart from streams, above which a client sends no more than it may
+#: already; and those that are worth counting.
+_MOST_ASKED = 1 << 26
+_COUNTED = 1 << 16
 
 
 class Session:
@@ -161,6 +75,10 @@ class Session:
         self._fields: Fields = ()
         self._headers: RequestHeaders | None = None  # of `_fields`
         self._encoding = ""  # of the messages to who sends those headers
+        self._parked: deque[ServedCall] = deque()  # until the client reads
+        self._is_unparking = False
+        self._asked_bytes = 0
+        self._is_held = False
         self._has_told = False  # the client was sent something since pings were looked at
         self._is_receiving = False
         self._is_retiring = False
@@ -196,6 +114,7 @@ class Session:
         for call in tuple(self._calls.values()):
             call.cancel()
         self._calls.clear()
+        self._parked.clear()
         self._http2.lost()
 
     def pause(self) -> None:
@@ -218,6 +137,8 @@ class Session:
             call = self._calls.get(stream_id)
             if call is not None:
                 call.moved(unsent)
+        if self._parked and not self._is_unparking:
+            self._unpark()
         if self._is_ending and not self._http2.open_streams:
             self._close()
 
@@ -323,9 +244,37 @@ class Session:
     def _on_data(self, event: DataCame) -> None:
         call = self._calls.get(event.stream_id)
         if call is not None:
+            if self._http2.answered_bytes > _MOST_UNREAD and not call.is_parked:
+                call.park()
+                self._parked.append(call)
+                self._settle()
             call.receive(event.data)
             if event.ended:
                 call.half_close()
+            if call.asked_bytes >= _COUNTED and not call.is_counted:
+                call.is_counted = event.stream_id in self._calls
+                if call.is_counted:
+                    self._asked_bytes += call.asked_bytes
+                    self._settle()
+
+    def _settle(self) -> None:
+        """Let the client send on, or not: by what it asked for, and what it has not read."""
+        part = 0.5 if self._is_held else 1
+        held = bool(self._parked) or self._asked_bytes > _MOST_ASKED * part
+        if held is not self._is_held:
+            self._is_held = held
+            self._http2.hold_all(held=held)
+
+    def _unpark(self) -> None:
+        """Do what was asked for by a client that had not read, as far as it has read since."""
+        if self._http2.answered_bytes > _MOST_UNREAD:
+            return
+        self._is_unparking = True
+        while self._parked and self._http2.answered_bytes <= _MOST_UNREAD:
+            self._parked.popleft().unpark()
+        self._is_unparking = False
+        self._settle()
+        self.flush()
 
     def _on_end(self, event: RequestEnded) -> None:
         call = self._calls.get(event.stream_id)
@@ -338,9 +287,17 @@ class Session:
             self._cancelled(event.stream_id)
 
     def _cancelled(self, stream_id: int) -> None:
-        call = self._calls.pop(stream_id, None)
+        call = self._forget(stream_id)
         if call is not None:
             call.cancel()
+
+    def _forget(self, stream_id: int) -> ServedCall | None:
+        """A call is over, which may let the client go on."""
+        call = self._calls.pop(stream_id, None)
+        if call is not None and call.is_counted:
+            self._asked_bytes -= call.asked_bytes
+            self._settle()
+        return call
 
     def _on_ping(self, _: PingCame) -> None:
         self._forgive()
@@ -404,7 +361,7 @@ class Session:
             self._strikes.answered()
 
     def _ended(self, stream_id: int) -> None:
-        self._calls.pop(stream_id, None)
+        self._forget(stream_id)
         self.flush()
 
 

@@ -73,10 +73,10 @@ class StreamCall:
         if self._is_closed:
             return
         if self._unread:
-            self._unread.append(message)
+            self._keep(message)
             return
         if self.decoder.takes_long(message):
-            self._unread.append(message)
+            self._keep(message)
             self._run(lambda: self.decoder.read(message), self._ask_later, self._unreadable)
             return
         try:
@@ -90,6 +90,11 @@ class StreamCall:
             asked.inference = self._inferences.start(served, asked)
         except Exception as error:
             self._refuse(asked or self._asked(received, decoupled=False), error)
+
+    def _keep(self, message: Data) -> None:
+        """Have a message wait; what waits is in flight, too."""
+        self._unread.append(message)
+        self._count(len(message))
 
     def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
         """The model of a message of so many bytes, and its place among the others."""
@@ -137,9 +142,11 @@ class StreamCall:
     def _go_on(self) -> None:
         """Take the messages behind the one that took long."""
         behind, self._unread = self._unread, deque()
-        behind.popleft()
+        self._count(-len(behind.popleft()))
         while behind and not self._unread:
-            self.receive(behind.popleft())
+            message = behind.popleft()
+            self._count(-len(message))
+            self.receive(message)
         self._unread += behind
         if self._is_half_closed and not self._unread:
             self.half_close()

@@ -55,6 +55,11 @@ class Http2Connection:
         """The stream of the header block of which a part has come; 0 if there is none."""
         return self._receiver.unfinished_block
 
+    @property
+    def answered_bytes(self) -> int:
+        """How many bytes wait for the client of responses that are complete."""
+        return self._sender.answered_bytes
+
     def unread(self) -> Iterator[tuple[int, int]]:
         """The streams on which something waits for the client, and how many bytes."""
         for stream in self._streams.values():
@@ -110,6 +115,10 @@ class Http2Connection:
         if stream is not None:
             stream.is_held = held
             self._table.reconcile()
+
+    def hold_all(self, *, held: bool) -> None:
+        """The same of all streams together."""
+        self._receiver.hold(held=held)
 
     def finish(self, stream_id: int, block: bytes) -> None:
         """End the response with this block, which may be all of it."""

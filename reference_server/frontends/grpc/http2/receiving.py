@@ -142,6 +142,7 @@ class Receiver:
         self._header_reader = HeaderReader(limits.max_header_block)
         self._blocks = BlockAssembler(limits.max_header_block)
         self._window = FlowControlWindow(limits.connection_window)
+        self._is_held = False
         self._guard = AbuseLimits()
         self.is_greeted = False
         self._now_s = 0.0
@@ -183,6 +184,15 @@ class Receiver:
         events, self._events = self._events, []
         return events
 
+    def hold(self, *, held: bool) -> None:
+        """Let the client send no more on all streams than it may already, or let it go on."""
+        self._is_held = held
+        self._refill()
+
+    def _refill(self) -> None:
+        if not self._is_held and (increment := self._window.refill()):
+            self._sender.output.append(frames.window_update(0, increment))
+
     def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
         """SETTINGS come first, and nothing comes between the parts of a header block."""
         if not self.is_greeted:
@@ -198,8 +208,7 @@ class Receiver:
         # Before anything else: DATA of streams that are gone count for the connection, too (6.9).
         if not self._window.take(size):
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than was allowed")
-        if increment := self._window.refill():
-            self._sender.output.append(frames.window_update(0, increment))
+        self._refill()
         stream = self._streams.get(stream_id)
         if stream is None:
             self._table.check_known(stream_id)

@@ -38,7 +38,8 @@ class Sender:
 
     `output` is what is to be sent, in order; `ended` are the streams whose responses are all in it,
     `moved` those, by number, of which it has what had waited.
-    `unread_bytes` were sent all the same since the transport had enough.
+    `unread_bytes` were sent all the same since the transport had enough. `answered_bytes` wait in
+    streams whose responses are complete.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,7 @@ class Sender:
         self.moved: dict[int, Stream] = {}
         self.ended: list[Stream] = []
         self.unread_bytes = 0
+        self.answered_bytes = 0
         self.initial_window = INITIAL_WINDOW
         self._window = INITIAL_WINDOW
         self._max_frame = INITIAL_MAX_FRAME
@@ -100,11 +102,13 @@ class Sender:
             return
         for part in parts:
             stream.queue.append(part)
-            stream.queued_bytes += len(part)
+        stream.queued_bytes += size
         self._pump(stream)
 
     def finish(self, stream: Stream, trailers: bytes) -> None:
         """End the response with this block, after what waits; it may be all of the response."""
+        if stream.trailers is None:
+            self.answered_bytes += stream.queued_bytes
         stream.trailers = trailers
         self._pump(stream)
 
@@ -113,6 +117,8 @@ class Sender:
         self._waiting.pop(stream.id, None)
         self.moved.pop(stream.id, None)
         stream.queue.clear()
+        if stream.trailers is not None:
+            self.answered_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
         stream.trailers = None
 
@@ -228,6 +234,8 @@ class Sender:
         self._window -= size
         stream.send_window -= size
         stream.queued_bytes -= size
+        if stream.trailers is not None:
+            self.answered_bytes -= size
         self.moved[stream.id] = stream
         start = frames.frame_header(DATA, 0, stream.id, size)
         if size <= _JOINED_BYTES:

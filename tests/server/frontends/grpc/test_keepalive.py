@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from reference_server.frontends.grpc.session import Action, Keepalive, PingStrikes
+from reference_server.frontends.grpc.keepalive import Action, Keepalive, PingStrikes
 from reference_server.options import GrpcOptions
 
 

@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.backlog import ANY_NUMBER
 from reference_server.core.profiles import V2_51
-from reference_server.frontends.grpc import inference
+from reference_server.frontends.grpc import inference, streaming
 from reference_server.gateway.inference import Inferences, deliver
 from reference_server.gateway.shared_memory import SharedMemory
 
@@ -154,3 +154,18 @@ def test_many_small_fields_take_long_and_few_long_ones_do_not(stream, apart, sch
     asked.raw_input_contents.extend([b""] * 3000)
     running.receive(asked.SerializeToString())
     assert (len(scheduler.requests), len(apart.waiting)) == (1, 1)
+
+
+def test_messages_behind_a_long_one_count_as_asked(stream, apart, monkeypatch):
+    call, running = stream
+    long = message("a", LONG)
+    monkeypatch.setattr(streaming, "_MOST_ASKED_BYTES", 3 * len(long))
+    for _ in range(2):
+        running.receive(long)
+        assert not call.is_held
+    running.receive(long)
+    assert call.is_held
+    while apart.waiting:
+        apart.do()
+    assert call.is_held  # they are executed
+    running.cancel()

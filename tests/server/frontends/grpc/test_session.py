@@ -2,6 +2,7 @@
 
 import gc
 import gzip
+import random
 import struct
 import weakref
 
@@ -26,6 +27,7 @@ from support.http2 import (
 
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError
+from reference_server.frontends.grpc import served_call, session
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.session import Session
 from reference_server.options import GrpcOptions
@@ -486,3 +488,110 @@ def test_a_client_that_is_held_gets_no_window_until_it_may_go_on():
     assert allowed() == [1]
     client.say(*half)
     assert allowed() == [1]
+
+
+# ---------------------------------------------------------- who asks for much, or reads little
+
+
+def widened(client, stream=0):
+    """By how much the client may send more on a stream, or on all, as it was told since."""
+    return sum(
+        int.from_bytes(one.payload, "big")
+        for one in client.take()
+        if (one.kind, one.stream) == (WINDOW_UPDATE, stream)
+    )
+
+
+def asks(client, stream, body):
+    """One unary call with this message, in frames."""
+    data = message(body)
+    pieces = [data[start : start + 16_384] for start in range(0, len(data), 16_384)]
+    client.say(client.headers(stream), *(frame(DATA, 0, stream, piece) for piece in pieces))
+    client.say(frame(DATA, END_STREAM, stream))
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """A client that reads nothing, and has more answers than it may leave unread."""
+    monkeypatch.setattr(session, "_MOST_UNREAD", 10_000)
+    client = Client()
+    client.say(settings(_4=0))
+    asks(client, 1, b"first")
+    client.calls[0].send(bytes(20_000))
+    client.calls[0].end()
+    client.told.clear()
+    return client
+
+
+def test_nothing_is_done_for_a_client_that_leaves_answers_unread(unread):
+    asks(unread, 3, b"second")
+    asks(unread, 5, b"third")
+    assert unread.told == []
+    unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 15_000)))
+    assert unread.told == [b"second", "half close", b"third", "half close"]
+
+
+def test_answers_of_streams_that_go_on_hold_nobody_up(monkeypatch):
+    monkeypatch.setattr(session, "_MOST_UNREAD", 10_000)
+    client = Client()
+    client.say(settings(_4=0))
+    client.say(client.headers(1, STREAM))
+    client.calls[0].send(bytes(20_000))
+    asks(client, 3, b"question")
+    assert client.told == [b"question", "half close"]
+
+
+def test_very_many_calls_that_wait_for_a_reader_are_done_one_after_the_other(unread):
+    for stream in range(3, 6003, 2):
+        unread.say(unread.headers(stream), frame(DATA, END_STREAM, stream, message(b"x")))
+
+    def answers_at_once(message):
+        unread.calls[len(unread.told) + 1].send(b"y")
+        unread.calls[len(unread.told) + 1].end()
+        unread.told.append(bytes(message))
+
+    unread.receive, unread.half_close = answers_at_once, lambda: None
+    unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 20_000)))
+    assert 1500 < len(unread.told) < 2000  # and then too much is unread again
+
+
+def test_a_client_that_leaves_while_its_calls_wait_for_a_reader(unread):
+    asks(unread, 3, b"second")
+    unread.say(frame(RST_STREAM, 0, 3, struct.pack(">I", 8)))
+    unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 20_000)))
+    assert unread.told == ["cancel"]
+
+
+def test_who_has_much_in_work_sends_no_more_than_it_may(monkeypatch):
+    monkeypatch.setattr(session, "_MOST_ASKED", 5 << 20)
+    client = Client()
+    client.take()
+    asks(client, 1, bytes(4 << 20))
+    asks(client, 3, bytes(3 << 20))  # from here on
+    asks(client, 5, bytes(3 << 20))
+    assert widened(client) == 0
+    client.calls[2].end(ServerError(Code.INTERNAL, "x"))
+    assert widened(client) == 0
+    client.calls[1].end(ServerError(Code.INTERNAL, "x"))
+    assert widened(client) == 0
+    client.calls[0].end(ServerError(Code.INTERNAL, "x"))
+    assert widened(client) > 10 << 20
+    asks(client, 7, bytes(9 << 20))
+    assert widened(client) >= 8 << 20
+
+
+def test_packed_messages_of_a_stream_that_wait_hold_its_client_up(monkeypatch):
+    monkeypatch.setattr(served_call, "_MOST_WAITING", 500_000)
+    client = Client()
+    client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
+    packed = gzip.compress(random.Random(0).randbytes(700_000), 0)
+    for _ in range(4):
+        data = message(packed, 1)
+        pieces = [data[start : start + 16_384] for start in range(0, len(data), 16_384)]
+        client.say(*(frame(DATA, 0, 1, piece) for piece in pieces))
+    for _ in range(3):
+        assert widened(client, 1) == 0
+        client.work()
+    assert widened(client, 1) > 2 << 20
+    client.work()
+    assert len(client.told) == 4
