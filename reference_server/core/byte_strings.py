@@ -26,12 +26,18 @@ def element_bytes(element: object) -> bytes:
 def serialize(array: npt.NDArray[np.generic]) -> bytes:
     """The wire form of an object or `S<n>` array, in C order."""
     pack = _LENGTH.pack
-    parts: list[bytes] = []
-    for element in array.ravel().tolist():
-        encoded = element_bytes(element)
-        parts.append(pack(len(encoded)))
-        parts.append(encoded)
-    return b"".join(parts)
+    flat = array.ravel()
+    slices: list[bytes] = []
+    for start in range(0, max(1, flat.size), turns.ELEMENTS):
+        if start:
+            turns.give_way()
+        parts: list[bytes] = []
+        for element in flat[start : start + turns.ELEMENTS].tolist():
+            encoded = element_bytes(element)
+            parts.append(pack(len(encoded)))
+            parts.append(encoded)
+        slices.append(b"".join(parts))
+    return slices[0] if len(slices) == 1 else b"".join(slices)
 
 
 def byte_size(array: npt.NDArray[np.generic]) -> int:

@@ -21,7 +21,8 @@ from reference_server.options import TimeLimits
 BACKLOG = 1024
 #: The read buffer that all connections of a port share, in bytes.
 SCRATCH_BYTES = 1 << 18
-#: Bytes that are handled without a look at the clock: of the dearest kind some milliseconds' work.
+#: Bytes that are handled without a look at the clock: of the dearest kind some milliseconds' work,
+#: unless a port has a `portion` of its own.
 PORTION_BYTES = 1 << 12
 _NOTHING = memoryview(b"")
 #: The bytes of a body that are to come in a second.
@@ -227,7 +228,7 @@ class Incoming:
     `handle` is given the bytes in order, as views that are valid until it returns. `plain` says how
     many of the next ones are only to be copied, such as a tensor's, and may come at once. What does
     not fit the share waits, and nothing more is read until it is done: `call_soon` is asked for the
-    next turn. `clock` is in seconds.
+    next turn. `clock` is in seconds; `portion` in bytes.
     """
 
     __slots__ = (
@@ -237,6 +238,7 @@ class Incoming:
         "_is_held",
         "_is_scheduled",
         "_plain",
+        "_portion",
         "_rest",
         "_transport",
     )
@@ -247,8 +249,10 @@ class Incoming:
         plain: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
+        portion: int = PORTION_BYTES,
     ) -> None:
         self._handle = handle
+        self._portion = portion
         self._plain = plain
         self._call_soon = call_soon
         self._clock = clock
@@ -268,7 +272,7 @@ class Incoming:
 
     def came(self, data: memoryview) -> None:
         """Take bytes, whose memory may be used for others afterwards."""
-        if len(data) <= PORTION_BYTES and not self._is_held:
+        if len(data) <= self._portion and not self._is_held:
             self._handle(data)
             return
         left = self._within_share(data)
@@ -291,7 +295,7 @@ class Incoming:
         """Handle as much as may be; what is left."""
         over_s = self._clock() + SHARE_S
         while data and not self._is_held and self._transport is not None:
-            size = max(PORTION_BYTES, self._plain())
+            size = max(self._portion, self._plain())
             portion, data = data[:size], data[size:]
             self._handle(portion)
             if self._clock() >= over_s:

@@ -13,12 +13,12 @@ from reference_server.codecs import (
 )
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
-from reference_server.codecs.response_forms import ResponseForm
+from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, described_defect
-from reference_server.gateway.inference import Apart, Inference, Inferences
+from reference_server.gateway.inference import Apart, Inference, Inferences, TakesLong
 from reference_server.repository.versions import ServedModel
 
 #: With this metadata a model's error ends the stream with its status, instead of being a message.
@@ -57,7 +57,8 @@ class StreamCall:
         self._most_responses = most_responses
         self.decoder = decoder
         self._run = run
-        #: A message that takes long and is read apart, and those behind it.
+        #: A message that takes long, by itself or by what it names in regions, and is read apart;
+        #: and those behind it.
         self._unread: deque[Data] = deque()
         self._is_half_closed = False  # but for those
         self._inferences = inferences
@@ -87,7 +88,11 @@ class StreamCall:
         asked: _StreamedRequest | None = None
         try:
             served, asked = self._placed(received, len(message))
-            asked.inference = self._inferences.start(served, asked)
+            asked.inference = self._inferences.start(served, asked, MANY_SHARED_BYTES)
+        except TakesLong as long:
+            self._keep(message)
+            assert asked is not None
+            self._start_later(served, asked, received, long.begun)
         except Exception as error:
             self._refuse(asked or self._asked(received, decoupled=False), error)
 
@@ -113,9 +118,23 @@ class StreamCall:
         if not self._unread:  # cancelled meanwhile
             return
         asked: _StreamedRequest | None = None
+        try:
+            served, asked = self._placed(received, len(self._unread[0]))
+            self._start_later(served, asked, received)
+        except Exception as error:
+            self._refuse(asked or self._asked(received, decoupled=False), error)
+            self._go_on()
+
+    def _start_later(
+        self,
+        served: ServedModel,
+        asked: _StreamedRequest,
+        received: ReceivedRequest,
+        begun: Inference | None = None,
+    ) -> None:
+        """Start the request of the first message that is kept, away from the loop."""
 
         def started(inference: Inference) -> None:
-            assert asked is not None
             asked.inference = inference
             if self._unread:
                 self._go_on()
@@ -123,17 +142,14 @@ class StreamCall:
                 inference.cancellation.cancel()
 
         def failed(error: Exception) -> None:
-            self._refuse(asked or self._asked(received, decoupled=False), error)
+            self._refuse(asked, error)
             if self._unread:
                 self._go_on()
 
-        try:
-            served, asked = self._placed(received, len(self._unread[0]))
-            self._inferences.start_later(
-                served, asked, lambda: find_model(self._inferences, received), started, failed
-            )
-        except Exception as error:
-            failed(error)
+        self._inferences.start_later(
+            *(served, asked, lambda: find_model(self._inferences, received), started, failed),
+            begun=begun,
+        )
 
     def _unreadable(self, error: Exception) -> None:
         self._unread.clear()

@@ -30,6 +30,8 @@ from reference_server.options import GrpcOptions, TimeLimits, TlsOptions
 
 log = logging.getLogger(__name__)
 
+#: Bytes that are handled without a look at the clock; a call may have as few as thirty.
+_PORTION_BYTES = 1 << 9
 #: How long the last bytes to a client may take.
 _LINGER_S = 20.0
 #: What stands for no limit of a TLS handshake; asyncio's default would be a minute.
@@ -141,7 +143,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._closed = closed
         self._session = Session(table, options, loop, run, self._write, self._close, limits, report)
-        self._incoming = Incoming(self._session.receive, self._session.plain, loop.call_soon)
+        self._incoming = Incoming(
+            *(self._session.receive, self._session.plain, loop.call_soon), portion=_PORTION_BYTES
+        )
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None

@@ -17,7 +17,7 @@ from reference_server.core.metadata import SystemRegion
 from reference_server.frontends import event_loop
 from reference_server.frontends.event_loop import Background
 from reference_server.frontends.grpc import inference as grpc_inference
-from reference_server.frontends.grpc import methods
+from reference_server.frontends.grpc import methods, streaming
 from reference_server.frontends.grpc.calls import STATUS, blocking
 from reference_server.frontends.http import routes
 
@@ -220,9 +220,9 @@ def long_request(count, **fields):
     return pb.ModelInferRequest(**({"model_name": "m", "inputs": [x]} | fields))
 
 
-def ended(frontend, message):
+def ended(frontend, message, method="ModelInfer"):
     """The call of ModelInfer, once all that other threads do for it is done."""
-    call, running = frontend.start("ModelInfer")
+    call, running = frontend.start(method)
     with pytest.MonkeyPatch.context() as patch:
         # Done by now, and told on the loop's thread as ever.
         patch.setattr(event_loop, "start_new_thread", lambda work, arguments: work())
@@ -256,14 +256,15 @@ def in_region():
     return message
 
 
-def test_long_tensors_in_regions_are_copied_beside_the_loop(monkeypatch):
-    for module in (grpc_inference, response_forms):
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_long_tensors_in_regions_are_copied_beside_the_loop(monkeypatch, method):
+    for module in (grpc_inference, streaming, response_forms):
         monkeypatch.setattr(module, "MANY_SHARED_BYTES", 7)
     model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
     frontend = GrpcFrontend(model)
     with shared_object(np.array([1, 2, 0, 0], np.float32).tobytes()) as key:
         frontend.shared_memory.register_system("r", key, 16)
-        assert ended(frontend, in_region()).error is None
+        assert ended(frontend, in_region(), method).error is None
         assert object_file(key).read_bytes() == np.array([1, 2, 3, 4], np.float32).tobytes()
         frontend.shared_memory.unregister(SystemRegion, "r")
     (asked,) = model.scheduler.requests
