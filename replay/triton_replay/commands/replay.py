@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from triton_replay.addresses import Address, look_for_server, parse_address
+from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.reader import Capture, read_capture
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.clocks import clock_from_now
 from triton_replay.commands.common import opening, run_loop, tell
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.protocol.http_bodies import Headers
 from triton_replay.recording.recorder import Recorder
 from triton_replay.replaying.plan import Plan, plan_replay
-from triton_replay.replaying.player import Outcome, Player
+from triton_replay.replaying.player import Outcome, Player, Target
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("capture", metavar="CAPTURE", type=Path)
     add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help="default: %(default)s")
+    add("--grpc-server", metavar="HOST:PORT", default="127.0.0.1:8001", help="default: %(default)s")
     add("--output", metavar="FILE", type=Path, required=True, help="the capture of the answers")
     add(
         "--speed",
@@ -52,23 +52,27 @@ def run(given: argparse.Namespace) -> int:
     capture = read_capture(given.capture)
     if capture.complaint:
         tell(capture.complaint)
-    plan = plan_replay((exchange.request for exchange in capture.exchanges), speed)
+    plan = plan_replay(capture.exchanges, speed)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: holds no request that can be sent")
-    run_loop(_replay(given, capture, plan, server, headers))
+    grpc_server = parse_address(given.grpc_server, "--grpc-server")
+    target = Target(server, grpc_server, headers, given.timeout, speed)
+    run_loop(_replay(given, capture, plan, target))
     return 0
 
 
-async def _replay(
-    given: argparse.Namespace, capture: Capture, plan: Plan, server: Address, headers: Headers
-) -> None:
-    await look_for_server(server)
+async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, target: Target) -> None:
+    protocols = {step.exchange.request.protocol for step in plan.steps}
+    servers = {"http": target.http, "grpc": target.grpc}
+    for protocol in sorted(protocols):
+        await look_for_server(servers[protocol])
+    server = target.http if "http" in protocols else target.grpc
     writer = CaptureWriter.create(given.output)
     settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
     writer.write([opening(server, settings)])
     clock = clock_from_now()
     recorder = Recorder(writer, clock)
-    player = Player(plan, server, clock, recorder.put, headers, given.timeout)
+    player = Player(plan, target, clock, recorder.put)
     recorder.start()
     try:
         outcome = await player.play()

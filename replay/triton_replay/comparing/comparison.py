@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from triton_replay.capture.reader import Capture, Exchange
@@ -52,12 +53,14 @@ def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparis
             f"{len(common)} that have the same number): one must be a replay of the other, or both "
             "of a third"
         )
-    crowds = in_flight([_span(second[number]) for number in same])
+    models = {number: model_of(first[number].request) for number in same}
+    crowds = in_flight([_span(models[number], second[number]) for number in same])
     compared = []
     for number, crowd in zip(same, crowds, strict=True):
-        one, other = first[number], second[number]
-        found = compare_answers(one.request, one.response, other.response, tolerances)
-        compared.append(Compared(one.request, features_of(one.request, crowd), tuple(found)))
+        one, other, model = first[number], second[number], models[number]
+        found = compare_answers(model, one, other, tolerances)
+        features = features_of(one.request, crowd)
+        compared.append(Compared(model, one.request, features, tuple(found)))
     return Comparison(
         a=a,
         b=b,
@@ -66,7 +69,7 @@ def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparis
         only_a=len(first) - len(common),
         only_b=len(second) - len(common),
         groups=tuple(group(compared)),
-        times=tuple(_times([first[n] for n in same], [second[n] for n in same])),
+        times=tuple(_times(models, first, second)),
     )
 
 
@@ -77,23 +80,26 @@ def _same_request(a: Exchange, b: Exchange) -> bool:
     )
 
 
-def _span(exchange: Exchange) -> tuple[str, int, int]:
+def _span(model: str, exchange: Exchange) -> tuple[str, int, int]:
     end = exchange.response.end if exchange.response else exchange.request.end
-    return model_of(exchange.request), exchange.request.end, end
+    return model, exchange.request.end, end
 
 
-def _times(a: Sequence[Exchange], b: Sequence[Exchange]) -> list[ModelTimes]:
-    models = dict.fromkeys(model_of(exchange.request) for exchange in a)
+def _times(
+    models: Mapping[int, str], a: Mapping[int, Exchange], b: Mapping[int, Exchange]
+) -> list[ModelTimes]:
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, model in models.items():
+        numbers[model].append(number)
     found = []
-    for model in models:
+    for model, of_model in numbers.items():
         both = []
-        for exchanges in (a, b):
+        for captured in (a, b):
+            exchanges = [captured[number] for number in of_model]
             mine = [
                 (exchange.request.at, exchange.response.end)
                 for exchange in exchanges
-                if exchange.response is not None
-                and exchange.response.ended == "complete"
-                and model_of(exchange.request) == model
+                if exchange.response is not None and exchange.response.ended == "complete"
             ]
             times = tuple(max(end - at, 0) for at, end in mine)
             span = max((end for _, end in mine), default=0) - min((at for at, _ in mine), default=0)

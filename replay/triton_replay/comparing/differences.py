@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import numpy as np
 
-from triton_replay.capture.records import Request, Response
+from triton_replay.capture.reader import Exchange
+from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.tolerances import Tolerances, distance
 from triton_replay.protocol.answers import Answer, Array, Tensor, read_answers
-from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+from triton_replay.protocol.grpc_messages import is_inference, model_of_call
+from triton_replay.protocol.grpc_tensors import answer_of_call, answer_of_message
+from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood, header
 
 ROUNDING = 1e-2
 """Differences up to this share of a tensor's largest value are rounding: FP16, TF32, BF16."""
-_VOLATILE = ("/stats", "/metrics", "/trace/setting", "/logging")
+_VOLATILE = (
+    *("/stats", "/metrics", "/trace/setting", "/logging"),
+    *("/ModelStatistics", "/TraceSetting", "/LogSettings"),
+)
 """Ends of paths whose answers differ from one second to the next, or are of the server alone."""
 
 
@@ -34,41 +41,40 @@ class Difference:
 def model_of(request: Request) -> str:
     """The model that a request asks, or its path where it asks none."""
     path = request.target.partition("?")[0]
+    if request.protocol == "grpc" and is_inference(path):
+        return model_of_call(request.body) or path
     found = INFERENCE.match(path)
     return found["model"] if found else path
 
 
 def compare_answers(
-    request: Request, a: Response | None, b: Response | None, tolerances: Tolerances
+    model: str, a: Exchange, b: Exchange, tolerances: Tolerances
 ) -> list[Difference]:
-    """All differences between two responses to `request`."""
-    model = model_of(request)
-    return list(_compare(model, request, a, b, tolerances))
+    """All differences between the answers to one request, which asks `model`."""
+    return list(_compare(model, a, b, tolerances))
 
 
-def _compare(
-    model: str, request: Request, a: Response | None, b: Response | None, tolerances: Tolerances
-) -> Iterator[Difference]:
+def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> Iterator[Difference]:
     if not _answered(a) or not _answered(b):
         if _answered(a) != _answered(b):
             lost, kept = ("B", a) if _answered(a) else ("A", b)
-            assert kept is not None
-            yield Difference(
-                f"no whole answer in {lost}", model, "", f"the other has {kept.status}"
-            )
+            kind = f"no whole answer in {lost}"
+            yield Difference(kind, model, "", f"the other has {kept.status}")
         return
-    assert a is not None
-    assert b is not None
     if a.status != b.status:
         yield Difference("status", model, "", f"{a.status} and {b.status}: {_text(b)}")
         return
-    path = request.target.partition("?")[0]
-    if path.endswith(_VOLATILE) or a.redacted or b.redacted or not (a.whole and b.whole):
+    if _said(a) != _said(b):
+        yield Difference("error text", model, "", f"{_short(_said(a))} and {_short(_said(b))}")
+    path = a.request.target.partition("?")[0]
+    if path.endswith(_VOLATILE) or not (_comparable(a) and _comparable(b)):
         return
     try:
-        first, second = (read_answers(x.headers, x.body) for x in (a, b))
+        first, second = _answers(a), _answers(b)
     except NotUnderstood:
-        if bytes(a.body) != bytes(b.body):
+        assert a.response is not None
+        assert b.response is not None
+        if bytes(a.response.body) != bytes(b.response.body):
             yield Difference("text", model, "", f"{_text(a)} and {_text(b)}")
         return
     if len(first) != len(second):
@@ -79,8 +85,38 @@ def _compare(
         yield from _compare_answers(model, one, other, tolerances)
 
 
-def _answered(response: Response | None) -> bool:
-    return response is not None and response.status > 0 and response.ended == "complete"
+def _answered(exchange: Exchange) -> bool:
+    response = exchange.response
+    return response is not None and exchange.status != "none" and response.ended == "complete"
+
+
+def _comparable(exchange: Exchange) -> bool:
+    """Whether all that was answered is there, as it was."""
+    assert exchange.response is not None
+    records: list[Response | StreamMessage] = [exchange.response, *exchange.messages]
+    return all(record.whole and not record.redacted for record in records)
+
+
+def _said(exchange: Exchange) -> str:
+    """What gRPC says beside its status."""
+    assert exchange.response is not None
+    pairs = (*exchange.response.headers, *exchange.response.trailers)
+    return unquote(header(pairs, "grpc-message"))
+
+
+def _answers(exchange: Exchange) -> list[Answer]:
+    """The answers in an order that does not depend on which of a stream was quicker."""
+    request, response = exchange.request, exchange.response
+    assert response is not None
+    if request.protocol == "http":
+        return read_answers(response.headers, response.body)
+    if request.target.endswith("/ModelInfer"):
+        return answer_of_call(response.body)
+    if not request.target.endswith("/ModelStreamInfer"):
+        raise NotUnderstood("a call of another kind")
+    received = (message.body for message in exchange.messages if not message.sent)
+    # Those of one request keep their order; requests are told by their ids.
+    return sorted(map(answer_of_message, received), key=lambda one: str(one.fields.get("id", "")))
 
 
 def _compare_answers(
@@ -144,8 +180,10 @@ def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Diffe
     return Difference("values", model, name, detail, largest)
 
 
-def _text(response: Response) -> str:
-    return _short(bytes(response.body[:80]).decode("utf-8", "replace"))
+def _text(exchange: Exchange) -> str:
+    response = exchange.response
+    assert response is not None
+    return _short(_said(exchange) or bytes(response.body[:80]).decode("utf-8", "replace"))
 
 
 def _short(value: object) -> str:

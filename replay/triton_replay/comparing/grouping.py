@@ -14,8 +14,10 @@ from math import comb
 from typing import Final
 
 from triton_replay.capture.records import Request
-from triton_replay.comparing.differences import Difference, model_of
+from triton_replay.comparing.differences import Difference
 from triton_replay.protocol.answers import read_inputs
+from triton_replay.protocol.grpc_messages import is_inference
+from triton_replay.protocol.grpc_tensors import inputs_of_call
 from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
 
 CHANCE: Final = 0.01
@@ -30,6 +32,7 @@ Features = Mapping[str, int]
 class Compared:
     """One request that both captures have."""
 
+    model: str
     request: Request
     features: Features
     differences: tuple[Difference, ...]
@@ -56,20 +59,23 @@ class Group:
 
 def features_of(request: Request, in_flight: int) -> Features:
     """The properties of a request that a difference may depend on."""
-    if not INFERENCE.match(request.target.partition("?")[0]):
-        return {}
     found: dict[str, int] = {}
     try:
-        inputs = read_inputs(request.headers, request.body)
+        if request.protocol == "grpc" and is_inference(request.target):
+            inputs = inputs_of_call(request.body)
+        elif INFERENCE.match(request.target.partition("?")[0]):
+            inputs = read_inputs(request.headers, request.body)
+        else:
+            return {}
     except NotUnderstood:
         return {}
-    for name, (_, shape, longest) in inputs.items():
-        if shape:
-            found.setdefault(ROWS, shape[0])
-        for axis, size in enumerate(shape[1:], 1):
+    for name, tensor in inputs.items():
+        if tensor.shape:
+            found.setdefault(ROWS, tensor.shape[0])
+        for axis, size in enumerate(tensor.shape[1:], 1):
             found[f"size of axis {axis} of {name}"] = size
-        if longest:
-            found[f"bytes of an element of {name}"] = longest
+        if tensor.datatype == "BYTES" and tensor.values.size:
+            found[f"bytes of an element of {name}"] = max(map(len, tensor.values.flat))
     return found | {IN_FLIGHT: in_flight}
 
 
@@ -101,7 +107,7 @@ def group(compared: Sequence[Compared]) -> list[Group]:
             members[key].setdefault(index, difference)
     by_model: defaultdict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(compared):
-        by_model[model_of(one.request)].append(index)
+        by_model[one.model].append(index)
     groups = []
     for (model, kind, output), found in members.items():
         all_of_model = [compared[index] for index in by_model[model]]

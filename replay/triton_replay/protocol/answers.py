@@ -65,24 +65,21 @@ def read_answers(headers: Headers, body: Body) -> list[Answer]:
     return [_answer(read_body(headers, body))]
 
 
-def read_inputs(headers: Headers, body: Body) -> Mapping[str, tuple[str, tuple[int, ...], int]]:
-    """For each input its type, its shape and the bytes of its longest element, 0 but for BYTES.
-
-    Raises NotUnderstood.
-    """
+def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
+    """The inputs of a request by name. Raises NotUnderstood."""
     found = read_body(headers, body)
-    inputs = {}
-    for tensor, data in found.tensors():
-        read = _tensor(tensor, data)
-        longest = 0
-        if read.datatype == "BYTES":
-            longest = max((len(element) for element in read.values.flat), default=0)
-        inputs[str(tensor.get("name"))] = (read.datatype, read.shape, longest)
-    if "inputs" not in found.document:
-        for name, value in found.document.items():  # the generate extension
-            if isinstance(value, str):
-                inputs[name] = ("BYTES", (1,), len(value.encode()))
-    return inputs
+    if "inputs" in found.document:
+        tensors = found.tensors()
+        return {
+            str(tensor.get("name")): _tensor(tensor, data)
+            for tensor, data in tensors
+            if data is not None or "data" in tensor
+        }
+    return {  # the generate extension
+        name: Tensor("BYTES", (1,), _objects([value.encode()]))
+        for name, value in found.document.items()
+        if isinstance(value, str)
+    }
 
 
 def _answer(body: TensorBody) -> Answer:
@@ -116,15 +113,30 @@ def _tensor(tensor: Mapping[str, Any], data: memoryview | None) -> Tensor:
     datatype, shape = tensor.get("datatype"), tensor.get("shape")
     if not isinstance(datatype, str) or not isinstance(shape, list):
         raise NotUnderstood(f"a tensor without datatype and shape: {json.dumps(tensor)[:80]}")
-    dims = tuple(int(dim) for dim in shape)
+    name = str(tensor.get("name"))
     try:
-        if data is None:
-            values = _from_json(datatype, tensor.get("data", []))
-        else:
-            values = _from_bytes(datatype, data)
-        return Tensor(datatype, dims, values.reshape(dims))
+        dims = tuple(int(dim) for dim in shape)
+    except (ValueError, TypeError) as error:
+        raise NotUnderstood(f"tensor {name!r}: shape {shape!r}") from error
+    if data is None:
+        return tensor_of_values(name, datatype, dims, tensor.get("data", []))
+    return tensor_of_wire(name, datatype, dims, data)
+
+
+def tensor_of_values(name: str, datatype: str, shape: tuple[int, ...], values: Any) -> Tensor:  # noqa: ANN401  of JSON
+    """A tensor of nested lists of numbers and texts. Raises NotUnderstood, which tells `name`."""
+    try:
+        return Tensor(datatype, shape, _from_json(datatype, values).reshape(shape))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise NotUnderstood(f"tensor {tensor.get('name')!r}: {error}") from error
+        raise NotUnderstood(f"tensor {name!r}: {error}") from error
+
+
+def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Tensor:
+    """A tensor of bytes, as the binary extension and gRPC have it. Raises NotUnderstood."""
+    try:
+        return Tensor(datatype, shape, _from_bytes(datatype, data).reshape(shape))
+    except (ValueError, TypeError, KeyError) as error:
+        raise NotUnderstood(f"tensor {name!r}: {error}") from error
 
 
 def _from_json(datatype: str, data: list[Any]) -> Array:

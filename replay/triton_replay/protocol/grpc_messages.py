@@ -60,6 +60,15 @@ def sequence_of_call(body: Body) -> str:
     return str(found) if found else ""
 
 
+def model_of_call(body: Body) -> str:
+    """The model that the first request of a call asks; empty if that cannot be told."""
+    try:
+        requests = read_requests(body)
+    except NotUnderstood:
+        return ""
+    return str(requests[0].model_name) if requests else ""
+
+
 def _split(body: Body) -> list[bytes]:
     splitter = MessageSplitter()
     messages = list(splitter.feed(body))

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import httptools
 
 from triton_replay.addresses import Address
-from triton_replay.capture.records import Request
+from triton_replay.capture.reader import Exchange
+from triton_replay.capture.records import Request, Response
 from triton_replay.protocol.http_bodies import Headers
 from triton_replay.protocol.http_messages import Message, ResponseReader
+from triton_replay.replaying.answers import REDACTED_VALUE, NotAnswered
 
 _OF_THE_CONNECTION: Final = frozenset(
     ("connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
 )
 _NO_LIMIT: Final = 2**62
-
-
-class NotAnswered(Exception):
-    """No whole response came; `message` is what came of it."""
-
-    def __init__(self, reason: str, message: Message | None = None) -> None:
-        super().__init__(reason)
-        self.message = message
 
 
 def request_head(request: Request, server: Address, headers: Headers) -> bytes:
@@ -35,7 +29,7 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
     replaced = {name.lower() for name, _ in headers} | _OF_THE_CONNECTION
     lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {server}"]
     for name, value in request.headers:
-        if name.lower() not in replaced and value != "redacted":
+        if name.lower() not in replaced and value != REDACTED_VALUE:
             lines.append(f"{name}: {value}")
     lines.extend(f"{name}: {value}" for name, value in headers)
     if request.body_size or request.method != "GET":
@@ -44,31 +38,55 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection to the server, opened when first needed and again after it was closed."""
+    """A connection to the server, opened when first needed and again after it was closed.
 
-    def __init__(self, server: Address, clock: Callable[[], int]) -> None:
+    headers: take the place of recorded ones of the same name.
+    timeout: seconds until a request is given up and the connection is closed.
+    """
+
+    def __init__(
+        self, server: Address, clock: Callable[[], int], headers: Headers, timeout: float
+    ) -> None:
         self._server = server
         self._clock = clock
+        self._headers = headers
+        self._timeout = timeout
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Message] | None = None
+        self._number = 0
         self._responses = self._reader()
 
-    async def ask(self, pieces: Iterable[bytes | bytearray | memoryview]) -> Message:
-        """Send a request and wait for the whole answer. Raises NotAnswered.
-
-        A connection that the server closed before it could get the request is opened again.
-        """
+    async def ask(self, exchange: Exchange) -> Response:
+        """Send a request and wait for the whole answer. Raises NotAnswered."""
+        request = exchange.request
         await self.open()
         assert self._transport is not None
+        self._number = request.number
         self._answer = asyncio.get_running_loop().create_future()
+        head = request_head(request, self._server, self._headers)
         try:
-            self._transport.writelines(list(pieces))
-            return await self._answer
-        except asyncio.CancelledError:
+            self._transport.writelines([head, request.body])
+            return self._response(await asyncio.wait_for(self._answer, self._timeout), "complete")
+        except asyncio.TimeoutError as error:
             self.close()
-            raise
+            now = self._clock()
+            given_up = Response(request.number, now, now, 0, (), 0, ended="client")
+            raise NotAnswered(f"no answer within {self._timeout:g} s", given_up) from error
         finally:
             self._answer = None
+
+    def _response(self, message: Message, ended: str) -> Response:
+        return Response(
+            number=self._number,
+            at=message.at,
+            end=self._clock(),
+            status=message.status,
+            headers=message.all_headers(),
+            body_size=message.size,
+            body=message.body,
+            ended=ended,
+            parts=message.chunks,
+        )
 
     def close(self) -> None:
         """End the connection."""
@@ -114,4 +132,5 @@ class HttpConnection(asyncio.Protocol):
 
     def _fail(self, reason: str, message: Message | None = None) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(NotAnswered(reason, message))
+            response = None if message is None else self._response(message, "server")
+            self._answer.set_exception(NotAnswered(reason, response))

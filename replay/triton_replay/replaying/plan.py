@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
 
+from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request
+from triton_replay.protocol.grpc_messages import is_inference, model_of_call, sequence_of_call
 from triton_replay.protocol.http_bodies import INFERENCE, sequence_of
+
+_ASKING: Final = (
+    *("/ServerLive", "/ServerReady", "/ModelReady", "/ServerMetadata", "/ModelMetadata"),
+    *("/ModelConfig", "/ModelStatistics", "/RepositoryIndex", "MemoryStatus", "/Check", "/Watch"),
+)
+"""How the paths of gRPC calls end that change nothing."""
 
 
 class Step(NamedTuple):
     """One request: sent at `due`, but not before all steps of `after` are answered."""
 
-    request: Request
+    exchange: Exchange
+    lane: int
+    """Steps of one lane are sent one after the other, each when the one before is answered."""
     due: int
     """Nanoseconds after the replay's beginning; 0 for as soon as can be."""
     after: tuple[int, ...]
@@ -35,54 +46,105 @@ class Plan:
 
     @property
     def lanes(self) -> dict[int, list[int]]:
-        """The indexes of the steps of each connection."""
+        """The indexes of the steps of each lane."""
         found: dict[int, list[int]] = {}
         for index, step in enumerate(self.steps):
-            found.setdefault(step.request.connection, []).append(index)
+            found.setdefault(step.lane, []).append(index)
         return found
 
 
-def plan_replay(requests: Iterable[Request], speed: float | None) -> Plan:
+def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
     """Plan a replay, `speed` times as quick as the recording; None for as quick as can be."""
     left_out: Counter[str] = Counter()
-    sendable = []
-    for request in sorted(requests, key=lambda request: (request.at, request.number)):
-        reason = _why_not(request)
+    sendable: list[Exchange] = []
+    for exchange in sorted(exchanges, key=lambda one: (one.request.at, one.request.number)):
+        reason = _why_not(exchange)
         if reason:
             left_out[reason] += 1
         else:
-            sendable.append(request)
-    first = sendable[0].at if sendable else 0
+            sendable.append(exchange)
+    first = sendable[0].request.at if sendable else 0
+    lanes = _Lanes()
     steps = []
     by_sequence: dict[tuple[str, str], int] = {}
     last_change = -1
     since_change: list[int] = []
-    for index, request in enumerate(sendable):
+    for index, exchange in enumerate(sendable):
+        request = exchange.request
         after = {last_change}
-        found = INFERENCE.match(request.target.partition("?")[0])
-        if found:
-            sequence = sequence_of(request.headers, request.body)
-            if sequence:
-                key = found["model"], sequence
-                after.add(by_sequence.get(key, -1))
-                by_sequence[key] = index
-        elif request.method != "GET":
+        sequence = _sequence_of(request)
+        if sequence is not None:
+            after.add(by_sequence.get(sequence, -1))
+            by_sequence[sequence] = index
+        if _changes_the_server(request):
             # What was sent before must not meet what it changes either.
             after.update(since_change)
             last_change, since_change = index, []
-        if index != last_change:
+        else:
             since_change.append(index)
         due = 0 if speed is None else round((request.at - first) / speed)
-        steps.append(Step(request, due, tuple(sorted(after - {-1}))))
+        steps.append(Step(exchange, lanes.of(exchange), due, tuple(sorted(after - {-1}))))
     return Plan(tuple(steps), left_out)
 
 
-def _why_not(request: Request) -> str:
-    if not request.whole:
-        return "requests whose bodies are not in the capture"
+class _Lanes:
+    """Gives each request its lane.
+
+    Of HTTP these are the connections. The calls of a gRPC connection may overlap: it has as many
+    lanes as it had calls at once, and a call takes one whose call before had ended by then.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._of_http: dict[int, int] = {}
+        self._of_grpc: dict[int, list[tuple[int, int]]] = {}
+
+    def of(self, exchange: Exchange) -> int:
+        request = exchange.request
+        if request.protocol == "http":
+            if request.connection not in self._of_http:
+                self._of_http[request.connection] = self._next()
+            return self._of_http[request.connection]
+        free = self._of_grpc.setdefault(request.connection, [])
+        lane = heappop(free)[1] if free and free[0][0] <= request.at else self._next()
+        end = exchange.response.end if exchange.response else request.end
+        heappush(free, (end, lane))
+        return lane
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+
+def _sequence_of(request: Request) -> tuple[str, str] | None:
+    """The model and the correlation id of a request of a sequence."""
     if request.protocol == "grpc":
-        return "gRPC calls, which are recorded only"
-    path = request.target.partition("?")[0]
-    if "sharedmemory/" in path or b'"shared_memory_region"' in bytes(request.body):
+        if not is_inference(request.target):
+            return None
+        sequence = sequence_of_call(request.body)
+        return (model_of_call(request.body), sequence) if sequence else None
+    found = INFERENCE.match(request.target.partition("?")[0])
+    if not found:
+        return None
+    sequence = sequence_of(request.headers, request.body)
+    return (found["model"], sequence) if sequence else None
+
+
+def _changes_the_server(request: Request) -> bool:
+    if request.protocol == "grpc":
+        return not is_inference(request.target) and not request.target.endswith(_ASKING)
+    return request.method != "GET" and not INFERENCE.match(request.target.partition("?")[0])
+
+
+def _why_not(exchange: Exchange) -> str:
+    request = exchange.request
+    sent = [request.body, *(message.body for message in exchange.messages if message.sent)]
+    if not request.whole or not all(message.whole for message in exchange.messages if message.sent):
+        return "requests whose bodies are not in the capture"
+    if request.protocol == "grpc" and any(bytes(body[:1]) != b"\0" for body in sent):
+        return "gRPC calls with compressed messages, which cannot be sent"
+    if "sharedmemory" in request.target.lower() or any(
+        b"shared_memory_region" in bytes(body) for body in sent
+    ):
         return "requests in shared memory, whose contents are not in the capture"
     return ""

@@ -5,8 +5,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_replay.capture.records import Request
-from triton_replay.replaying.plan import plan_replay
+from triton_replay.capture.reader import Exchange
+from triton_replay.capture.records import Request, Response
+from triton_replay.replaying import plan
+
+
+def plan_replay(requests, speed):
+    return plan.plan_replay([Exchange(request, None) for request in requests], speed)
 
 
 def infer(number, at=0, connection=0, sequence=None, model="m", **more):
@@ -22,9 +27,12 @@ def post(number, target, at=0, connection=0):
 
 def after(*requests):
     """The numbers that each request waits for."""
-    plan = plan_replay(requests, 1)
-    numbers = [step.request.number for step in plan.steps]
-    return {step.request.number: [numbers[index] for index in step.after] for step in plan.steps}
+    found = plan_replay(requests, 1)
+    numbers = [step.exchange.request.number for step in found.steps]
+    return {
+        step.exchange.request.number: [numbers[index] for index in step.after]
+        for step in found.steps
+    }
 
 
 def test_gaps_are_kept_from_the_first_request_on_and_divided_by_the_speed():
@@ -32,12 +40,12 @@ def test_gaps_are_kept_from_the_first_request_on_and_divided_by_the_speed():
     assert [step.due for step in plan_replay(requests, 1).steps] == [0, 200, 400]
     assert [step.due for step in plan_replay(requests, 4).steps] == [0, 50, 100]
     assert [step.due for step in plan_replay(requests, None).steps] == [0, 0, 0]
-    assert [step.request.number for step in plan_replay(requests, None).steps] == [0, 1, 2]
+    assert [step.exchange.request.number for step in plan_replay(requests, None).steps] == [0, 1, 2]
 
 
 def test_each_connection_is_a_lane():
     requests = [infer(0), infer(1, connection=4), infer(2), infer(3, connection=4)]
-    assert plan_replay(requests, 1).lanes == {0: [0, 2], 4: [1, 3]}
+    assert plan_replay(requests, 1).lanes == {0: [0, 2], 1: [1, 3]}
 
 
 def test_a_sequence_keeps_its_order_over_connections():
@@ -67,9 +75,9 @@ def test_what_cannot_be_sent_is_left_out_and_counted():
     too_long = Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", (), 99)
     region = infer(1, outputs=[{"parameters": {"shared_memory_region": "r"}}])
     register = post(2, "/v2/systemsharedmemory/region/r/register")
-    plan = plan_replay([too_long, region, register, infer(3)], 1)
-    assert [step.request.number for step in plan.steps] == [3]
-    assert dict(plan.left_out) == {
+    found = plan_replay([too_long, region, register, infer(3)], 1)
+    assert [step.exchange.request.number for step in found.steps] == [3]
+    assert dict(found.left_out) == {
         "requests whose bodies are not in the capture": 1,
         "requests in shared memory, whose contents are not in the capture": 2,
     }
@@ -89,9 +97,42 @@ def test_no_plan_can_come_to_a_standstill(drawn):
         else infer(number, at, connection, sequence)
         for number, (at, connection, sequence, changes) in enumerate(drawn)
     ]
-    plan = plan_replay(requests, 2)
-    assert len(plan.steps) == len(requests)
+    found = plan_replay(requests, 2)
+    assert len(found.steps) == len(requests)
     # All that a step waits for is before it, on its connection as well.
-    assert all(earlier < index for index, step in enumerate(plan.steps) for earlier in step.after)
-    assert all(lane == sorted(lane) for lane in plan.lanes.values())
-    assert [step.due for step in plan.steps] == sorted(step.due for step in plan.steps)
+    assert all(earlier < index for index, step in enumerate(found.steps) for earlier in step.after)
+    assert all(lane == sorted(lane) for lane in found.lanes.values())
+    assert [step.due for step in found.steps] == sorted(step.due for step in found.steps)
+
+
+def call(number, method="ModelInfer", at=0, end=0, connection=0, body=b"\0\0\0\0\0"):
+    target = f"/inference.GRPCInferenceService/{method}"
+    sent = Request(number, connection, at, at, "POST", target, (), len(body), body, protocol="grpc")
+    return Exchange(sent, Response(number, end, end, 200, (), 0))
+
+
+def test_a_grpc_connection_has_as_many_lanes_as_it_had_calls_at_once():
+    calls = [
+        *(call(0, at=0, end=10), call(1, at=5, end=30), call(2, at=12, end=14)),
+        *(call(3, at=20, end=40), call(4, at=25, end=26), call(5, at=0, connection=1)),
+    ]
+    lanes = {s.exchange.request.number: s.lane for s in plan.plan_replay(calls, 1).steps}
+    assert lanes[0] == lanes[2] == lanes[3]
+    assert len({lanes[0], lanes[1], lanes[4], lanes[5]}) == 4
+
+
+def test_grpc_calls_that_change_the_server_are_waited_for_and_others_not():
+    calls = [
+        *(call(0, "ModelReady"), call(1, "RepositoryModelLoad"), call(2), call(3, "ServerLive")),
+    ]
+    assert [step.after for step in plan.plan_replay(calls, 1).steps] == [(), (0,), (1,), (1,)]
+
+
+def test_compressed_and_shared_memory_calls_are_left_out():
+    calls = [
+        *(call(0, body=b"\1\0\0\0\0"), call(1, "SystemSharedMemoryRegister"), call(2)),
+        call(3, body=b"\0\0\0\0\x14shared_memory_region"),
+    ]
+    found = plan.plan_replay(calls, 1)
+    assert [step.exchange.request.number for step in found.steps] == [2]
+    assert sorted(found.left_out.values()) == [1, 2]

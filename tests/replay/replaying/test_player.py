@@ -8,9 +8,10 @@ import json
 import uvloop
 
 from triton_replay.addresses import Address
+from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request, Response
 from triton_replay.replaying.plan import plan_replay
-from triton_replay.replaying.player import Player
+from triton_replay.replaying.player import Player, Target
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -37,7 +38,9 @@ def played(serve, requests, **options):
         address = Address(*server.sockets[0].getsockname())
         records = []
         clock = itertools.count(1).__next__
-        player = Player(plan_replay(requests, None), address, clock, records.append, **options)
+        plan = plan_replay([Exchange(request, None) for request in requests], None)
+        target = Target(address, address, **options)
+        player = Player(plan, target, clock, records.append)
         outcome = await asyncio.wait_for(player.play(), 60)
         server.close()
         await asyncio.gather(*tasks)
@@ -66,7 +69,7 @@ def test_requests_of_a_connection_are_sent_on_one_connection_in_order():
     requests = [infer(n, connection=n % 2, body=b'{"n": %d}' % n) for n in range(10)]
     records, outcome = played(serve, requests)
     assert sorted(seen) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
-    assert outcome.statuses == {200: 10}
+    assert outcome.statuses == {"200": 10}
     assert not outcome.unanswered
     answers = {r.number: bytes(r.body) for r in records if isinstance(r, Response)}
     assert answers == dict.fromkeys(range(10), b"ok")
@@ -97,7 +100,7 @@ def test_a_connection_that_the_server_closes_is_opened_again():
         writer.write(OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"))
 
     _, outcome = played(serve, [infer(n) for n in range(3)])
-    assert outcome.statuses == {200: 3}
+    assert outcome.statuses == {"200": 3}
 
 
 def test_a_server_that_dies_within_an_answer_leaves_what_it_said():
@@ -128,7 +131,7 @@ def test_a_request_that_is_never_answered_is_given_up_and_the_next_is_sent():
 
     records, outcome = played(serve, [infer(0), infer(1, body=b"[1]")], timeout=0.05)
     assert dict(outcome.unanswered) == {"no answer within 0.05 s": 1}
-    assert outcome.statuses == {200: 1}
+    assert outcome.statuses == {"200": 1}
     assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
 
 
@@ -144,8 +147,8 @@ def test_a_request_that_waits_for_a_slow_server_counts_from_when_it_was_due():
         records = []
         # A clock of a slow server: an answer takes a million ticks, the gap between requests 1,000.
         clock = itertools.count(0, 1_000_000).__next__
-        plan = plan_replay([infer(n) for n in range(3)], 1)
-        await Player(plan, address, clock, records.append).play()
+        plan = plan_replay([Exchange(infer(n), None) for n in range(3)], 1)
+        await Player(plan, Target(address, address), clock, records.append).play()
         server.close()
         return [record for record in records if isinstance(record, Request)]
 

@@ -1,0 +1,91 @@
+"""Answers over gRPC: seeded differences in calls and streams."""
+
+import numpy as np
+import pytest
+from support.http2 import message
+from tritonclient.grpc import service_pb2
+
+from triton_replay.capture.reader import Exchange
+from triton_replay.capture.records import Request, Response, StreamMessage
+from triton_replay.comparing.differences import compare_answers, model_of
+from triton_replay.comparing.grouping import features_of
+from triton_replay.comparing.tolerances import Tolerances
+
+VALUES = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+def infer(method="ModelInfer", raw=True):
+    request = service_pb2.ModelInferRequest(model_name="m")
+    tensor = request.inputs.add(name="x", datatype="BYTES", shape=[2, 1])
+    if raw:
+        request.raw_input_contents.append(b"\1\0\0\0a\3\0\0\0abc")
+    else:
+        tensor.contents.bytes_contents.extend([b"a", b"abc"])
+    body = message(request.SerializeToString())
+    target = f"/inference.GRPCInferenceService/{method}"
+    return Request(0, 0, 0, 0, "POST", target, (), len(body), body, protocol="grpc")
+
+
+def answer(values=VALUES, raw=True, **fields):
+    response = service_pb2.ModelInferResponse(model_name="m", **fields)
+    output = response.outputs.add(name="y", datatype="FP32", shape=values.shape)
+    if raw:
+        response.raw_output_contents.append(values.tobytes())
+    else:
+        output.contents.fp32_contents.extend(values.ravel().tolist())
+    return response
+
+
+def call(*responses, code=0, text=""):
+    body = b"".join(message(one.SerializeToString()) for one in responses)
+    trailers = (("grpc-status", str(code)), ("grpc-message", text))
+    return Exchange(infer(), Response(0, 0, 0, 200, (), len(body), body, trailers=trailers))
+
+
+def stream(*responses):
+    messages = []
+    for one in responses:
+        wrapped = (
+            service_pb2.ModelStreamInferResponse(error_message=one)
+            if isinstance(one, str)
+            else service_pb2.ModelStreamInferResponse(infer_response=one)
+        )
+        body = message(wrapped.SerializeToString())
+        messages.append(StreamMessage(0, False, 0, len(body), body))
+    ended = Response(0, 0, 0, 200, (), 0, trailers=(("grpc-status", "0"),))
+    return Exchange(infer("ModelStreamInfer"), ended, tuple(messages))
+
+
+WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kinds"),
+    [
+        (call(answer()), call(answer(raw=False)), []),
+        (call(answer()), call(answer(VALUES * np.float32(1.001))), ["rounding"]),
+        (call(answer()), call(answer(WRONG_ROW)), ["values of some rows"]),
+        (call(answer()), call(answer(VALUES.T.reshape(1, 4))), ["shape"]),
+        (call(answer()), call(answer(model_version="2")), ["field"]),
+        (call(answer()), call(code=5, text="gone"), ["status"]),
+        (call(code=5, text="a%20b"), call(code=5, text="a b"), []),
+        (call(code=5, text="a"), call(code=5, text="b"), ["error text"]),
+        (stream(answer(id="1"), answer(id="2")), stream(answer(id="2"), answer(id="1")), []),
+        (stream(answer(), answer()), stream(answer()), ["stream responses missing"]),
+        (stream(answer()), stream("lost"), ["error text", "field", "output missing"]),
+    ],
+)
+def test_differences_of_calls_and_streams_are_found(a, b, kinds):
+    assert sorted(one.kind for one in compare_answers("m", a, b, Tolerances())) == kinds
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_the_model_and_the_properties_of_a_call_are_known(raw):
+    request = infer(raw=raw)
+    assert model_of(request) == "m"
+    assert features_of(request, 3) == {
+        "rows": 2,
+        "size of axis 1 of x": 1,
+        "bytes of an element of x": 3,
+        "requests of the model in flight": 3,
+    }
