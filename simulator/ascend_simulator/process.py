@@ -133,10 +133,11 @@ class Process:
         """The thread's current context. Raises Refused RT_CONTEXT_NULL if it has none."""
         return self.contexts.get()
 
-    def stream(self, handle: int, what: str) -> Stream:
+    def stream(self, handle: int, what: str, *, abroad: bool = False) -> Stream:
         """The stream, 0 being the current context's default one. Violates DEAD_STREAM.
 
-        Raises Refused: RT_CONTEXT_NULL, RT_STREAM_CONTEXT for a stream of another context.
+        abroad: it may be of another context. Raises Refused: RT_CONTEXT_NULL, RT_STREAM_CONTEXT
+        for a stream of another context.
         """
         context = self.contexts.get()
         if handle == 0:
@@ -147,7 +148,7 @@ class Process:
             violate(DEAD_STREAM, text)
             raise Refused(Code.RT_STREAM_CONTEXT, text)
         stream, home = found
-        if home is not context:
+        if home is not context and not abroad:
             raise Refused(
                 Code.RT_STREAM_CONTEXT,
                 f"{what}: {stream.name}: found it in another context than this thread's",

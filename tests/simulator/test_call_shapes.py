@@ -33,6 +33,12 @@ OURS = [
     *(f"rt.{name}" for name in RT.split()),
     *(f"util.{name}" for name in UTIL.split()),
 ]
+TAKES_NOTHING = {
+    *("finalize", "finalize_reference", "get_soc_name", "get_recent_err_msg"),
+    *("rt.get_device_count", "rt.get_device", "rt.get_run_mode", "rt.get_context"),
+    *("rt.create_stream", "rt.create_event", "rt.synchronize_device"),
+    *("rt.device_get_stream_priority_range", "rt.device_get_bare_tgid"),
+}
 
 
 def function(acl, name):
@@ -53,10 +59,18 @@ def test_the_module_has_the_functions_of_the_documents_and_no_others_in_these_na
 def test_arguments_are_positional_only_and_counted(acl, name):
     with pytest.raises(TypeError):
         function(acl, name)(nothing=1)
-    with pytest.raises(TypeError, match=f"acl.{name}: found 9 argument"):
-        function(acl, name)(*range(9))
+    if name not in TAKES_NOTHING:
+        with pytest.raises(TypeError, match=f"acl.{name}: found 9 argument"):
+            function(acl, name)(*range(9))
     assert function(acl, name).__name__ == name.rpartition(".")[2]
     assert function(acl, name).__doc__
+
+
+def test_calls_that_take_nothing_do_not_look_at_what_they_are_given(acl):
+    assert acl.rt.get_device(3, "x") == acl.rt.get_device()
+    with pytest.raises(TypeError):
+        acl.rt.get_device(nothing=1)
+    assert acl.rt.synchronize_device(None) == 0
 
 
 # What each shape answers: (name, arguments, answer), an int in its place for any int but 0.

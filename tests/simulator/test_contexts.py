@@ -172,11 +172,21 @@ def test_a_default_context_is_not_destroyed(two):
     assert two.rt.get_context() == (context, 0)
 
 
+def test_a_stream_of_another_context_is_waited_for(two):
+    stream = ok(two.rt.create_stream()) if two.rt.set_device(0) == 0 else 0
+    block = ok(two.rt.malloc(64, 0))
+    ok(two.rt.memset_async(block, 64, 7, 64, stream))
+    second = ok(two.rt.create_context(0))
+    ok(two.rt.synchronize_stream(stream))
+    assert content(block, 64) == bytes([7]) * 64
+    assert two.rt.get_context() == (second, 0)
+
+
 def test_streams_and_events_of_another_context_are_refused(two):
     first = ok(two.rt.create_context(0))
     stream, event = ok(two.rt.create_stream()), ok(two.rt.create_event())
     second = ok(two.rt.create_context(0))
-    assert two.rt.synchronize_stream(stream) == 107003
+    assert two.rt.synchronize_stream_with_timeout(stream, -1) == 107003
     assert two.rt.destroy_stream(stream) == 107003
     assert two.rt.record_event(event, 0) == 107003
     assert two.rt.record_event(event, stream) == 107003

@@ -134,6 +134,9 @@ def test_a_dataset_keeps_a_copy_of_a_tensor_description(acl):
     own = acl.mdl.get_dataset_tensor_desc(dataset, 0)
     assert acl.get_tensor_desc_num_dims(own) == 2
     assert acl.mdl.get_dataset_tensor_desc(dataset, 1) == 0
+    assert acl.mdl.set_dataset_tensor_desc(dataset, 0, 1) == (dataset, INVALID)
+    assert acl.mdl.set_dataset_tensor_desc(dataset, 0, 0) == (dataset, 0)  # takes it away
+    assert acl.mdl.get_dataset_tensor_desc(dataset, 0) == 0
     ok(acl.mdl.destroy_dataset(dataset))
     with breaks("model.dead-handle"):
         acl.get_tensor_desc_num_dims(own)

@@ -183,14 +183,17 @@ def test_a_model_that_is_unloaded_has_no_current_dims(acl, tmp_path):
     assert acl.mdl.get_num_inputs(desc) == 2
 
 
-def test_a_model_with_free_shapes_tells_ranges_and_no_sizes(acl, tmp_path):
+def test_a_model_with_free_shapes_tells_ranges_and_the_most_bytes(acl, tmp_path):
     mdl = acl.mdl
     desc = described(acl, compile_to(tmp_path, rows(), input_shape="x:2~8,4"))
     assert mdl.get_input_dims(desc, 0) == (dims("x", -1, 4), 0)
     ranges = {"rangeCount": 2, "range": [[2, 8], [4, 4]]}
     assert mdl.get_input_dims_range(desc, 0) == (ranges, 0)
-    assert mdl.get_input_size_by_index(desc, 0) == mdl.get_output_size_by_index(desc, 0) == 0
+    assert mdl.get_input_size_by_index(desc, 0) == 8 * 4 * 4
+    assert mdl.get_output_size_by_index(desc, 0) == 0
     assert mdl.get_cur_output_dims(desc, 0) == ({}, Code.API_NOT_SUPPORT)
+    desc = described(acl, compile_to(tmp_path, rows(), input_shape="x:-1,4"))
+    assert mdl.get_input_size_by_index(desc, 0) == 0
     desc = described(acl, static_om(tmp_path))
     assert mdl.get_input_dims_range(desc, 0) == ({"rangeCount": 0, "range": []}, 0)
 

@@ -51,13 +51,10 @@ class LoadType(IntEnum):
 
 
 class ExecAttr(IntEnum):
-    """aclmdlExecConfigAttr, as far as it is known."""
+    """aclmdlExecConfigAttr, as far as GE takes it: the headers name more, e.g. a workspace."""
 
     ACL_MDL_STREAM_SYNC_TIMEOUT = 0
     ACL_MDL_EVENT_SYNC_TIMEOUT = 1
-    ACL_MDL_WORK_ADDR_PTR = 2
-    ACL_MDL_WORK_SIZET = 3
-    ACL_MDL_EXEC_PRIORITY = 8
 
 
 _CONFIG_ATTRS: Final = frozenset(map(int, ConfigAttr))
@@ -171,7 +168,7 @@ def create_exec_config_handle() -> int:
 
 @status("mdl.set_exec_config_opt", U64, U32, U64)
 def set_exec_config_opt(handle: int, attr: int, value: int) -> None:
-    """Set one option. Time limits and priority make no difference here."""
+    """Set one option. Time limits make no difference here."""
     options = living(configs().execute, handle, "set_exec_config_opt")
     if attr not in _EXEC_ATTRS:
         raise Refused(Code.INVALID_PARAM, f"set_exec_config_opt: attribute {attr} is not known")

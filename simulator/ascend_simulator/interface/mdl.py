@@ -10,7 +10,7 @@ from ascend_simulator.calls import STR, U32, U64, pair, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.interface import load_config
 from ascend_simulator.interface.descs import from_memory
-from ascend_simulator.interface.load_config import ConfigAttr, ExecAttr, LoadType
+from ascend_simulator.interface.load_config import ConfigAttr, LoadType
 from ascend_simulator.models import datasets, om
 from ascend_simulator.models.datasets import living
 from ascend_simulator.models.execution import execute_free_shapes, submit
@@ -137,17 +137,14 @@ def unload(model: int) -> None:
 @status("mdl.execute", U32, U64, U64)
 def execute(model: int, inputs: int, outputs: int) -> None:
     """Execute on the default stream of the context and wait, on a device with the GIL held."""
-    _execute("execute", model, inputs, outputs, 0, None)
+    _execute("execute", model, inputs, outputs, 0)
 
 
 @status("mdl.execute_v2", U32, U64, U64, U64, U64)
 def execute_v2(model: int, inputs: int, outputs: int, stream: int, config: int) -> None:
-    """Execute on `stream` and wait. The configuration may name a workspace for this time."""
-    options = living(load_config.configs().execute, config, "execute_v2")
-    work = Given(
-        options.get(ExecAttr.ACL_MDL_WORK_ADDR_PTR, 0), options.get(ExecAttr.ACL_MDL_WORK_SIZET, 0)
-    )
-    _execute("execute_v2", model, inputs, outputs, stream, work)
+    """Execute on `stream` and wait."""
+    living(load_config.configs().execute, config, "execute_v2")
+    _execute("execute_v2", model, inputs, outputs, stream)
 
 
 @status("mdl.execute_async", U32, U64, U64, U64)
@@ -163,9 +160,7 @@ def execute_async(model: int, inputs: int, outputs: int, stream: int) -> None:
     submit(now, found, given, wanted, now.stream(stream, what), waits=False)
 
 
-def _execute(
-    what: str, model: int, inputs: int, outputs: int, stream: int, work: Given | None
-) -> None:
+def _execute(what: str, model: int, inputs: int, outputs: int, stream: int) -> None:
     given, wanted = datasets.dataset(inputs, what), datasets.dataset(outputs, what)
     now = process.current()
     found = models().get(model, what)
@@ -173,7 +168,7 @@ def _execute(
     if found.manifest.family == "dynamic":
         execute_free_shapes(now, found, given, wanted, home)
         return
-    execution = submit(now, found, given, wanted, home, waits=True, work=work)
+    execution = submit(now, found, given, wanted, home, waits=True)
     now.streams.wait(home.record(), None)
     execution.result()  # its own failure, which is none of the stream's
 

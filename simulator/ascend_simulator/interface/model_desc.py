@@ -33,13 +33,13 @@ def get_num_outputs(handle: int) -> int:
 
 @bare("mdl.get_input_size_by_index", U64, U64)
 def get_input_size_by_index(handle: int, index: int) -> int:
-    """Bytes at the largest gear; 0 where shapes are free."""
+    """Bytes at the largest gear, or at the upper ends of free shapes; 0 where one has none."""
     return at(described(handle, "get_input_size_by_index").inputs, index).nbytes
 
 
 @bare("mdl.get_output_size_by_index", U64, U64)
 def get_output_size_by_index(handle: int, index: int) -> int:
-    """Bytes at the largest gear; 0 where shapes are free."""
+    """Bytes at the largest gear, or at the upper ends of free shapes; 0 where one has none."""
     return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
 
 

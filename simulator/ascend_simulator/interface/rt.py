@@ -147,9 +147,9 @@ def set_stream_failure_mode(stream: int, mode: int) -> None:
 
 @status("rt.synchronize_stream", U64, releases_gil=True, lost=_LOST)
 def synchronize_stream(stream: int) -> None:
-    """Wait for all tasks of the stream; the first failure since the last wait is reported."""
+    """Wait for all tasks of the stream, of any context; the first failure since is reported."""
     now = process.current()
-    found = now.stream(stream, "synchronize_stream")
+    found = now.stream(stream, "synchronize_stream", abroad=True)
     _wait(now, found, None)
 
 
@@ -264,10 +264,16 @@ def query_event_status(event: int) -> int:
 
 @value("rt.event_elapsed_time", U64, U64, failed=0.0)
 def event_elapsed_time(start: int, end: int) -> float:
-    """Milliseconds between two events. Refused: RT_EVENT_NOT_COMPLETE."""
+    """Milliseconds between two events.
+
+    Refused: RT_INTERNAL_ERROR for one that was not recorded, RT_EVENT_TIMESTAMP_INVALID for one
+    that is not passed.
+    """
     now = process.current()
+    recorded, passed = Code.RT_INTERNAL_ERROR, Code.RT_EVENT_TIMESTAMP_INVALID
     begin_ns, end_ns = (
-        now.events.get(event, "event_elapsed_time").stamp_ns(now.streams) for event in (start, end)
+        now.events.get(event, "event_elapsed_time").stamp_ns(now.streams, recorded, passed)
+        for event in (start, end)
     )
     return (end_ns - begin_ns) / 1e6
 

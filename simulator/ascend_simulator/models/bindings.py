@@ -12,7 +12,7 @@ from ascend_simulator.memory.ordering import Range
 from ascend_simulator.models.datasets import DataBuffer, Dataset, data, living
 from ascend_simulator.models.loaded import Model
 from ascend_simulator.models.om import OmTensor
-from ascend_simulator.models.regions import UNALIGNED, Given, system_memory
+from ascend_simulator.models.regions import UNALIGNED, system_memory
 from ascend_simulator.process import Process
 from ascend_simulator.violations import declare, violate
 
@@ -45,7 +45,7 @@ class Binding:
 
     Violates SHORT, OTHER_GEAR, GEAR_NOT_SET as a caution, and what `located` and `check_apart`
     violate. Raises Refused: GE_FAILURE for counts and lengths (GE's own code 145000 is in the
-    text), GE_PARAM_INVALID for a short workspace, INVALID_PARAM for null.
+    text), INVALID_PARAM for null.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class Binding:
         model: Model,
         inputs: Dataset,
         outputs: Dataset,
-        work: Given | None,
         *,
         allocates: bool,
     ) -> None:
         """Check it all.
 
-        work: a workspace instead of the model's own. allocates: outputs without an address get
-        memory of the system.
+        allocates: outputs without an address get memory of the system.
         """
         self._now = now
         self._model = model
@@ -92,7 +90,7 @@ class Binding:
             )
         ]
         self.gear: Final = None if gear_buffer is None else self._gear_place(gear_buffer)
-        self.work: Final = self._workspace(work)
+        self.work: Final = model.work
         check_apart(f"execute: {model.name}", self.reads(), self.writes())
 
     def reads(self) -> list[Range]:
@@ -154,16 +152,6 @@ class Binding:
         if buffer.size < 4 * values:
             raise _unfit(f"{what}: found {buffer.size:,} bytes, expected {8 * values}")
         return located(self._now, self._model, buffer.ptr, min(buffer.size, 8 * values), what)
-
-    def _workspace(self, given: Given | None) -> Place:
-        region, manifest = self._model.work, self._model.manifest
-        what = f"execute: {self._model.name}: workspace"
-        if given is None or given.ptr == 0:
-            return region
-        if given.nbytes < manifest.work_bytes:
-            found = f"{what}: found {given.nbytes:,} bytes, expected {manifest.work_bytes:,}"
-            raise Refused(Code.GE_PARAM_INVALID, found)
-        return located(self._now, self._model, given.ptr, given.nbytes, what)
 
 
 def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Place:

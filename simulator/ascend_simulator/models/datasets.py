@@ -119,6 +119,13 @@ def describe(target: Dataset, index: int, desc: TensorDesc) -> None:
         there.dtype, there.dims, there.format = desc.dtype, desc.dims, desc.format
 
 
+def forget(target: Dataset, index: int) -> None:
+    """Nothing tells what buffer `index` holds from now on."""
+    handle = target.descs.pop(index, None)
+    if handle is not None:
+        data().descs.remove(handle)
+
+
 # -- data buffers --------------------------------------------------------------------------------
 
 
@@ -205,16 +212,20 @@ def get_dataset_buffer(handle: int, index: int) -> int:
 def set_dataset_tensor_desc(handle: int, desc: int, index: int) -> None:
     """What the buffer at `index` holds, for a model whose shapes are free: its dims count.
 
-    The dataset keeps a copy, and the caller's stays the caller's (an inference).
+    The dataset keeps a copy, and the caller's stays the caller's (an inference). 0 takes the
+    description away.
     """
     found = dataset(handle, "set_dataset_tensor_desc")
-    given = living(data().descs, desc, "set_dataset_tensor_desc")
+    given = living(data().descs, desc, "set_dataset_tensor_desc") if desc else None
     if index >= len(found.buffers):
         raise Refused(
             Code.INVALID_PARAM,
             f"set_dataset_tensor_desc: index: found {index}, expected below {len(found.buffers)}",
         )
-    describe(found, index, given)
+    if given is None:
+        forget(found, index)
+    else:
+        describe(found, index, given)
 
 
 @bare("mdl.get_dataset_tensor_desc", U64, U64)

@@ -21,8 +21,8 @@ from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, da
 from ascend_simulator.models.graph import Array, Bound
 from ascend_simulator.models.loaded import Model, check_context
 from ascend_simulator.models.om import Dims, OmTensor, Shapes
-from ascend_simulator.models.regions import Given, system_memory
-from ascend_simulator.models.weights import PATTERN, Workspace
+from ascend_simulator.models.regions import system_memory
+from ascend_simulator.models.weights import PATTERN
 from ascend_simulator.process import Process
 from ascend_simulator.streams.stream import Stream
 from ascend_simulator.streams.tasks import Task
@@ -43,17 +43,16 @@ def submit(
     stream: Stream,
     *,
     waits: bool,
-    work: Given | None = None,
 ) -> Execution:
     """Have `stream` execute the model; what became of it is told by the result.
 
     waits: the caller waits for it, so that failures are its own and not the stream's, and outputs
-    without an address are allocated. work: a workspace for this execution alone.
+    without an address are allocated.
     Violates BUSY, `claims.RACE`, `models.OTHER_CONTEXT` and what `Binding` does. Raises Refused:
     RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
     """
     check_context(now, model, "execute")
-    binding = Binding(now, model, inputs, outputs, work, allocates=waits)
+    binding = Binding(now, model, inputs, outputs, allocates=waits)
     execution = Execution(now, model, binding, waits=waits)
     with now.lock:
         # Before the task is submitted, which counts as a write to the workspace itself.
@@ -91,8 +90,7 @@ class Execution:
         self._model = model
         self._binding = binding
         self._waits = waits
-        block = binding.work.block
-        self.workspace: Final = model.workspace if block is model.work.block else Workspace(block)
+        self.workspace: Final = model.workspace
         self.others = 0
         """What `workspace` told when this was submitted."""
         self._failure: BaseException | None = None

@@ -59,6 +59,12 @@ class OmTensor:
         """Bytes of the elements at these dims."""
         return math.prod(dims) * self.itemsize
 
+    @property
+    def most_bytes(self) -> int:
+        """Of a dynamic model: bytes at the largest value of each dim; 0 where one has no end."""
+        largest = tuple(high for _, high in self.ranges) if self.ranges else self.dims
+        return 0 if min(largest, default=0) < 0 else self.nbytes(largest)
+
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
@@ -107,14 +113,16 @@ class Manifest:
         return len(self.shapes[0].gear) if self.shapes else 0
 
     def input_bytes(self, index: int) -> int:
-        """The most bytes that data input `index` has at any gear; 0 of a dynamic model."""
+        """The most bytes that data input `index` can have; 0 where that has no end."""
         tensor = self.inputs[index]
-        return max((tensor.nbytes(shapes.inputs[index]) for shapes in self.shapes), default=0)
+        sizes = (tensor.nbytes(shapes.inputs[index]) for shapes in self.shapes)
+        return max(sizes, default=tensor.most_bytes)
 
     def output_bytes(self, index: int) -> int:
-        """The most bytes that output `index` has at any gear; 0 of a dynamic model."""
+        """The most bytes that output `index` can have; 0 where the file does not tell."""
         tensor = self.outputs[index]
-        return max((tensor.nbytes(shapes.outputs[index]) for shapes in self.shapes), default=0)
+        sizes = (tensor.nbytes(shapes.outputs[index]) for shapes in self.shapes)
+        return max(sizes, default=tensor.most_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,16 +110,22 @@ class Event:
             self.stream.rethrow()
         return done
 
-    def stamp_ns(self, streams: Streams) -> int:
+    def stamp_ns(
+        self,
+        streams: Streams,
+        not_recorded: Code = Code.RT_EVENT_NOT_COMPLETE,
+        not_passed: Code = Code.RT_EVENT_NOT_COMPLETE,
+    ) -> int:
         """When the stream passed it. Violates NO_TIME_LINE, NOT_RECORDED.
 
-        Raises Refused RT_EVENT_NOT_COMPLETE where it has not yet.
+        Raises Refused with the codes that are given where it was not recorded, or not passed yet.
         """
         if self.flags is not None and not self.flags & EventFlag.ACL_EVENT_TIME_LINE:
             violate(NO_TIME_LINE, f"{self.name}: found flags {int(self.flags):#x}")
             raise Refused(Code.RT_PARAM_INVALID, f"{self.name}: it takes no time")
         if not self.is_done(streams) or self.mark is None:
-            raise Refused(Code.RT_EVENT_NOT_COMPLETE, f"{self.name}: it is not complete")
+            code = not_recorded if self.mark is None else not_passed
+            raise Refused(code, f"{self.name}: it is not complete")
         return self.mark.stamp_ns
 
     def destroy(self) -> None:
