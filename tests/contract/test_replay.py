@@ -9,6 +9,7 @@ import pytest
 from contract.casebook import binary, infer, infer_binary, nothing, tensor
 from contract.cases import real_models
 from contract.wire import exchange
+from support.perf_analyzer import measured
 from support.replaying import command, environment, recording
 from support.waiting import until
 
@@ -66,6 +67,17 @@ def test_what_one_server_was_asked_the_other_answers_alike(triton, reference, tm
     code = main(["compare", str(first), str(second), "--tolerance=abs=1e-4"])
     assert code == 0, capsys.readouterr().out
     assert {e.response.status for e in read_capture(second).exchanges} == {200, 400}
+
+
+def test_perf_analyzer_sends_what_was_exported(triton, tmp_path):
+    path, out = tmp_path / "a.trc", tmp_path / "out"
+    with recording(triton.http, path) as recorder:
+        for request in good_requests():
+            exchange(recorder.address, request)
+    assert main(["export", str(path), f"--output={out}"]) == 0
+    files = (f"--input-data={out / 'text_pipeline.json'}",)
+    times = (f"--request-intervals={out / 'text_pipeline.intervals'}",)
+    measured(triton, "http", "-m", "text_pipeline", *files, *times)
 
 
 def good_requests():

@@ -1,0 +1,47 @@
+"""`triton-replay export`: a capture's requests for perf_analyzer and `ge-runtime gears`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from triton_replay.capture.reader import read_capture
+from triton_replay.commands.common import tell
+from triton_replay.errors import ReplayError
+from triton_replay.exporting.perf_analyzer import export_loads
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `export`."""
+    add = parser.add_argument
+    add("capture", metavar="CAPTURE", type=Path)
+    add("--output", metavar="DIR", type=Path, required=True, help="gets two files for each model")
+    add(
+        "--rows",
+        action="store_true",
+        help="each row of a batch is an entry: for models with a max_batch_size above 0",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Write MODEL.json and MODEL.intervals. Raises ReplayError."""
+    capture = read_capture(given.capture)
+    if capture.complaint:
+        tell(capture.complaint)
+    loads, left_out = export_loads(capture.exchanges, rows=given.rows)
+    if not loads:
+        raise ReplayError(f"{given.capture}: holds no inference whose inputs can be exported")
+    try:
+        given.output.mkdir(parents=True, exist_ok=True)
+        for model, load in loads.items():
+            path = given.output / f"{model}.json"
+            path.write_text(json.dumps(load.document()), encoding="utf-8")
+            lines = "".join(f"{interval}\n" for interval in load.intervals())
+            (given.output / f"{model}.intervals").write_text(lines, encoding="utf-8")
+            tell(f"{path}: {len(load.entries)} entries of {len(load.times)} requests")
+    except OSError as error:
+        raise ReplayError(f"{given.output}: cannot be written: {error.strerror}") from error
+    for reason, count in left_out.items():
+        tell(f"left out: {count} {reason}")
+    return 0

@@ -1,0 +1,125 @@
+"""perf_analyzer's files: `--input-data`, which `ge-runtime gears` reads as well, and intervals."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from triton_replay.capture.reader import Exchange
+from triton_replay.capture.records import Request
+from triton_replay.protocol.answers import Array, Tensor, read_inputs
+from triton_replay.protocol.grpc_messages import is_inference, model_of_call
+from triton_replay.protocol.grpc_tensors import inputs_of_call
+from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+
+_AS_NUMBERS = frozenset("biu")
+"""Kinds of NumPy whose values JSON keeps exactly as numbers; floats go as bytes."""
+
+
+@dataclass
+class ModelLoad:
+    """What one model was asked."""
+
+    entries: list[Mapping[str, Any]] = field(default_factory=list)
+    """Of `data`: the inputs of each request by name."""
+    times: list[int] = field(default_factory=list)
+    """When each request began, in nanoseconds."""
+
+    def document(self) -> dict[str, Any]:
+        """The content of the file for `--input-data`."""
+        return {"data": self.entries}
+
+    def intervals(self) -> list[int]:
+        """For `--request-intervals`: microseconds between successive requests, at least 1."""
+        ordered = sorted(self.times)
+        return [max(round((later - earlier) / 1000), 1) for earlier, later in pairwise(ordered)]
+
+
+def export_loads(
+    exchanges: Iterable[Exchange], *, rows: bool
+) -> tuple[dict[str, ModelLoad], Counter[str]]:
+    """The load of each model, and what is left out by reason.
+
+    rows: the first axis of each input is the batch, and each row becomes an entry, as perf_analyzer
+    has it for models with a `max_batch_size`.
+    """
+    loads: defaultdict[str, ModelLoad] = defaultdict(ModelLoad)
+    left_out: Counter[str] = Counter()
+    for exchange in exchanges:
+        request = exchange.request
+        model = _model_of(request)
+        if not model:
+            continue
+        if not request.whole:
+            left_out["requests whose bodies are not in the capture"] += 1
+            continue
+        try:
+            inputs = _inputs(request)
+            entries = list(_rows(inputs)) if rows else [inputs]
+        except NotUnderstood:
+            left_out["requests whose inputs cannot be read"] += 1
+            continue
+        loads[model].entries += [
+            {name: _entry(tensor) for name, tensor in entry.items()} for entry in entries
+        ]
+        loads[model].times.append(request.at)
+    return dict(loads), left_out
+
+
+def _model_of(request: Request) -> str:
+    if request.protocol == "grpc":
+        return model_of_call(request.body) if is_inference(request.target) else ""
+    found = INFERENCE.match(request.target.partition("?")[0])
+    return found["model"] if found and found["verb"] == "infer" else ""
+
+
+def _inputs(request: Request) -> Mapping[str, Tensor]:
+    if request.protocol == "grpc":
+        inputs = inputs_of_call(request.body)
+    else:
+        inputs = read_inputs(request.headers, request.body)
+    elsewhere = b"shared_memory_region" in bytes(request.body)
+    if elsewhere or not inputs or not all(tensor.values.size for tensor in inputs.values()):
+        raise NotUnderstood("no inputs with values")
+    return inputs
+
+
+def _rows(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    counts = {tensor.shape[:1] for tensor in inputs.values()}
+    if len(counts) != 1 or () in counts:
+        raise NotUnderstood("inputs without a common first axis")
+    ((count,),) = counts
+    for row in range(count):
+        yield {
+            name: Tensor(tensor.datatype, tensor.shape[1:], tensor.values[row : row + 1])
+            for name, tensor in inputs.items()
+        }
+
+
+def _entry(tensor: Tensor) -> dict[str, Any]:
+    shape = list(tensor.shape)
+    values = tensor.values.ravel()
+    if tensor.datatype == "BYTES":
+        try:
+            return {"content": [value.decode() for value in values], "shape": shape}
+        except UnicodeDecodeError:
+            return {"b64": _base64(_with_lengths(values)), "shape": shape}
+    if values.dtype.kind in _AS_NUMBERS:
+        return {"content": [int(value) for value in values], "shape": shape}
+    if tensor.datatype == "BF16":  # widened when it was read
+        values = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return {"b64": _base64(values.tobytes()), "shape": shape}
+
+
+def _with_lengths(values: Array) -> bytes:
+    return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
