@@ -146,19 +146,22 @@ class GrpcClient:
         self._block = self._again
         self._stream += 2
 
-    def answers(self) -> int:
+    def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """What has come: the kind, the flags, the stream and the payload of each frame."""
         data = self._rest + received(self.socket)
-        position = answers = 0
+        position = 0
         while len(data) - position >= FRAME_HEAD.size:
-            high, low, kind, flags, _ = FRAME_HEAD.unpack_from(data, position)
+            high, low, kind, flags, stream = FRAME_HEAD.unpack_from(data, position)
             size = high << 8 | low
             if len(data) - position < FRAME_HEAD.size + size:
                 break
             position += FRAME_HEAD.size + size
-            answers += kind == HEADERS and bool(flags & END_STREAM)
             self._unacknowledged += size if kind == DATA else 0
+            yield kind, flags, stream, data[position - size : position]
         self._rest = data[position:]
-        return answers
+
+    def answers(self) -> int:
+        return sum(kind == HEADERS and flags & END_STREAM for kind, flags, _, _ in self.frames())
 
 
 Client = HttpClient | GrpcClient
