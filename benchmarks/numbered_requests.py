@@ -25,14 +25,9 @@ from pathlib import Path
 
 from tritonclient.grpc import service_pb2
 
+from benchmarks.bars import IN_PROCESS, MICRO, STREAMS
+from benchmarks.closed_loop import GrpcClient, connected, received
 from benchmarks.instruments import print_machine_facts, print_table
-from benchmarks.small_requests import (
-    REPOSITORY,
-    STREAMS,
-    GrpcClient,
-    connected,
-    received,
-)
 from tests.support import servers
 from tests.support.http2 import DATA, END_STREAM, HEADERS, message
 
@@ -40,7 +35,6 @@ CONNECTIONS = (1, 8, 32, 256)
 PATIENCE_S = 30.0
 FRONTS = ["http", "grpc"]
 SERVERS = ["reference", "process", "triton"]
-IN_PROCESS = '\nparameters { key: "EXECUTION_HOST" value { string_value: "process" } }\n'
 #: INPUT1: both outputs are INPUT0.
 NOTHING = bytes(64)
 NAMES = ("INPUT0", "INPUT1")
@@ -96,7 +90,7 @@ class HttpNumbers:
         self._template = http_template()
         self._received = b""
 
-    def ask(self, number: int) -> None:
+    def ask_number(self, number: int) -> None:
         """Send the request of this number."""
         self.asked[0] = number
         first, last = self._template
@@ -120,17 +114,16 @@ class GrpcNumbers(GrpcClient):
     """A connection with some numbered calls in flight."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(address, b"")
+        super().__init__(address, ())
         self.asked: dict[int, int] = {}
         self._template = grpc_template()
         self._bodies: dict[int, bytes] = {}
 
-    def ask(self, number: int) -> None:  # type: ignore[override]
+    def ask_number(self, number: int) -> None:
         """Send the request of this number."""
         first, middle, last = self._template
-        self._request = first + identity(number) + middle + tensor(number) + last
         self.asked[self._stream] = number
-        super().ask()
+        self.send(first + identity(number) + middle + tensor(number) + last)
 
     def answered(self) -> Iterator[int]:
         """The numbers of answers that are complete, and right."""
@@ -160,7 +153,7 @@ def ask_all(address: str, front: str, connections: int, first: int, count: int) 
     began = time.monotonic()
     for client in clients * streams:
         if (number := next(numbers, None)) is not None:
-            client.ask(number)
+            client.ask_number(number)
     left = count
     while left:
         ready = epoll.poll(PATIENCE_S)
@@ -172,7 +165,7 @@ def ask_all(address: str, front: str, connections: int, first: int, count: int) 
             for _ in client.answered():
                 left -= 1
                 if (number := next(numbers, None)) is not None:
-                    client.ask(number)
+                    client.ask_number(number)
     for client in clients:
         client.socket.close()
     return time.monotonic() - began
@@ -180,7 +173,7 @@ def ask_all(address: str, front: str, connections: int, first: int, count: int) 
 
 def repository(folder: Path, server: str) -> Path:
     """`add_sub` as that server is to have it."""
-    shutil.copytree(REPOSITORY / "add_sub", folder / "add_sub")
+    shutil.copytree(MICRO / "add_sub", folder / "add_sub")
     if server == "process":
         with (folder / "add_sub" / "config.pbtxt").open("a") as config:
             config.write(IN_PROCESS)

@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bars import IN_PROCESS, MICRO
 from benchmarks.instruments import print_machine_facts, print_table
 from benchmarks.service import service_folder
 from benchmarks.service_server import as_sent, write
-from benchmarks.small_requests import REPOSITORY
 from tests.support.servers import Server, start_reference_server, start_tritonserver
 from tools import oracle
 
@@ -38,7 +38,6 @@ CLIENTS = 8
 GIVEN_UP_S = 15.0
 #: Between a right answer after a kill and the next kill.
 PAUSE_S = 0.5
-IN_PROCESS = '\nparameters { key: "EXECUTION_HOST" value { string_value: "process" } }\n'
 
 Body = tuple[bytes, dict[str, str]]
 
@@ -59,7 +58,7 @@ def main() -> None:
     small = as_sent({"INPUT0": values, "INPUT1": values})
     with tempfile.TemporaryDirectory(prefix="restarts-") as directory, service_folder():
         hosted, served = Path(directory, "hosted"), Path(directory, "served")
-        shutil.copytree(REPOSITORY / "add_sub", hosted / "add_sub")
+        shutil.copytree(MICRO / "add_sub", hosted / "add_sub")
         with (hosted / "add_sub" / "config.pbtxt").open("a") as config:
             config.write(IN_PROCESS)
         case = write(served, "image", Path(directory))
@@ -74,7 +73,7 @@ def main() -> None:
                 image = as_sent(case.batches[0][0])
                 rows.append(row("device service", server, "image_service", image, service, kills))
         if "triton" in options.of and oracle.is_installed():
-            with start_tritonserver(REPOSITORY) as server:
+            with start_tritonserver(MICRO) as server:
                 rows.append(row("tritonserver", server, "add_sub", small, model_process(server), 1))
     print_table(
         ["SIGKILL to", "kills", "answered", "refused", "lost", "served after", "longest"], rows
