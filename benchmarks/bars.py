@@ -29,11 +29,12 @@ import urllib.error
 import urllib.request
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import np_to_triton_dtype
@@ -56,6 +57,10 @@ from tests.support.http2 import message
 HERE = Path(__file__).resolve().parent
 MICRO = HERE / "micro_repository"
 PIPELINES = ROOT / "model_repository"
+PIPELINE_MODELS = (
+    *("text_pipeline", "tokenizer", "text_encoder", "text_classifier", "ge_classifier"),
+    *("ocr_pipeline", "ocr_detection", "ocr_angle", "ocr_recognition"),
+)
 IN_PROCESS = '\nparameters { key: "EXECUTION_HOST" value { string_value: "process" } }\n'
 WARM_UP_S = 0.5
 STREAMS = 6  # of a connection, as perf_analyzer shares one
@@ -158,6 +163,15 @@ def samples(name: str, dtype: Any, batch: tuple[int, ...] = ()) -> list[Arrays]:
     ]
 
 
+def pages() -> list[Arrays]:
+    """The project's pages, Chinese and English."""
+    found = []
+    for path in sorted((ROOT / "model_factory" / "data" / "pages").glob("*.png")):
+        with Image.open(path) as file:
+            found.append({"image": np.asarray(file.convert("RGB"))})
+    return found
+
+
 # -- the rows
 
 
@@ -176,7 +190,8 @@ class Row:
     streams: int = 1
     repository: str = "micro"
     regions: int = 0  # bytes of each, which is registered before
-    has_sketch: bool = field(default=False)
+    has_sketch: bool = False
+    least_s: float = 0.0  # that it is asked for; not at all by --quick
 
     @property
     def is_grpc(self) -> bool:
@@ -228,6 +243,8 @@ ROWS = {
     "ge_classifier": Row("handwritten digits of any size",
                          lambda: http("ge_classifier", *samples("ge_classifier", np.float32, (1,))),
                          (16,), ((1.2, 1.2),), repository="pipelines"),
+    "ocr_pipeline": Row("pages of text", lambda: http("ocr_pipeline", *pages()), (16,),
+                        ((1.2, 1.2),), repository="pipelines", least_s=20.0),
 }  # fmt: skip
 
 
@@ -252,7 +269,9 @@ def measure(name: str, run: Run, options: argparse.Namespace) -> Iterator[Turn]:
         rows = {
             key: ROWS[key]
             for key in options.rows
-            if ROWS[key].repository == repository and (name != "sketch" or ROWS[key].has_sketch)
+            if ROWS[key].repository == repository
+            and (name != "sketch" or ROWS[key].has_sketch)
+            and not (options.quick and ROWS[key].least_s)
         }
         if not rows:
             continue
@@ -274,13 +293,7 @@ def _fill(folder: Path, repository: str, *, is_real: bool) -> None:
             with (folder / "add_sub" / "config.pbtxt").open("a") as config:
                 config.write(IN_PROCESS)
     else:
-        for name in (
-            "text_pipeline",
-            "tokenizer",
-            "text_encoder",
-            "text_classifier",
-            "ge_classifier",
-        ):
+        for name in PIPELINE_MODELS:
             (folder / name).symlink_to(PIPELINES / name)
 
 
@@ -294,16 +307,17 @@ def _points(
     way: tuple[Any, ...] = (row.kind, sent, row.streams)
     if row.kind is None:
         loop, way = call_for, (sent,)
+    seconds = max(options.seconds, row.least_s)
     in_flight = [count for count in row.in_flight if not options.quick or count != 1]
     run(loop, address, *way, max(in_flight), min(WARM_UP_S, options.seconds))
     for count in in_flight:
         before = cpu_us(server.process.pid)
-        latencies = run(loop, address, *way, count, options.seconds)
+        latencies = run(loop, address, *way, count, seconds)
         answered = len(latencies)
         if not answered:
-            raise SystemExit(f"{key}: {name} answers nothing within {options.seconds:g} s")
+            raise SystemExit(f"{key}: {name} answers nothing within {seconds:g} s")
         yield Turn(
-            *(key, count, name, answered / options.seconds),
+            *(key, count, name, answered / seconds),
             (cpu_us(server.process.pid) - before) / answered,
             *(percentile(latencies, share) for share in (50, 99)),
         )
