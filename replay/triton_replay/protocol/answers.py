@@ -104,7 +104,7 @@ def _field(value: object) -> Tensor | None:
         return None
     try:
         values = np.asarray(value, np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return Tensor("FP64", values.shape, values)
 
@@ -116,7 +116,7 @@ def _tensor(tensor: Mapping[str, Any], data: memoryview | None) -> Tensor:
     name = str(tensor.get("name"))
     try:
         dims = tuple(int(dim) for dim in shape)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise NotUnderstood(f"tensor {name!r}: shape {shape!r}") from error
     if data is None:
         return tensor_of_values(name, datatype, dims, tensor.get("data", []))
@@ -127,7 +127,7 @@ def tensor_of_values(name: str, datatype: str, shape: tuple[int, ...], values: A
     """A tensor of nested lists of numbers and texts. Raises NotUnderstood, which tells `name`."""
     try:
         return Tensor(datatype, shape, _from_json(datatype, values).reshape(shape))
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise NotUnderstood(f"tensor {name!r}: {error}") from error
 
 
@@ -135,7 +135,7 @@ def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memor
     """A tensor of bytes, as the binary extension and gRPC have it. Raises NotUnderstood."""
     try:
         return Tensor(datatype, shape, _from_bytes(datatype, data).reshape(shape))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise NotUnderstood(f"tensor {name!r}: {error}") from error
 
 

@@ -34,7 +34,10 @@ def answer_of_call(body: Body) -> list[Answer]:
 
 def answer_of_message(body: Body) -> Answer:
     """The answer of one message of a ModelStreamInfer. Raises NotUnderstood."""
-    (message,) = read_stream_responses(body)
+    messages = read_stream_responses(body)
+    if len(messages) != 1:
+        raise NotUnderstood(f"{len(messages)} messages, expected one")
+    message = messages[0]
     answer = _answer(message.infer_response)
     if message.error_message:
         return Answer(answer.tensors, {**answer.fields, "error": message.error_message})

@@ -75,12 +75,15 @@ def read_body(headers: Headers, body: Body) -> TensorBody:
     """Read a JSON object and what follows it. Raises NotUnderstood."""
     data = memoryview(inflate(headers, body))
     text = header(headers, JSON_LENGTH).strip()
-    length = int(text) if text.isascii() and text.isdigit() else len(data)
+    try:
+        length = int(text) if text.isascii() and text.isdigit() else len(data)
+    except ValueError as error:  # thousands of digits
+        raise NotUnderstood(f"{JSON_LENGTH} is {text[:20]}...") from error
     if length > len(data) or (text and length == 0):
         raise NotUnderstood(f"{JSON_LENGTH} is {text}, of {len(data)} bytes")
     try:
         document = json.loads(bytes(data[:length]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotUnderstood(f"the body is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise NotUnderstood("the body is no JSON object")

@@ -115,6 +115,9 @@ class Recorder:
             self._writer.sync()
         except CaptureIncomplete as error:
             self.ended = str(error)
+        except Exception as error:
+            # A defect of ours, in what reads bodies: the thread must not end without a word.
+            self.ended = f"the recorder failed: {error!r}"
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):

@@ -82,7 +82,7 @@ class Redaction:
         changed = self._redact_fields(found.document)
         pieces: list[bytes | memoryview] = []
         for tensor, data in found.tensors():
-            named = tensor.get("name") in self.tensors
+            named = str(tensor.get("name")) in self.tensors
             changed = changed or named
             if named and "data" in tensor:
                 tensor["data"] = _blank(tensor["data"])

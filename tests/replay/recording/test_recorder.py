@@ -9,6 +9,7 @@ from triton_replay.capture.records import Opening, Request, Response
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.errors import CaptureIncomplete
 from triton_replay.recording.recorder import Recorder
+from triton_replay.recording.redaction import Redaction
 from triton_replay.recording.selection import Selection
 
 
@@ -96,3 +97,15 @@ def test_a_disk_that_fails_ends_the_recording_and_not_the_traffic(tmp_path):
     with pytest.raises(CaptureIncomplete, match="No space left"):
         recorder.close()
     assert len(read_capture(tmp_path / "a.trc").exchanges) == 1
+
+
+def test_a_defect_in_the_thread_is_told_at_the_end(tmp_path):
+    class Broken(Redaction):
+        def apply(self, message):
+            raise KeyError("shape")
+
+    recorder = opened(tmp_path / "a.trc", redaction=Broken())
+    exchange(recorder, 0)
+    with pytest.raises(CaptureIncomplete, match=r"the recorder failed: KeyError\('shape'\)"):
+        recorder.close()
+    assert "is cut short: the recorder failed" in read_capture(tmp_path / "a.trc").complaint

@@ -4,6 +4,8 @@ import gzip
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triton_replay.capture.records import Request, Response
 from triton_replay.recording.redaction import Redaction
@@ -113,3 +115,37 @@ def test_what_cannot_be_told_apart_is_left_out_whole(message):
     redacted = SECRET.apply(message)
     assert redacted.redacted
     assert (bytes(redacted.body), redacted.whole) == (b"", False)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["inputs", "outputs", "parameters", "name", "data", "secret", "binary_data_size"]
+            ),
+            inner | st.just("secret"),
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES, st.binary(max_size=20), st.none() | st.integers(0, 60).map(str))
+def test_no_body_of_a_stranger_makes_it_raise(value, tail, length):
+    body = json.dumps(value).encode() + tail
+    headers = () if length is None else (("Inference-Header-Content-Length", length),)
+    sent = Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", headers, len(body), body)
+    redacted = SECRET.apply(sent)
+    assert redacted.redacted or bytes(redacted.body) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "length"), [(b"[" * 100_000, None), (b"{}", "9" * 5000), (b'{"inputs": [{}]}', "2")]
+)
+def test_extremes_are_left_out_whole(body, length):
+    headers = () if length is None else (("Inference-Header-Content-Length", length),)
+    sent = Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", headers, len(body), body)
+    assert SECRET.apply(sent).body == b""
