@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,8 @@ class BuildRecord:
     """That decide what is made: shapes, gears, chip, precision."""
     compiler: str
     """Which ATC it was."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Flags that name a file: the SHA-256 of its content."""
 
     def describes(self, om: Path) -> bool:
         """Whether the file at `om` was made of just this."""
@@ -47,7 +49,14 @@ class BuildRecord:
 
     def as_json(self, om: Path) -> dict[str, object]:
         """The record with the file that it is about. Raises OSError if that is not there."""
-        return {**asdict(self), "flags": list(self.flags), "om_sha256": sha256_of(om)}
+        files = {"files": dict(self.files)} if self.files else {}
+        return {
+            "source_sha256": self.source_sha256,
+            "flags": list(self.flags),
+            "compiler": self.compiler,
+            **files,
+            "om_sha256": sha256_of(om),
+        }
 
     def write(self, om: Path) -> None:
         """Put it beside the file."""
@@ -127,6 +136,16 @@ def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
+    return digest.hexdigest()
+
+
+def content_of(path: Path) -> str:
+    """SHA-256 of a file, or of all files of a folder with their names. Raises OSError."""
+    if not path.is_dir():
+        return sha256_of(path)
+    digest = hashlib.sha256()
+    for each in sorted(file for file in path.rglob("*") if file.is_file()):
+        digest.update(f"{each.relative_to(path)}\0{sha256_of(each)}\0".encode())
     return digest.hexdigest()
 
 

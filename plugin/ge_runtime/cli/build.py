@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.atc import Atc, BuildRecord, own_precision, sha256_of
+from ge_runtime.ascend.atc import Atc, BuildRecord, content_of, own_precision, sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.driver import UNKNOWN_CHIP
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
 from ge_runtime.cli.inspect import config_for, version_folder
-from ge_runtime.config import ATC_FLAGS, RuntimeConfig
+from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, misused_flag
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import Signature
@@ -55,9 +56,14 @@ Precision: ATC alone would compute FP32 graphs in FP16. Here it is `origin`, the
 and `fp16` on 310 and 310P, whose matrix units have no FP32,
 unless --precision or the parameter graph.ge.exec.precision_mode_v2 says otherwise.
 
+Other flags of atc are parameters atc.<flag>, or --atc, which counts before them: which operators
+keep their precision, banks of AOE, what a quantised model needs. Those that the runtime depends on
+are refused, with what to use instead.
+
 examples:
   ge-runtime build model_repository/text_encoder --soc-version Ascend910B3
   ge-runtime build model_repository/ge_classifier --precision fp16
+  ge-runtime build model_repository/ge_classifier --atc op_precision_mode=softmax.ini
 
 Exit codes: 0 the .om files are there, 2 arguments or input that cannot be used, or atc failed.
 """
@@ -72,12 +78,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODE",
         help="atc's --precision_mode_v2 (origin; fp16 on 310, 310P)",
     )
+    add(
+        "--atc",
+        metavar="FLAG=VALUE",
+        type=_atc_flag,
+        action="append",
+        default=[],
+        help="any other flag of atc, e.g. op_select_implmode=high_precision; repeatable",
+    )
 
 
 def _run(given: argparse.Namespace) -> int:
     ensure_model(given.folder)
     folder = version_folder(given.folder, given.version)
-    for line in build(given.folder, folder, given.soc_version, given.precision):
+    lines = build(given.folder, folder, given.soc_version, given.precision, dict(given.atc))
+    for line in lines:
         print(line)
     return 0
 
@@ -93,12 +108,16 @@ COMMAND: Final = Command(
 
 
 def build(
-    folder: Path, version_dir: Path, soc_version: str | None, precision: str | None
+    folder: Path,
+    version_dir: Path,
+    soc_version: str | None,
+    precision: str | None,
+    further: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Make the .om files in `version_dir` that are not there as they would be made; what was done.
 
     soc_version: None for the first card's. precision: None for what config.pbtxt says, or
-    what the chip can.
+    what the chip can. further: flags of ATC, before those of config.pbtxt; paths are from here.
     Raises ConfigFault, ArtifactFault, NoDevice or OSError.
     """
     config = read_runtime_config(folder)
@@ -110,17 +129,24 @@ def build(
         if not precision and options[_PRECISION] != "origin":
             notes = [*notes, f"{chip} has no FP32 in its matrix units, so FP32 became FP16"]
     others = [f"{ATC_FLAGS[option]}={value}" for option, value in sorted(options.items())]
+    passed = [
+        *_passed(config.atc_flags, folder, config.atc_flags.keys() - (further or {}).keys()),
+        *_passed(further or {}, Path(), further or {}),
+    ]
+    files = {each.flag: each.content for each in passed if each.content}
     atc = Atc.find()
     lines: list[str] = []
     made = False
     for stage, own in shapes.items():
         source, om = version_dir / f"{stage}.onnx", version_dir / f"{stage}.om"
-        flags = (f"--soc_version={chip}", *own, *others)
-        record = BuildRecord(_digest(source), flags, atc.identity)
+        decided = (f"--soc_version={chip}", *own, *others)
+        flags = (*decided, *(f"--{each.flag}={each.value}" for each in passed))
+        record = BuildRecord(_digest(source), flags, atc.identity, files)
         if record.describes(om):
             done = f"nothing to do, it was made of this {source.name} with these options"
         else:
-            atc.compile(source.resolve(), om, flags)
+            found = [f"--{each.flag}={each.found}" for each in passed]
+            atc.compile(source.resolve(), om, (*decided, *found))
             record.write(om)
             done, made = f"made with {shlex.join(flags)}", True
         lines.append(f"{om}: {done}")
@@ -131,6 +157,48 @@ def build(
             f"config.pbtxt says devices: {devices}; .om files are served on npu:0 and others",
         ]
     return [*lines, *notes] if made else lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A flag that is passed on to ATC."""
+
+    flag: str
+    value: str
+    """As it was given, and is recorded: a model's folder may move."""
+    found: str
+    """As ATC gets it: of files their whole path."""
+    content: str | None
+    """SHA-256 of the file, or folder, that it names; None where it names none."""
+
+
+def _passed(flags: Mapping[str, str], home: Path, wanted: Collection[str]) -> list[_Passed]:
+    """Those of the flags that are wanted. home: where paths begin. Raises ArtifactFault."""
+    passed = []
+    for flag, value in sorted(flags.items()):
+        if flag not in wanted:
+            continue
+        if flag not in ATC_FILES:
+            passed.append(_Passed(flag, value, value, None))
+            continue
+        path = (home / value).resolve()
+        try:
+            passed.append(_Passed(flag, value, str(path), content_of(path)))
+        except OSError as error:
+            raise ArtifactFault(
+                f"atc's --{flag}: found {path}: {error.strerror}, expected the file that it names"
+            ) from error
+    return passed
+
+
+def _atc_flag(text: str) -> tuple[str, str]:
+    """An argument of --atc. Raises ArgumentTypeError."""
+    flag, equals, value = text.removeprefix("--").partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected FLAG=VALUE")
+    if expected := misused_flag(flag):
+        raise argparse.ArgumentTypeError(f"{flag}: found {value!r}, expected {expected}")
+    return flag, value
 
 
 def _digest(source: Path) -> str:

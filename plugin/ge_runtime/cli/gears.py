@@ -308,7 +308,10 @@ class GearPlan:
         """The gears for Ascend's compiler, with what else config.pbtxt asks of it."""
         if self.config is not None and self.config.stages:
             return AscendOptions(note="each stage has its own; `ge-runtime build` compiles them")
-        return with_options(ascend_options(target), self.config.ge_options if self.config else {})
+        gears = ascend_options(target)
+        if self.config is None:
+            return gears
+        return with_options(gears, self.config.ge_options, self.config.atc_flags)
 
     def _io_bytes(self, target: CompileTarget) -> dict[tuple[int, ...], int] | None:
         """Gear: bytes of the inputs and outputs of one execution, if they are known."""

@@ -5,13 +5,21 @@ Nothing here opens a file or looks at the machine.
 
 from ge_runtime.config.execution_settings import DEVICES, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
-from ge_runtime.config.npu_ge import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
+from ge_runtime.config.npu_ge import (
+    ATC_FILES,
+    ATC_FLAGS,
+    GE_LEVELS,
+    GRAPH_LEVEL,
+    SESSION_LEVEL,
+    misused_flag,
+)
 from ge_runtime.config.padding import PaddingRule
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.tensor_rules import BatchAxes, ValueRange
 from ge_runtime.config.triton_config import ConfigErrors, read_number
 
 __all__ = [
+    "ATC_FILES",
     "ATC_FLAGS",
     "DEVICES",
     "GE_LEVELS",
@@ -25,5 +33,6 @@ __all__ = [
     "RuntimeConfig",
     "ValueRange",
     "kind_of",
+    "misused_flag",
     "read_number",
 ]

@@ -1,4 +1,4 @@
-"""Parameters of Huawei's C++ backend `npu_ge` that mean the same here.
+"""Parameters of cards: those of Huawei's backend `npu_ge` that mean the same here, flags of ATC.
 
 - `device_ids`: cards, e.g. `0, 1`: the devices npu:0 and npu:1.
 - `device_exec_blocks`: how many engines each device has: with `2` each counts twice.
@@ -7,11 +7,15 @@
 - `graph.ge.<option>`, `session.ge.<option>`, `ge.<option>`: an option of Ascend's graph engine (GE)
   for compiling the model, one of ATC_FLAGS; with `engine: ge_session` one of GE_LEVELS. It has one
   value, wherever it is given.
+- `atc.<flag>`: any other flag of ATC, which `ge-runtime build` passes on: all but those that a
+  served model depends on, which have parameters of their own or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Final
 
 from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
@@ -49,6 +53,39 @@ GE itself gets none: it is initialized once for all models of a process.
 # the option is the whole key.
 _OPTION_PREFIXES: Final = {"graph": "", "session": "", "ge": "ge."}
 """Family of parameters: what stands before its target in the name of the option."""
+
+
+_OF_BUILD: Final = "none, as `ge-runtime build` sets it"
+_SIZES: Final = "limit.<axis> and gears.<axes>, which say the sizes"
+_TENSORS: Final = "none: inputs and outputs are those of the graph, as config.pbtxt has them"
+_PRECISION: Final = "graph.ge.exec.precision_mode_v2, or --precision"
+_NO_MODEL: Final = "none: with it ATC makes no model of a graph"
+
+_OWNED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("model", "output", "framework", "mode"), _OF_BUILD),
+    "soc_version": "--soc-version, which names the chip",
+    **dict.fromkeys(("input_shape", "input_shape_range", "input_format", "dynamic_dims"), _SIZES),
+    **dict.fromkeys(("dynamic_batch_size", "dynamic_image_size"), _SIZES),
+    **dict.fromkeys(("insert_op_conf", "input_fp16_nodes", "output_type", "out_nodes"), _TENSORS),
+    **dict.fromkeys(("is_input_adjust_hw_layout", "is_output_adjust_hw_layout"), _TENSORS),
+    **dict.fromkeys(("singleop", "om", "json", "help"), _NO_MODEL),
+    **{flag.removeprefix("--"): f"graph.{option}" for option, flag in ATC_FLAGS.items()},
+    "precision_mode": _PRECISION,
+    "precision_mode_v2": _PRECISION,
+    "external_weight": "none: a card's weights are loaded from the .om",
+}
+"""Flag: what to use instead."""
+
+ATC_FILES: Final = frozenset(
+    (
+        *("keep_dtype", "modify_mixlist", "op_precision_mode", "customize_dtypes"),
+        *("fusion_switch_file", "compression_optimize_conf", "compress_weight_conf"),
+        *("mdl_bank_path", "op_bank_path"),
+    )
+)
+"""Flags whose value is a file, or AOE's folder of tuned operators, that ATC reads."""
+
+_FLAG: Final = re.compile("[a-z][a-z0-9_]*")
 
 
 def read_device_ids(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...] | None:
@@ -112,3 +149,36 @@ def read_ge_options(
                 found = f"'{value}', and '{options[option]}' at another level"
                 errors.add(field, found, "one value")
     return options
+
+
+def misused_flag(flag: str) -> str | None:
+    """What is expected instead of this flag; None for one that may be passed on."""
+    if not _FLAG.fullmatch(flag):
+        return "the name of a flag of ATC without its dashes, e.g. op_select_implmode"
+    return _OWNED.get(flag)
+
+
+def read_atc_flags(
+    parameters: Parameters, devices: Sequence[str], errors: ConfigErrors, *, engine: str
+) -> dict[str, str]:
+    """Flag, without its dashes: its value. Errors for those that are not passed on."""
+    flags: dict[str, str] = {}
+    for flag, value in parameters.families["atc"].items():
+        field = f"parameter 'atc.{flag}'"
+        if expected := misused_flag(flag):
+            errors.add(field, f"'{value}'", expected)
+        elif engine == "ge_session" or not any(
+            device.partition(":")[0] == NPU for device in devices
+        ):
+            found = f"engine {engine}, devices {', '.join(devices)}"
+            errors.add(field, found, "a card, and a model.om that ATC makes")
+        elif flag in ATC_FILES and not _is_inside(value):
+            errors.add(field, f"'{value}'", "a path inside of the model's folder, e.g. keep.cfg")
+        else:
+            flags[flag] = value
+    return flags
+
+
+def _is_inside(path: str) -> bool:
+    pure = PurePosixPath(path)
+    return bool(path) and not pure.is_absolute() and ".." not in pure.parts

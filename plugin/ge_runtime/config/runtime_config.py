@@ -35,7 +35,7 @@ from ge_runtime.config.generated_inputs import (
     read_batch_inputs,
 )
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.npu_ge import NPU, check_static_model, read_ge_options
+from ge_runtime.config.npu_ge import NPU, check_static_model, read_atc_flags, read_ge_options
 from ge_runtime.config.padding import (
     PaddingRule,
     read_axis_lengths,
@@ -143,6 +143,8 @@ class RuntimeConfig:
     """Whether each request is executed at its own gear, so that no bit depends on company."""
     ge_options: Mapping[str, str]
     """Option of Ascend's compiler, one of ATC_FLAGS or for ge_session GE_LEVELS: its value."""
+    atc_flags: Mapping[str, str]
+    """Further flags of ATC, without their dashes: their values. For `ge-runtime build`."""
 
     @property
     def sources(self) -> tuple[TensorSpec, ...]:
@@ -302,4 +304,5 @@ def _read(
         load_check=read_choice("load_check", ("on", "off"), parameters, errors) == "on",
         reproducible=reproducible,
         ge_options=read_ge_options(parameters, devices, errors, engine=engine),
+        atc_flags=read_atc_flags(parameters, devices, errors, engine=engine),
     )

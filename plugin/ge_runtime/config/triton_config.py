@@ -99,6 +99,7 @@ _FAMILIES: Final = {
     "graph": "graph.ge.<option>",
     "session": "session.ge.<option>",
     "ge": "ge.<option>",
+    "atc": "atc.<flag>",
 }
 
 

@@ -115,10 +115,16 @@ class AscendOptions:
     note: str = ""
 
 
-def with_options(gears: AscendOptions, options: Mapping[str, str]) -> AscendOptions:
-    """The gears with further options of the compiler, of those in ATC_FLAGS, in both spellings."""
-    flags = (f'{ATC_FLAGS[name]}="{value}"' for name, value in options.items())
-    return replace(gears, atc=(*gears.atc, *flags), ge={**gears.ge, **options})
+def with_options(
+    gears: AscendOptions, options: Mapping[str, str], flags: Mapping[str, str]
+) -> AscendOptions:
+    """The gears with further options of the compiler, of those in ATC_FLAGS, in both spellings.
+
+    flags: of ATC alone, without their dashes.
+    """
+    both = (f'{ATC_FLAGS[name]}="{value}"' for name, value in options.items())
+    own = (f'--{name}="{value}"' for name, value in flags.items())
+    return replace(gears, atc=(*gears.atc, *both, *own), ge={**gears.ge, **options})
 
 
 def ascend_options(target: CompileTarget) -> AscendOptions:

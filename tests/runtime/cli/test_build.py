@@ -14,6 +14,7 @@ from runtime.support.graphs import ENCODER, onnx_model, write
 from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
+from ge_runtime.ascend.atc import content_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.driver import UNKNOWN_CHIP
 from ge_runtime.ascend.pyacl import PyAclDriver
@@ -148,6 +149,68 @@ def test_states_and_rows_along_other_dims_are_compiled(tmp_path, capsys, batch, 
     assert run("build", folder) == 0
     assert compiled in capsys.readouterr().out
     assert run("conformance", folder, "--rounds", "2") == 0
+
+
+def test_flags_of_atc_are_passed_on_and_files_that_they_name_are_part_of_what_is_compiled(
+    folder, capsys, tmp_path, monkeypatch
+):
+    rules = folder / "rules.ini"
+    rules.write_text("[High]\n")
+    flags = parameter("atc.op_precision_mode", "rules.ini") + parameter("atc.log", "info")
+    (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS + ON_CARD + flags)
+    record = folder / "1" / "model.om.json"
+
+    def built(*further):
+        assert run("build", folder, *further) == 0
+        return ": made with" in capsys.readouterr().out
+
+    assert built()
+    assert json.loads(record.read_text())["flags"][-2:] == [
+        "--log=info",
+        "--op_precision_mode=rules.ini",
+    ]
+    assert not built()
+    rules.write_text("[Low]\n")
+    assert built()
+    own = tmp_path / "own.ini"
+    own.write_text("[Low]\n")
+    monkeypatch.chdir(tmp_path)
+    further = ("--atc", "op_precision_mode=own.ini", "--atc=--op_select_implmode=high_precision")
+    assert built(*further)
+    assert not built(*further)
+    made = json.loads(record.read_text())
+    assert made["flags"][-3:] == [
+        "--log=info",
+        "--op_precision_mode=own.ini",
+        "--op_select_implmode=high_precision",
+    ]
+    assert made["files"].keys() == {"op_precision_mode"}
+    own.unlink()
+    assert run("build", folder, *further) == 2
+    assert "atc's --op_precision_mode: found " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("log", "found 'log', expected FLAG=VALUE"),
+        ("output=x", "output: found 'x', expected none, as `ge-runtime build` sets it"),
+    ],
+)
+def test_flags_that_are_not_passed_on_are_refused(folder, capsys, given, expected):
+    with pytest.raises(SystemExit):
+        run("build", folder, "--atc", given)
+    assert expected in capsys.readouterr().err
+
+
+def test_folders_of_tuned_operators_are_told_by_their_files(tmp_path):
+    bank = tmp_path / "bank"
+    (bank / "sub").mkdir(parents=True)
+    (bank / "sub" / "MatMul.json").write_text("{}")
+    first = content_of(bank)
+    assert content_of(bank) == first
+    (bank / "sub" / "MatMul.json").rename(bank / "sub" / "Conv.json")
+    assert content_of(bank) != first
 
 
 def test_what_atc_refuses_is_told_in_its_words(folder, capsys):

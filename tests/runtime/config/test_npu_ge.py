@@ -1,4 +1,4 @@
-"""The names of the C++ backend npu_ge that mean the same here."""
+"""The names of the C++ backend npu_ge that mean the same here, and flags of ATC."""
 
 import pytest
 from runtime.support.configs import encoder_config
@@ -132,3 +132,43 @@ def test_options_of_the_compiler_are_read_from_any_level():
         "ge.deterministic": "1",
         "ge.aicoreNum": "24|48",
     }
+
+
+# -- flags of ATC ---------------------------------------------------------------------------------
+
+
+def test_flags_are_passed_on_as_they_are():
+    flags = {"atc.op_select_implmode": "high_precision", "atc.keep_dtype": "atc/keep.cfg"}
+    assert parse(encoder_config({**CARDS, **flags})).atc_flags == {
+        "op_select_implmode": "high_precision",
+        "keep_dtype": "atc/keep.cfg",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("soc_version", "--soc-version, which names the chip"),
+        ("dynamic_dims", "limit.<axis> and gears.<axes>, which say the sizes"),
+        ("aicore_num", "graph.ge.aicoreNum"),
+        ("precision_mode", "graph.ge.exec.precision_mode_v2, or --precision"),
+        ("output_type", "none: inputs and outputs are those of the graph, as config.pbtxt has"),
+        ("external_weight", "none: a card's weights are loaded from the .om"),
+        ("--log", "the name of a flag of ATC without its dashes"),
+    ],
+)
+def test_what_the_runtime_depends_on_is_told_with_what_to_use(flag, expected):
+    fault = f"parameter 'atc.{flag}': found '1', expected {expected}"
+    assert_fault(encoder_config({**CARDS, f"atc.{flag}": "1"}), fault)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/keep.cfg", "../keep.cfg", "atc/../../keep.cfg"])
+def test_files_are_inside_of_the_models_folder(path):
+    expected = f"found '{path}', expected a path inside of the model's folder, e.g. keep.cfg"
+    assert_fault(encoder_config({**CARDS, "atc.keep_dtype": path}), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {**CARDS, "engine": "ge_session"}])
+def test_models_that_atc_does_not_make_have_no_flags(settings):
+    expected = "expected a card, and a model.om that ATC makes"
+    assert_fault(encoder_config({**settings, "atc.log": "info"}), expected)

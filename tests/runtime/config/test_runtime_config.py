@@ -67,6 +67,7 @@ def test_encoder_configuration_is_read_whole():
         reproducible=False,
         service_share=None,
         ge_options={},
+        atc_flags={},
     )
 
 
@@ -207,7 +208,7 @@ def with_input(**changes):
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
             "default.<input>, pass.<output>, prepared.<tensor>, graph.ge.<option>, "
-            "session.ge.<option>, ge.<option>; did you mean 'engine'?",
+            "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
         (encoder_config({"limits.tokens": "4"}), "did you mean 'limit.tokens'?"),

@@ -136,8 +136,8 @@ def test_what_cannot_be_listed_is_named():
 
 
 def test_further_options_of_the_compiler_have_both_spellings():
-    options = with_options(options_of((IDS,), TOKENS), {"ge.aicoreNum": "24|48"})
-    assert options.atc[-1] == '--aicore_num="24|48"'
+    options = with_options(options_of((IDS,), TOKENS), {"ge.aicoreNum": "24|48"}, {"log": "info"})
+    assert options.atc[-2:] == ('--aicore_num="24|48"', '--log="info"')
     assert options.ge["ge.aicoreNum"] == "24|48"
     assert options.ge["ge.dynamicDims"] == "64;128"
 
