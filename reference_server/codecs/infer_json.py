@@ -12,9 +12,8 @@ import numpy as np
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
-from reference_server.codecs.json_memo import JsonTemplate, Skeleton, Span, Spans, skeleton
+from reference_server.codecs.json_memo import JsonMemo, Span, Spans
 from reference_server.codecs.rapid_json_reader import JsonValue
-from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import dtypes, request, turns
 from reference_server.core.dtypes import DataType
@@ -69,7 +68,7 @@ class InferRequestDecoder:
     def __init__(self, profile: TritonProfile = V2_51, limit: InputLimit = UNLIMITED) -> None:
         self._profile = profile
         self._limit = limit
-        self._memo: RequestMemo[JsonTemplate] = RequestMemo()
+        self._memo = JsonMemo()
 
     def decode(
         self,
@@ -88,22 +87,15 @@ class InferRequestDecoder:
         self._limit.check_json(length)
         # By the header alone: what it says is the same for each model but for its name, which is
         # not in it. Whether a model takes such a request is checked after this.
-        header = bytes(body[:length])
-        taken = Skeleton(header, None, [])
-        known = self._memo.recall(header)
-        if known is None:
-            taken = skeleton(header)
-            known = self._memo.recall(taken.text)
+        taken, known = self._memo.find(bytes(body[:length]))
         if known is not None:
             filled = known.fill(signature.name, taken, body[length:], sink, regions)
             if filled is not None:
                 return filled
         spans = Spans()
         request, form = self._decode_json(signature, body, length, sink, regions, spans)
-        if known is None and len(taken.text) <= LONGEST_KEY:
-            template = JsonTemplate.of(request, form, spans, taken)
-            if template is not None:
-                self._memo.keep(taken.text, template)
+        if known is None:
+            self._memo.keep(taken, request, form, spans)
         return request, form
 
     def decode_alone(

@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from reference_server.codecs import json_data, rapid_json
-from reference_server.codecs.request_memo import RequestTemplate
+from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
@@ -231,3 +231,27 @@ class JsonTemplate:
             form = ResponseForm(form.default, outputs)
         request_id = "" if taken.request_id is None else taken.request_id.decode()
         return self._template.request(model, request_id, inputs, sink), form
+
+
+class JsonMemo:
+    """The JSON requests that were read before, by what stays the same. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._memo: RequestMemo[JsonTemplate] = RequestMemo()
+
+    def find(self, json: bytes) -> tuple[Skeleton, JsonTemplate | None]:
+        """A request taken apart, and the template of its like, if one was kept."""
+        known = self._memo.recall(json)
+        if known is not None:  # nothing of it changes
+            return Skeleton(json, None, []), known
+        taken = skeleton(json)
+        return taken, self._memo.recall(taken.text)
+
+    def keep(
+        self, taken: Skeleton, request: InferRequest, form: ResponseForm, spans: Spans
+    ) -> None:
+        """Remember a request that was read, if its like can be made of what is taken out."""
+        if len(taken.text) <= LONGEST_KEY:
+            template = JsonTemplate.of(request, form, spans, taken)
+            if template is not None:
+                self._memo.keep(taken.text, template)
