@@ -36,10 +36,19 @@ _decode = json.JSONDecoder().decode
 
 
 class MessageChannel:
-    """One end of the socket pair: JSON behind its length. Any thread may send; one receives."""
+    """One end of the socket pair: JSON behind its length. Any thread may send; one receives.
 
-    def __init__(self, end: socket.socket) -> None:
+    A message of which some has come has to come whole: no part of it may take longer than
+    `stalled_s`. None: any time.
+    """
+
+    def __init__(self, end: socket.socket, stalled_s: float | None = None) -> None:
         self._socket = end
+        self._stalled_s = stalled_s
+        if stalled_s is not None:
+            # The kernel's own limit: one of Python's would hold for sending, too.
+            limit = struct.pack("@ll", int(stalled_s), int(stalled_s % 1 * 1e6))
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._lock = threading.Lock()
         self._backlog = bytearray()  # what the socket would not take yet
         self._received = bytearray()
@@ -118,6 +127,13 @@ class MessageChannel:
                     return message
             try:
                 chunk = self._socket.recv(min(max(_CHUNK, needed - len(received)), _ROOM))
+            except BlockingIOError:
+                if not received:
+                    continue
+                raise ValueError(
+                    f"{len(received)} bytes of a message and nothing more for "
+                    f"{self._stalled_s:g} s, expected {needed}"
+                ) from None
             except OSError:
                 return None
             if not chunk:

@@ -86,6 +86,8 @@ def _unpack_tensor(
     connection: Connection, name: str, datatype: str, shape: list[int], offset: int, size: int
 ) -> Tensor:
     kind = dtypes.BY_NAME[datatype]
+    if type(name) is not str:
+        raise TypeError(f"found {name!r} for a tensor's name")
     fits = min(shape, default=0) >= 0 and size >= 0
     if not (fits and (kind.is_bytes or math.prod(shape) * kind.byte_size == size)):
         raise ValueError(f"found tensor '{name}' of shape {shape} in {size} bytes")
@@ -159,6 +161,11 @@ def pack_response(connection: Connection, response: InferResponse) -> Packed:
 def unpack_response(connection: Connection, packed: Packed) -> InferResponse:
     """The response, whose tensors view the memory of `connection`."""
     name, version, request_id, tensors, parameters, error, final, empty = packed
+    kinds = (str, int, str, bool, bool)
+    if tuple(map(type, (name, version, request_id, final, empty))) != kinds:
+        raise TypeError(f"found a response of {packed!r:.200}")
+    if any(type(key) is not str or isinstance(value, list | dict) for key, value in parameters):
+        raise TypeError(f"found parameters {parameters!r:.200}")
     return InferResponse(
         name,
         version,
@@ -188,6 +195,8 @@ def pack_execution(connection: Connection, execution: Execution) -> Packed:
 def unpack_execution(connection: Connection, packed: Packed) -> Execution:
     """The execution; its times are of the machine's monotonic clock, which all processes share."""
     responses, input_end_ns, output_start_ns, rescheduled, failed = packed
+    if tuple(map(type, (input_end_ns, output_start_ns, failed))) != (int, int, bool):
+        raise TypeError(f"found an execution of {packed[1:]!r:.200}")
     return Execution(
         [
             None if response is None else unpack_response(connection, response)

@@ -30,6 +30,8 @@ _BOOT = (
 )
 #: How long a process may take to exit when it has nothing left to do.
 _EXIT_S = 5.0
+#: How long a process may take to send the next part of a message that it has begun.
+_STALLED_S = 60.0
 
 
 class ProcessEnded(Exception):
@@ -186,7 +188,7 @@ class ChildProcess:
             for descriptor in (childs_out, childs_err):
                 _closed_with(given, descriptor)
             self.connection = Connection(
-                MessageChannel(ours),
+                MessageChannel(ours, _STALLED_S),
                 memory.OutgoingMemory(to_child),
                 memory.IncomingMemory(from_child),
             )

@@ -78,6 +78,8 @@ JUNK = {
     "no JSON": frame("no JSON"),
     "no kind": frame('["unheard of"]'),
     "no answer": frame('["executed",7]'),
+    "no times": frame('["executed",[[null],"soon",0,[],false]]'),
+    "no name": frame(TENSOR.format("BYTES", [1], 0, 16).replace('"m"', "7")),
     "no code": frame('["failed","NO_CODE",""]'),
     "no block": frame('["free",[12345]]'),
     "no outcome": frame('["done"]'),
@@ -104,6 +106,15 @@ def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health):
         assert health.next() == "", what
     assert said(instance, "again") == [b"again"]
     assert said(other, "unharmed") == [b"unharmed"]
+
+
+def test_a_process_that_leaves_a_message_half_said_is_ended(start, health, monkeypatch):
+    monkeypatch.setattr(process, "_STALLED_S", 0.1)
+    instance = start(MORTAL)
+    assert kit.execution_error(instance, asks("says 05000000" + b"[".hex())) == UNHEALTHY
+    assert health.next() == HERE + "exited with code 1"
+    assert health.next() == ""
+    assert said(instance, "again") == [b"again"]
 
 
 def test_a_process_that_leaves_its_connection_and_lives_on_is_killed(start, health, monkeypatch):
