@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.bystanders import ATTACKS as FLOODS
 from benchmarks.instruments import percentile, print_machine_facts, print_table
-from campaign import ROOT, clients, hardship, mutators
+from campaign import ROOT, clients, hardship, mutators, neighbours
 from campaign.endurance import endurance
 from campaign.ground import SIDES, Ground, models, started
 from campaign.reducing import keep, reduced
@@ -51,10 +51,14 @@ class Attack:
     """Whether it has a server of its own."""
     may_lose: bool = False
     """Whether a bystander may be refused, or lose its connection."""
+    may_trace: bool = False
+    """Whether the log may have tracebacks."""
     ends: bool = False
     """Whether the server is to end."""
     flags: dict[str, str] = field(default_factory=dict)
     only: tuple[str, ...] = SIDES
+    models: Callable[[], contextlib.AbstractContextManager[Path]] | None = None
+    """Its own repository, if it needs more models; then it has a server of its own, too."""
 
     @property
     def name(self) -> str:
@@ -84,6 +88,19 @@ ATTACKS = {
         Attack(clients.memory_cut, alone=True),
         Attack(hardship.model_processes_killed, alone=True, may_lose=True),
         Attack(hardship.model_processes_stopped, alone=True, may_lose=True),
+        Attack(
+            *(neighbours.model_processes_lie, 10),
+            alone=True,
+            may_trace=True,  # of calls that nobody makes so
+            only=("process",),
+            models=neighbours.with_liar,
+        ),
+        Attack(
+            *(neighbours.service_clients_rude, 10),
+            alone=True,
+            only=("inline", "process"),
+            models=neighbours.with_service,
+        ),
         Attack(hardship.server_stopped, alone=True),
         Attack(hardship.server_killed, alone=True, may_lose=True, ends=True),
         Attack(hardship.descriptors_exhausted, alone=True),
@@ -151,7 +168,8 @@ def attacked(attack: Attack, ground: Ground) -> Row:
         f"wrong answers: {noticed.wrong[:1]}": bool(noticed.wrong),
         "a bystander lost its connection": bool(noticed.lost) and not attack.may_lose,
         "a bystander was refused": bool(noticed.refused) and not attack.may_lose,
-        "a traceback in the log": "Traceback (most recent" in server.log[logged:],
+        "a traceback in the log": "Traceback (most recent" in server.log[logged:]
+        and not attack.may_trace,
         "more memory than before": grown.mib > MOST_MIB,
         "more descriptors than before": grown.descriptors > 2 and not attack.may_lose,
     }
@@ -228,9 +246,10 @@ def campaign(names: list[str], side: str, options: argparse.Namespace) -> Iterat
                 seconds += 3600 * options.hours
             dice = random.Random(f"{options.seed} {name}")
             if attack.alone:
+                own = attack.models or (lambda: contextlib.nullcontext(folder))
                 try:
-                    with _serving(attack, side, folder) as server:
-                        row = attacked(attack, Ground(side, server, folder, dice, seconds))
+                    with own() as its, _serving(attack, side, its) as server:
+                        row = attacked(attack, Ground(side, server, its, dice, seconds))
                 except ServerFailed as error:
                     text = str(error).splitlines()[1][:200]
                     row = Row(name, side, "-", Noticed(), Facts(0, 0, 0, 0), [text])

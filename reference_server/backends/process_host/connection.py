@@ -249,8 +249,13 @@ class Connection:
                 kind, *parts = message
                 table[kind](*parts)
                 del message, parts  # the views of tensors in them, while this waits for the next
-        except Exception:
-            log.exception("the other process of a model is left: its message means nothing here")
+        except Exception as error:
+            log.error(
+                "the other process of a model is left: its message means nothing here: %s: %s",
+                type(error).__name__,
+                error,
+            )
+            log.debug("where it was not understood", exc_info=True)
             self.shut()
         self._is_over = True
         self._collected.set()

@@ -179,7 +179,12 @@ class IncomingMemory:
         self._ended: deque[int] = deque()
 
     def view(self, offset: int, size: int) -> memoryview:
-        """The block at `offset`, whose content has `size` bytes. Asked once for each block."""
+        """The block at `offset`, whose content has `size` bytes.
+
+        Raises ValueError if it lies elsewhere, or was given out and has not been told to be free.
+        """
+        if offset in self._leases:
+            raise ValueError(f"found a second tensor at {offset} before the first was let go")
         assert self._map is not None, "nobody receives when it is closed"
         block = np.frombuffer(self._map, np.uint8, size, offset)
         # The garbage collector calls this at any point of any thread: it must not take a lock.

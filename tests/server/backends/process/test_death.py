@@ -93,6 +93,9 @@ JUNK = {
     "no shape": frame(TENSOR.format("BYTES", [-1], 0, 16)),
     "before the memory": frame(TENSOR.format("BYTES", [1], -64, 16)),
     "behind the memory": frame(TENSOR.format("BYTES", [1], 1 << 60, 16)),
+    "the same block twice": frame(
+        TENSOR.replace('"T"', '"T","UINT8",[8],0,8],["U"').format("UINT8", [8], 0, 8)
+    ),
     "no type": frame(TENSOR.format("ODD", [1], 0, 16)),
 }
 
