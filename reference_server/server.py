@@ -321,6 +321,7 @@ class Server:
     def _look(self) -> None:
         self._incidents.tell_rest()
         self._executions.look()
+        self._shared_memory.release_buffers()
 
     def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
         handlers = self.metrics_handlers(options)

@@ -21,6 +21,7 @@ from reference_server.core.errors import (
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
+from reference_server.shared_memory.input_buffers import InputBuffers
 from reference_server.shared_memory.region import Memory, SystemMemory
 
 _R = TypeVar("_R", SystemRegion, CudaRegion)
@@ -65,6 +66,11 @@ class SharedMemory:
         self._allowed = allowed
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+        self._buffers = InputBuffers()
+
+    def release_buffers(self) -> None:
+        """Let go of memory that no input has needed for a while; to be called now and then."""
+        self._buffers.release()
 
     def check_allowed(self) -> None:
         """Raise ServerError UNSUPPORTED if clients may not register shared memory."""
@@ -90,7 +96,7 @@ class SharedMemory:
                 f"contains the reserved prefix '{_RESERVED_PREFIX}'"
             )
         region = SystemRegion(name, key, offset, byte_size)
-        self.register(region, lambda: SystemMemory(region))
+        self.register(region, lambda: SystemMemory(region, self._buffers))
 
     def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Open the allocation behind a `cudaIpcMemHandle_t` as the region `name`.

@@ -51,11 +51,10 @@ class GuardedMapping:
         #: The size of the whole file now.
         self.file_size = self._pages.size
 
-    def read(self, offset: int, byte_size: int) -> memoryview | None:
-        """A copy of those bytes; None if the mapping is lost."""
-        data = np.empty(byte_size, np.uint8)
-        is_whole = self._copy(data.ctypes.data, self._address + offset, byte_size)
-        return data.data if is_whole else None
+    def read(self, offset: int, target: memoryview) -> bool:
+        """Fill `target` with a copy of what is there; False if the mapping is lost."""
+        address: int = np.frombuffer(target, np.uint8).ctypes.data
+        return self._copy(address, self._address + offset, len(target))
 
     def write(self, offset: int, data: memoryview) -> bool:
         """Copy `data` there; False if the mapping is lost, with any part of it written."""

@@ -17,6 +17,7 @@ from typing import Protocol
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import SystemRegion
 from reference_server.shared_memory.guard import GuardedMapping
+from reference_server.shared_memory.input_buffers import InputBuffers
 
 _OBJECTS = Path("/dev/shm")
 #: From here on the guarded copy is the faster one (measured: docs/server.md).
@@ -37,14 +38,15 @@ class Memory(Protocol):
 
 
 class SystemMemory:
-    """A system region, open and mapped.
+    """A system region, open and mapped. Large copies of it are in `buffers`.
 
     Raises ServerError: INTERNAL if there is no such object, INVALID_ARG if the region is not
     within it, is empty or does not begin with a page.
     """
 
-    def __init__(self, region: SystemRegion) -> None:
+    def __init__(self, region: SystemRegion, buffers: InputBuffers) -> None:
         self._region = region
+        self._buffers = buffers
         self._object = _open(region.key)
         try:
             self._mapping = _map(self._object, region)
@@ -60,11 +62,12 @@ class SystemMemory:
             if os.preadv(self._object, [data], self._region.offset + offset) != byte_size:
                 raise self._refusal(end)
             return memoryview(data)
-        copied = self._whole().read(offset, byte_size)
+        target = self._buffers.take(byte_size)
+        is_whole = self._whole().read(offset, target)
         self._check(end)  # after it: behind the end, the rest of a page can be read
-        if copied is None:
+        if not is_whole:
             raise self._refusal(end)
-        return copied
+        return target
 
     def write(self, offset: int, data: memoryview) -> None:
         """Put `data` there. Raises ServerError, with any part of it written."""

@@ -8,6 +8,7 @@ from server.support.regions import shared_object
 from reference_server.core.errors import Code, ServerError, invalid_arg
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.shared_memory.input_buffers import InputBuffers
 from reference_server.shared_memory.region import SystemMemory
 
 
@@ -246,7 +247,7 @@ def test_an_output_does_not_change_an_input_of_its_request(second_key):
         manager = SharedMemory()
         for name, spelled in (("r", key), ("s", second_key + key)):
             region = SystemRegion(name, spelled, 0, 2 * HALF)
-            manager.register(region, lambda region=region: SystemMemory(region))
+            manager.register(region, lambda region=region: SystemMemory(region, InputBuffers()))
         lease = manager.lease()
         first, second = lease.read("r", 0, HALF), lease.read("r", HALF, HALF)
         places = lease.output_buffer("s", HALF, HALF), lease.output_buffer("s", 0, HALF)

@@ -13,6 +13,7 @@ from server.support.regions import object_file, shared_object
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import SystemRegion
 from reference_server.shared_memory import guard
+from reference_server.shared_memory.input_buffers import InputBuffers
 from reference_server.shared_memory.region import SystemMemory
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -24,7 +25,7 @@ USES = pytest.mark.parametrize("use", ["read", "write"])
 @pytest.fixture
 def memory(size):
     with shared_object(b"a" * size) as key:
-        memory = SystemMemory(SystemRegion("r", key, 0, size))
+        memory = SystemMemory(SystemRegion("r", key, 0, size), InputBuffers())
         yield memory, key
         memory.close()
 
@@ -142,9 +143,10 @@ UNGUARDED = """
 import mmap, os, sys
 {before}
 from reference_server.core.metadata import SystemRegion
+from reference_server.shared_memory.input_buffers import InputBuffers
 from reference_server.shared_memory.region import SystemMemory
 key = sys.argv[1]
-memory = SystemMemory(SystemRegion("r", key, 0, 1 << 20))
+memory = SystemMemory(SystemRegion("r", key, 0, 1 << 20), InputBuffers())
 memory.read(0, 1 << 20)
 {then}
 descriptor = os.open("/dev/shm" + key, os.O_RDWR)

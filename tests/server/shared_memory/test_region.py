@@ -12,6 +12,7 @@ from server.support.regions import object_file, shared_object
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import SystemRegion
 from reference_server.shared_memory import region as module
+from reference_server.shared_memory.input_buffers import InputBuffers
 from reference_server.shared_memory.region import SystemMemory
 
 PAGE = 4096
@@ -26,7 +27,7 @@ def key():
 
 
 def opened(key, byte_size=2 * PAGE, offset=0):
-    return SystemMemory(SystemRegion("r", key, offset, byte_size))
+    return SystemMemory(SystemRegion("r", key, offset, byte_size), InputBuffers())
 
 
 def refusal(*arguments, **more):

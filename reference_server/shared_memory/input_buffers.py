@@ -1,0 +1,95 @@
+"""Memory for the copies of large inputs, used again while it is warm.
+
+glibc gives large blocks back to the kernel each time, and the pages of new ones come one by one:
+for an input of 602 KB that is dearer than the copy (measured: docs/server.md).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+#: Idle buffers are kept up to so many bytes, and for so many seconds.
+_MOST_IDLE = 1 << 26
+_KEPT_S = 10.0
+
+_Bytes = npt.NDArray[np.uint8]
+
+
+class _Loan(weakref.ref[_Bytes]):
+    """A buffer that somebody has views of."""
+
+    __slots__ = ("buffer",)
+    buffer: _Bytes
+
+
+class _Idle(NamedTuple):
+    buffer: _Bytes
+    since_s: float
+
+
+class InputBuffers:
+    """Buffers of exact sizes. Any thread.
+
+    A buffer comes back when nobody has a view of it any more, be it an array made of one.
+    `release` is to be called now and then; `clock` is in seconds.
+    """
+
+    def __init__(
+        self, most_idle: int = _MOST_IDLE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most_idle = most_idle
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._loans: dict[int, _Loan] = {}  # by id
+        # With the lock held: idle ones by size, of each the longest idle first.
+        self._idle: dict[int, list[_Idle]] = {}
+        self.idle_bytes = 0
+
+    def take(self, size: int) -> memoryview:
+        """`size` bytes, writable, of any content."""
+        buffer: _Bytes | None = None
+        with self._lock:
+            if idle := self._idle.get(size):
+                buffer = idle.pop().buffer
+                self.idle_bytes -= size
+        if buffer is None:
+            buffer = np.empty(size, np.uint8)
+        lent = buffer.view()
+        loan = _Loan(lent, self._came_back)
+        loan.buffer = buffer
+        self._loans[id(loan)] = loan
+        return lent.data
+
+    def _came_back(self, loan: weakref.ref[_Bytes]) -> None:
+        assert isinstance(loan, _Loan)
+        del self._loans[id(loan)]
+        # The garbage collector calls this at any point of any thread: it must not wait for a lock.
+        if self._lock.acquire(blocking=False):
+            try:
+                size = loan.buffer.size
+                if self.idle_bytes + size <= self._most_idle:
+                    self._idle.setdefault(size, []).append(_Idle(loan.buffer, self._clock()))
+                    self.idle_bytes += size
+            finally:
+                self._lock.release()
+
+    def release(self) -> None:
+        """Let go of what nobody has needed for a while."""
+        if not self.idle_bytes:
+            return
+        before_s = self._clock() - _KEPT_S
+        with self._lock:
+            for size, idle in tuple(self._idle.items()):
+                kept = [one for one in idle if one.since_s > before_s]
+                self.idle_bytes -= size * (len(idle) - len(kept))
+                if kept:
+                    self._idle[size] = kept
+                else:
+                    del self._idle[size]
