@@ -19,13 +19,15 @@ from reference_server.frontends.grpc.calls import (
     Status,
 )
 from reference_server.frontends.grpc.headers import RequestHeaders
-from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Packed
+from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Packed, framed
 
 _TOO_LATE = "Deadline Exceeded"
 _TOO_SLOW = "the request did not come within the time that its client has for it"
 #: Compressed bytes that are unpacked at once: what they become, at most a thousand times as much,
 #: takes about a millisecond. More is left to another thread.
 _UNPACKED_AT_ONCE = 1 << 10
+#: Bytes of an answer that are packed at once: about a millisecond's work.
+_PACKED_AT_ONCE = 1 << 16
 #: Bytes of messages that wait behind one that is being unpacked.
 _MOST_WAITING = 1 << 24
 
@@ -50,8 +52,8 @@ class Clock(Protocol):
 class Responder(Protocol):
     """Where answers go; calls are named by their streams."""
 
-    def reply(self, stream_id: int, encoding: str, message: Data) -> None:
-        """Answer with one message, and end the call well."""
+    def reply(self, stream_id: int, encoding: str, body: tuple[bytes, Data]) -> None:
+        """Answer with one message, which is framed, and end the call well."""
 
     def open(self, stream_id: int, encoding: str) -> None:
         """Begin the response of a call that has several messages."""
@@ -173,10 +175,23 @@ class ServedCall:
             status = STATUS[error.code]
             self._responder.fail(self._stream_id, status, error.message, opened=self._is_open)
         elif self._answer is not None:
-            self._responder.reply(self._stream_id, self._encoding, self._answer)
+            self._reply(self._answer)
         else:
             self._open()
             self._responder.finish(self._stream_id)
+
+    def _reply(self, answer: Data) -> None:
+        encoding = self._encoding
+        if encoding == "identity" or len(answer) <= _PACKED_AT_ONCE:
+            self._replied(framed(answer, encoding))
+        else:
+            plain = framed(answer, "identity")  # if there is no thread for it
+            self._run(
+                lambda: framed(answer, encoding), self._replied, lambda _: self._replied(plain)
+            )
+
+    def _replied(self, body: tuple[bytes, Data]) -> None:
+        self._responder.reply(self._stream_id, self._encoding, body)
 
     # -- the client's side
 

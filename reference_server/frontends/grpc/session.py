@@ -318,10 +318,9 @@ class Session:
 
     # -- what the calls say
 
-    def reply(self, stream_id: int, encoding: str, message: Data) -> None:
-        """Answer a call with one message, and end it well."""
+    def reply(self, stream_id: int, encoding: str, body: tuple[bytes, Data]) -> None:
+        """Answer a call with one message, which is framed, and end it well."""
         self._has_told = True
-        body = messages.framed(message, encoding)
         self._http2.reply(stream_id, headers.OPENING[encoding], body, headers.OK_TRAILERS)
         self._ended(stream_id)
 

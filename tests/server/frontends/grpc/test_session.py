@@ -30,7 +30,7 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.frontends.grpc import served_call, session
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.session import Session
-from reference_server.options import GrpcOptions
+from reference_server.options import Compression, GrpcOptions
 
 WHOLE = END_HEADERS | END_STREAM
 STREAM = [(name, "/t.T/s" if name == ":path" else value) for name, value in REQUEST]
@@ -595,3 +595,20 @@ def test_packed_messages_of_a_stream_that_wait_hold_its_client_up(monkeypatch):
     assert widened(client, 1) > 2 << 20
     client.work()
     assert len(client.told) == 4
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_long_answers_are_packed_beside_the_loop(leaves):
+    client = Client(compression=Compression.HIGH)
+    client.say(client.headers(1, [*REQUEST, ("grpc-accept-encoding", "gzip")]))
+    client.say(frame(DATA, END_STREAM, 1, message(b"question")))
+    client.take()
+    client.calls[0].send(bytes(100_000))
+    client.calls[0].end()
+    assert client.take() == []
+    if leaves:
+        client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
+    client.work()
+    answer = b"".join(one.payload for one in client.take() if one.kind == DATA)
+    assert answer[:1] == (b"" if leaves else b"\1")
+    assert leaves or gzip.decompress(answer[5:]) == bytes(100_000)
