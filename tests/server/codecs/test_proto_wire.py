@@ -134,3 +134,13 @@ def test_the_contents_of_a_response_are_not_copied_before_the_last():
 def test_of_very_many_raw_tensors_the_first_are_kept():
     head, _, raw = proto_wire.split(b"\x0a\x01m" + b"\x3a\x01x" * 5000)
     assert (head, len(raw), bytes(raw[-1])) == (b"\x0a\x01m", 4096, b"x")
+
+
+def test_very_many_fields_are_looked_at_in_turns_and_none_without_a_number(monkeypatch):
+    turns = []
+    monkeypatch.setattr(proto_wire.turns, "give_way", lambda: turns.append(None))
+    head, raw = proto_wire.split(b"\x3a\x00" * 100_000)
+    assert (head, len(raw)) == (b"", 4096)
+    assert len(turns) > 40
+    with pytest.raises(ServerError, match="Unable to parse request"):
+        proto_wire.split(bytes(10))
