@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import ge_runtime.cli.backend as backend
+import ge_runtime.cli.bench as bench
 import ge_runtime.cli.build as build
 import ge_runtime.cli.conformance as conformance
 import ge_runtime.cli.convert as convert
@@ -29,7 +30,18 @@ from ge_runtime.errors import RuntimeFault
 
 COMMANDS: Final = tuple(
     module.COMMAND
-    for module in (gears, build, inspect, conformance, doctor, top, convert, backend, probe_device)
+    for module in (
+        gears,
+        build,
+        inspect,
+        bench,
+        conformance,
+        doctor,
+        top,
+        convert,
+        backend,
+        probe_device,
+    )
 )
 
 INTERRUPTED: Final = 128 + signal.SIGINT

@@ -1,0 +1,76 @@
+"""`ge-runtime bench`: on the CPU, and with phases apart on the simulated card."""
+
+import json
+
+import pytest
+from runtime.cli.test_build import GEARS, ON_CARD, environment  # noqa: F401
+from runtime.cli.test_inspect import ENCODER_CONFIG
+from runtime.support.graphs import ENCODER, write
+
+from ge_runtime import cli
+from ge_runtime.cli.bench import Bounds, summary
+
+PHASES = ("H2D_latency", "NPU_compute_time", "D2H_latency")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "encoder"
+    write(ENCODER, "onnxruntime", folder / "1")
+    (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS + ON_CARD)
+    return folder
+
+
+def run(*arguments):
+    return cli.main([*map(str, arguments)])
+
+
+@pytest.mark.brute_force
+def test_on_a_card_every_gear_is_timed_as_it_serves_and_in_its_phases(folder, capsys):
+    assert run("build", folder) == 0
+    capsys.readouterr()
+    assert run("bench", folder, "--loop", "3", "--warmup-count", "0", "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["device"], told["hardware"]) == ("npu:0", "AscendSimulator")
+    assert [each["gear"] for each in told["gears"]] == [
+        {"batch": rows, "tokens": tokens} for rows in (1, 8) for tokens in (8, 32)
+    ]
+    for each in told["gears"]:
+        assert each["count"] == 3
+        assert all(each[name]["min"] > 0 for name in ("latency", *PHASES))
+        mean_ms = each["NPU_compute_time"]["mean"]
+        assert each["throughput"] == pytest.approx(1000 * each["batchsize"] / mean_ms)
+    assert run("bench", folder, "--loop", "1") == 0
+    printed = capsys.readouterr().out
+    assert "on npu:0, AscendSimulator, 1 execution(s) of each gear" in printed
+    assert printed.count("NPU_compute_time") == 4
+
+
+def test_elsewhere_there_are_no_phases(folder, capsys):
+    (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS)
+    assert run("bench", folder, "--loop", "2", "--format", "json") == 0
+    gears = json.loads(capsys.readouterr().out)["gears"]
+    assert len(gears) == 4
+    for each in gears:
+        assert each["latency"]["median"] > 0
+        assert "throughput" not in each
+        assert not {*PHASES} & each.keys()
+
+
+def test_no_execution_is_begun_after_the_time_but_the_first():
+    ticks = iter((0.0, 1.0, 2.0, 3.0))
+    assert list(Bounds(9, 0, 2.5).rounds(9, lambda: next(ticks))) == [0, 1, 2]
+    assert list(Bounds(9, 0, 0.0).rounds(9, lambda: 1.0)) == [0]
+
+
+def test_times_are_milliseconds():
+    assert summary([0.001, 0.003]) == pytest.approx(
+        {
+            "min": 1.0,
+            "max": 3.0,
+            "mean": 2.0,
+            "median": 2.0,
+            "percentile(90%)": 2.8,
+            "percentile(99%)": 2.98,
+        }
+    )
