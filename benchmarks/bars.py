@@ -379,6 +379,8 @@ def main() -> None:
         plot(medians, options.plot)
 
 
+#: Of a server the same in all pictures.
+COLORS = {"sketch": "tab:gray", "reference": "tab:blue", "triton": "tab:orange"}
 HEADINGS = (
     *("row", "in flight", "server", "req/s", "spread", "CPU us", "p50 us", "p99 us"),
     *("req/s x", "CPU x"),
@@ -430,11 +432,15 @@ def plot(medians: dict[Point, Turn], file: Path) -> None:
         for server in dict.fromkeys(point[2] for point in medians if point[0] == key):
             points = [turn for turn in medians.values() if (turn.row, turn.server) == (key, server)]
             counts = [turn.in_flight for turn in points]
-            axes[0][column].plot(counts, [turn.per_second for turn in points], "o-", label=server)
-            axes[1][column].plot(counts, [turn.cpu for turn in points], "o-", label=server)
+            color = COLORS.get(server)
+            for place, figures in enumerate(
+                ([turn.per_second for turn in points], [turn.cpu for turn in points])
+            ):
+                axes[place][column].plot(counts, figures, "o-", color=color, label=server)
         axes[0][column].set_title(ROWS[key].about, fontsize=9)
         for place, name in ((0, "requests per second"), (1, "CPU time of a request, us")):
             axes[place][column].set_xscale("log", base=2)
+            axes[place][column].set_xticks(ROWS[key].in_flight, map(str, ROWS[key].in_flight))
             axes[place][column].set_ylim(bottom=0)
             axes[place][column].set_xlabel("requests in flight")
             axes[place][column].set_ylabel(name)
