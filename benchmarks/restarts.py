@@ -36,6 +36,8 @@ from tools import oracle
 WHO = ["process", "service", "triton"]
 CLIENTS = 8
 GIVEN_UP_S = 15.0
+#: That what a process had is refused within, when it has been killed.
+AT_WORK_S = 0.5
 #: Between a right answer after a kill and the next kill.
 PAUSE_S = 0.5
 
@@ -163,19 +165,19 @@ class Load:
 
     def until_answered(self) -> None:
         """Wait for the next right answer, or give up."""
-        self._until_more("answered")
+        self._until_more(GIVEN_UP_S, "answered")
 
     def until_refused(self) -> None:
-        """Wait for the first that fails of those that were being executed, or give up."""
-        self._until_more("refused", "lost")
+        """Wait for one that fails, if the process was at work."""
+        self._until_more(AT_WORK_S, "refused", "lost")
 
-    def _until_more(self, *what: str) -> None:
+    def _until_more(self, limit_s: float, *what: str) -> None:
         def count() -> int:
             return sum(self.counts[each] for each in what)
 
         with self._changed:
             before = count()
-            self._changed.wait_for(lambda: count() > before, GIVEN_UP_S)
+            self._changed.wait_for(lambda: count() > before, limit_s)
 
     def _run(self) -> None:
         connection = http.client.HTTPConnection(self._address, timeout=60)

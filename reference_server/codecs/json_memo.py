@@ -170,7 +170,7 @@ class JsonTemplate:
         cls, request: InferRequest, form: ResponseForm, spans: Spans, taken: Skeleton
     ) -> JsonTemplate | None:
         """The template of a request that was read; None if it is of a kind that has none."""
-        if request.id.encode() != (taken.request_id or b"") or not all(
+        if request.id != (taken.request_id or b"").decode() or not all(
             # Of a shape without elements Triton does not look at the data.
             tensor.is_raw
             or (tensor.datatype in json_data.PACKED and tensor.shape and prod(tensor.shape))

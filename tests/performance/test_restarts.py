@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 
-def test_a_process_that_is_killed_costs_the_requests_that_it_had():
+def test_a_process_that_is_killed_costs_no_more_than_the_requests_that_it_had():
     program = [sys.executable, "-m", "benchmarks.restarts", "--of", "process", "--kills", "1"]
     run = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
     row = next(line for line in run.stdout.splitlines() if line.startswith("process host"))
     kills, answered, refused, lost = row.removeprefix("process host").split()[:4]
     assert (kills, lost) == ("1", "0")
     assert int(answered.replace(",", "")) > 0
-    assert 0 < int(refused.replace(",", "")) <= 8
+    assert int(refused.replace(",", "")) <= 8

@@ -36,7 +36,7 @@ def said(file: str) -> list[tuple[str, str]]:
                     func=ast.Attribute(value=ast.Name(id="log"), attr=level),
                     args=[ast.Constant(value=str(text)), *_],
                 ):
-                    parts = re.split(r"%[sdgr]", text)
+                    parts = re.split(r"%(?:\.\d)?[sdfgr]", text)
                     found.append((LETTERS[level], ".+".join(map(re.escape, parts))))
     return found
 

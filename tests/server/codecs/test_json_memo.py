@@ -77,6 +77,14 @@ def test_taking_apart_changes_nothing(bodies):
         assert told(memo.decode, body) == told(memo.decode_alone, body)
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80", "é".encode(), b"\\ud800"])
+def test_ids_that_are_no_plain_text_are_read_as_ever(name):
+    memo = InferRequestDecoder()
+    body = text().replace(b'"7"', b'"%b"' % name)
+    for _ in range(2):
+        assert told(memo.decode, body) == told(memo.decode_alone, body)
+
+
 def text(data=(1.0, 2.0), request_id="7", **fields):
     entry = {"name": "X", "datatype": "FP32", "shape": [2], "data": list(data)}
     return json.dumps({"id": request_id, "inputs": [entry], **fields}).encode()
