@@ -39,6 +39,10 @@ from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 
+#: How long a thread keeps the interpreter from others that want it. Shorter turns cost streams of
+#: many responses more changes of threads than they save others waiting.
+_TURN_S = 0.001
+
 _T = TypeVar("_T")
 
 
@@ -223,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error.message)
     try:
         # The log has the stream itself: it tells its own names.
-        with printing.named_output(), _no_arguments():
+        with printing.named_output(), _no_arguments(), _short_turns():
             _run(_serve(options))
     except ServerError as error:
         for hint in hints:  # a screen above, or in a file
@@ -232,6 +236,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExitTimeout:  # the log has told
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Have the event loop wait less for threads that compute in Python: a fifth of the usual."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

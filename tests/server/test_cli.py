@@ -512,3 +512,15 @@ def test_a_model_that_parses_arguments_finds_none(capsys, tmp_path):
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
     assert capsys.readouterr().out == "[m_0] Namespace() ['']\n"
     assert sys.argv is before
+
+
+def test_threads_take_short_turns_while_the_server_runs(tmp_path, monkeypatch):
+    found = []
+
+    async def serve(_options):
+        found.append(sys.getswitchinterval())
+
+    monkeypatch.setattr(cli, "_serve", serve)
+    before = sys.getswitchinterval()
+    assert cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"]) == 0
+    assert (found, sys.getswitchinterval()) == ([pytest.approx(0.001)], before)
