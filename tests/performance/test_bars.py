@@ -4,8 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks.bars import ROWS
 from benchmarks.instruments import ROOT
+
+pytestmark = pytest.mark.brute_force
 
 
 def test_each_row_of_each_server_is_measured(tmp_path):

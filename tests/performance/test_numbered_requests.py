@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import numbered_requests
 
+pytestmark = pytest.mark.brute_force
+
 
 def test_each_request_gets_its_own_answer():
     program = [sys.executable, "-m", "benchmarks.numbered_requests"]

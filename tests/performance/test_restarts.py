@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.brute_force
+
 
 def test_a_process_that_is_killed_costs_no_more_than_the_requests_that_it_had():
     program = [sys.executable, "-m", "benchmarks.restarts", "--of", "process", "--kills", "1"]
