@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import mmap
 import os
 import shutil
 import statistics
@@ -84,10 +83,12 @@ def _http(model: str, arrays: Arrays, *, binary: bool) -> bytes:
         tensors[-1].set_data_from_numpy(values, binary_data=binary)
     outputs = None if binary else [InferRequestedOutput(o, False) for o in OUTPUTS[model]]
     body, length = InferenceServerClient.generate_request_body(tensors, outputs)
-    text = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n"
-    if binary:
-        text += f"Inference-Header-Content-Length: {length}\r\n"
-    return f"{text}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return _post(model, body, f"Inference-Header-Content-Length: {length}\r\n" if binary else "")
+
+
+def _post(model: str, body: bytes, more: str = "") -> bytes:
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n{more}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 #: Of the models that are asked by JSON: without their names Triton answers in binary all the same.
@@ -105,23 +106,20 @@ def grpc_message(model: str, arrays: Arrays) -> bytes:
     return request.SerializeToString()
 
 
-def in_region(model: str, elements: int, number: int) -> tuple[dict[str, Any], list[Any]]:
+def in_region(elements: int, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """An input and an output of so many FP32, in halves of region `number`."""
     size = 4 * elements
     names = {"shared_memory_region": f"bars_{number}", "shared_memory_byte_size": size}
     tensor = {"name": "INPUT", "datatype": "FP32", "shape": [elements], "parameters": names}
-    outputs = [{"name": "OUTPUT", "parameters": {**names, "shared_memory_offset": size}}]
-    return tensor, outputs
+    return tensor, {"name": "OUTPUT", "parameters": {**names, "shared_memory_offset": size}}
 
 
 def http_in_regions(elements: int, count: int) -> list[bytes]:
     """Requests of `echo`, each with a region of its own."""
     sent = []
     for number in range(count):
-        tensor, outputs = in_region("echo", elements, number)
-        body = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
-        head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\n"
-        sent.append(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        tensor, output = in_region(elements, number)
+        sent.append(_post("echo", json.dumps({"inputs": [tensor], "outputs": [output]}).encode()))
     return sent
 
 
@@ -130,7 +128,7 @@ def grpc_in_regions(elements: int, count: int) -> list[bytes]:
     sent = []
     for number in range(count):
         request = service_pb2.ModelInferRequest(model_name="echo")
-        tensor, (output,) = in_region("echo", elements, number)
+        tensor, output = in_region(elements, number)
         for field_, given in (
             (request.inputs.add(name="INPUT", datatype="FP32", shape=tensor["shape"]), tensor),
             (request.outputs.add(name="OUTPUT"), output),
@@ -288,13 +286,18 @@ def _fill(folder: Path, repository: str, *, is_real: bool) -> None:
     if repository == "micro":
         shutil.copytree(MICRO, folder, dirs_exist_ok=True)
     elif repository == "process":
-        shutil.copytree(MICRO / "add_sub", folder / "add_sub")
-        if not is_real:  # which has its models in processes anyway
-            with (folder / "add_sub" / "config.pbtxt").open("a") as config:
-                config.write(IN_PROCESS)
+        copy_add_sub(folder, in_process=not is_real)  # which has its models in processes anyway
     else:
         for name in PIPELINE_MODELS:
             (folder / name).symlink_to(PIPELINES / name)
+
+
+def copy_add_sub(folder: Path, *, in_process: bool) -> None:
+    """Put `add_sub` into a repository, to run in the server's process or in one of its own."""
+    shutil.copytree(MICRO / "add_sub", folder / "add_sub")
+    if in_process:
+        with (folder / "add_sub" / "config.pbtxt").open("a") as config:
+            config.write(IN_PROCESS)
 
 
 def _points(
@@ -334,7 +337,6 @@ def regions(address: str, row: Row) -> Iterator[None]:
             path = Path(f"/dev/shm/bars_{os.getpid()}_{number}")
             with path.open("wb+") as file:
                 file.truncate(2 * row.regions)
-                mmap.mmap(file.fileno(), 0).close()
             stack.callback(path.unlink)
             said = {"key": f"/{path.name}", "offset": 0, "byte_size": 2 * row.regions}
             url = f"http://{address}/v2/systemsharedmemory/region/bars_{number}"

@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import select
-import shutil
 import struct
 import tempfile
 import time
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from tritonclient.grpc import service_pb2
 
-from benchmarks.bars import IN_PROCESS, MICRO, STREAMS
+from benchmarks.bars import STREAMS, copy_add_sub
 from benchmarks.closed_loop import GrpcClient, connected, received
 from benchmarks.instruments import print_machine_facts, print_table
 from tests.support import servers
@@ -171,15 +170,6 @@ def ask_all(address: str, front: str, connections: int, first: int, count: int) 
     return time.monotonic() - began
 
 
-def repository(folder: Path, server: str) -> Path:
-    """`add_sub` as that server is to have it."""
-    shutil.copytree(MICRO / "add_sub", folder / "add_sub")
-    if server == "process":
-        with (folder / "add_sub" / "config.pbtxt").open("a") as config:
-            config.write(IN_PROCESS)
-    return folder
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.numbered_requests",
@@ -196,7 +186,8 @@ def main() -> None:
         start = servers.start_tritonserver if name == "triton" else servers.start_reference_server
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="numbered-")))
-            server = stack.enter_context(start(repository(folder, name), allow_metrics=False))
+            copy_add_sub(folder, in_process=name == "process")
+            server = stack.enter_context(start(folder, allow_metrics=False))
             for front in options.fronts:
                 share = options.requests // len(CONNECTIONS)
                 for place, connections in enumerate(CONNECTIONS):

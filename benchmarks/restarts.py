@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bars import IN_PROCESS, MICRO
+from benchmarks.bars import MICRO, copy_add_sub
 from benchmarks.instruments import print_machine_facts, print_table
 from benchmarks.service import service_folder
 from benchmarks.service_server import as_sent, write
@@ -60,9 +60,7 @@ def main() -> None:
     small = as_sent({"INPUT0": values, "INPUT1": values})
     with tempfile.TemporaryDirectory(prefix="restarts-") as directory, service_folder():
         hosted, served = Path(directory, "hosted"), Path(directory, "served")
-        shutil.copytree(MICRO / "add_sub", hosted / "add_sub")
-        with (hosted / "add_sub" / "config.pbtxt").open("a") as config:
-            config.write(IN_PROCESS)
+        copy_add_sub(hosted, in_process=True)
         case = write(served, "image", Path(directory))
         shutil.rmtree(served / "image_local")
         if "process" in options.of:

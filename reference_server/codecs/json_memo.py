@@ -241,11 +241,12 @@ class JsonMemo:
 
     def find(self, json: bytes) -> tuple[Skeleton, JsonTemplate | None]:
         """A request taken apart, and the template of its like, if one was kept."""
-        known = self._memo.recall(json)
+        # What is longer was not kept, and hashing it is work.
+        known = self._memo.recall(json) if len(json) <= LONGEST_KEY else None
         if known is not None:  # nothing of it changes
             return Skeleton(json, None, []), known
         taken = skeleton(json)
-        return taken, self._memo.recall(taken.text)
+        return taken, self._memo.recall(taken.text) if len(taken.text) <= LONGEST_KEY else None
 
     def keep(
         self, taken: Skeleton, request: InferRequest, form: ResponseForm, spans: Spans

@@ -31,9 +31,13 @@ class Running:
     """What an instance executes. Its thread writes here, which costs it no lock.
 
     `began_ns` and `ended_ns` are of the last execution; while it goes on the second is the smaller.
+    `told_ns` is the watch's own: the beginning of the last execution that was told.
     """
 
-    __slots__ = ("__weakref__", "began_ns", "ended_ns", "instance", "model", "thread", "version")
+    __slots__ = (
+        *("__weakref__", "began_ns", "ended_ns", "instance", "model", "thread", "told_ns"),
+        "version",
+    )
 
     def __init__(self, instance: str, model: str = "", version: int = 1) -> None:
         self.instance = instance
@@ -42,6 +46,7 @@ class Running:
         self.thread = 0
         self.began_ns = 0
         self.ended_ns = 0
+        self.told_ns = 0
 
 
 class ExecutionWatch:
@@ -56,7 +61,6 @@ class ExecutionWatch:
         self._boundary = boundary
         self._lock = threading.Lock()
         self._instances: weakref.WeakSet[Running] = weakref.WeakSet()
-        self._told: weakref.WeakKeyDictionary[Running, int] = weakref.WeakKeyDictionary()
         self._counts: dict[tuple[str, int], int] = {}
 
     def new(self, instance: str, model: str, version: int) -> Running:
@@ -74,8 +78,8 @@ class ExecutionWatch:
         for running in self._all():
             began_ns = running.began_ns
             too_long = now_ns - began_ns > self._limit_ns and running.ended_ns < began_ns
-            if too_long and self._told.get(running) != began_ns:
-                self._told[running] = began_ns
+            if too_long and running.told_ns != began_ns:
+                running.told_ns = began_ns
                 key = running.model, running.version
                 self._counts[key] = self._counts.get(key, 0) + 1
                 log.warning(

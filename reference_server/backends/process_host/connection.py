@@ -243,7 +243,6 @@ class Connection:
             "collected": self._collected.set,
         }
         table = {**handlers, **own}
-        message: list[Any] | None = None
         try:
             while (message := self._channel.receive()) is not None:
                 kind, *parts = message

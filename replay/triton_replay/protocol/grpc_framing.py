@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 PREFIX = 5
 """Bytes before each message."""
+STREAMING = "/ModelStreamInfer"
+"""How the path of a call ends that has a stream of messages each way."""
 
 
 class MessageSplitter:

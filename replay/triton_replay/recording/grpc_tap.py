@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.protocol.grpc_framing import MessageSplitter
+from triton_replay.protocol.grpc_framing import STREAMING, MessageSplitter
 from triton_replay.protocol.http2_frames import (
     DataEvent,
     Event,
@@ -23,9 +23,6 @@ from triton_replay.protocol.http2_frames import (
 from triton_replay.protocol.http_bodies import Headers, header
 from triton_replay.protocol.http_messages import Message
 from triton_replay.recording.http_tap import Sink
-
-STREAMING = "/ModelStreamInfer"
-"""How the path of a call ends whose messages are records of their own."""
 
 
 @dataclass(eq=False)
