@@ -170,7 +170,7 @@ def instance_scheduler(
     return InstanceScheduler(
         config.name,
         version,
-        _work_queue(config, folder),
+        work_queue(config, folder),
         instances,
         statistics,
         clock,
@@ -197,7 +197,8 @@ def _to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -
     return dispatch
 
 
-def _work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
+def work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
+    """Who decides what instances of that model run; `folder` has the first states of sequences."""
     sequences = config.sequence_batching
     if sequences is not None:
         return sequence_queue(config, sequences, read_initial_states(sequences, folder))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
@@ -16,7 +16,8 @@ from reference_server.scheduling.work_queue import CANCELLED, Refusal
 
 log = logging.getLogger(__name__)
 
-_NEVER = 2**63
+#: How many times may be out of date, beside as many as there are sequences.
+_SLACK = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -27,10 +28,12 @@ class SequenceQueue:
     its last request has come, so nothing joins any more; `has_expired`: because none came for too
     long. `seen_ns` is when the newest request came, `expires_ns` when it has waited in the backlog
     for too long. `states` are what the last request left to the next, by the name of the input.
+    `is_cancelled`: somebody has given up one of those waiting; then it is `given_up`, too.
     """
 
     key: int | str
     seen_ns: int
+    given_up: deque[SequenceQueue]
     slot: Slot | None = None
     waiting: deque[InferRequest] = field(default_factory=deque)
     executing: int = 0
@@ -38,11 +41,23 @@ class SequenceQueue:
     has_expired: bool = False
     expires_ns: int | None = None
     states: dict[str, Tensor] = field(default_factory=dict)
+    is_cancelled: bool = False
 
-    @property
-    def is_cancelled(self) -> bool:
-        """True if somebody has given up one of the waiting requests."""
-        return any(request.cancellation.is_cancelled for request in self.waiting)
+    def append(self, request: InferRequest) -> None:
+        """Let a request wait behind the others."""
+        self.waiting.append(request)
+        request.cancellation.watch(self._give_up)
+
+    def popleft(self) -> InferRequest:
+        """The first request, which waits no more."""
+        request = self.waiting.popleft()
+        request.cancellation.unwatch(self._give_up)
+        return request
+
+    def _give_up(self) -> None:
+        """On any thread: the next decision ends this sequence."""
+        self.is_cancelled = True
+        self.given_up.append(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +67,51 @@ class Slot:
     instance: int
     number: int
     sequence: SequenceQueue | None = None
+
+
+class _Times:
+    """When sequences are due, of which any number may have been put off since, or ended.
+
+    `due` says when one is, as of now; None if never. Whoever becomes due sooner is added again.
+    """
+
+    def __init__(self, due: Callable[[SequenceQueue], int | None]) -> None:
+        self._due = due
+        self._heap: list[tuple[int, int, SequenceQueue]] = []
+        self._numbers = itertools.count()  # so that nothing but times is compared
+
+    def add(self, sequence: SequenceQueue, count: int) -> None:
+        """Note when a sequence is due; about `count` are due at some time."""
+        due_ns = self._due(sequence)
+        if due_ns is not None:
+            heapq.heappush(self._heap, (due_ns, next(self._numbers), sequence))
+        if len(self._heap) > 2 * count + _SLACK:
+            self.renew(dict.fromkeys(sequence for _, _, sequence in self._heap))
+
+    def renew(self, sequences: Iterable[SequenceQueue]) -> None:
+        """Note when these are due, and nothing else."""
+        self._heap = [
+            (due_ns, next(self._numbers), sequence)
+            for sequence in sequences
+            if (due_ns := self._due(sequence)) is not None
+        ]
+        heapq.heapify(self._heap)
+
+    def pop(self, now_ns: int) -> SequenceQueue | None:
+        """A sequence that is due by now; None if there is none any more."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            sequence = heapq.heappop(self._heap)[2]
+            due_ns = self._due(sequence)
+            if due_ns is not None and due_ns <= now_ns:
+                return sequence
+            if due_ns is not None:
+                heapq.heappush(self._heap, (due_ns, next(self._numbers), sequence))
+        return None
+
+    @property
+    def first_ns(self) -> int | None:
+        """No sequence is due before; None if none is ever."""
+        return self._heap[0][0] if self._heap else None
 
 
 class SequenceSlots:
@@ -75,8 +135,11 @@ class SequenceSlots:
         # By the id that requests join by: the sequences with a slot, and those in the backlog.
         self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
-        self._backlog: deque[SequenceQueue] = deque()
-        self._next_expiry_ns = _NEVER  # no sequence with a slot is idle for long enough before
+        # In order; unlike a deque it lets go who stands in the middle at once.
+        self._backlog: OrderedDict[SequenceQueue, None] = OrderedDict()
+        self._given_up: deque[SequenceQueue] = deque()  # any thread appends to it
+        self._idle = _Times(self._idle_from_ns)  # those with a slot
+        self._late = _Times(self._late_from_ns)  # those in the backlog
         self._refused: list[Refusal] = []
         self._ids = itertools.count(1)
         self._changed: dict[Slot, None] = {}  # in order, those that somebody has come to
@@ -99,7 +162,7 @@ class SequenceSlots:
         heapq.heapify(self._free)
         while self._backlog and self._free:
             number, instance = heapq.heappop(self._free)
-            self._assign(self._backlog.popleft(), self.by_instance[instance][number])
+            self._assign(self._backlog.popitem(last=False)[0], self.by_instance[instance][number])
 
     def keeps(self, instance: int) -> bool:
         """Whether a sequence has a slot of that instance."""
@@ -130,7 +193,9 @@ class SequenceSlots:
         self._append(sequence, request)
         if sequence.slot is None and request.timeout_us:
             expires_ns = now_ns + request.timeout_us * 1000
-            sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
+            if sequence.expires_ns is None or expires_ns < sequence.expires_ns:
+                sequence.expires_ns = expires_ns
+                self._late.add(sequence, len(self._backlog))
         if request.flags & SequenceFlag.END:
             self._close(sequence)
         return sequence
@@ -164,17 +229,17 @@ class SequenceSlots:
         return sequence
 
     def _begin(self, key: int | str, now_ns: int) -> SequenceQueue:
-        sequence = SequenceQueue(key, now_ns)
+        sequence = SequenceQueue(key, now_ns, self._given_up)
         self._queued[key] = sequence
         if self._free:
             number, instance = heapq.heappop(self._free)
             self._assign(sequence, self.by_instance[instance][number])
         else:
-            self._backlog.append(sequence)
+            self._backlog[sequence] = None
         return sequence
 
     def _append(self, sequence: SequenceQueue, request: InferRequest) -> None:
-        sequence.waiting.append(request)
+        sequence.append(request)
         self.waiting += 1
 
     # --------------------------------------------------------------------------------- execution
@@ -183,7 +248,7 @@ class SequenceSlots:
         """The oldest waiting request of a sequence with a slot, to be executed now."""
         self.waiting -= 1
         sequence.executing += 1
-        request = sequence.waiting.popleft()
+        request = sequence.popleft()
         if not self._iterative:
             self._leave(sequence)
         return request
@@ -197,7 +262,7 @@ class SequenceSlots:
             request.flags &= ~SequenceFlag.START
             request.queued_ns = sequence.seen_ns = now_ns
             self._append(sequence, request)
-            self._next_expiry_ns = min(self._next_expiry_ns, now_ns + self._idle_ns)
+            self._idle.add(sequence, len(self._placed))
         elif self._iterative:
             self._close(sequence)
         self._leave(sequence)
@@ -227,7 +292,7 @@ class SequenceSlots:
         if slot.instance in self._leaving:
             return
         if self._backlog:
-            self._assign(self._backlog.popleft(), slot)
+            self._assign(self._backlog.popitem(last=False)[0], slot)
         else:
             heapq.heappush(self._free, (slot.number, slot.instance))
 
@@ -238,7 +303,7 @@ class SequenceSlots:
         if self._queued.get(sequence.key) is sequence:
             del self._queued[sequence.key]
             self._placed[sequence.key] = sequence
-            self._next_expiry_ns = min(self._next_expiry_ns, sequence.seen_ns + self._idle_ns)
+            self._idle.add(sequence, len(self._placed))
 
     def take_changed(self) -> Sequence[Slot]:
         """The slots that a sequence has come to since it was asked last."""
@@ -249,29 +314,24 @@ class SequenceSlots:
 
     def expire(self, now_ns: int) -> None:
         """End the sequences that have been idle, or have waited for a slot, for too long."""
-        for sequence in [
-            sequence for sequence in self._backlog if sequence.expires_ns or sequence.is_cancelled
-        ]:
-            if sequence.is_cancelled:
+        while self._given_up:
+            if (sequence := self._given_up.popleft()) in self._backlog:
                 self.cancel(sequence)
-            elif sequence.expires_ns is not None and sequence.expires_ns <= now_ns:
-                self._drop(
-                    sequence, unavailable("timeout of the corresponding sequence has been expired")
-                )
-        # Whoever comes from the backlog may have been idle for as long: look until all are found.
-        while now_ns >= self._next_expiry_ns:
-            self._next_expiry_ns = _NEVER
-            for sequence in list(self._placed.values()):
-                if self._is_idle(sequence, now_ns):
-                    sequence.has_expired = True
-                    self._close(sequence)
-                    self._leave(sequence)
-            times = [
-                sequence.seen_ns + self._idle_ns
-                for sequence in self._placed.values()
-                if not self._executes_iteratively(sequence)
-            ]
-            self._next_expiry_ns = min(times, default=_NEVER)
+        while (late := self._late.pop(now_ns)) is not None:
+            self._drop(late, unavailable("timeout of the corresponding sequence has been expired"))
+        # Whoever comes from the backlog may have been idle for as long: it is looked at, too.
+        while (idle := self._idle.pop(now_ns)) is not None:
+            idle.has_expired = True
+            self._close(idle)
+            self._leave(idle)
+
+    def _late_from_ns(self, sequence: SequenceQueue) -> int | None:
+        return sequence.expires_ns if sequence in self._backlog else None
+
+    def _idle_from_ns(self, sequence: SequenceQueue) -> int | None:
+        if self._placed.get(sequence.key) is not sequence or self._executes_iteratively(sequence):
+            return None
+        return sequence.seen_ns + self._idle_ns
 
     def _executes_iteratively(self, sequence: SequenceQueue) -> bool:
         return self._iterative and sequence.executing > 0
@@ -289,8 +349,7 @@ class SequenceSlots:
         self.waiting -= len(sequence.waiting)
         sequence.waiting.clear()
         self._close(sequence)
-        if sequence.slot is None:
-            self._backlog.remove(sequence)
+        self._backlog.pop(sequence, None)
         self._leave(sequence)
 
     def take_refused(self) -> Sequence[Refusal]:
@@ -302,12 +361,10 @@ class SequenceSlots:
         """When time alone may change something: for who waits for a slot, or is to leave."""
         if not self._backlog and not any(map(self.keeps, self._leaving)):
             return None
-        times = [
-            sequence.expires_ns for sequence in self._backlog if sequence.expires_ns is not None
-        ]
-        return min([self._next_expiry_ns, *times])
+        times = (self._idle.first_ns, self._late.first_ns)
+        return min((time for time in times if time is not None), default=None)
 
     def flush(self) -> None:
         """No request comes any more: sequences without any leave their slots."""
         self._idle_ns = 0
-        self._next_expiry_ns = 0
+        self._idle.renew(self._placed.values())

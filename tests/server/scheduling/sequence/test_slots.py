@@ -135,6 +135,18 @@ def test_a_cancelled_request_ends_its_sequence_in_the_backlog(strategy):
     assert sorted(stage.refused) == ["b", "b2"]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_times_of_sequences_that_are_gone_are_forgotten(strategy):
+    stage = Stage(strategy, max_batch_size=1)
+    for key in range(1, 500):
+        stage.ask(f"{key}", key, "both", timeout_us=3_600_000_000)
+        if key > 3:
+            stage.finish()
+    slots = stage.work._slots
+    assert slots._backlog
+    assert max(len(times._heap) for times in (slots._late, slots._idle)) < 100
+
+
 ITERATIVE = [f"iterative_sequence: true {strategy}" for strategy in STRATEGIES]
 
 
