@@ -278,7 +278,8 @@ def measure(name: str, run: Run, options: argparse.Namespace) -> Iterator[Turn]:
             _fill(folder, repository, is_real=name == "triton")
             server = stack.enter_context(starter(name)(folder, allow_metrics=False))
             for key, row in rows.items():
-                with regions(server.http, row):
+                count = max(row.in_flight) if row.regions else 0
+                with regions(server.http, count, row.regions):
                     yield from _points(name, server, run, key, options)
 
 
@@ -327,18 +328,15 @@ def _points(
 
 
 @contextlib.contextmanager
-def regions(address: str, row: Row) -> Iterator[None]:
-    """Shared memory for what is in flight, registered: an input and an output in each."""
-    if not row.regions:
-        yield
-        return
+def regions(address: str, count: int, size: int) -> Iterator[None]:
+    """So many regions, registered: each for an input and an output of `size` bytes."""
     with contextlib.ExitStack() as stack:
-        for number in range(max(row.in_flight)):
+        for number in range(count):
             path = Path(f"/dev/shm/bars_{os.getpid()}_{number}")
             with path.open("wb+") as file:
-                file.truncate(2 * row.regions)
+                file.truncate(2 * size)
             stack.callback(path.unlink)
-            said = {"key": f"/{path.name}", "offset": 0, "byte_size": 2 * row.regions}
+            said = {"key": f"/{path.name}", "offset": 0, "byte_size": 2 * size}
             url = f"http://{address}/v2/systemsharedmemory/region/bars_{number}"
             urllib.request.urlopen(f"{url}/register", json.dumps(said).encode()).close()
             stack.callback(_unregister, f"{url}/unregister")

@@ -305,14 +305,19 @@ def starter(name: str) -> Callable[..., Any]:
     return partial(of_tree, str(Path(tree).resolve())) if kind == "tree" else STARTERS[name]
 
 
-def cpu_us(pid: int) -> float:
-    """What a process and its descendants have computed so far."""
+def family(pid: int) -> list[int]:
+    """A process and its descendants."""
     processes = [pid]
     for each in processes:  # which grows on the way
         for task in Path(f"/proc/{each}/task").iterdir():
             processes += map(int, (task / "children").read_text().split())
+    return processes
+
+
+def cpu_us(pid: int) -> float:
+    """What a process and its descendants have computed so far."""
     ticks = 0
-    for each in processes:
+    for each in family(pid):
         fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks * TICK_US

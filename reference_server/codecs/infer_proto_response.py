@@ -84,7 +84,7 @@ def _head(
 
 
 #: A model's answers mostly differ in their data alone.
-_known_head = lru_cache(maxsize=256)(_head)
+_known_head = lru_cache(maxsize=1024)(_head)
 
 
 def _write_parameters(

@@ -18,7 +18,7 @@ from reference_server.core.tensor import Shape, Tensor
 
 #: What is longer holds data of its own, or is too seldom the same to be worth its memory.
 LONGEST_KEY = 4096
-_MOST_KEYS = 256
+_MOST_KEYS = 1024
 
 V = TypeVar("V")
 

@@ -142,9 +142,9 @@ def test_long_heads_are_not_kept():
 
 def test_what_is_kept_is_bounded():
     memo = InferMessageDecoder()
-    for number in range(600):
+    for number in range(1_100):
         both(memo, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString())
-    assert len(memo._memo._values) == 256
+    assert len(memo._memo._values) == 1024
 
 
 def test_another_models_template_is_not_taken():
