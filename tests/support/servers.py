@@ -269,7 +269,7 @@ def _await(server: Server, command: list[str], what: str, answers: Callable[[], 
     while not answers():
         with contextlib.suppress(subprocess.TimeoutExpired):
             # Waiting for the process is the pause between two questions.
-            code = server.process.wait(timeout=0.05)
+            code = server.process.wait(timeout=0.02)
             failure = ServerAborted if code == -signal.SIGABRT else ServerFailed
             raise failure(_story(server, command, f"ended with exit code {code}"))
         if time.monotonic() > deadline:
