@@ -1,0 +1,146 @@
+"""What others notice of a model that computes 50 ms for each request, and always has the next one.
+
+    python -m benchmarks.busy_models                            three minutes
+    python -m benchmarks.busy_models --work python --servers reference process
+
+The threads of a Python process share one lock, and a model of the inline host computes in the
+server's. `python` computes in Python, which gives the lock on from time to time; `numpy` in matrix
+products, which do without it; `call` in single calls of C code that keep it for 50 ms. `process` is
+the reference server with that model in a process of its own. Meanwhile a bystander asks for the
+server's health and for a small inference of another model, every few milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.bars import IN_PROCESS, MICRO, http
+from benchmarks.bystanders import bystander
+from benchmarks.closed_loop import HttpClient, ask_for, starter
+from benchmarks.instruments import percentile, print_machine_facts, print_table
+
+IN_FLIGHT = 2  # of the busy model, so that one always waits
+WORK = {
+    "python": "sum(number * number for number in range(1_000))",
+    "numpy": "MATRIX @ MATRIX",
+    "call": "sum(range(COUNT))",
+}
+MODEL = """\
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+LASTS_S = 0.05
+MATRIX = np.ones((256, 256), np.float32)
+started = time.perf_counter()
+sum(range(1_000_000))
+COUNT = int(1_000_000 * LASTS_S / (time.perf_counter() - started))
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            over = time.perf_counter() + LASTS_S
+            while time.perf_counter() < over:
+                WORK
+            given = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", given)]))
+        return responses
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 1
+input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+"""
+
+
+@contextlib.contextmanager
+def repository(work: str, *, in_process: bool) -> Iterator[Path]:
+    """The busy model, and the one that the bystander asks."""
+    with tempfile.TemporaryDirectory(prefix="busy-") as name:
+        folder = Path(name)
+        shutil.copytree(MICRO / "identity", folder / "identity_1")
+        version = folder / "busy" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL.replace("WORK", WORK[work]))
+        (version.parent / "config.pbtxt").write_text(CONFIG + IN_PROCESS * in_process)
+        yield folder
+
+
+def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
+    """The bystander's answers, and the busy model's: seconds each."""
+    start = starter("triton" if server == "triton" else "reference")
+    with (
+        repository(work, in_process=server == "process") as folder,
+        start(folder, allow_metrics=False) as running,
+        multiprocessing.get_context("spawn").Pool(1) as pool,
+    ):
+        sent = http("busy", {"INPUT": np.zeros((1, 4), np.float32)})
+        bystander(running.http, 0.2)
+        load = (running.http, HttpClient, sent, 1, IN_FLIGHT, seconds + 2)
+        busy = pool.apply_async(ask_for, load)
+        time.sleep(1)  # in which the process has begun to ask
+        taken = bystander(running.http, seconds)
+        return {**taken, "busy": [us / 1e6 for us in busy.get()]}
+
+
+def main() -> None:
+    """Measure, and print a line for each kind of work and server."""
+    options = parse_arguments()
+    print_machine_facts()
+    turns: dict[tuple[str, str], list[list[float]]] = {}
+    for _ in range(options.turns):
+        for work in options.work:
+            for server in options.servers:
+                taken = measure(work, server, options.seconds)
+                turns.setdefault((work, server), []).append(
+                    [
+                        *(1e3 * percentile(taken["health"], share) for share in (50, 99)),
+                        *(1e3 * percentile(taken["inference"], share) for share in (50, 99)),
+                        len(taken["busy"]) / (options.seconds + 2),
+                    ]
+                )
+    rows = [
+        [*point, *(f"{statistics.median(figures):.1f}" for figures in zip(*each, strict=True))]
+        for point, each in turns.items()
+    ]
+    print(f"medians of {options.turns} turns of {options.seconds:g} s; milliseconds")
+    print_table(
+        ("work", "server", "health p50", "p99", "other p50", "p99", "busy model's per second"), rows
+    )
+    if options.json:
+        said = [{"point": point, "turns": each} for point, each in turns.items()]
+        options.json.write_text(json.dumps(said, indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.busy_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    servers = ["reference", "process", "triton"]
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--servers", nargs="+", choices=servers, default=servers)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each turn (5)")
+    parser.add_argument("--turns", type=int, default=3, help="of each server (3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
