@@ -291,7 +291,7 @@ def of_tree(tree: str, repository: Path, **flags: servers.Flag) -> Iterator[serv
         yield server
 
 
-RUN = "from reference_server.cli import main; sys.exit(main())"
+RUN = "from reference_server.__main__ import main; sys.exit(main())"
 STARTERS: dict[str, Callable[..., Any]] = {
     "sketch": sketch,
     "reference": servers.start_reference_server,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
@@ -244,7 +245,7 @@ class StreamCall:
             self.call.end()
 
 
-class _StreamedRequest:
+class _StreamedRequest(ABC):
     """One request of a stream; its kind decides when what it is answered with is sent."""
 
     __slots__ = ("_form", "_received", "_stream", "inference", "size")
@@ -296,8 +297,9 @@ class _StreamedRequest:
         message = infer_proto_response.encode_empty(self._received)
         self._answered(message, None, final=True)
 
+    @abstractmethod
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
-        raise NotImplementedError
+        """Keep or send what it is answered with; `failure` is the error that the model gave."""
 
 
 class _OrderedRequest(_StreamedRequest):
