@@ -286,12 +286,13 @@ def sketch(repository: Path, **_: object) -> Iterator[Any]:
 @contextlib.contextmanager
 def of_tree(tree: str, repository: Path, **flags: servers.Flag) -> Iterator[servers.Server]:
     """The reference server of another checkout."""
-    program = ("-c", f"import sys; sys.path[:0] = [{tree!r}, {tree + '/plugin'!r}]; {RUN}")
+    paths = [tree, f"{tree}/plugin"]
+    program = ("-c", f"import runpy, sys; sys.path[:0] = {paths!r}; {RUN}")
     with servers.start_reference_server(repository, program=program, **flags) as server:
         yield server
 
 
-RUN = "from reference_server.__main__ import main; sys.exit(main())"
+RUN = "runpy.run_module('reference_server', run_name='__main__')"
 STARTERS: dict[str, Callable[..., Any]] = {
     "sketch": sketch,
     "reference": servers.start_reference_server,
