@@ -13,13 +13,10 @@ from typing import NoReturn
 
 from reference_server import __version__
 from reference_server.config_options import (
-    DEPRECATED_TRACE_OPTIONS,
     backend_setting,
     cache_setting,
-    deprecated_trace_setting,
     metrics_setting,
     nearest,
-    trace_setting,
     warn,
 )
 from reference_server.core.profiles import NEWEST, PROFILES
@@ -42,6 +39,11 @@ from reference_server.options import (
     ControlMode,
     GrpcOptions,
     TimeLimits,
+)
+from reference_server.trace_config import (
+    DEPRECATED_TRACE_OPTIONS,
+    deprecated_trace_setting,
+    trace_setting,
 )
 
 _Add = Callable[..., object]
@@ -265,7 +267,9 @@ def _add_log_and_trace(add: _Add) -> None:
     add("--log-file", default="", metavar="FILE", help="log here instead of stderr")
     add("--trace-config", action="append", default=[], type=trace_setting,
         metavar="SETTING=VALUE", help="level=OFF|TIMESTAMPS|TENSORS, rate=N, count=N, "
-        "triton,file=FILE or triton,log-frequency=N; may be given several times")
+        "triton,file=FILE or triton,log-frequency=N; or mode=opentelemetry and "
+        "opentelemetry,... with url=URL, resource=KEY=VALUE, bsp_max_queue_size=N, "
+        "bsp_schedule_delay=MS or bsp_max_export_batch_size=N; may be given several times")
 
 
 def _add_execution(add: _Add) -> None:

@@ -15,7 +15,7 @@ except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
 from reference_server import arguments as command_line
-from reference_server import config_options, preflight
+from reference_server import config_options, preflight, trace_config
 from reference_server.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
@@ -163,7 +163,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             given.log_format == "ISO8601",
             given.log_file,
         ),
-        trace=config_options.trace_options(config_options.trace_settings(given)),
+        trace=trace_config.trace_options(trace_config.trace_settings(given)),
         exit_on_error=given.exit_on_error,
         strict_readiness=given.strict_readiness,
         auto_complete_config=command_line.auto_completes(given),
@@ -198,6 +198,7 @@ def _warnings(given: argparse.Namespace) -> list[str]:
     return [
         *([f"no effect in the reference server: {', '.join(ignored)}"] if ignored else []),
         *config_options.warnings(given),
+        *trace_config.warnings(given),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The options `--backend-config`, `--cache-config`, `--metrics-config` and `--trace-config`.
+"""The options `--backend-config`, `--cache-config` and `--metrics-config`.
 
 Each is read in Triton's spelling: `<setting>=<value>`, behind a name and a comma where there are
 several of what it sets. Settings that mean nothing are taken by Triton without a word, and so they
@@ -12,7 +12,7 @@ import difflib
 import re
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from reference_server.backends.hosts import PYTHON_SETTINGS
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -22,7 +22,6 @@ from reference_server.options import (
     MAX_BATCH_SIZE,
     LatencyMetrics,
     Quantile,
-    TraceOptions,
 )
 
 
@@ -31,7 +30,6 @@ def warnings(given: argparse.Namespace) -> list[str]:
     return [
         *_unknown_backend_settings(given.backend_config),
         *_unknown_metrics_settings(given.metrics_config),
-        *_unknown_trace_settings(given.trace_config),
         *_unknown_cache_settings(given.cache_config),
     ]
 
@@ -87,7 +85,7 @@ def _unknown_backend_settings(settings: Sequence[tuple[str, str, str]]) -> list[
                 f"backend '{backend}' with settings here, only '{_PYTHON}' and '{_ONNX}'{alike}"
             )
         elif given not in (*_KNOWN, *_OF_ALL_BACKENDS):
-            told.append(_unknown("--backend-config", given, value, _KNOWN))
+            told.append(unknown("--backend-config", given, value, _KNOWN))
     return told
 
 
@@ -166,7 +164,7 @@ def _refused_cache(reason: str) -> ServerError:
 def _unknown_cache_settings(settings: Sequence[tuple[str, str, str]]) -> list[str]:
     """What `--cache-config` says in vain of a cache that is there."""
     return [
-        _unknown("--cache-config", f"{cache},{name}", value, _OF_CACHE)
+        unknown("--cache-config", f"{cache},{name}", value, _OF_CACHE)
         for cache, name, value in settings
         if cache == LOCAL_CACHE and f"{cache},{name}" not in _OF_CACHE
     ]
@@ -218,7 +216,7 @@ def _unknown_metrics_settings(settings: Sequence[tuple[str, str]]) -> list[str]:
     told: list[str] = []
     for name, value in settings:
         if name not in _METRICS_SETTINGS:
-            told.append(_unknown("--metrics-config", name, value, _METRICS_SETTINGS))
+            told.append(unknown("--metrics-config", name, value, _METRICS_SETTINGS))
         elif name in _METRICS_SWITCHES and value not in ("true", "false"):
             told.append(
                 f"no effect in the reference server: --metrics-config={name}={value}: the value "
@@ -227,122 +225,11 @@ def _unknown_metrics_settings(settings: Sequence[tuple[str, str]]) -> list[str]:
     return told
 
 
-# --------------------------------------------------------------------------------- --trace-config
-#: What the words for a level mean; two are older names.
-_LEVELS = {
-    "OFF": frozenset[str](),
-    "TIMESTAMPS": frozenset({"TIMESTAMPS"}),
-    "TENSORS": frozenset({"TENSORS"}),
-    "MIN": frozenset({"TIMESTAMPS"}),
-    "MAX": frozenset({"TIMESTAMPS"}),
-}
-#: All settings that mean something.
-_TRACE_SETTINGS = frozenset(
-    {"level", "rate", "count", "mode", "triton,file", "triton,log-frequency"}
-)
-
-
-def trace_setting(text: str) -> tuple[str, str]:
-    """The name and the value in `<setting>=<value>` or `<mode>,<setting>=<value>`."""
-    name, _, value = text.partition("=")
-    mode, comma, key = name.rpartition(",")
-    if not key or not value:
-        raise ArgumentTypeError(
-            "--trace-config option format is '<setting>=<value>' or '<mode>,<setting>=<value>'. "
-            f"Got {text}"
-        )
-    if key == "mode" and not comma:
-        mode, comma = value, ","
-    if comma and mode.lower() == "opentelemetry":
-        raise ArgumentTypeError(
-            "trace mode 'opentelemetry' is not served by the reference server, expected 'triton'"
-        )
-    if comma and mode.lower() != "triton":
-        raise ArgumentTypeError(
-            f"invalid value for trace mode option: {mode.lower()}. Available options are "
-            '"triton" and "opentelemetry"'
-        )
-    if name == "level" and value.upper() not in _LEVELS:
-        raise ArgumentTypeError(f"invalid value for trace level option: {value.lower()}")
-    if name in ("rate", "count", "triton,log-frequency"):
-        number = leading_integer(value)
-        if number is None:
-            raise ArgumentTypeError(f"Invalid option value. Got {value}")
-        if not -(2**31) <= number < 2**31:
-            raise ArgumentTypeError(f"Provided option value is out of bound. Got {value}")
-        value = str(number)
-    return name, value
-
-
-def trace_options(settings: Sequence[tuple[str, str]]) -> TraceOptions:
-    """What the settings say together; as in Triton, the last of each counts, and levels add up."""
-    last = dict(settings)
-    levels = [_LEVELS[value.upper()] for name, value in settings if name == "level"]
-    return TraceOptions(
-        file=last.get("triton,file", ""),
-        levels=frozenset[str]().union(*levels),
-        rate=int(last.get("rate", "1000")) % 2**32,
-        count=int(last.get("count", "-1")),
-        log_frequency=int(last.get("triton,log-frequency", "0")) % 2**32,
-    )
-
-
-#: Deprecated options for settings of `--trace-config`.
-DEPRECATED_TRACE_OPTIONS = {
-    "trace-file": ("triton,file", "<filepath>"),
-    "trace-level": ("level", "<OFF|TIMESTAMPS|TENSORS>"),
-    "trace-rate": ("rate", "<rate value>"),
-    "trace-count": ("count", "<count value>"),
-    "trace-log-frequency": ("triton,log-frequency", "<log frequency value>"),
-}
-
-
-def trace_settings(given: argparse.Namespace) -> list[tuple[str, str]]:
-    """The settings of tracing: those of `--trace-config` count for more than the older names.
-
-    But for a level: the older names and the new add up, unless an older name says OFF.
-    """
-    told: list[tuple[str, str]] = given.trace_config
-    keys = {key for key, _ in told}
-    older: list[tuple[str, str]] = []
-    for name, (key, _) in DEPRECATED_TRACE_OPTIONS.items():
-        settings = getattr(given, name.replace("-", "_"))
-        older += settings
-        if settings and key in keys:
-            what = "rate value" if key == "rate" else key.rpartition(",")[2]
-            warn(f"Overriding deprecated '--{name}' in favor of provided {what} in --trace-config!")
-    merged = [*older, *told]
-    if any(key == "level" and level.upper() == "OFF" for key, level in older):
-        return [(key, value) for key, value in merged if key != "level"]
-    return merged
-
-
-def deprecated_trace_setting(name: str, key: str, form: str) -> Callable[[str], tuple[str, str]]:
-    """What reads the deprecated `--name`, which stands for `--trace-config key=form`."""
-
-    def parse_setting(text: str) -> tuple[str, str]:
-        warn(
-            f"'--{name}' has been deprecated and will be removed in future releases. Please use "
-            f"'--trace-config {key}={form} instead."
-        )
-        return trace_setting(f"{key}={text}")
-
-    return parse_setting
-
-
-def _unknown_trace_settings(settings: Sequence[tuple[str, str]]) -> list[str]:
-    """What `--trace-config` says in vain."""
-    return [
-        _unknown("--trace-config", name, value, _TRACE_SETTINGS)
-        for name, value in settings
-        if name not in _TRACE_SETTINGS
-    ]
-
-
 # ------------------------------------------------------------------------------- unknown settings
 
 
-def _unknown(option: str, name: str, value: str, known: Iterable[str]) -> str:
+def unknown(option: str, name: str, value: str, known: Iterable[str]) -> str:
+    """That `name` of `option` means nothing, and what may have been meant."""
     names = {other.rpartition(",")[2]: other for other in sorted(known)}
     # What is alike is the setting itself: it may stand at the wrong place, too.
     alike = nearest(name.rpartition(",")[2], names, shown=names)

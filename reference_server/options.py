@@ -30,11 +30,29 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTelemetryOptions:
+    """Where spans are sent, by OTLP over HTTP, and how many wait for that.
+
+    `resource` are attributes of this server. A batch of at most `max_export_batch_size` spans is
+    sent every `schedule_delay_ms`, and before if there are so many; `max_queue_size` wait at most.
+    `told` are the settings as they were given, in their order.
+    """
+
+    url: str = "http://localhost:4318/v1/traces"
+    resource: Mapping[str, str] = field(default_factory=dict)
+    max_queue_size: int = 2048
+    schedule_delay_ms: int = 5000
+    max_export_batch_size: int = 512
+    told: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TraceOptions:
     """What is traced at start and where it is written; without a `file` nothing can be.
 
     `levels` are TIMESTAMPS and TENSORS, every `rate`-th request is traced, `count` of them
-    (-1: any number). `log_frequency` traces go into one file; 0: all into the same.
+    (-1: any number). `log_frequency` traces go into one file; 0: all into the same. With
+    `opentelemetry` traces are spans that are sent away, and no file is written.
     """
 
     file: str = ""
@@ -42,6 +60,7 @@ class TraceOptions:
     rate: int = 1000
     count: int = -1
     log_frequency: int = 0
+    opentelemetry: OpenTelemetryOptions | None = None
 
 
 class ControlMode(enum.Enum):

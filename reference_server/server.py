@@ -316,6 +316,7 @@ class Server:
             ENDED.name: self._incidents.samples(),
             LONG.name: self._executions.samples(),
             **self._lag.samples(),
+            **self.gateway.tracing.samples(),
         }
 
     def _look(self) -> None:

@@ -238,13 +238,17 @@ _LOG_READERS: dict[str, Callable[[JsonValue], LogValue]] = {
 
 
 def encode_trace_settings(settings: Mapping[str, Sequence[str]]) -> bytes:
-    """The body of a reply: the levels are a list, all others one string."""
-    return orjson.dumps(
-        {
-            name: list(values) if name == "trace_level" else values[0]
-            for name, values in settings.items()
-        }
-    )
+    """The body of a reply: the levels are a list, all others strings.
+
+    As in Triton, a setting that was given several times is as many members of one name.
+    """
+    members = [
+        (name, told)
+        for name, values in settings.items()
+        for told in ([list(values)] if name == "trace_level" else values)
+    ]
+    parts = (orjson.dumps(name) + b":" + orjson.dumps(told) for name, told in members)
+    return b"{" + b",".join(parts) + b"}"
 
 
 def read_trace_settings(

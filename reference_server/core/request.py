@@ -67,6 +67,10 @@ class RequestTrace(Protocol):
         `execution_ns` are when an instance began, had its inputs, and had its outputs.
         """
 
+    @property
+    def context(self) -> str:
+        """The headers by which others add to this trace, as a JSON object; empty if none can."""
+
     def child(self) -> RequestTrace:
         """The trace of a request that is sent on behalf of this one."""
 

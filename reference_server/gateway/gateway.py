@@ -17,6 +17,8 @@ from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSe
 from reference_server.observability import logs
 from reference_server.observability.incidents import OPERATORS_FAMILIES
 from reference_server.observability.metric_registry import MetricRegistry
+from reference_server.observability.otlp import SPANS, SpanExporter
+from reference_server.observability.sampling import TraceMode
 from reference_server.observability.server_metrics import (
     CACHE_FAMILIES,
     HOST_FAMILIES,
@@ -27,7 +29,9 @@ from reference_server.observability.server_metrics import (
     cache_samples,
     model_samples,
 )
-from reference_server.options import LatencyMetrics, ServerOptions
+from reference_server.observability.spans import SpanMode
+from reference_server.observability.tracing import FileMode
+from reference_server.options import LatencyMetrics, ServerOptions, TraceOptions
 from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.response_cache import ResponseCache
@@ -93,7 +97,9 @@ class Gateway:
         self._metadata = ServerMetadata(options.server_id, options.profile.version, EXTENSIONS)
         self.backlogs = Backlogs()
         self.logging = LogSettings(options.log, logs.apply)
-        self.tracing = TraceSettings(options.trace, clock, self._is_loaded)
+        self.tracing = TraceSettings(
+            options.trace, _trace_mode(options.trace, clock), self._is_loaded
+        )
 
     def failed(self) -> None:
         """The server goes on without models."""
@@ -204,10 +210,23 @@ class Gateway:
         return [served.statistics.snapshot() for served in loaded]
 
 
+def _trace_mode(options: TraceOptions, clock: Clock) -> TraceMode:
+    if options.opentelemetry is None:
+        return FileMode(options.file, clock)
+    return SpanMode(options.opentelemetry, SpanExporter(options.opentelemetry), clock)
+
+
 def new_registry() -> MetricRegistry:
     """A registry that knows the server's own families, so that no model's can contradict them."""
     return MetricRegistry(
-        (*MODEL_FAMILIES, *NEWER_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES, *OPERATORS_FAMILIES)
+        (
+            *MODEL_FAMILIES,
+            *NEWER_FAMILIES,
+            *HOST_FAMILIES,
+            *CACHE_FAMILIES,
+            *OPERATORS_FAMILIES,
+            SPANS,
+        )
     )
 
 

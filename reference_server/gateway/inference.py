@@ -55,7 +55,11 @@ class InferenceCall(Protocol[BodyT]):
         """The request, with `inference` as its sink and its regions. Raises ServerError."""
 
     def fields(self) -> Iterable[tuple[bytes, bytes]]:
-        """The headers or metadata that may be forwarded to the model."""
+        """The headers or metadata."""
+
+    @property
+    def forwards(self) -> bool:
+        """Whether these may be forwarded to the model."""
 
     def encode(self, served: ServedModel, response: InferResponse) -> BodyT:
         """A response without error, as it is sent. Raises ServerError."""
@@ -194,7 +198,7 @@ class Inferences:
         # Before the request is read: one that is refused has been received all the same.
         tracing = self._gateway.tracing
         if tracing.is_on:
-            trace = tracing.sample(served.config.name)
+            trace = tracing.sample(served.config.name, call.fields)
             if trace is not None:
                 trace.stamp(self._events.receive_start, received_ns)
                 trace.stamp(self._events.receive_end, received_ns)
@@ -291,7 +295,7 @@ class Inference:
         request.received_ns = self._received_ns
         request.model_version = served.version
         request.trace = self._trace
-        if forwarding is not None:
+        if forwarding is not None and self._call.forwards:
             request.parameters = forwarding.added(request.parameters, self._call.fields())
         self.cancellation = request.cancellation
         if served.config.decoupled:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reference_server.core.errors import invalid_arg, unsupported
 from reference_server.core.numerals import leading_integer
-from reference_server.core.ports import Clock
 from reference_server.core.request import RequestTrace
-from reference_server.observability.tracing import TraceFile, TraceLevel, Tracer
+from reference_server.core.telemetry import Sample
+from reference_server.observability.sampling import TraceLevel, TraceMode, Tracer
+from reference_server.observability.span_context import caller_of
 from reference_server.options import LogOptions, TraceOptions
 
 #: New values of a setting; None clears it, so that it follows the server's, or the command line's.
@@ -112,25 +112,15 @@ class TraceSettings:
     """
 
     def __init__(
-        self, options: TraceOptions, clock: Clock, is_ready: Callable[[str], bool]
+        self, options: TraceOptions, mode: TraceMode, is_ready: Callable[[str], bool]
     ) -> None:
-        self._clock = clock
         self._is_ready = is_ready
-        self._file = TraceFile(options.file)
-        self._ids = itertools.count(1)
+        self._mode = mode
         self._lock = threading.Lock()
         level = TraceLevel.OFF
         for name in options.levels:
             level |= TraceLevel[name]
-        self._start = Tracer(
-            level,
-            options.rate,
-            options.count,
-            options.log_frequency,
-            self._file,
-            self._ids,
-            clock,
-        )
+        self._start = mode.tracer(level, options.rate, options.count, options.log_frequency)
         self._own: dict[str, _Own] = {"": _Own()}  # by model; the server's by the empty name
         self._tracers = {"": self._tracer(_Own(), self._start)}
         #: False if no request is traced at all: then nobody needs to ask, which is the usual case.
@@ -145,9 +135,7 @@ class TraceSettings:
             "trace_level": levels or ["OFF"],
             "trace_rate": [str(tracer.rate)],
             "trace_count": [str(tracer.remaining)],
-            "log_frequency": [str(tracer.log_frequency)],
-            "trace_file": [self._file.path],
-            "trace_mode": ["triton"],
+            **self._mode.settings(tracer.log_frequency),
         }
 
     def update(
@@ -169,17 +157,27 @@ class TraceSettings:
             self._replace(model, own)
         return self.read(model)
 
-    def sample(self, model: str) -> RequestTrace | None:
-        """The trace of a request to `model` that has come now; None if it is not traced."""
+    def sample(
+        self, model: str, fields: Callable[[], Iterable[tuple[bytes, bytes]]]
+    ) -> RequestTrace | None:
+        """The trace of a request to `model` that has come now; None if it is not traced.
+
+        `fields` gives its headers, which may say whose span it belongs to.
+        """
         tracer = self._tracers.get(model) or self._tracers[""]
-        # Asked for each request; tracing is usually off, and then this is all that it costs.
-        return None if tracer.level is TraceLevel.OFF else tracer.sample()
+        if tracer.level is TraceLevel.OFF:
+            return None
+        return tracer.sample(caller_of(fields()) if self._mode.follows_callers else None)
+
+    def samples(self) -> Mapping[str, Sequence[Sample]]:
+        """What the metrics tell of tracing, by the family's name."""
+        return self._mode.samples()
 
     def close(self) -> None:
         """Write what waits to be written."""
         for tracer in self._tracers.values():
             tracer.retire()
-        self._file.close()
+        self._mode.close()
 
     def _check(self, model: str) -> None:
         if model and not self._is_ready(model):
@@ -211,14 +209,11 @@ class TraceSettings:
             tracer.retire()
 
     def _tracer(self, own: _Own, followed: Tracer) -> Tracer:
-        return Tracer(
+        return self._mode.tracer(
             followed.level if own.level is None else own.level,
             followed.rate if own.rate is None else own.rate,
             followed.remaining if own.count is None else own.count,
             followed.log_frequency if own.log_frequency is None else own.log_frequency,
-            self._file,
-            self._ids,
-            self._clock,
         )
 
     @staticmethod

@@ -6,12 +6,11 @@ texts that the real server leaves unescaped are escaped, so that the file is alw
 
 from __future__ import annotations
 
-import enum
 import itertools
 import json
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -20,24 +19,50 @@ from reference_server.core.byte_strings import element_bytes
 from reference_server.core.dtypes import DataType
 from reference_server.core.ports import Clock
 from reference_server.core.request import InferRequest
+from reference_server.core.telemetry import Sample
 from reference_server.core.tensor import Tensor
+from reference_server.observability.sampling import TraceLevel, Tracer
+from reference_server.observability.span_context import SpanContext
 
 log = logging.getLogger(__name__)
 
 
-class TraceLevel(enum.IntFlag):
-    """What is recorded of a traced request."""
+class FileMode:
+    """Triton's own mode: traces are written to a file."""
 
-    OFF = 0
-    TIMESTAMPS = 1
-    TENSORS = 2
+    follows_callers = False
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self._file = TraceFile(path)
+        self._ids = itertools.count(1)
+        self._clock = clock
+
+    def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> FileTracer:
+        """What traces by one setting."""
+        return FileTracer(level, rate, count, log_frequency, self._file, self._ids, self._clock)
+
+    def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
+        """The settings of this mode, as clients are shown them."""
+        return {
+            "log_frequency": [str(log_frequency)],
+            "trace_file": [self._file.path],
+            "trace_mode": ["triton"],
+        }
+
+    def samples(self) -> Mapping[str, Sequence[Sample]]:
+        """Nothing: as in Triton, the metrics do not tell of files."""
+        return {}
+
+    def close(self) -> None:
+        """End the file."""
+        self._file.close()
 
 
-class Tracer:
-    """Picks the requests that are traced by one setting, and writes their traces.
+class FileTracer(Tracer):
+    """Writes the traces of one setting to a file.
 
-    Every `rate`-th request is traced, `count` of them (-1: any number). With `log_frequency` N,
-    each N traces go into a numbered file, with 0 all go into the file itself. Any thread.
+    With `log_frequency` N, each N traces go into a numbered file, with 0 all go into the file
+    itself.
     """
 
     def __init__(
@@ -50,47 +75,19 @@ class Tracer:
         ids: Iterable[int],
         clock: Clock,
     ) -> None:
-        self.level = level
-        self.rate = rate
-        self.log_frequency = log_frequency
+        super().__init__(level, rate, count, log_frequency)
         self._file = file
         self._ids = iter(ids)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._count = count
-        self._seen = 0
         self._kept: list[str] = []  # elements of traces that wait for their file to be full
         self._traces_kept = 0
         self._retired = False
 
     @property
-    def remaining(self) -> int:
-        """How many more requests may be traced; -1 for any number."""
-        return self._count
+    def fault_of_mode(self) -> str:
+        return "" if self._file.path else "trace file name is not given"
 
-    @property
-    def fault(self) -> str | None:
-        """Why this setting can trace nothing; empty where no more than a count of 0 says so."""
-        if self.level is TraceLevel.OFF:
-            return "tracing is disabled"
-        if self.rate == 0:
-            return "sample rate must be non-zero"
-        if not self._file.path:
-            return "trace file name is not given"
-        return "" if self._count == 0 else None
-
-    def sample(self) -> Trace | None:
-        """The trace of the request that has come now, if it is its turn."""
-        if self.level is TraceLevel.OFF:
-            return None
-        with self._lock:
-            if self.fault is not None:
-                return None
-            self._seen += 1
-            if self._seen % self.rate:
-                return None
-            if self._count > 0:
-                self._count -= 1
+    def _begun(self, caller: SpanContext | None) -> Trace:
         return Trace(_Tree(self, self._ids, self._clock))
 
     def collect(self, elements: Sequence[str]) -> None:
@@ -118,7 +115,7 @@ class Tracer:
 class _Tree:
     """A request's trace and those of its ensemble steps; written together, when all are closed."""
 
-    def __init__(self, tracer: Tracer, ids: Iterable[int], clock: Clock) -> None:
+    def __init__(self, tracer: FileTracer, ids: Iterable[int], clock: Clock) -> None:
         self.clock = clock
         self.level = tracer.level
         self._tracer = tracer
@@ -152,6 +149,11 @@ class Trace:
         self._parent_id = parent_id
         self.elements: list[str] = []
         self.id = tree.enter(self)
+
+    @property
+    def context(self) -> str:
+        """Empty: nothing else can add to a trace in a file."""
+        return ""
 
     def child(self) -> Trace:
         """The trace of a request that is sent on behalf of this one."""

@@ -347,7 +347,7 @@ def test_an_option_may_be_abbreviated_as_in_triton():
         ),
         (["--log-format=x"], "--log-format: invalid choice: 'x'"),
         (["--trace-config=rate=x"], "--trace-config: Invalid option value. Got x"),
-        (["--trace-config=mode=opentelemetry"], "trace mode 'opentelemetry' is not served"),
+        (["--trace-config=mode=jaeger"], "invalid value for trace mode option: jaeger"),
         (["--nope"], "unrecognized option '--nope'"),
         (["--http-prot", "1"], "unrecognized option '--http-prot'; did you mean '--http-port'?"),
         (["--http=1"], "ambiguous option: --http=1 could match --http-address, --http-port"),

@@ -7,7 +7,7 @@ import pytest
 from reference_server import cli, config_options
 from reference_server.cli import parse
 from reference_server.core.errors import ServerError
-from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile, TraceOptions
+from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile
 
 # ------------------------------------------------------------------------------- --backend-config
 
@@ -181,56 +181,6 @@ def test_a_setting_has_a_name_and_a_value(text):
     assert str(raised.value) == (f"--metrics-config option format is <setting>=<value>. Got {text}")
 
 
-# --------------------------------------------------------------------------------- --trace-config
-
-
-def options(*texts):
-    return config_options.trace_options([config_options.trace_setting(text) for text in texts])
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        ([], TraceOptions()),
-        (["triton,file=/a=b"], TraceOptions(file="/a=b")),
-        (["level=timestamps"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
-        (
-            ["level=TIMESTAMPS", "level=OFF", "level=TENSORS"],
-            TraceOptions(levels=frozenset({"TIMESTAMPS", "TENSORS"})),
-        ),
-        (["level=MIN"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
-        (["level=MAX", "triton,level=X"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
-        (["rate=5", "rate=6"], TraceOptions(rate=6)),
-        (["rate=-1"], TraceOptions(rate=2**32 - 1)),
-        (["count=7x"], TraceOptions(count=7)),
-        (["triton,log-frequency=3"], TraceOptions(log_frequency=3)),
-        (["mode=TRITON", "other=1", "triton,rate=5"], TraceOptions()),
-    ],
-)
-def test_settings_are_joined(texts, expected):
-    assert options(*texts) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        *((text, "option format is") for text in ("", "level", "level=", "=5", "triton,=5")),
-        ("level=ALL", "invalid value for trace level option: all"),
-        ("rate=x", "Invalid option value. Got x"),
-        ("count=2147483648", "Provided option value is out of bound. Got 2147483648"),
-        ("triton,log-frequency=x", "Invalid option value. Got x"),
-        ("mode=jaeger", "invalid value for trace mode option: jaeger"),
-        ("jaeger,file=f", "invalid value for trace mode option: jaeger"),
-        ("mode=opentelemetry", "trace mode 'opentelemetry' is not served"),
-        ("OpenTelemetry,url=x", "trace mode 'opentelemetry' is not served"),
-    ],
-)
-def test_what_cannot_be_is_refused(text, said):
-    with pytest.raises(ArgumentTypeError) as caught:
-        config_options.trace_setting(text)
-    assert said in str(caught.value)
-
-
 # --------------------------------------------------------------------- settings that mean nothing
 
 KNOWN = [
@@ -242,6 +192,7 @@ KNOWN = [
     "--trace-config=level=OFF",
     "--trace-config=mode=triton",
     "--trace-config=triton,file=t",
+    "--trace-config=opentelemetry,url=http://collector:4318/v1/traces",
     "--cache-config=local,size=4096",
 ]
 
@@ -283,6 +234,11 @@ def test_a_setting_that_means_something_is_not_warned_of(argument):
         (
             "--trace-config=triton,level=OFF",
             "unknown setting 'triton,level'; did you mean 'level'?",
+        ),
+        (
+            "--trace-config=opentelemetry,bsp_delay=5",
+            "unknown setting 'opentelemetry,bsp_delay'; did you mean "
+            "'opentelemetry,bsp_schedule_delay'?",
         ),
         ("--trace-config=file=t", "unknown setting 'file'; did you mean 'triton,file'?"),
     ],

@@ -101,7 +101,7 @@ def pack_request(connection: Connection, request: InferRequest) -> Packed:
         dict(request.parameters),
         int(request.flags),
         request.cancellation.is_cancelled,
-        request.trace is not None,
+        None if request.trace is None else request.trace.context,
         pack_tensors(connection, request.inputs.values()),
     ]
 
@@ -118,10 +118,16 @@ def pack_requests(connection: Connection, requests: Iterable[InferRequest]) -> l
 
 
 def unpack_request(
-    connection: Connection, packed: Packed, sink: ResponseSink, trace: RequestTrace | None = None
+    connection: Connection,
+    packed: Packed,
+    sink: ResponseSink,
+    traced: Callable[[str], RequestTrace] | None = None,
 ) -> InferRequest:
-    """The request, whose answers go to `sink`; it has `trace` if it had one."""
-    plain, parameters, flags, is_cancelled, is_traced, tensors = packed
+    """The request, whose answers go to `sink`; one with a trace has what `traced` makes of that.
+
+    `traced` gets the trace's context.
+    """
+    plain, parameters, flags, is_cancelled, context, tensors = packed
     request = InferRequest(
         **dict(zip(PLAIN, plain, strict=True)),
         inputs={tensor.name: tensor for tensor in unpack_tensors(connection, tensors)},
@@ -129,7 +135,7 @@ def unpack_request(
         parameters=parameters,
         flags=SequenceFlag(flags),
         cancellation=Cancellation(),
-        trace=trace if is_traced else None,
+        trace=None if traced is None or context is None else traced(context),
     )
     request.requested_outputs = tuple(request.requested_outputs)
     if is_cancelled:

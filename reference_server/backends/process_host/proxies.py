@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from reference_server.backends.process_host import messages
@@ -186,7 +187,8 @@ class ReceivedRequests:
         requests: list[InferRequest] = []
         for number, one in enumerate(packed, first):
             sink = _Sink(self, self._connection, number)
-            request = messages.unpack_request(self._connection, one, sink, TraceProxy(number))
+            traced = partial(TraceProxy, number)
+            request = messages.unpack_request(self._connection, one, sink, traced)
             self._in_flight[number] = request.cancellation
             requests.append(request)
         return requests
@@ -218,8 +220,9 @@ class ReceivedRequests:
 class TraceProxy:
     """The trace of the server's request `number`; what happens to that is recorded there."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, context: str) -> None:
         self.number = number
+        self.context = context
 
     def stamp(self, name: str, ns: int | None = None) -> None:
         """Nothing happens here that is recorded."""

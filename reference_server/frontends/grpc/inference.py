@@ -59,6 +59,7 @@ class _UnaryCall:
     __slots__ = ("_call", "_decoder", "_form", "_inference", "_inferences", "_received", "_run")
 
     end = None
+    forwards = True
     _form: ResponseForm
 
     def __init__(

@@ -250,6 +250,8 @@ class _StreamedRequest(ABC):
 
     __slots__ = ("_form", "_received", "_stream", "inference", "size")
 
+    forwards = True
+
     _form: ResponseForm
 
     def __init__(self, stream: StreamCall, received: ReceivedRequest) -> None:

@@ -196,6 +196,7 @@ class _InferCall:
     __slots__ = ("_decode", "_form", "_head", "_reached_json", "_terms", "request")
 
     end = None
+    forwards = True
 
     def __init__(self, request: Request, head: _InferHead, decode: _Decode, terms: _Terms) -> None:
         self.request = request
@@ -292,6 +293,8 @@ class _GenerateCall:
 
     __slots__ = ("_body", "_count", "_limit", "_profile", "_streams", "request")
 
+    forwards = False  # as in Triton
+
     def __init__(
         self, request: Request, profile: TritonProfile, limit: InputLimit, *, streams: bool
     ) -> None:
@@ -314,8 +317,8 @@ class _GenerateCall:
         status = status_codes.STATUS[error.code]
         self.request.reply_error(status, error.message, as_json=True)
 
-    def fields(self) -> tuple[()]:
-        return ()  # as in Triton, no header of these requests is forwarded
+    def fields(self) -> Sequence[Header]:
+        return self.request.fields
 
     def encode(self, served: ServedModel, response: InferResponse) -> bytes:
         return generate.encode(response)

@@ -5,6 +5,7 @@ from server.support.clock import ManualClock
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.gateway.log_and_trace_settings import TraceSettings
+from reference_server.observability.tracing import FileMode
 from reference_server.options import TraceOptions
 
 NAMES = ("trace_level", "trace_rate", "trace_count", "log_frequency")
@@ -18,7 +19,9 @@ def make(tmp_path):
 
     def make(**options):
         given = TraceOptions(**{"file": str(tmp_path / "trace.json")} | options)
-        return TraceSettings(given, ManualClock(), {"m", "other"}.__contains__)
+        return TraceSettings(
+            given, FileMode(given.file, ManualClock()), {"m", "other"}.__contains__
+        )
 
     return make
 
@@ -41,7 +44,7 @@ def refusal(settings, changes, model=""):
 
 def samples(settings, model, count):
     """Which of `count` requests are traced."""
-    traces = [settings.sample(model) for _ in range(count)]
+    traces = [settings.sample(model, tuple) for _ in range(count)]
     for trace in traces:
         if trace is not None:
             trace.close()
@@ -143,7 +146,7 @@ def test_without_a_file_nothing_can_be_traced(make):
         Code.INVALID_ARG,
         "Attempting to set invalid trace setting :trace file name is not given",
     )
-    assert make(file="", levels=frozenset({"TENSORS"}), rate=1).sample("m") is None
+    assert make(file="", levels=frozenset({"TENSORS"}), rate=1).sample("m", tuple) is None
 
 
 def test_a_change_that_makes_a_models_setting_invalid_is_refused(settings):

@@ -10,7 +10,8 @@ from server.support.requests import a_request, array_tensor, raw_tensor
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.tensor import Tensor
-from reference_server.observability.tracing import TraceFile, TraceLevel, Tracer
+from reference_server.observability.sampling import TraceLevel
+from reference_server.observability.tracing import FileTracer, TraceFile
 
 BOTH = TraceLevel.TIMESTAMPS | TraceLevel.TENSORS
 
@@ -27,7 +28,7 @@ def tracer(file):
     def build(level=BOTH, **more):
         settings = {"rate": 1, "count": -1, "log_frequency": 0} | more
         clock = ManualClock(now_ns=100)
-        return Tracer(level, file=file, ids=itertools.count(1), clock=clock, **settings)
+        return FileTracer(level, file=file, ids=itertools.count(1), clock=clock, **settings)
 
     return build
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 class NotedTrace:
     """A RequestTrace: what it was told, in order, with the names of tensors; and its children."""
 
+    context = ""
+
     def __init__(self) -> None:
         self.told: list[object] = []
         self.children: list[NotedTrace] = []

@@ -63,8 +63,8 @@ class InferenceTrace(NotConstructible):
         return self
 
     def get_context(self) -> str | None:
-        """The trace's context as JSON text; None, since only OpenTelemetry has one."""
-        return None
+        """The headers that tell of the request's span, as JSON text; None without OpenTelemetry."""
+        return None if self._trace is None else self._trace.context or None
 
 
 class BlsResponses:

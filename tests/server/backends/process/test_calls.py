@@ -303,6 +303,8 @@ def test_a_model_may_keep_what_it_was_given(start: Start):
 class Trace:
     """A trace that remembers whose child it is."""
 
+    context = ""
+
     def __init__(self, parent: object = None) -> None:
         self.parent = parent
         self.is_closed = False

@@ -1,0 +1,204 @@
+"""Traces as OpenTelemetry's spans, in Triton's form.
+
+InferRequest                what the frontend did: received, answered, sent
+<model>                   from being queued to the answer, with the model's name and version
+compute                 its execution
+<model>                 what was sent on its behalf: an ensemble's steps, a model's requests
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from reference_server.core.ports import Clock
+from reference_server.core.request import InferRequest
+from reference_server.core.telemetry import Sample
+from reference_server.core.tensor import Tensor
+from reference_server.observability.otlp import SPANS, Attribute, Span, SpanExporter
+from reference_server.observability.sampling import TraceLevel, Tracer
+from reference_server.observability.span_context import SpanContext, new_trace
+from reference_server.options import OpenTelemetryOptions
+
+log = logging.getLogger(__name__)
+
+
+class SpanMode:
+    """The mode `opentelemetry`: traces are spans, which are sent to a collector."""
+
+    follows_callers = True
+
+    def __init__(self, options: OpenTelemetryOptions, exporter: SpanExporter, clock: Clock) -> None:
+        self._options = options
+        self._exporter = exporter
+        self._ids = itertools.count(1)
+        self._clock = clock
+
+    def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> SpanTracer:
+        """What traces by one setting."""
+        return SpanTracer(
+            *(level, rate, count, log_frequency, self._exporter, self._ids, self._clock)
+        )
+
+    def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
+        """The settings of this mode as they were given, then the defaults of others."""
+        options = self._options
+        told: dict[str, list[str]] = {"trace_mode": ["opentelemetry"]}
+        for name, value in options.told:
+            told.setdefault(name, []).append(value)
+        told.setdefault("bsp_max_export_batch_size", [str(options.max_export_batch_size)])
+        told.setdefault("bsp_schedule_delay", [str(options.schedule_delay_ms)])
+        told.setdefault("bsp_max_queue_size", [str(options.max_queue_size)])
+        return told
+
+    def samples(self) -> Mapping[str, Sequence[Sample]]:
+        """How many spans were sent, and how many lost."""
+        return {SPANS.name: self._exporter.samples()}
+
+    def close(self) -> None:
+        """Send what waits, if the collector takes it soon."""
+        self._exporter.close()
+
+
+class SpanTracer(Tracer):
+    """Sends the traces of one setting to a collector."""
+
+    def __init__(
+        self,
+        level: TraceLevel,
+        rate: int,
+        count: int,
+        log_frequency: int,
+        exporter: SpanExporter,
+        ids: Iterator[int],
+        clock: Clock,
+    ) -> None:
+        super().__init__(level, rate, count, log_frequency)
+        self._exporter = exporter
+        self._ids = ids
+        self._clock = clock
+        if level & TraceLevel.TENSORS:  # for each tensor in Triton
+            log.error("Tensor level tracing is not supported by the mode: opentelemetry")
+
+    def _begun(self, caller: SpanContext | None) -> SpanTrace:
+        moments = bool(self.level & TraceLevel.TIMESTAMPS)
+        return SpanTrace(_Recorder(self._exporter, self._ids, self._clock, moments), caller)
+
+    def retire(self) -> None:
+        """Nothing waits here: each span is sent by itself."""
+
+
+class _Recorder:
+    """What all traces of one request share; it turns the monotonic clock's moments into dates."""
+
+    __slots__ = ("_clock", "_epoch_ns", "add", "has_moments", "next_id")
+
+    def __init__(
+        self, exporter: SpanExporter, ids: Iterator[int], clock: Clock, has_moments: bool
+    ) -> None:
+        self._clock = clock
+        self._epoch_ns = clock.wall_ns() - clock.monotonic_ns()
+        self.add = exporter.add
+        self.next_id = ids.__next__
+        self.has_moments = has_moments
+
+    def moment(self, ns: int | None = None) -> int:
+        """Nanoseconds since the epoch: those of `ns` of the monotonic clock, or of now."""
+        return self._epoch_ns + (self._clock.monotonic_ns() if ns is None else ns)
+
+
+class SpanTrace:
+    """The spans of one request, or of one that was sent on its behalf: a RequestTrace."""
+
+    __slots__ = ("_model", "_outer", "_outer_number", "_recorder", "_request", "number")
+
+    def __init__(
+        self,
+        recorder: _Recorder,
+        caller: SpanContext | None,
+        behalf_of: SpanTrace | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self.number = recorder.next_id()
+        self._outer_number = 0 if behalf_of is None else behalf_of.number
+        self._model: Span | None = None
+        self._request: Span | None = None
+        if behalf_of is None:
+            context = new_trace() if caller is None else caller.below()
+            self._request = Span(
+                "InferRequest", context, caller.span_id if caller else "", recorder.moment()
+            )
+            self._outer = context
+        else:
+            self._outer = behalf_of._innermost
+
+    @property
+    def _innermost(self) -> SpanContext:
+        return self._outer if self._model is None else self._model.context
+
+    @property
+    def context(self) -> str:
+        """That of the model's span; as in Triton, there is none without it."""
+        return "" if self._model is None else self._model.context.carrier
+
+    def child(self) -> SpanTrace:
+        """The trace of a request that is sent on behalf of this one."""
+        return SpanTrace(self._recorder, None, self)
+
+    def stamp(self, name: str, ns: int | None = None) -> None:
+        """Record what the frontend did."""
+        if self._request is not None and self._recorder.has_moments:
+            self._request.events.append((name, self._recorder.moment(ns)))
+
+    def accepted(self, model: str, version: int, request: InferRequest) -> None:
+        """The model's span begins."""
+        if not self._recorder.has_moments:
+            return
+        attributes: dict[str, Attribute] = {
+            "triton.model_name": model,
+            "triton.model_version": version,
+            "triton.trace_id": self.number,
+            "triton.trace_parent_id": self._outer_number,
+        }
+        if request.id:
+            attributes["triton.request_id"] = request.id
+        span = self._span_below(self._outer, model, attributes)
+        span.events = [("REQUEST_START", span.start_ns), ("QUEUE_START", self._recorder.moment())]
+        self._model = span
+
+    def answered(
+        self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
+    ) -> None:
+        """The model's span ends, and that of its execution, if there was one."""
+        self.stamp("INFER_RESPONSE_COMPLETE")
+        model, self._model = self._model, None
+        if model is None:
+            return
+        if execution_ns is not None:
+            self._compute(model, execution_ns)
+        self._end(model, "REQUEST_END")
+
+    def close(self) -> None:
+        """The request's span ends; one that was sent on behalf of it has none."""
+        if self._request is not None:
+            self._end(self._request)
+
+    def _compute(self, model: Span, execution_ns: tuple[int, int, int]) -> None:
+        names = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START")
+        span = self._span_below(model.context, "compute", {})
+        span.events = list(zip(names, map(self._recorder.moment, execution_ns), strict=True))
+        span.start_ns = span.events[0][1]
+        self._end(span, "COMPUTE_END")
+
+    def _span_below(
+        self, outer: SpanContext, name: str, attributes: Mapping[str, Attribute]
+    ) -> Span:
+        start_ns = self._recorder.moment()
+        return Span(name, outer.below(), outer.span_id, start_ns, attributes=attributes)
+
+    def _end(self, span: Span, event: str = "") -> None:
+        span.end_ns = self._recorder.moment()
+        if event:
+            span.events.append((event, span.end_ns))
+        self._recorder.add(span)

@@ -1,0 +1,78 @@
+"""`--trace-config`: how its settings are read, and what they are together."""
+
+from argparse import ArgumentTypeError
+
+import pytest
+
+from reference_server import trace_config
+from reference_server.options import OpenTelemetryOptions, TraceOptions
+
+
+def options(*texts):
+    return trace_config.trace_options([trace_config.trace_setting(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], TraceOptions()),
+        (["triton,file=/a=b"], TraceOptions(file="/a=b")),
+        (["level=timestamps"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (
+            ["level=TIMESTAMPS", "level=OFF", "level=TENSORS"],
+            TraceOptions(levels=frozenset({"TIMESTAMPS", "TENSORS"})),
+        ),
+        (["level=MIN"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (["level=MAX", "triton,level=X"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (["rate=5", "rate=6"], TraceOptions(rate=6)),
+        (["rate=-1"], TraceOptions(rate=2**32 - 1)),
+        (["count=7x"], TraceOptions(count=7)),
+        (["triton,log-frequency=3"], TraceOptions(log_frequency=3)),
+        (["mode=TRITON", "other=1", "triton,rate=5"], TraceOptions()),
+    ],
+)
+def test_settings_are_joined(texts, expected):
+    assert options(*texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "option format is") for text in ("", "level", "level=", "=5", "triton,=5")),
+        ("level=ALL", "invalid value for trace level option: all"),
+        ("rate=x", "Invalid option value. Got x"),
+        ("count=2147483648", "Provided option value is out of bound. Got 2147483648"),
+        ("triton,log-frequency=x", "Invalid option value. Got x"),
+        ("mode=jaeger", "invalid value for trace mode option: jaeger"),
+        ("jaeger,file=f", "invalid value for trace mode option: jaeger"),
+        ("opentelemetry,url=ftp://host/v1", "'url' must be"),
+        ("opentelemetry,url=http://host:port/v1", "'url' must be"),
+        ("opentelemetry,url=http:///v1", "'url' must be"),
+        ("opentelemetry,bsp_schedule_delay=x", "Invalid option value. Got x"),
+        ("opentelemetry,bsp_schedule_delay=-1", "'bsp_schedule_delay' must be at least 0. Got -1"),
+        ("opentelemetry,bsp_max_queue_size=0", "'bsp_max_queue_size' must be at least 1. Got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(text, said):
+    with pytest.raises(ArgumentTypeError) as caught:
+        trace_config.trace_setting(text)
+    assert said in str(caught.value)
+
+
+def test_the_mode_opentelemetry_has_settings_of_its_own():
+    assert options("opentelemetry,url=u").opentelemetry is None  # as in Triton: the mode decides
+    assert options("mode=OpenTelemetry").opentelemetry == OpenTelemetryOptions()
+    given = options(
+        *("OpenTelemetry,url=first", "mode=opentelemetry", "opentelemetry,url=last:1/v1"),
+        *("opentelemetry,resource=a=b=c", "opentelemetry,resource=d"),
+        *("opentelemetry,bsp_max_queue_size=9", "opentelemetry,file=f", "rate=5"),
+    ).opentelemetry
+    assert given == OpenTelemetryOptions(
+        url="http://last:1/v1",
+        resource={"a": "b=c", "d": ""},
+        max_queue_size=9,
+        told=(
+            *(("url", "first"), ("url", "last:1/v1"), ("resource", "a=b=c"), ("resource", "d")),
+            ("bsp_max_queue_size", "9"),
+        ),
+    )
