@@ -71,6 +71,11 @@ class RequestTrace(Protocol):
     def context(self) -> str:
         """The headers by which others add to this trace, as a JSON object; empty if none can."""
 
+    def record(
+        self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
+    ) -> None:
+        """Record what the model did, as a part of its execution; `ns` of the monotonic clock."""
+
     def child(self) -> RequestTrace:
         """The trace of a request that is sent on behalf of this one."""
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from reference_server import __version__
+from reference_server.core.request import Parameter
 from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
 from reference_server.observability.span_context import SpanContext
 from reference_server.options import OpenTelemetryOptions
@@ -37,8 +38,6 @@ _TIMEOUT_S = 10.0
 #: How long the end of the server may wait for the collector.
 _CLOSE_S = 5.0
 
-Attribute = str | int | float | bool
-
 
 @dataclass(slots=True)
 class Span:
@@ -52,7 +51,7 @@ class Span:
     parent_id: str
     start_ns: int
     end_ns: int = 0
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    attributes: Mapping[str, Parameter] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -160,7 +159,7 @@ def _post(url: str, body: bytes) -> None:
         raise http.client.HTTPException(f"it answers {reply.status} {reply.reason}")
 
 
-def _own_resource() -> dict[str, Attribute]:
+def _own_resource() -> dict[str, Parameter]:
     return {
         "telemetry.sdk.language": "python",
         "telemetry.sdk.name": "reference-server",
@@ -199,11 +198,11 @@ def _encoded(span: Span) -> dict[str, Any]:
     return encoded
 
 
-def _attributes(values: Mapping[str, Attribute]) -> list[Any]:
+def _attributes(values: Mapping[str, Parameter]) -> list[Any]:
     return [{"key": key, "value": _value(value)} for key, value in values.items()]
 
 
-def _value(value: Attribute) -> dict[str, Attribute]:
+def _value(value: Parameter) -> dict[str, Parameter]:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):

@@ -1,9 +1,12 @@
 """Traces as OpenTelemetry's spans, in Triton's form.
 
-InferRequest                what the frontend did: received, answered, sent
-<model>                   from being queued to the answer, with the model's name and version
-compute                 its execution
-<model>                 what was sent on its behalf: an ensemble's steps, a model's requests
+    InferRequest            what the frontend did: received, answered, sent
+      <model>               from being queued to the answer, with the model's name and version
+        compute             its execution
+          ...               what the model records of it
+        <model>             what was sent on its behalf: an ensemble's steps, a model's requests
+
+Each is sent as soon as it ends, so those inside come before those around them.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from reference_server.core.ports import Clock
-from reference_server.core.request import InferRequest
+from reference_server.core.request import InferRequest, Parameter
 from reference_server.core.telemetry import Sample
 from reference_server.core.tensor import Tensor
-from reference_server.observability.otlp import SPANS, Attribute, Span, SpanExporter
+from reference_server.observability.otlp import SPANS, Span, SpanExporter
 from reference_server.observability.sampling import TraceLevel, Tracer
 from reference_server.observability.span_context import SpanContext, new_trace
 from reference_server.options import OpenTelemetryOptions
@@ -111,7 +114,9 @@ class _Recorder:
 class SpanTrace:
     """The spans of one request, or of one that was sent on its behalf: a RequestTrace."""
 
-    __slots__ = ("_model", "_outer", "_outer_number", "_recorder", "_request", "number")
+    __slots__ = (
+        *("_compute", "_model", "_outer", "_outer_number", "_recorder", "_request", "number"),
+    )
 
     def __init__(
         self,
@@ -123,6 +128,7 @@ class SpanTrace:
         self.number = recorder.next_id()
         self._outer_number = 0 if behalf_of is None else behalf_of.number
         self._model: Span | None = None
+        self._compute: SpanContext | None = None  # once something is recorded below it
         self._request: Span | None = None
         if behalf_of is None:
             context = new_trace() if caller is None else caller.below()
@@ -142,6 +148,19 @@ class SpanTrace:
         """That of the model's span; as in Triton, there is none without it."""
         return "" if self._model is None else self._model.context.carrier
 
+    def record(
+        self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
+    ) -> None:
+        """A span below that of the execution, which ends later. Lost once the answer is sent."""
+        model = self._model
+        if model is None:
+            return
+        if self._compute is None:
+            self._compute = model.context.below()
+        outer, moment = self._compute, self._recorder.moment
+        ends = moment(start_ns), moment(end_ns)
+        self._recorder.add(Span(name, outer.below(), outer.span_id, *ends, attributes))
+
     def child(self) -> SpanTrace:
         """The trace of a request that is sent on behalf of this one."""
         return SpanTrace(self._recorder, None, self)
@@ -155,7 +174,7 @@ class SpanTrace:
         """The model's span begins."""
         if not self._recorder.has_moments:
             return
-        attributes: dict[str, Attribute] = {
+        attributes: dict[str, Parameter] = {
             "triton.model_name": model,
             "triton.model_version": version,
             "triton.trace_id": self.number,
@@ -163,8 +182,9 @@ class SpanTrace:
         }
         if request.id:
             attributes["triton.request_id"] = request.id
-        span = self._span_below(self._outer, model, attributes)
-        span.events = [("REQUEST_START", span.start_ns), ("QUEUE_START", self._recorder.moment())]
+        outer, start_ns = self._outer, self._recorder.moment()
+        span = Span(model, outer.below(), outer.span_id, start_ns, attributes=attributes)
+        span.events = [("REQUEST_START", start_ns), ("QUEUE_START", self._recorder.moment())]
         self._model = span
 
     def answered(
@@ -176,7 +196,7 @@ class SpanTrace:
         if model is None:
             return
         if execution_ns is not None:
-            self._compute(model, execution_ns)
+            self._end_compute(model, execution_ns)
         self._end(model, "REQUEST_END")
 
     def close(self) -> None:
@@ -184,18 +204,12 @@ class SpanTrace:
         if self._request is not None:
             self._end(self._request)
 
-    def _compute(self, model: Span, execution_ns: tuple[int, int, int]) -> None:
+    def _end_compute(self, model: Span, execution_ns: tuple[int, int, int]) -> None:
         names = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START")
-        span = self._span_below(model.context, "compute", {})
-        span.events = list(zip(names, map(self._recorder.moment, execution_ns), strict=True))
-        span.start_ns = span.events[0][1]
+        events = list(zip(names, map(self._recorder.moment, execution_ns), strict=True))
+        context = self._compute or model.context.below()
+        span = Span("compute", context, model.context.span_id, events[0][1], events=events)
         self._end(span, "COMPUTE_END")
-
-    def _span_below(
-        self, outer: SpanContext, name: str, attributes: Mapping[str, Attribute]
-    ) -> Span:
-        start_ns = self._recorder.moment()
-        return Span(name, outer.below(), outer.span_id, start_ns, attributes=attributes)
 
     def _end(self, span: Span, event: str = "") -> None:
         span.end_ns = self._recorder.moment()

@@ -18,7 +18,7 @@ from reference_server.core import byte_strings
 from reference_server.core.byte_strings import element_bytes
 from reference_server.core.dtypes import DataType
 from reference_server.core.ports import Clock
-from reference_server.core.request import InferRequest
+from reference_server.core.request import InferRequest, Parameter
 from reference_server.core.telemetry import Sample
 from reference_server.core.tensor import Tensor
 from reference_server.observability.sampling import TraceLevel, Tracer
@@ -154,6 +154,11 @@ class Trace:
     def context(self) -> str:
         """Empty: nothing else can add to a trace in a file."""
         return ""
+
+    def record(
+        self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
+    ) -> None:
+        """Nothing: Triton's file has no place for it."""
 
     def child(self) -> Trace:
         """The trace of a request that is sent on behalf of this one."""

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tritonclient.grpc as grpc_client
 from contract.casebook import get, infer, post, tensor
 from contract.cases.settings import TRACE
 from contract.probes import MODELS, Probe, write_probe, write_probes
 from contract.recordings import repository_folder
+from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import Reply, exchange
 from support.otlp import Collector, Span, start_collector
 from support.servers import Server, start_reference_server, start_tritonserver
@@ -38,6 +40,9 @@ OWN = {
     "teller": TELLER,
     "told": TELLER,
     "cached": Probe(VECTOR + "response_cache { enable: true }"),
+    "geared": Probe(
+        'backend: "python"\n' + RUNTIME_MODELS["geared"].config, RUNTIME_MODELS["geared"].code
+    ),
     "sequence": Probe(VECTOR + "max_batch_size: 4 sequence_batching { }"),
     "hasty": Probe(
         VECTOR
@@ -73,6 +78,8 @@ def repository() -> Iterator[Path]:
         write_probes(folder / "repository", *SHARED)
         for name, probe in OWN.items():
             write_probe(folder / "repository", name, probe)
+        graph = RUNTIME_MODELS["geared"].graph()
+        onnx.save(graph, folder / "repository" / "geared" / "1" / "model.onnx")
         yield folder / "repository"
 
 
@@ -120,6 +127,8 @@ def told(spans: list[Span], parent: str = "", depth: int = 0, number: int = 0) -
         line = span.name
         if span.name == "InferRequest":
             line += f": {' '.join(span.events)}"
+        elif span.name.startswith("ge_runtime"):
+            assert span.events == []
         elif span.name == "compute":
             assert span.events == COMPUTE_EVENTS
             assert span.event_ns == sorted(span.event_ns)
@@ -243,6 +252,20 @@ def test_grpc_calls_leave_spans_with_events_of_their_own(traced: tuple[Server, C
         "  vector 1 triton.request_id=g",
         "    compute",
     ]
+
+
+def test_executions_of_ge_runtime_are_spans_below_compute(traced: tuple[Server, Collector]):
+    # The real server takes no spans from models.
+    _, collector = traced
+    ids = tensor("input_ids", "INT64", [1, 3], [1, 2, 3])
+    _, lines = spans_of(traced, lambda headers: infer("geared", ids, headers=headers))
+    execution = (
+        "      ge_runtime.execution ge_runtime.gear=1 row(s), tokens 4 ge_runtime.requests=1 "
+        "ge_runtime.rows=1 ge_runtime.padding=0.25 ge_runtime.memory_wait_seconds=0.0"
+    )
+    is_real = collector.resources[-1]["telemetry.sdk.language"] == "cpp"
+    recorded = [] if is_real else [execution]
+    assert lines == [SENT, "  geared 1", "    compute", *recorded]
 
 
 # ---------------------------------------------------------------------- who sent it, and to whom

@@ -67,6 +67,9 @@ class Request(Protocol):
         tritonserver dies if it is asked about a request whose last response has been sent.
         """
 
+    def trace(self) -> Any:  # noqa: ANN401 - `get_context()`, and the server's own methods
+        """The request's trace."""
+
     def get_response_sender(self) -> Any:  # noqa: ANN401 - `send(response, flags)`
         """What sends responses before `execute` returns."""
 

@@ -31,7 +31,7 @@ from ge_runtime.adapters.responses import (
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.request_batch import Answer, Caller
+from ge_runtime.scheduling.request_batch import Answer, Caller, Executed
 from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
@@ -138,7 +138,9 @@ class GraphModel:
             timeout = request.timeout()  # in microseconds; 0 for no end
             deadline = now + timeout * 1e-6 if timeout else math.inf
             step = _step_of(request) if stateful else None
-            caller = Caller(request.request_id(), deadline, step, request.is_cancelled)
+            caller = Caller(
+                request.request_id(), deadline, step, request.is_cancelled, _recorder_of(request)
+            )
             return self._read(request), caller
 
         return respond_to(
@@ -219,6 +221,31 @@ def _step_of(request: Request) -> SequenceStep | None:
     """The step of its sequence that a request is; None if it is of none."""
     sequence, flags = request.correlation_id(), request.flags()
     return SequenceStep(sequence, bool(flags & _START), bool(flags & _END)) if sequence else None
+
+
+def _recorder_of(request: Request) -> Callable[[Executed], None] | None:
+    """What adds executions to the request's trace; None if it has none that takes them.
+
+    tritonserver's traces take nothing from models.
+    """
+    trace = request.trace()
+    record = getattr(trace, "record_span", None)
+    if record is None or trace.get_context() is None:
+        return None
+
+    def executed(execution: Executed) -> None:
+        attributes: dict[str, str | int | float] = {
+            "ge_runtime.gear": str(execution.gear),
+            "ge_runtime.requests": execution.requests,
+            "ge_runtime.rows": execution.rows,
+            "ge_runtime.padding": execution.padding,
+            "ge_runtime.memory_wait_seconds": execution.memory_wait_s,
+        }
+        if execution.error:
+            attributes["error.message"] = execution.error
+        record("ge_runtime.execution", execution.start_ns, execution.end_ns, attributes)
+
+    return executed
 
 
 def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -45,6 +46,27 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """One execution, as the traces of its requests tell it."""
+
+    start_ns: int
+    end_ns: int
+    """Of `time.monotonic_ns`."""
+    gear: Gear
+    """The size that was executed."""
+    requests: int
+    """How many shared it."""
+    rows: int
+    """Of these requests; the gear's others are padding."""
+    padding: float
+    """The share of the executed elements that were padding, 0 to 1."""
+    memory_wait_s: float
+    """For which the execution that was planned had waited for workspace."""
+    error: str = ""
+    """Why it failed; empty if it did not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """What is known of the one who sent a request."""
 
@@ -56,6 +78,9 @@ class Caller:
     """The sequence that the request belongs to; None: the request is one by itself."""
     is_cancelled: Callable[[], bool] = _never
     """Asks the server, which takes time: about 10 us in tritonserver."""
+
+    executed: Callable[[Executed], None] | None = None
+    """Is told of each execution of the request before it is answered; None if it is not traced."""
 
     def abandonment(self, now: float, *, ask: bool) -> Abandoned | None:
         """Why this caller no longer waits, or None. ask: whether to ask the server, too."""
@@ -81,14 +106,17 @@ class PooledWorkspace:
         self._counts = counts
 
     @contextmanager
-    def lease(self, gear: Gear, deadline: float) -> Iterator[None]:
-        """For the length of a `with`; blocks until it is its turn. Raises PoolFault."""
+    def lease(self, gear: Gear, deadline: float) -> Iterator[float]:
+        """For the length of a `with`; blocks until it is its turn. Raises PoolFault.
+
+        Gives the seconds that this took.
+        """
         nbytes = self._plan.workspace_at({ROWS: gear.rows, **gear.extents})
         with self._pool.lease(nbytes, deadline=deadline, owner=self._owner) as lease:
             if lease.waited_s:
                 waits = Counts(workspace_waits=1, workspace_wait_seconds=lease.waited_s)
                 self._counts.add(waits)
-            yield
+            yield lease.waited_s
 
 
 class RequestBatch:
@@ -192,16 +220,17 @@ class RequestBatch:
     def _run(
         self, execution: Execution, executor: Executor, tell_answered: Callable[[], None]
     ) -> None:
-        def execute(batch: Sequence[int]) -> list[dict[str, Array]]:
-            tell_answered()
-            return self._execute(batch, execution, executor)
-
         members = self._still_waiting(execution.members, execution.seconds)
         if not members:
             return
         latest = max(self._callers[member].deadline for member in members)
         pool = self._workspace
-        with nullcontext() if pool is None else pool.lease(execution.gear, latest):
+        with nullcontext(0.0) if pool is None else pool.lease(execution.gear, latest) as waited_s:
+
+            def execute(batch: Sequence[int]) -> list[dict[str, Array]]:
+                tell_answered()
+                return self._execute(batch, execution, executor, waited_s)
+
             if pool is not None:  # the lease may have taken its time
                 members = self._still_waiting(members, execution.seconds)
             with executor.waiting(
@@ -219,7 +248,7 @@ class RequestBatch:
             self._counts.add(Counts(isolations=failures, culprits=culprits))
 
     def _execute(
-        self, members: Sequence[int], execution: Execution, executor: Executor
+        self, members: Sequence[int], execution: Execution, executor: Executor, waited_s: float
     ) -> list[dict[str, Array]]:
         gear, predicted = execution.gear, execution.seconds
         if len(members) < len(execution.members):
@@ -228,13 +257,17 @@ class RequestBatch:
             # could need more of it.
             if _holds(gear, own.gear):
                 gear, predicted = own.gear, own.seconds
+        blocks = [self._blocks[member] for member in members]
+        start_ns = time.monotonic_ns()
         try:
-            answers, counts = executor.execute([self._blocks[member] for member in members], gear)
+            answers, counts = executor.execute(blocks, gear)
         except Abandoned:  # while they waited for the device
             raise
-        except Exception:
+        except Exception as error:
             self._counts.add(Counts(failed_launches=1))
+            self._trace(members, start_ns, gear, waited_s, Counts(), str(error))
             raise
+        self._trace(members, start_ns, gear, waited_s, counts)
         counts.predicted_seconds = predicted
         shared = len(members) > 1
         if self._costs.observe(gear.rows, gear.extents, counts.measured_seconds, shared=shared):
@@ -246,6 +279,34 @@ class RequestBatch:
                 counts.gear_misses += len(members)
         self._counts.add(counts)
         return answers
+
+    def _trace(
+        self,
+        members: Sequence[int],
+        start_ns: int,
+        gear: Gear,
+        waited_s: float,
+        counts: Counts,
+        error: str = "",
+    ) -> None:
+        """Tell of an execution that began at `start_ns` and has just ended."""
+        callers = (self._callers[member].executed for member in members)
+        told = [executed for executed in callers if executed is not None]
+        if not told:
+            return
+        elements = counts.executed_elements
+        executed = Executed(
+            start_ns,
+            time.monotonic_ns(),
+            gear,
+            requests=len(members),
+            rows=sum(self._blocks[member].rows for member in members),
+            padding=1 - counts.useful_elements / elements if elements else 0.0,
+            memory_wait_s=waited_s,
+            error=error,
+        )
+        for tell in told:
+            tell(executed)
 
     def _still_waiting(self, members: Sequence[int], seconds: float) -> Sequence[int]:
         """The members whose callers have not left; the others are answered with why."""

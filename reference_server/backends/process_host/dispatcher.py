@@ -18,7 +18,7 @@ from reference_server.backends.process_host.connection import Connection, Handle
 from reference_server.backends.process_host.process import ChildProcess
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries, ModelCalls
-from reference_server.core.request import InferRequest, InferResponse
+from reference_server.core.request import InferRequest, InferResponse, Parameter
 from reference_server.core.telemetry import MetricKind
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class CallDispatcher:
             "forget": self._forget,
             "response": responded,
             "log": write_record,
+            "span": self._record_span,
         }
 
     def end(self) -> None:
@@ -135,6 +136,17 @@ class CallDispatcher:
         if response.final:
             self._bls_requests.pop(number, None)
         self._connection.send("answer", number, messages.pack_response(self._connection, response))
+
+    def _record_span(
+        self,
+        number: int,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, Parameter],
+    ) -> None:
+        if (request := self._in_flight(number)) is not None and request.trace is not None:
+            request.trace.record(name, start_ns, end_ns, attributes)
 
     def _cancel_bls_request(self, number: int) -> None:
         request = self._bls_requests.get(number)

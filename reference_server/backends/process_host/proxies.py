@@ -13,7 +13,12 @@ from reference_server.backends.process_host.connection import Connection, Handle
 from reference_server.core import forks
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError, unavailable
-from reference_server.core.request import Cancellation, InferRequest, InferResponse
+from reference_server.core.request import (
+    Cancellation,
+    InferRequest,
+    InferResponse,
+    Parameter,
+)
 from reference_server.core.telemetry import MetricKind
 from reference_server.core.tensor import Tensor
 
@@ -187,7 +192,7 @@ class ReceivedRequests:
         requests: list[InferRequest] = []
         for number, one in enumerate(packed, first):
             sink = _Sink(self, self._connection, number)
-            traced = partial(TraceProxy, number)
+            traced = partial(TraceProxy, self._connection, number)
             request = messages.unpack_request(self._connection, one, sink, traced)
             self._in_flight[number] = request.cancellation
             requests.append(request)
@@ -220,7 +225,8 @@ class ReceivedRequests:
 class TraceProxy:
     """The trace of the server's request `number`; what happens to that is recorded there."""
 
-    def __init__(self, number: int, context: str) -> None:
+    def __init__(self, connection: Connection, number: int, context: str) -> None:
+        self._connection = connection
         self.number = number
         self.context = context
 
@@ -234,6 +240,13 @@ class TraceProxy:
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
         """It is answered in the server."""
+
+    def record(
+        self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
+    ) -> None:
+        """The server records it."""
+        if self.context:
+            self._connection.send("span", self.number, name, start_ns, end_ns, dict(attributes))
 
     def child(self) -> TraceProxy:
         """For a request on its behalf; the server makes the trace when it gets that."""

@@ -46,22 +46,22 @@ class Executor:
         self.gears.append(gear)
         self.fail([block.sizes["tokens"] for block in blocks])
         return [{"size": block.sizes["tokens"]} for block in blocks], Counts(
-            launches=1, measured_seconds=0.25
+            launches=1, measured_seconds=0.25, useful_elements=3, executed_elements=4
         )
 
 
 class Leases:
     """A workspace that keeps what it was asked for; refuses the executions counted in `refused`."""
 
-    def __init__(self, refused=()):
-        self.refused, self.gears = refused, []
+    def __init__(self, refused=(), waited_s=0.0):
+        self.refused, self.gears, self.waited_s = refused, [], waited_s
 
     @contextmanager
     def lease(self, gear, deadline):
         self.gears.append(gear)
         if len(self.gears) - 1 in self.refused:
             raise PoolTimeout("no workspace")
-        yield
+        yield self.waited_s
 
 
 @pytest.fixture
@@ -430,3 +430,25 @@ def test_the_server_is_not_asked_about_an_expired_request():
 
 def test_nobody_is_asked_who_need_not_be():
     assert Caller(is_cancelled=lambda: pytest.fail("asked")).abandonment(0.0, ask=False) is None
+
+
+def test_traced_requests_are_told_of_their_executions(execute):
+    told = []
+    callers = [Caller(executed=told.append), ANONYMOUS_CALLER]
+    answers, _ = execute([3, 1], Executor(), callers=callers, workspace=Leases(waited_s=0.5))
+    (executed,) = told
+    assert (executed.requests, executed.rows, executed.gear.rows) == (2, 2, 2)
+    assert (executed.padding, executed.memory_wait_s, executed.error) == (0.25, 0.5, "")
+    assert executed.start_ns <= executed.end_ns
+    assert len(answers) == 2
+
+
+def test_an_execution_that_fails_is_told_and_so_are_its_halves(execute):
+    told = []
+    callers = [Caller(executed=told.append)] * 2
+    execute([5, 7], Executor(fail_if(7)), callers=callers)
+    assert [(executed.requests, executed.error) for executed in told] == [
+        *[(2, "poison")] * 2,
+        (1, ""),
+        (1, "poison"),
+    ]

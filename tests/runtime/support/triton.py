@@ -149,8 +149,18 @@ class InferenceRequest:
         assert not self._sender.sent, "the real server dies of this"
         return self._cancelled
 
+    def trace(self):
+        return InferenceTrace()
+
     def get_response_sender(self):
         return self._sender
+
+
+class InferenceTrace:
+    """Of a request that is not traced; the real one has no other method."""
+
+    def get_context(self):
+        return None
 
 
 class ResponseSender:

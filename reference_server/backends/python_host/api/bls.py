@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -65,6 +65,17 @@ class InferenceTrace(NotConstructible):
     def get_context(self) -> str | None:
         """The headers that tell of the request's span, as JSON text; None without OpenTelemetry."""
         return None if self._trace is None else self._trace.context or None
+
+    def record_span(
+        self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
+    ) -> None:
+        """Add a span below that of the request's execution; of this server alone.
+
+        `start_ns` and `end_ns` are readings of `time.monotonic_ns`. Does nothing where
+        `get_context` is None, and once the request is answered. Any thread.
+        """
+        if self._trace is not None:
+            self._trace.record(name, start_ns, end_ns, attributes)
 
 
 class BlsResponses:
