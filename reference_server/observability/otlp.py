@@ -182,7 +182,7 @@ def _encoded(span: Span) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         "traceId": span.context.trace_id,
         "spanId": span.context.span_id,
-        "name": span.name,
+        "name": _text(span.name),
         "kind": _SERVER,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
@@ -199,7 +199,7 @@ def _encoded(span: Span) -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, Parameter]) -> list[Any]:
-    return [{"key": key, "value": _value(value)} for key, value in values.items()]
+    return [{"key": _text(key), "value": _value(value)} for key, value in values.items()]
 
 
 def _value(value: Parameter) -> dict[str, Parameter]:
@@ -209,5 +209,12 @@ def _value(value: Parameter) -> dict[str, Parameter]:
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": value}
-    # What is no text cannot be sent: an id may have lone surrogates.
-    return {"stringValue": value.encode("utf-8", "replace").decode()}
+    return {"stringValue": _text(value)}
+
+
+def _text(value: object) -> str:
+    """As text that can be sent: an id may have lone surrogates, and models record what they like.
+
+    Nothing that is recorded may end the thread.
+    """
+    return str(value).encode("utf-8", "replace").decode()

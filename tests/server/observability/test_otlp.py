@@ -102,7 +102,7 @@ def test_a_closed_exporter_takes_no_more(posts):
 def test_attributes_keep_their_kinds_and_text_is_text(posts):
     posts.may_end.release()
     exporter = exporter_to(posts, resource={"service.name": "mine"})
-    exporter.add(a_span(attributes={"i": 2**40, "f": 0.5, "b": True, "s": "\udc80"}))
+    exporter.add(a_span(attributes={"i": 2**40, "f": 0.5, "b": True, "s": "\udc80", "no": None}))
     exporter.close()
     (body,) = posts.bodies
     (resource,) = body["resourceSpans"]
@@ -115,6 +115,7 @@ def test_attributes_keep_their_kinds_and_text_is_text(posts):
         {"doubleValue": 0.5},
         {"boolValue": True},
         {"stringValue": "?"},
+        {"stringValue": "None"},
     ]
 
 
