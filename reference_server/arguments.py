@@ -245,6 +245,8 @@ def _add_metrics(add: _Add) -> None:
         help="port of the metrics (8002)")
     add("--metrics-interval-ms", type=milliseconds, default=2000, metavar="MS",
         help="how old the machine's metrics may become (2000)")
+    _add_switch(add, "--allow-page", "show people the models, at / of the metrics port",
+                default=True)
     _add_switch(add, "--allow-cpu-metrics", "tell of CPU and memory in the metrics", default=True)
     add("--metrics-config", action="append", default=[], type=metrics_setting,
         metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true, "

@@ -131,6 +131,8 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         given.metrics_interval_ms,
         given.allow_cpu_metrics,
         config_options.latency_metrics(given.metrics_config),
+        # The page shows what these tell: who may not ask them is not shown it either.
+        given.allow_page and not {"model-repository", "statistics"} & http.restricted.keys(),
     )
     if (
         given.allow_http

@@ -239,7 +239,7 @@ class LatencyMetrics:
 class MetricsOptions:
     """The metrics port: where it listens, and how old the machine's gauges may become.
 
-    Without `cpu` there are no gauges of CPU and memory.
+    Without `cpu` there are no gauges of CPU and memory. With `page` people see the models at `/`.
     """
 
     address: str = "0.0.0.0"
@@ -247,6 +247,7 @@ class MetricsOptions:
     interval_ms: int = 2000
     cpu: bool = True
     latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
+    page: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,14 @@ from reference_server.frontends.event_loop import LoopTurns
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
-from reference_server.frontends.http.handlers import HttpHandlers, MetricsHandlers
+from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
+from reference_server.frontends.http.metrics import MetricsHandlers
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.gateway.status import StatusGateway
 from reference_server.observability.executions import LONG, ExecutionWatch
 from reference_server.observability.incidents import ENDED, Incidents, LoopLag
 from reference_server.observability.logs import model_table, terminal_width
@@ -309,7 +311,11 @@ class Server:
             self._options.profile,
             self._own_series,
         )
-        return MetricsHandlers(gateway)
+        status = None
+        if options.page and self._options.profile.tells_loads_and_first_responses:
+            metadata = self.gateway.server_metadata()
+            status = StatusGateway(self.repository, self._registry, metadata, self._clock)
+        return MetricsHandlers(gateway, status)
 
     def _own_series(self) -> Mapping[str, Sequence[Sample]]:
         return {

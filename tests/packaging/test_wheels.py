@@ -62,7 +62,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     source = SOURCES[package]
     held = (package, *BESIDE[package])
-    files = (file for name in held for file in (source / name).rglob("*.py"))
+    kinds = ("*.py", "*.html")
+    files = (file for name in held for kind in kinds for file in (source / name).rglob(kind))
     expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:
         found = {name for name in wheel.namelist() if ".dist-info/" not in name}

@@ -84,6 +84,7 @@ OPTIONS = {
     "--metrics-interval-ms=0": ("metrics", MetricsOptions(interval_ms=0)),
     "--metrics-interval-ms=1.5": ("metrics", MetricsOptions(interval_ms=1)),
     "--allow-cpu-metrics=false": ("metrics", MetricsOptions(cpu=False)),
+    "--allow-page=false": ("metrics", MetricsOptions(page=False)),
     "--metrics-config=summary_latencies=true": (
         "metrics",
         MetricsOptions(latencies=LatencyMetrics(summaries=True)),
@@ -121,6 +122,14 @@ def test_an_option(argument, setting, separate):
     name, value = setting
     given = argument.split("=", 1) if separate else [argument]
     assert getattr(cli.parse([*HERE, *given])[0], name) == value
+
+
+@pytest.mark.parametrize(
+    ("api", "shown"), [("model-repository", False), ("statistics", False), ("trace", True)]
+)
+def test_what_is_restricted_is_not_on_the_live_page_either(api, shown):
+    options = cli.parse([*HERE, f"--http-restricted-api={api}:k=v"])[0]
+    assert options.metrics.page is shown
 
 
 def test_models_to_load_at_the_start():

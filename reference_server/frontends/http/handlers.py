@@ -1,4 +1,4 @@
-"""The handlers of all operations over HTTP, and of the metrics port. All on the loop's thread."""
+"""The handlers of all operations over HTTP. All on the loop's thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from reference_server.codecs import management_json, prometheus
+from reference_server.codecs import management_json
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
 from reference_server.core.health import Probe
@@ -18,7 +18,7 @@ from reference_server.frontends.http import inference, routes, status_codes
 from reference_server.frontends.http.request import Request
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.gateway.forwarding import HeaderForwarding
-from reference_server.gateway.gateway import Gateway, MetricsGateway
+from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.inference import Inferences, deliver
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
@@ -370,24 +370,3 @@ def _reply_healthy(request: Request, healthy: bool) -> None:
 def _check_name(route: Route, kind: str) -> None:
     if not route.name:
         raise invalid_arg(f"'region name' is necessary to register {kind} shared memory region")
-
-
-_PAGE = frozenset({"/metrics", "/metrics/"})
-
-
-class MetricsHandlers:
-    """Answers requests by asking the gateway. On the loop's thread."""
-
-    def __init__(self, gateway: MetricsGateway) -> None:
-        self._gateway = gateway
-
-    def handle(self, request: Request) -> None:
-        """Answer `request`."""
-        if request.method != "GET":
-            request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
-            return
-        parts: list[bytes] = []
-        if routes.path_of(request.url) in _PAGE:
-            parts.append(prometheus.encode(self._gateway.families()))
-        # Triton finds the other paths too, and has nothing to say there.
-        request.reply(status_codes.OK, parts, content_type=prometheus.CONTENT_TYPE)

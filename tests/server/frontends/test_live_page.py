@@ -1,0 +1,125 @@
+"""The live page: what it shows, that nothing else can run on it, and that it can be left out."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from server.support.clock import ManualClock
+from server.support.frontend import Shelf, served
+from server.support.http import Client, get
+from server.support.model_folders import VECTOR
+from support.servers import ROOT, start_reference_server
+
+from reference_server.core.metadata import ServerMetadata
+from reference_server.frontends.http.metrics import MetricsHandlers
+from reference_server.gateway.gateway import MetricsGateway, new_registry
+from reference_server.gateway.status import StatusGateway
+from reference_server.observability.server_metrics import HostMetrics
+from reference_server.repository.versions import State, VersionStatus
+
+STATUSES = [
+    VersionStatus("m", 1, State.READY),
+    VersionStatus("lost", None, State.UNAVAILABLE, "no <version> of it"),
+]
+
+
+class Statuses(Shelf):
+    """A repository with a model that is ready, and one that is not."""
+
+    def statuses(self):
+        return STATUSES
+
+
+@pytest.fixture
+def client():
+    shelf, registry = Statuses(served(VECTOR)), new_registry()
+    metrics = MetricsGateway(shelf, registry, HostMetrics(ManualClock(), 0, cpu=False))
+    metadata = ServerMetadata("triton", "2.73.0", ())
+    status = StatusGateway(shelf, registry, metadata, ManualClock(now_ns=5_000_000))
+    return Client(MetricsHandlers(metrics, status).handle)
+
+
+def asked(client, target, method="GET"):
+    client.send(get(target, method=method))
+    (reply,) = client.replies()
+    return reply
+
+
+def test_the_page_is_one_file_in_which_nothing_else_can_run(client):
+    reply = asked(client, "/")
+    headers = dict(line.split(": ", 1) for line in reply.head[1:])
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self'; ")
+    assert "unsafe" not in policy
+    page = reply.body.decode()
+    foreign = r"""\b(?:src|href|style|on[a-z]+)=["']|@import|url\(|innerHTML|https?://"""
+    assert not re.search(foreign, page)
+    assert len(re.findall("'sha256-[^']+'", policy)) == 2
+
+
+def test_people_on_phones_and_with_readers_have_what_they_need(client):
+    page = asked(client, "/").body.decode()
+    for needed in ('lang="en"', 'name="viewport"', "<main", "<h1>", 'role="status"', "aria-live"):
+        assert needed in page
+
+
+def test_the_status_tells_of_models_that_are_there_and_that_are_not(client):
+    reply = asked(client, "/status.json")
+    assert "Cache-Control: no-store" in reply.head
+    told = json.loads(reply.body)
+    ready, lost = told.pop("models")
+    assert told == {"server": "triton", "version": "2.73.0", "at_ms": 5.0}
+    assert (ready["state"], ready["pending"], ready["batches"]) == ("READY", 0, [])
+    assert ready["counts"] == dict.fromkeys(
+        ("success", "fail", "queue", "input", "infer", "output"), 0
+    )
+    assert lost == {
+        "name": "lost",
+        "version": None,
+        "state": "UNAVAILABLE",
+        "reason": "no <version> of it",
+    }
+
+
+@pytest.mark.parametrize("target", ["/", "/status.json"])
+def test_nothing_can_be_changed_there(client, target):
+    assert asked(client, target, "POST").head[0] == "HTTP/1.1 405 Not Allowed"
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_a_browser_shows_the_models(tmp_path: Path):
+    repository = tmp_path / "models"
+    shutil.copytree(ROOT / "examples" / "models", repository)
+    (repository / "spell" / "1" / "model.py").write_text("raise ValueError('<b>broken</b>')")
+    flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}
+    with start_reference_server(repository, ready_path="/v2/health/live", **flags) as server:
+        shown = subprocess.run(
+            [
+                *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu"),
+                *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"),
+                *("--virtual-time-budget=3000", "--dump-dom", f"http://{server.metrics}/"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    # All but one are ready; that one's error is told, and is text.
+    text = html.unescape(
+        re.sub(r"<[^>]*>", " ", shown.stdout.partition("<main")[2].partition("<script")[0])
+    )
+    assert "CONSOLE" not in shown.stderr
+    assert shown.stdout.count("<article>") == len(list(repository.iterdir()))
+    assert "3 of 4 models ready" in shown.stdout
+    assert "&lt;b&gt;broken&lt;/b&gt;" in shown.stdout
+    assert "requests waiting" in text
+    assert "Time of a request" not in text  # there was none
