@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from reference_server.core.metadata import ServerMetadata
@@ -17,6 +19,7 @@ _NS_PER_MS = 1_000_000
 _MEMORY = "ge_runtime_total_bytes"
 _USEFUL = "ge_runtime_useful_elements_total"
 _EXECUTED = "ge_runtime_executed_elements_total"
+_GEARS = "ge_runtime_gear_launches_total"
 
 
 class StatusGateway:
@@ -37,35 +40,54 @@ class StatusGateway:
     def read(self) -> Mapping[str, Any]:
         """All of it, as JSON's values. Times are nanoseconds, of all requests together."""
         served = {(each.config.name, each.version): each for each in self._repository.all()}
-        own = self._own_metrics()
+        runtimes = self._runtime_metrics()
         return {
             "server": self._metadata.name,
             "version": self._metadata.version,
             "at_ms": self._clock.monotonic_ns() / _NS_PER_MS,
             "models": [
-                _told(status, served.get((status.model, status.version or 0)), own)
+                _told(
+                    status,
+                    served.get((status.model, status.version or 0)),
+                    runtimes.get((status.model, str(status.version)), _RuntimeMetrics()),
+                )
                 for status in self._repository.statuses()
             ],
         }
 
-    def _own_metrics(self) -> Mapping[tuple[str, str, str], float]:
-        """The sums of the metrics above, by metric, model and version."""
-        sums: dict[tuple[str, str, str], float] = {}
+    def _runtime_metrics(self) -> Mapping[tuple[str, str], _RuntimeMetrics]:
+        """What models on ge_runtime count, by model and version."""
+        found: dict[tuple[str, str], _RuntimeMetrics] = {}
         for family in self._registry.read({}):
-            if family.head.name not in (_MEMORY, _USEFUL, _EXECUTED):
+            if family.head.name not in (_MEMORY, _USEFUL, _EXECUTED, _GEARS):
                 continue
             for sample in family.samples:
+                if not isinstance(sample.value, int | float):
+                    continue
                 labels = dict(sample.labels)
-                key = family.head.name, labels.get("model", ""), labels.get("version", "")
-                if isinstance(sample.value, int | float):
-                    sums[key] = sums.get(key, 0) + sample.value
-        return sums
+                of = labels.get("model", ""), labels.get("version", "")
+                own = found.setdefault(of, _RuntimeMetrics())
+                if family.head.name == _GEARS:
+                    own.gears[labels.get("gear", "")] += sample.value
+                else:  # of several instances, each of which has its own memory
+                    own.sums[family.head.name] += sample.value
+        return found
+
+
+@dataclass(slots=True)
+class _RuntimeMetrics:
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    gears: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def padding(self) -> float | None:
+        """The share of the executed elements that nobody asked for."""
+        executed = self.sums[_EXECUTED]
+        return 1 - self.sums[_USEFUL] / executed if executed else None
 
 
 def _told(
-    status: VersionStatus,
-    served: ServedModel | None,
-    own: Mapping[tuple[str, str, str], float],
+    status: VersionStatus, served: ServedModel | None, own: _RuntimeMetrics
 ) -> Mapping[str, Any]:
     told: dict[str, Any] = {
         "name": status.model,
@@ -76,15 +98,14 @@ def _told(
     if served is None:
         return told
     snapshot = served.statistics.snapshot()
-    of = status.model, str(status.version)
-    executed = own.get((_EXECUTED, *of), 0)
     return told | {
         "instances": len(served.config.instance_names),
         "pending": served.scheduler.pending,
         "counts": _counts(snapshot),
         "batches": _batches(snapshot),
-        "memory_bytes": own.get((_MEMORY, *of), 0),
-        "padding": 1 - own.get((_USEFUL, *of), 0) / executed if executed else None,
+        "memory_bytes": own.sums[_MEMORY],
+        "padding": own.padding,
+        "gears": sorted(own.gears.items()),
     }
 
 

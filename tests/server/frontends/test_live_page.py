@@ -15,6 +15,7 @@ from server.support.model_folders import VECTOR
 from support.servers import ROOT, start_reference_server
 
 from reference_server.core.metadata import ServerMetadata
+from reference_server.core.telemetry import MetricKind
 from reference_server.frontends.http.metrics import MetricsHandlers
 from reference_server.gateway.gateway import MetricsGateway, new_registry
 from reference_server.gateway.status import StatusGateway
@@ -35,8 +36,13 @@ class Statuses(Shelf):
 
 
 @pytest.fixture
-def client():
-    shelf, registry = Statuses(served(VECTOR)), new_registry()
+def registry():
+    return new_registry()
+
+
+@pytest.fixture
+def client(registry):
+    shelf = Statuses(served(VECTOR))
     metrics = MetricsGateway(shelf, registry, HostMetrics(ManualClock(), 0, cpu=False))
     metadata = ServerMetadata("triton", "2.73.0", ())
     status = StatusGateway(shelf, registry, metadata, ManualClock(now_ns=5_000_000))
@@ -84,6 +90,22 @@ def test_the_status_tells_of_models_that_are_there_and_that_are_not(client):
         "state": "UNAVAILABLE",
         "reason": "no <version> of it",
     }
+
+
+def test_the_status_tells_what_models_on_ge_runtime_count(client, registry):
+    def count(name, amount, kind=MetricKind.COUNTER, **labels):
+        holds.append(registry.hold(f"ge_runtime_{name}", "", kind))
+        holds[-1].series({"model": "m", "version": "1", **labels}).increment(amount)
+
+    holds = []
+    count("useful_elements_total", 30)
+    count("executed_elements_total", 40)
+    count("gear_launches_total", 2, gear="batch 4")
+    for instance in ("m_0", "m_1"):
+        count("total_bytes", 100, MetricKind.GAUGE, instance=instance)
+    (told, _) = json.loads(asked(client, "/status.json").body)["models"]
+    assert (told["padding"], told["memory_bytes"]) == (0.25, 200)
+    assert told["gears"] == [["batch 4", 2]]
 
 
 @pytest.mark.parametrize("target", ["/", "/status.json"])
