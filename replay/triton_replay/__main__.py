@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from triton_replay.commands import compare, export, record, replay, show
+from triton_replay.commands import compare, conformance, export, record, replay, show
 from triton_replay.commands.common import package_version
 from triton_replay.errors import ReplayError
 
@@ -14,6 +14,7 @@ _COMMANDS = {
     "record": (record, "write the requests of clients and the answers of a server to a capture"),
     "replay": (replay, "send the requests of a capture again and write the answers to another"),
     "compare": (compare, "tell which answers of two captures differ, and which are quicker"),
+    "conformance": (conformance, "tell what a server serves of the Open Inference Protocol"),
     "export": (export, "write a capture's requests for perf_analyzer and `ge-runtime gears`"),
     "show": (show, "print what is in a capture"),
 }

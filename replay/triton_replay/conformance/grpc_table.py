@@ -1,0 +1,174 @@
+"""The cases over gRPC, tried where the user names a port of gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from google.protobuf.json_format import MessageToJson
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from triton_replay.conformance.cases import Fails
+from triton_replay.conformance.subject import Subject
+
+_REFUSALS: Final = frozenset(
+    (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNAVAILABLE,
+    )
+)
+
+# protobuf's classes are made at run time.
+Message = Any
+
+
+@dataclass(frozen=True)
+class GrpcCase:
+    """One thing that must hold of a server.
+
+    message: of the method's request. check: raises Fails; None where the call must be refused.
+    stream: the message is sent as the only one of a stream, and `check` gets all that came.
+    """
+
+    extension: str
+    name: str
+    method: str
+    message: Callable[[Subject], Message]
+    check: Callable[[Subject, Message], None] | None
+    stream: bool = False
+
+    def command(self, subject: Subject) -> str:
+        """What was sent, for people."""
+        text = MessageToJson(self.message(subject), indent=None)
+        return f"inference.GRPCInferenceService/{self.method} at {subject.grpc}: {text}"
+
+    def attempt(self, subject: Subject) -> None:
+        """Make the call. Raises Fails."""
+        with grpc.insecure_channel(str(subject.grpc)) as channel:
+            method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), self.method)
+            message = self.message(subject)
+            try:
+                if self.stream:
+                    answer = list(method(iter([message]), timeout=subject.timeout))
+                else:
+                    answer = method(message, timeout=subject.timeout)
+            except grpc.RpcError as error:
+                code, details = error.code(), error.details()
+                if self.check is not None or code not in _REFUSALS:
+                    raise Fails(f"found {code.name}: {details}") from error
+                return
+        if self.check is None:
+            raise Fails("found OK, expected a status of refusal")
+        self.check(subject, answer)
+
+
+def _true(field: str) -> Callable[[Subject, Message], None]:
+    def check(_: Subject, answer: Message) -> None:
+        if not getattr(answer, field):
+            raise Fails(f"{field} is {getattr(answer, field)!r}")
+
+    return check
+
+
+def _infer(subject: Subject, model: str = "") -> Message:
+    request = service_pb2.ModelInferRequest(model_name=model or subject.model, id="42")
+    for one in subject.inputs:
+        request.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
+        request.raw_input_contents.append(one.raw())
+    return request
+
+
+def _inferred(subject: Subject, answer: Message) -> None:
+    found = {one.name: one.datatype for one in answer.outputs}
+    if not subject.outputs.items() <= found.items():
+        raise Fails(f"outputs {found}, the metadata say {dict(subject.outputs)}")
+    if answer.id != "42":
+        raise Fails(f"id is {answer.id!r}, expected '42'")
+
+
+def _streamed(subject: Subject, answers: Message) -> None:
+    told = next((one.error_message for one in answers if one.error_message), "")
+    if told or not answers:
+        raise Fails(told or "the stream ended without a response")
+    _inferred(subject, answers[0].infer_response)
+
+
+def _with_a_last_one(subject: Subject) -> Message:
+    request = _infer(subject)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    return request
+
+
+def _ended(_: Subject, answers: Message) -> None:
+    told = next((one.error_message for one in answers if one.error_message), "")
+    if told or not answers:
+        raise Fails(told or "the stream ended without a response")
+    if not answers[-1].infer_response.parameters["triton_final_response"].bool_param:
+        raise Fails("the last response has no triton_final_response")
+
+
+def _told(_: Subject, answers: Message) -> None:
+    if not any(one.error_message for one in answers):
+        raise Fails("no response has an error_message")
+
+
+GRPC_CASES: Final = (
+    GrpcCase(
+        "gRPC",
+        "the server is live",
+        "ServerLive",
+        lambda _: service_pb2.ServerLiveRequest(),
+        _true("live"),
+    ),
+    GrpcCase(
+        "gRPC",
+        "the server is ready",
+        "ServerReady",
+        lambda _: service_pb2.ServerReadyRequest(),
+        _true("ready"),
+    ),
+    GrpcCase(
+        "gRPC",
+        "the model is ready",
+        "ModelReady",
+        lambda s: service_pb2.ModelReadyRequest(name=s.model),
+        _true("ready"),
+    ),
+    GrpcCase(
+        "gRPC",
+        "metadata of the server",
+        "ServerMetadata",
+        lambda _: service_pb2.ServerMetadataRequest(),
+        _true("name"),
+    ),
+    GrpcCase(
+        "gRPC",
+        "metadata of the model",
+        "ModelMetadata",
+        lambda s: service_pb2.ModelMetadataRequest(name=s.model),
+        _true("outputs"),
+    ),
+    GrpcCase("gRPC", "an inference of raw contents", "ModelInfer", _infer, _inferred),
+    GrpcCase("gRPC", "an unknown model", "ModelInfer", lambda s: _infer(s, "no_such_model"), None),
+    GrpcCase("gRPC streams", "a response", "ModelStreamInfer", _infer, _streamed, stream=True),
+    GrpcCase(
+        "gRPC streams",
+        "the last response says so",
+        "ModelStreamInfer",
+        _with_a_last_one,
+        _ended,
+        stream=True,
+    ),
+    GrpcCase(
+        "gRPC streams",
+        "an unknown model",
+        "ModelStreamInfer",
+        lambda s: _infer(s, "no_such_model"),
+        _told,
+        stream=True,
+    ),
+)

@@ -1,0 +1,89 @@
+"""`triton-replay conformance` on three servers; docs/conformance.md shows what they answer."""
+
+import json
+import re
+import shutil
+
+import pytest
+from support.mlserver import start_mlserver
+from support.servers import ROOT, start_reference_server, start_tritonserver
+
+from triton_replay.__main__ import main
+
+pytestmark = pytest.mark.oracle
+
+SERVERS = ["triton", "reference"]
+START = {"triton": start_tritonserver, "reference": start_reference_server}
+
+
+@pytest.fixture(scope="module")
+def healthy(probe_repository, tmp_path_factory):
+    """Two of the probes, which are ready."""
+    folder = tmp_path_factory.mktemp("conformance")
+    for name in ("vector", "text"):
+        shutil.copytree(probe_repository / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(healthy, request):
+    if request.param == "triton":
+        request.getfixturevalue("oracle_installed")
+    with START[request.param](healthy, allow_metrics=False) as started:
+        yield request.param, started
+
+
+def examined(capsys, http, grpc, model):
+    """The verdict of each extension, its cases that fail, and the exit code."""
+    code = main(["conformance", f"--server={http}", f"--grpc={grpc}", f"--model={model}", "--json"])
+    chapters = json.loads(capsys.readouterr().out)["extensions"]
+    verdicts = {one["extension"]: one["verdict"] for one in chapters}
+    failing = {
+        (one["extension"], case["name"]): case
+        for one in chapters
+        for case in one["findings"]
+        if case["result"] == "fails"
+    }
+    return verdicts, failing, code
+
+
+def documented(column):
+    """The verdicts that the page shows of a server."""
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    rows = re.findall(r"^\| (.*) \|$", page.partition("\n## Three servers\n")[2], re.MULTILINE)
+    cells = [row.split(" | ") for row in rows[2:]]
+    return {row[0]: row[column] for row in cells}
+
+
+def test_a_model_of_numbers(server, capsys):
+    name, started = server
+    verdicts, failing, code = examined(capsys, started.http, started.grpc, "vector")
+    assert (failing, code) == ({}, 0)
+    assert verdicts == documented(1 + SERVERS.index(name))
+
+
+def test_a_model_of_texts(server, capsys):
+    _, started = server
+    verdicts, failing, code = examined(capsys, started.http, started.grpc, "text")
+    assert (failing, code) == ({}, 0)
+    assert {extension for extension, verdict in verdicts.items() if verdict != "serves"} == {
+        "classification"  # which is of numbers
+    }
+
+
+def test_without_a_name_the_first_model_that_is_ready_is_taken(server, capsys):
+    _, started = server
+    assert main(["conformance", f"--server={started.http}"]) == 0
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first in [f"{started.http}, model {name}" for name in ("vector", "text")]
+    assert [row.split()[-1] for row in rows if row.startswith("gRPC")] == ["-", "-"]
+
+
+def test_mlserver(tmp_path, capsys):
+    with start_mlserver(tmp_path) as (http, grpc):
+        verdicts, failing, code = examined(capsys, http, grpc, "identity")
+    assert code == 1
+    assert verdicts == documented(3)
+    unknown = failing["errors", "an unknown input"]
+    assert unknown["reason"].startswith("found 200: ")
+    assert unknown["request"].startswith("curl -i -X POST --data-raw ")

@@ -1,0 +1,112 @@
+"""The suite on servers that answer wrongly, or not at all."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from support.servers import free_ports
+
+from triton_replay.__main__ import main
+from triton_replay.conformance.http import Ask
+from triton_replay.conformance.subject import Input, NotApplicable
+
+METADATA = {
+    "name": "m",
+    "platform": "p",
+    "inputs": [{"name": "X", "datatype": "FP16", "shape": [-1, 2]}],
+    "outputs": [{"name": "Y", "datatype": "FP16", "shape": [-1, 2]}],
+}
+PAGES = {
+    "/v2": {"name": "s", "version": "1", "extensions": ["statistics", "binary_tensor_data"]},
+    "/v2/models/m": METADATA,
+    "/v2/repository/index": [
+        {"name": "n", "state": "UNAVAILABLE"},
+        {"name": "m", "state": "READY"},
+    ],
+    "/v2/models/m/stats": {"model_stats": []},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers PAGES, and 404 without JSON to all else."""
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        page = PAGES.get(self.path)
+        body = b"what?" if page is None else json.dumps(page).encode()
+        self.send_response(404 if page is None else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def test_what_is_announced_must_hold_and_what_is_not_need_not(server, capsys):
+    assert main(["conformance", f"--server={server}", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["model"] == "m"
+    verdicts = {one["extension"]: one["verdict"] for one in document["extensions"]}
+    assert verdicts["metadata"] == "serves"
+    assert verdicts["health"] == verdicts["statistics"] == "fails"
+    assert verdicts["binary_tensor_data"] == "fails"
+    assert verdicts["trace"] == verdicts["logging"] == "not served"
+    assert verdicts["inference"] == verdicts["gRPC"] == "not tried"
+    assert verdicts["model_repository"] == "not served"  # one of its two cases
+
+
+def test_what_fails_stands_below_the_table_with_a_line_that_repeats_it(server, capsys):
+    assert main(["conformance", f"--server={server}"]) == 1
+    out = capsys.readouterr().out
+    assert "statistics             yes        fails       0 of 2" in out
+    assert f"  found 404: what?, expected 200\n  curl -i -X GET http://{server}/v2/health" in out
+    assert "| base64 -d | curl -i -X POST -H 'Inference-Header-Content-Length:" in out
+    assert "logging: settings" not in out
+
+
+def test_a_server_that_is_not_there_and_a_model_that_is_not(server, capsys):
+    (port,) = free_ports(1)
+    assert main(["conformance", f"--server=127.0.0.1:{port}"]) == 3
+    assert main(["conformance", f"--server={server}", "--model=nobody"]) == 2
+    assert "the metadata of model 'nobody' tell no inputs" in capsys.readouterr().err
+
+
+def test_bytes_are_repeated_by_base64():
+    ask = Ask("POST", "/x", b"{}\xff")
+    assert ask.command("h:1") == (
+        "echo e33/ | base64 -d | curl -i -X POST --data-binary @- http://h:1/x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("datatype", "raw", "data"),
+    [
+        ("BYTES", b"\1\0\0\0a" * 2, ["a", "a"]),
+        ("INT16", b"\1\0" * 2, [1, 1]),
+        ("BOOL", b"\1\1", [True, True]),
+        ("FP64", b"\0\0\0\0\0\0\xf0\x3f" * 2, [1.0, 1.0]),
+        ("BF16", b"\x80\x3f" * 2, None),
+    ],
+)
+def test_inputs_are_made_from_the_metadata(datatype, raw, data):
+    one = Input("X", datatype, (1, 2))
+    assert one.raw() == raw
+    if data is None:
+        with pytest.raises(NotApplicable):
+            one.with_data()
+    else:
+        assert one.with_data()["data"] == data
