@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from triton_replay.commands import compare, conformance, export, record, replay, show
+from triton_replay.commands import compare, conformance, export, generate, record, replay, show
 from triton_replay.commands.common import package_version
 from triton_replay.errors import ReplayError
 
@@ -16,6 +16,7 @@ _COMMANDS = {
     "compare": (compare, "tell which answers of two captures differ, and which are quicker"),
     "conformance": (conformance, "tell what a server serves of the Open Inference Protocol"),
     "export": (export, "write a capture's requests for perf_analyzer and `ge-runtime gears`"),
+    "generate": (generate, "write a load that nobody recorded as a capture, by a seed"),
     "show": (show, "print what is in a capture"),
 }
 

@@ -69,6 +69,20 @@ def test_what_one_server_was_asked_the_other_answers_alike(triton, reference, tm
     assert {e.response.status for e in read_capture(second).exchanges} == {200, 400}
 
 
+def test_a_generated_load_gets_the_same_answers_from_both_servers(
+    triton, reference, tmp_path, capsys
+):
+    sizes, load, first, second = (tmp_path / name for name in ("sizes.csv", "l.trc", "a", "b"))
+    sizes.write_text("side,count\n8,5\n12,1\n")
+    words = ("--model=ge_classifier", "--input=image:FP32:1,1,side,side", f"--sizes={sizes}")
+    assert main(["generate", f"--output={load}", *words]) == 0
+    for server, output in ((triton, first), (reference, second)):
+        options = (f"--server={server.http}", f"--output={output}", "--speed=max")
+        assert main(["replay", str(load), *options]) == 0
+    assert main(["compare", str(first), str(second), "--tolerance=abs=1e-4"]) == 0
+    assert {e.response.status for e in read_capture(second).exchanges} == {200}
+
+
 def test_perf_analyzer_sends_what_was_exported(triton, tmp_path):
     path, out = tmp_path / "a.trc", tmp_path / "out"
     with recording(triton.http, path) as recorder:

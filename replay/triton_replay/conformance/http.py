@@ -19,6 +19,7 @@ from triton_replay.protocol.http_bodies import (
     header,
     inflate,
 )
+from triton_replay.protocol.infer_bodies import tensor_body
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,5 @@ def tensor_ask(
     target: str, document: dict[str, Any], binary: Sequence[bytes], headers: Headers = ()
 ) -> Ask:
     """A request of the binary tensor data extension: JSON, and after it the bytes."""
-    text = json.dumps(document).encode()
-    length = (("Inference-Header-Content-Length", str(len(text))),)
-    return Ask("POST", target, text + b"".join(binary), (*length, *headers))
+    length, body = tensor_body(document, binary)
+    return Ask("POST", target, body, (*length, *headers))

@@ -1,0 +1,86 @@
+"""`triton-replay generate`: a load that nobody recorded, as a capture."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from triton_replay.capture.records import Closing, Opening, Record, Request
+from triton_replay.capture.writer import CaptureWriter
+from triton_replay.commands.common import package_version, tell
+from triton_replay.errors import ReplayError
+from triton_replay.generating.arrivals import Arrivals
+from triton_replay.generating.sizes import NO_SIZES, Sizes, read_sizes
+from triton_replay.generating.tensors import EXPECTED, InputPlan, make_body, parse_input
+
+_EPOCH = "1970-01-01T00:00:00.000+00:00"
+"""When it began: the same for the same load, of which each byte is then."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `generate`."""
+    add = parser.add_argument
+    add("--output", metavar="FILE", type=Path, required=True, help="the capture")
+    add("--model", metavar="NAME", required=True)
+    add(
+        "--input",
+        metavar="INPUT",
+        action="append",
+        required=True,
+        help=f"{EXPECTED}; may be repeated. A word instead of a number is an axis of --sizes",
+    )
+    add("--sizes", metavar="FILE", type=Path, help="a histogram in CSV: tokens,count")
+    add("--rate", metavar="N", type=float, default=10.0, help="requests per second; default: 10")
+    add("--seconds", metavar="N", type=float, default=10.0, help="how long; default: 10")
+    add("--burst", metavar="N", type=float, default=1.0, help="requests at once, on average")
+    add("--swing", metavar="SHARE", type=float, default=0.0, help="of the rate, up and down")
+    add("--period", metavar="N", type=float, help="seconds between peaks; default: --seconds")
+    add("--connections", metavar="N", type=int, default=32, help="default: 32")
+    add("--seed", metavar="N", type=int, default=0)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Write the capture. Raises ReplayError."""
+    for option in ("rate", "seconds", "period", "connections"):
+        value = getattr(given, option)
+        if value is not None and not 0 < value < math.inf:
+            raise ReplayError(f"--{option}: found {value:g}, expected a number above 0")
+    if not 1 <= given.burst < math.inf:
+        raise ReplayError(f"--burst: found {given.burst:g}, expected a number of at least 1")
+    if not 0 <= given.swing <= 1:
+        raise ReplayError(f"--swing: found {given.swing:g}, expected a number from 0 to 1")
+    sizes = read_sizes(given.sizes) if given.sizes else NO_SIZES
+    inputs = [parse_input(text, sizes.axes) for text in given.input]
+    for one, of in itertools.product(inputs, sizes.each()):
+        one.check(of)
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(given).items()
+        if name not in ("run", "output")
+    }
+    count = 0
+    with contextlib.closing(CaptureWriter.create(given.output)) as writer:
+        writer.write([Opening("nobody: generated", _EPOCH, package_version(), settings)])
+        for record in _requests(given, sizes, inputs):
+            writer.write([record])
+            count += 1
+        writer.write([Closing(round(given.seconds * 1e9), "stopped", {})])
+    tell(f"{given.output}: {count} requests in {given.seconds:g} s")
+    return 0
+
+
+def _requests(given: argparse.Namespace, sizes: Sizes, inputs: list[InputPlan]) -> Iterator[Record]:
+    # Of their own, so that other sizes leave the times as they are.
+    when, what = random.Random(f"times {given.seed}"), random.Random(f"sizes {given.seed}")
+    period = given.seconds if given.period is None else given.period
+    arrivals = Arrivals(given.rate, given.burst, given.swing, period)
+    target = f"/v2/models/{given.model}/infer"
+    for number, at in enumerate(arrivals.times(given.seconds, when)):
+        headers, body = make_body(inputs, sizes.draw(what), what)
+        connection = number % given.connections
+        yield Request(number, connection, at, at, "POST", target, headers, len(body), body)
