@@ -15,7 +15,7 @@ _COMMANDS = {
     "replay": (replay, "send the requests of a capture again and write the answers to another"),
     "compare": (compare, "tell which answers of two captures differ, and which are quicker"),
     "conformance": (conformance, "tell what a server serves of the Open Inference Protocol"),
-    "export": (export, "write a capture's requests for perf_analyzer and `ge-runtime gears`"),
+    "export": (export, "write a capture for perf_analyzer and `ge-runtime gears`, or as tests"),
     "generate": (generate, "write a load that nobody recorded as a capture, by a seed"),
     "show": (show, "print what is in a capture"),
 }

@@ -1,8 +1,11 @@
 """`triton-replay` between clients and both servers: no byte differs, and all of it is recorded."""
 
 import os
+import re
 import signal
 import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from support.waiting import until
 
 from triton_replay.__main__ import main
 from triton_replay.capture.reader import read_capture
+from triton_replay.capture.writer import CaptureWriter
 
 pytestmark = pytest.mark.oracle
 
@@ -81,6 +85,52 @@ def test_a_generated_load_gets_the_same_answers_from_both_servers(
         assert main(["replay", str(load), *options]) == 0
     assert main(["compare", str(first), str(second), "--tolerance=abs=1e-4"]) == 0
     assert {e.response.status for e in read_capture(second).exchanges} == {200}
+
+
+def test_a_capture_of_one_server_is_a_pytest_case_for_the_other(triton, reference, tmp_path):
+    path, out = tmp_path / "a.trc", tmp_path / "out"
+    with recording(triton.http, path) as recorder:
+        for request in good_requests():
+            exchange(recorder.address, request)
+    assert main(["export", str(path), f"--output={out}", "--pytest"]) == 0
+    options = (f"--triton-server={reference.http}", "--triton-tolerance=abs=1e-4")
+    code, told = tests_in(out, *options)
+    assert (code, told.count(" PASSED ")) == (0, len(read_capture(path).exchanges)), told
+    # One answer that was another: its test fails, the others do not.
+    change_status(path, out / "recorded.trc", number=2)
+    code, told = tests_in(out, *options)
+    assert code == 1
+    assert re.findall(r"\[(.*)\] FAILED ", told) == ["2-text_pipeline"]
+    assert "kind='status'" in told
+    code, told = tests_in(out)
+    assert code == 0
+    assert "no --triton-server" in told
+
+
+def tests_in(folder, *options):
+    """Run them in a process of their own, as users do: the exit code, and what was printed."""
+    words = (sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider")
+    done = subprocess.run(
+        [*words, f"--rootdir={folder}", "-c", os.devnull, folder, *options],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def change_status(source, target, *, number):
+    """Copy a capture; the answer of this number is 404 then."""
+    capture = read_capture(source)
+    target.unlink()
+    writer = CaptureWriter.create(target)
+    writer.write([capture.opening])
+    for one in capture.exchanges:
+        same = one.request.number != number
+        answer = one.response if same else replace(one.response, status=404)
+        writer.write([one.request, answer])
+    writer.write([capture.closing])
+    writer.close()
 
 
 def test_perf_analyzer_sends_what_was_exported(triton, tmp_path):

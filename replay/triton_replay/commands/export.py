@@ -1,4 +1,4 @@
-"""`triton-replay export`: a capture's requests for perf_analyzer and `ge-runtime gears`."""
+"""`triton-replay export`: a capture for perf_analyzer and `ge-runtime gears`, or as tests."""
 
 from __future__ import annotations
 
@@ -6,29 +6,55 @@ import argparse
 import json
 from pathlib import Path
 
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.reader import Capture, read_capture
 from triton_replay.commands.common import tell
 from triton_replay.errors import ReplayError
 from triton_replay.exporting.perf_analyzer import export_loads
+from triton_replay.exporting.pytest_case import write_pytest_case
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `export`."""
     add = parser.add_argument
     add("capture", metavar="CAPTURE", type=Path)
-    add("--output", metavar="DIR", type=Path, required=True, help="gets two files for each model")
+    add("--output", metavar="DIR", type=Path, required=True, help="gets the files")
     add(
         "--rows",
         action="store_true",
         help="each row of a batch is an entry: for models with a max_batch_size above 0",
     )
+    add(
+        "--pytest",
+        action="store_true",
+        help="write tests instead: a server must answer as it was recorded",
+    )
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write MODEL.json and MODEL.intervals. Raises ReplayError."""
+    """Write the files. Raises ReplayError."""
     capture = read_capture(given.capture)
     if capture.complaint:
         tell(capture.complaint)
+    if given.pytest:
+        _write_tests(given, capture)
+    else:
+        _write_loads(given, capture)
+    return 0
+
+
+def _write_tests(given: argparse.Namespace, capture: Capture) -> None:
+    count = sum(exchange.response is not None for exchange in capture.exchanges)
+    if not count:
+        raise ReplayError(f"{given.capture}: holds no answers that tests could expect")
+    try:
+        write_pytest_case(given.capture, given.output)
+    except OSError as error:
+        raise ReplayError(f"{given.output}: cannot be written: {error.strerror}") from error
+    tell(f"{count} tests: pytest {given.output} --triton-server HOST:PORT")
+
+
+def _write_loads(given: argparse.Namespace, capture: Capture) -> None:
+    """MODEL.json and MODEL.intervals."""
     loads, left_out = export_loads(capture.exchanges, rows=given.rows)
     if not loads:
         raise ReplayError(f"{given.capture}: holds no inference whose inputs can be exported")
@@ -44,4 +70,3 @@ def run(given: argparse.Namespace) -> int:
         raise ReplayError(f"{given.output}: cannot be written: {error.strerror}") from error
     for reason, count in left_out.items():
         tell(f"left out: {count} {reason}")
-    return 0
