@@ -94,20 +94,20 @@ def test_a_capture_of_one_server_is_a_pytest_case_for_the_other(triton, referenc
             exchange(recorder.address, request)
     assert main(["export", str(path), f"--output={out}", "--pytest"]) == 0
     options = (f"--triton-server={reference.http}", "--triton-tolerance=abs=1e-4")
-    code, told = tests_in(out, *options)
+    code, told = run_tests_of(out, *options)
     assert (code, told.count(" PASSED ")) == (0, len(read_capture(path).exchanges)), told
     # One answer that was another: its test fails, the others do not.
     change_status(path, out / "recorded.trc", number=2)
-    code, told = tests_in(out, *options)
+    code, told = run_tests_of(out, *options)
     assert code == 1
     assert re.findall(r"\[(.*)\] FAILED ", told) == ["2-text_pipeline"]
     assert "kind='status'" in told
-    code, told = tests_in(out)
+    code, told = run_tests_of(out)
     assert code == 0
     assert "no --triton-server" in told
 
 
-def tests_in(folder, *options):
+def run_tests_of(folder, *options):
     """Run them in a process of their own, as users do: the exit code, and what was printed."""
     words = (sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider")
     done = subprocess.run(
