@@ -1,8 +1,9 @@
 # The images of compose.yaml. The models' weights are in none of them: the repository is mounted.
 #
-#   server   the reference server, with ge_runtime and what the models of model_repository/ import
-#   tools    the jobs beside it: building the models, the example clients
-#   triton   NVIDIA's tritonserver and perf_analyzer, out of their PyPI wheels
+#   server       the reference server, with ge_runtime and what the models of model_repository/ import
+#   tools        the jobs beside it: building the models, the example clients
+#   triton       NVIDIA's tritonserver and perf_analyzer, out of their PyPI wheels
+#   prometheus   Debian's Prometheus, with what it asks and the alert rules
 #
 # Packages are installed quietly: without a terminal Docker shows every line that a step prints.
 
@@ -92,3 +93,17 @@ USER 1000:1000
 EXPOSE 8001 8002
 ENTRYPOINT ["python", "tools/oracle.py"]
 CMD ["serve", "--model-repository=/models"]
+
+
+FROM base AS prometheus
+RUN apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends prometheus > /dev/null \
+ && rm -rf /var/lib/apt/lists/*
+COPY observe/*.yml /etc/prometheus/
+USER prometheus
+EXPOSE 9090
+HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
+    "from urllib.request import urlopen; urlopen('http://127.0.0.1:9090/-/ready')"]
+ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", \
+    "--storage.tsdb.path=/var/lib/prometheus/metrics2"]
+CMD ["--storage.tsdb.retention.time=15d"]

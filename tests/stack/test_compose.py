@@ -20,7 +20,9 @@ import docker
 import numpy as np
 import pytest
 from docker.models.containers import Container
+from support.prometheus import Prometheus
 from support.servers import ROOT, free_ports
+from support.waiting import until
 from tritonclient.http import InferenceServerClient, InferInput
 
 pytestmark = pytest.mark.stack
@@ -107,6 +109,7 @@ def stack(engine: docker.DockerClient, tree: Path) -> Iterator[Stack]:
     names = [
         *("HTTP_PORT", "GRPC_PORT", "METRICS_PORT"),
         *("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"),
+        "PROMETHEUS_PORT",
     ]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     stack = Stack(engine, tree, f"stack-{uuid.uuid4().hex[:8]}", ports)
@@ -186,6 +189,12 @@ def test_tritonserver_gives_the_same_answer_from_the_same_folders(stack):
     for text in ["My parcel never arrived.", "我忘记了密码，登录不了。"]:
         answers = {ask(stack.ports[port], text) for port in ("HTTP_PORT", "TRITON_HTTP_PORT")}
         assert len(answers) == 1
+
+
+def test_prometheus_watches_the_servers_that_run(stack):
+    stack.compose("--profile", "observe", "up", "--build", "--detach", "--wait", "prometheus")
+    prometheus = Prometheus(f"localhost:{stack.ports['PROMETHEUS_PORT']}")
+    until(lambda: [value for _, value in prometheus.values('up{job="reference"}')] == [1])
 
 
 def test_perf_analyzer_measures_the_server(stack):
