@@ -1,5 +1,7 @@
 """The rules that a completed configuration must meet, with Triton's texts.
 
+Each is a generator of what is wrong (`config/rule.py`).
+
 Triton checks at two moments: when it reads the repository (`check_polled`), and when it loads
 the model, before the model's own auto-completion (`check_given`) and after it (`check_loaded`).
 """
@@ -28,7 +30,8 @@ from reference_server.config.check_scheduling import (
 )
 from reference_server.config.complete import check_platform
 from reference_server.config.pbtxt import datatype
-from reference_server.core.errors import ServerError, internal, invalid_arg, unsupported
+from reference_server.config.rule import Faults, rule
+from reference_server.core.errors import NotHere, ServerError, internal, invalid_arg, unsupported
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import is_label_name
 
@@ -38,38 +41,42 @@ _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
-def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
-    """Raise ServerError if the configuration alone, before the model is asked, is wrong."""
+@rule
+def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
+    """What is wrong with the configuration alone, before the model is asked."""
     name = config.name
+    has_backend = bool(config.backend or config.platform or config.default_model_filename)
     for agent in config.model_repository_agents.agents:
-        raise invalid_arg(
+        yield NotHere(
             f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent '{agent.name}', "
             "searched: /opt/tritonserver/repoagents"
         )
-    if not (config.backend or config.platform or config.default_model_filename):
-        raise invalid_arg(
+    if not has_backend:
+        yield invalid_arg(
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
     if config.HasField("model_metrics") and not profile.reads_model_metrics:
-        raise _newer("model_metrics", config)
-    _check_metrics(config)
+        yield _newer("model_metrics", config)
+    yield from _check_metrics(config)
     if config.ensemble_scheduling.max_inflight_requests and not profile.has_max_inflight:
-        raise _newer("ensemble_scheduling.max_inflight_requests", config)
+        yield _newer("ensemble_scheduling.max_inflight_requests", config)
     if config.max_batch_size < 0:
-        raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
-    _check_enums(config.sequence_batching, f"sequence_batching of model {name}")
-    check_dynamic_batching(config)
+        yield invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
+    unknown = list(_check_enums(config.sequence_batching, f"sequence_batching of model {name}"))
+    yield from unknown
+    yield from check_dynamic_batching.faults(config)
     if config.platform == "ensemble":
-        check_ensemble(config)
+        yield from check_ensemble.faults(config)
     elif config.HasField("ensemble_scheduling"):
-        raise invalid_arg(
+        yield invalid_arg(
             f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
         )
-    else:
-        check_platform(config)
-    check_response_cache(config)
-    check_sequence_batching(config)
+    elif has_backend:
+        yield from check_platform.faults(config)
+    yield from check_response_cache.faults(config)
+    if not unknown:
+        yield from check_sequence_batching.faults(config)
 
 
 def _newer(field: str, config: ConfigProto) -> ServerError:
@@ -79,133 +86,136 @@ def _newer(field: str, config: ConfigProto) -> ServerError:
     )
 
 
-def _check_metrics(config: ConfigProto) -> None:
-    """Raise ServerError for buckets that are not whole; in Triton, too, it does not name the model.
+def _check_metrics(config: ConfigProto) -> Faults:
+    """Buckets that are not whole; in Triton, too, it does not name the model.
 
     Whether they ascend is not looked at here.
     """
     for control in config.model_metrics.metric_control:
         if not control.HasField("metric_identifier"):
-            raise invalid_arg("metric control must specify 'metric_identifier'")
-        if not control.metric_identifier.family:
-            raise invalid_arg("metric identifier must specify non-empty 'family'")
+            yield invalid_arg("metric control must specify 'metric_identifier'")
+        elif not control.metric_identifier.family:
+            yield invalid_arg("metric identifier must specify non-empty 'family'")
         if not control.HasField("histogram_options"):
-            raise invalid_arg("metric control must specify 'histogram_options'")
-        if not control.histogram_options.buckets:
-            raise invalid_arg("histogram options must specify non-empty 'buckets'")
+            yield invalid_arg("metric control must specify 'histogram_options'")
+        elif not control.histogram_options.buckets:
+            yield invalid_arg("histogram options must specify non-empty 'buckets'")
 
 
-def check_directory(config: ConfigProto, directory_name: str) -> None:
-    """Raise ServerError if the model is not called as its directory: the last thing polled."""
+@rule
+def check_directory(config: ConfigProto, directory_name: str) -> Faults:
+    """A model that is not called as its directory: the last thing polled."""
     if config.name != directory_name:
-        raise invalid_arg(
+        yield invalid_arg(
             f"unexpected directory name '{directory_name}' for model '{config.name}', "
             "directory name must equal model name"
         )
 
 
-def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
-    """Raise ServerError if what is said of a tensor is not whole, or is wrong."""
+@rule
+def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
+    """What is said of a tensor, but not whole, or wrongly."""
     for given in config.input:
-        _check_tensor("input", given, config, profile)
+        yield from _check_tensor("input", given, config, profile)
     for wanted in config.output:
-        _check_tensor("output", wanted, config, profile)
-    _check_batch_tensors(config)
+        yield from _check_tensor("output", wanted, config, profile)
+    yield from _check_batch_tensors(config)
 
 
-def check_given(config: ConfigProto) -> None:
-    """Raise ServerError for what no model can make good, before it is asked to complete it."""
+@rule
+def check_given(config: ConfigProto) -> Faults:
+    """What no model can make good, before it is asked to complete it."""
     name = config.name
     if config.platform == "ensemble":
         return
-    _check_groups(config)
+    yield from _check_groups(config)
     for made in config.batch_input:
         if made.data_type == DataType.TYPE_INVALID:
-            raise invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
+            yield invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
     if _INPUTS_ON_CPU in config.parameters:
         value = config.parameters[_INPUTS_ON_CPU].string_value
         if value not in ("yes", "no"):  # which of them makes no difference here
-            raise unsupported(f"Incorrect value for {_INPUTS_ON_CPU}: {value}'")
+            yield unsupported(f"Incorrect value for {_INPUTS_ON_CPU}: {value}'")
     if _OTHER_ENVIRONMENT in config.parameters:
-        raise invalid_arg(
+        yield NotHere(
             f"parameter {_OTHER_ENVIRONMENT} of model {name} is not served: models run in the "
             "server's own Python environment, install there what the model needs"
         )
 
 
-def check_loaded(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
-    """Raise ServerError if the configuration, as the model completed it, cannot be served."""
-    check_tensors(config, profile)
+@rule
+def check_loaded(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
+    """What cannot be served of the configuration, as the model completed it."""
+    yield from check_tensors.faults(config, profile)
     for tag in config.metric_tags:
         # Triton's metrics show it with this underscore, and take no other names; it ends there.
         if not is_label_name(f"_{tag}"):
-            raise invalid_arg(
+            yield invalid_arg(
                 f"metric tag '{tag}' of model {config.name} must consist of letters, digits and "
                 "underscores, and not begin with an underscore"
             )
     if config.platform != "ensemble":
-        check_sequence_inputs(config)
+        yield from check_sequence_inputs.faults(config)
 
 
 def _check_tensor(
     kind: str, entry: ModelInput | ModelOutput, config: ConfigProto, profile: TritonProfile
-) -> None:
+) -> Faults:
     model = config.name
     if not entry.name:
-        raise invalid_arg(f"model {kind} must specify 'name' for {model}")
+        yield invalid_arg(f"model {kind} must specify 'name' for {model}")
     if datatype(entry.data_type) is None:
-        raise invalid_arg(f"model {kind} '{entry.name}' must specify 'data_type' for {model}")
+        yield invalid_arg(f"model {kind} '{entry.name}' must specify 'data_type' for {model}")
     if not entry.dims:
-        raise invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
-    if entry.HasField("reshape") and not entry.reshape.shape and config.max_batch_size == 0:
-        raise invalid_arg(
+        yield invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
+    is_scalar = entry.HasField("reshape") and not entry.reshape.shape and config.max_batch_size == 0
+    if is_scalar:
+        yield invalid_arg(
             f"model {kind} '{entry.name}' cannot have empty reshape for non-batching model as "
             f"scalar tensors are not supported for {model}"
         )
-    _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
-    if entry.HasField("reshape"):
-        _check_reshape(f"model {kind} '{entry.name}'", entry, config)
+    yield from _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
+    if entry.HasField("reshape") and entry.dims and not is_scalar:
+        yield from _check_reshape(f"model {kind} '{entry.name}'", entry, config)
     if profile.checks_configured_sizes:
-        _check_count(f"{entry.name} dims", entry.dims)
-        _check_count(f"{entry.name} reshape", entry.reshape.shape)
+        yield from _check_count(f"{entry.name} dims", entry.dims)
+        yield from _check_count(f"{entry.name} reshape", entry.reshape.shape)
     # A number that no format has, as JSON may give it, is taken and means nothing, as in Triton.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:
-        raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}")
+        yield invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}")
     if entry.is_shape_tensor:
-        raise invalid_arg(f"shape tensors are only supported for TensorRT platform for {model}")
+        yield invalid_arg(f"shape tensors are only supported for TensorRT platform for {model}")
     if entry.is_non_linear_format_io:
-        raise invalid_arg(
+        yield invalid_arg(
             f"Non-linear IO format is only supported for the TensorRT platform for {model}"
         )
 
 
-def _check_dims(what: str, dims: Iterable[int], model: str) -> None:
-    for dim in dims:
-        if dim < 1 and dim != -1:
-            raise invalid_arg(
-                f"{what} must be integer >= 1, or -1 to indicate a variable-size dimension "
-                f"for {model}"
-            )
+def _check_dims(what: str, dims: Iterable[int], model: str) -> Faults:
+    if any(dim < 1 and dim != -1 for dim in dims):
+        yield invalid_arg(
+            f"{what} must be integer >= 1, or -1 to indicate a variable-size dimension for {model}"
+        )
 
 
-def _check_count(what: str, dims: Sequence[int]) -> None:
-    """Raise ServerError for more elements than 64 bits count; a free size leaves it open."""
+def _check_count(what: str, dims: Sequence[int]) -> Faults:
+    """More elements than 64 bits count; a free size leaves it open."""
     if -1 not in dims and prod(dims) > _MAX_INT64:
-        raise invalid_arg(f"element count for tensor '{what}' exceeds maximum size of {_MAX_INT64}")
+        yield invalid_arg(f"element count for tensor '{what}' exceeds maximum size of {_MAX_INT64}")
 
 
-def _check_reshape(what: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
+def _check_reshape(what: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> Faults:
     shape = entry.reshape.shape
-    _check_dims(f"{what} reshape dimensions", shape, config.name)
+    yield from _check_dims(f"{what} reshape dimensions", shape, config.name)
     dims, other = _fixed_sizes(entry.dims), _fixed_sizes(shape)
     if len(dims) != len(other) and min(len(dims), len(other)) > 1:
-        raise invalid_arg(
+        yield invalid_arg(
             f"{what} has different number of variable-size dimensions for dims and reshape "
             f"for {config.name}"
         )
-    if dims != other:
-        raise invalid_arg(f"{what} has different size for dims and reshape for {config.name}")
+    elif dims != other:
+        yield invalid_arg(f"{what} has different size for dims and reshape for {config.name}")
 
 
 def _fixed_sizes(dims: Iterable[int]) -> list[int]:
@@ -219,7 +229,7 @@ def _fixed_sizes(dims: Iterable[int]) -> list[int]:
     return sizes
 
 
-def _check_batch_tensors(config: ConfigProto) -> None:
+def _check_batch_tensors(config: ConfigProto) -> Faults:
     """Rules for `batch_input` and `batch_output`: with Python models these only inform the model.
 
     Triton itself acts on them for backends that ask it to; its Python backend does not.
@@ -228,87 +238,89 @@ def _check_batch_tensors(config: ConfigProto) -> None:
     outputs = {entry.name for entry in config.output}
     for made in config.batch_input:
         kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
-        _check_one_source(kind, made.source_input, config.name)
+        yield from _check_one_source(kind, made.source_input, config.name)
         if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
-            raise invalid_arg(
+            yield invalid_arg(
                 f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}"
             )
-        _check_known("source input", made.source_input, inputs, config.name)
+        yield from _check_known("source input", made.source_input, inputs, config.name)
     for split in config.batch_output:
         kind = f"batch output kind '{BatchOutput.Kind.Name(split.kind)}'"
-        _check_one_source(kind, split.source_input, config.name)
-        _check_known("source input", split.source_input, inputs, config.name)
-        _check_known("target output", split.target_name, outputs, config.name)
+        yield from _check_one_source(kind, split.source_input, config.name)
+        yield from _check_known("source input", split.source_input, inputs, config.name)
+        yield from _check_known("target output", split.target_name, outputs, config.name)
         for index, target in enumerate(split.target_name):
             if target in split.target_name[:index]:
-                raise invalid_arg(
+                yield invalid_arg(
                     f"target output name '{target}' can only be specified once for {config.name}"
                 )
         if not split.target_name:  # Triton's process ends here
-            raise invalid_arg(f"batch output must specify 'target_name' for {config.name}")
+            yield invalid_arg(f"batch output must specify 'target_name' for {config.name}")
 
 
-def _check_one_source(what: str, sources: Sequence[str], model: str) -> None:
+def _check_one_source(what: str, sources: Sequence[str], model: str) -> Faults:
     if len(sources) != 1:
-        raise invalid_arg(f"{what} expects 1 source input, got {len(sources)} for {model}")
+        yield invalid_arg(f"{what} expects 1 source input, got {len(sources)} for {model}")
 
 
-def _check_known(what: str, names: Iterable[str], known: Collection[str], model: str) -> None:
+def _check_known(what: str, names: Iterable[str], known: Collection[str], model: str) -> Faults:
     for name in names:
         if name not in known:
-            raise invalid_arg(f"unknown {what} name '{name}' for {model}")
+            yield invalid_arg(f"unknown {what} name '{name}' for {model}")
 
 
-def _check_enums(message: Message, what: str) -> None:
-    """Raise ServerError for a number that JSON or text gave, and that stands for nothing."""
+def _check_enums(message: Message, what: str) -> Faults:
+    """Numbers that JSON or text gave, and that stand for nothing."""
     for field, value in message.ListFields():
         is_one = isinstance(value, (str, bytes, Message)) or not isinstance(value, Iterable)
         values = [value] if is_one else value
         if field.enum_type is not None:
             for number in values:
                 if number not in field.enum_type.values_by_number:
-                    raise invalid_arg(f"{what}: {field.name} has no meaning for {number}")
+                    yield invalid_arg(f"{what}: {field.name} has no meaning for {number}")
         elif field.message_type is not None:
             for part in values:
-                _check_enums(part, f"{field.name} of {what}")
+                yield from _check_enums(part, f"{field.name} of {what}")
 
 
-def _check_groups(config: ConfigProto) -> None:
-    """Raise ServerError for a group that cannot be served."""
+def _check_groups(config: ConfigProto) -> Faults:
+    """Groups that cannot be served."""
     # With the texts of Triton on a machine without GPUs: this server gives models none.
     for group in config.instance_group:
         what = f"instance group {group.name} of model {config.name}"
         if group.kind not in ModelInstanceGroup.Kind.values():
-            raise internal(f"{what} has unexpected kind KIND_AUTO")
+            yield internal(f"{what} has unexpected kind KIND_AUTO")
+            continue
         kind = ModelInstanceGroup.Kind.Name(group.kind)
         if group.kind != ModelInstanceGroup.KIND_GPU:
             if group.gpus:
-                raise invalid_arg(f"{what} has kind {kind} but specifies one or more GPUs")
+                yield invalid_arg(f"{what} has kind {kind} but specifies one or more GPUs")
         elif not group.gpus:
-            raise invalid_arg(f"{what} has kind KIND_GPU but no GPUs are available")
+            yield NotHere(f"{what} has kind KIND_GPU but no GPUs are available")
         else:
-            raise invalid_arg(
+            yield NotHere(
                 f"{what} specifies invalid or unsupported gpu id {group.gpus[0]}. GPUs with at "
                 "least the minimum required CUDA compute compatibility of 6.000000 are: "
             )
         if group.profile:
-            raise invalid_arg(
+            yield invalid_arg(
                 f"{what} and platform {config.platform}specifies profile field which is only "
                 "supported for TensorRT models"
             )
 
 
-def check_response_cache(config: ConfigProto) -> None:
-    """Raise ServerError if the model asks for the response cache, and its answers do not fit."""
+@rule
+def check_response_cache(config: ConfigProto) -> Faults:
+    """A model that asks for the response cache, and whose answers do not fit."""
     if not config.response_cache.enable:
         return
     if config.HasField("sequence_batching"):
-        raise _no_cache(config.name, "sequence batching scheduler")
+        yield _no_cache(config.name, "sequence batching scheduler")
     if config.model_transaction_policy.decoupled:
-        raise _no_cache(config.name, "'decoupled' transaction policy")
+        yield _no_cache(config.name, "'decoupled' transaction policy")
 
 
-def _no_cache(model: str, reason: str) -> Exception:
+def _no_cache(model: str, reason: str) -> ServerError:
     return invalid_arg(
         f"Response Cache does not currently support model {model} with {reason}. "
         "Please disable the response cache."

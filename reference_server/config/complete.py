@@ -15,6 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from reference_server.config import json_reader
+from reference_server.config.rule import Faults, rule
 from reference_server.core.errors import invalid_arg
 
 _DEFAULT_IDLE_US = 1_000_000
@@ -154,14 +155,15 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
     return True
 
 
-def check_platform(config: ConfigProto) -> None:
-    """Raise ServerError unless the platform is its backend's. `config` is completed."""
+@rule
+def check_platform(config: ConfigProto) -> Faults:
+    """A platform that is not its backend's. `config` is completed."""
     if not config.backend:
-        raise invalid_arg(f"unexpected platform type '{config.platform}' for {config.name}")
+        yield invalid_arg(f"unexpected platform type '{config.platform}' for {config.name}")
     platforms = [
         kind.platform for kind in _KINDS if kind.platform and kind.backend == config.backend
     ]
     if platforms and config.platform not in platforms:
-        raise invalid_arg(
+        yield invalid_arg(
             f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
         )

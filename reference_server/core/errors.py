@@ -53,6 +53,16 @@ class BackendError(ServerError):
     """
 
 
+class NotHere(ServerError):
+    """A model asks for what this machine or this server lacks, and another one may have.
+
+    `reference-server check`, which asks whether a repository is right, only warns of it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.INVALID_ARG, message)
+
+
 def invalid_arg(message: str) -> ServerError:
     """The caller's request or configuration is wrong."""
     return ServerError(Code.INVALID_ARG, message)

@@ -14,7 +14,7 @@ from reference_server.config.complete import PYTHON_FILE
 from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
 from reference_server.config.schema import ModelConfig
 from reference_server.core import byte_strings
-from reference_server.core.errors import internal, invalid_arg, unsupported
+from reference_server.core.errors import NotHere, internal, invalid_arg, unsupported
 from reference_server.core.paths import is_within, within
 from reference_server.repository.versions import ServedModel
 
@@ -59,14 +59,14 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
         raise invalid_arg(f"backend: found '{backend}', expected a name")
     if config.runtime == PYTHON_FILE:
         if not file.is_file():
-            raise invalid_arg(
+            raise NotHere(
                 f"unable to find Python backend based backend library '{config.runtime}' for "
                 f"model '{config.name}', searched: '{file}'"
             )
         return file
     if config.runtime and not _is_own_library(config):
         places = (version_folder, version_folder.parent, backend_directory / backend)
-        raise invalid_arg(
+        raise NotHere(
             f"unable to find backend library '{config.runtime}' for model '{config.name}', "
             "searched: " + "".join(f"'{place}' " for place in places)
         )
@@ -76,7 +76,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
         if backend in _SHIPPED_FOR:
             _move_to_cpu(config)
             return SHIPPED
-        raise invalid_arg(
+        raise NotHere(
             f"unable to find backend library for backend '{backend}', "
             f"try specifying runtime on the model configuration.{_cure(config)}"
         )
@@ -127,7 +127,7 @@ def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -
 
     Raises ServerError if a file cannot be read.
     """
-    return {**_labels_of_steps(config, steps), **_read_labels(config, folder)}
+    return {**_labels_of_steps(config, steps), **read_labels(config, folder)}
 
 
 def _labels_of_steps(
@@ -146,7 +146,8 @@ def _labels_of_steps(
     return labels
 
 
-def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
+def read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Those that the configuration names files of, by output. Raises ServerError."""
     labels: dict[str, tuple[str, ...]] = {}
     for output in config.signature.outputs:
         if output.labels_file:

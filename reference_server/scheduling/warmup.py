@@ -80,6 +80,19 @@ def _read(model_folder: Path, file: str) -> bytes:
         raise internal(f"failed to open text file for read {path}: {error.strerror}") from error
 
 
+def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInput]:
+    """The inputs that the model has; Triton leaves the others out."""
+    known = {entry.name for entry in signature.inputs}
+    return [given for given in sample.inputs if given.name in known]
+
+
+def read_samples(samples: Sequence[WarmupSample], signature: Signature, model_folder: Path) -> None:
+    """Look whether there is data for all samples. Raises ServerError for the first without."""
+    for sample in samples:
+        for given in _known_inputs(sample, signature):
+            _sample_tensor(given, signature, model_folder)
+
+
 class Warmup:
     """Executes a model's samples on an instance, through `executor`. Any thread.
 
@@ -115,15 +128,12 @@ class Warmup:
 
     def _inputs(self, sample: WarmupSample) -> dict[str, Tensor]:
         log.debug("Generating warmup sample data for '%s'", sample.name)
-        known = {entry.name for entry in self._signature.inputs}
+        told = where = f"warmup sample '{sample.name}' of model '{self._signature.name}'"
         tensors: dict[str, Tensor] = {}
-        where = f"warmup sample '{sample.name}' of model '{self._signature.name}'"
-        told = where
         try:
-            for given in sample.inputs:
-                if given.name in known:  # Triton leaves the others out
-                    told = f"{where}, input '{given.name}'"
-                    tensors[given.name] = _sample_tensor(given, self._signature, self._folder)
+            for given in _known_inputs(sample, self._signature):
+                told = f"{where}, input '{given.name}'"
+                tensors[given.name] = _sample_tensor(given, self._signature, self._folder)
             told = where
             self._request(tensors, _Answer())
         except ServerError as error:

@@ -18,6 +18,9 @@ from contract.config_probes import CONFIGS, SWITCHES, write_configs
 from contract.recordings import Recording, asked_live
 from support.servers import Flag, start_reference_server, start_tritonserver
 
+from reference_server.checking.faults import Level, Rules, check_repositories
+from reference_server.core.profiles import V2_51
+
 pytestmark = pytest.mark.oracle
 
 FLAGS: dict[str, Flag] = {
@@ -222,3 +225,47 @@ def test_both_servers_make_the_same_of_it(
         assert ours != real
     else:
         assert ours == real
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `reference-server check` says of a model: texts of its errors, and of its warnings."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
+    """All configurations, looked at without a load."""
+    repository = tmp_path_factory.mktemp("checked") / "repository"
+    repository.mkdir()
+    write_configs(repository, CONFIGS)
+    faults = check_repositories([repository], Rules(V2_51)).faults
+
+    def texts(name: str, level: Level) -> tuple[str, ...]:
+        found = (fault for fault in faults if (fault.model, fault.level) == (name, level))
+        return tuple(_stable(fault.message, repository) for fault in found)
+
+    return {name: Checked(texts(name, Level.ERROR), texts(name, Level.WARNING)) for name in CONFIGS}
+
+
+#: Of these nothing is known before they are loaded: their code decides, or that of a step.
+ONLY_A_LOAD_TELLS = re.compile(r"completes_\w+|ensemble_of_(bad_config|failed)")
+LOADED = [row for row in ROWS if row.switch == "models complete their configuration"]
+
+
+@pytest.mark.parametrize("row", LOADED, ids=str)
+def test_what_the_real_server_refuses_is_told_without_a_load(
+    row: Row, recorded: Recording[Outcome], checked: dict[str, Checked]
+):
+    real, ours = recorded.said(row), checked[row.config]
+    if real.status == 200 and row.config not in DIFFERENCES:
+        assert ours.errors == ()
+    elif real.status != 200 and not ONLY_A_LOAD_TELLS.fullmatch(row.config):
+        texts = (*ours.errors, *ours.warnings)
+        assert texts or row.config in DIFFERENCES
+        # Nothing is said in the index of an ensemble without its models, or without versions.
+        said = (real.poll or "", *(json.loads(entry).get("reason", "") for entry in real.index))
+        if any(said) and row.config not in DIFFERENCES:
+            assert any(text in reason for text in texts for reason in said)

@@ -35,6 +35,7 @@ MODELS = ROOT / MODELS_NAME
 PROJECT = ROOT / "examples" / "test_your_model"
 REPOSITORIES = [ROOT / "model_repository", MODELS, PROJECT / "model_repository"]
 SERVER = ("reference-server ", "python -m reference_server ")
+OTHER_COMMANDS = ("reference-server check ",)
 PRINTS = re.compile(r"^print\(.*\)  # (.*)$", re.M)
 
 
@@ -55,6 +56,7 @@ STARTS = [
     for block in blocks()
     for command in commands(block)
     if command.startswith(SERVER) and "Error: " not in block.text
+    if not command.startswith(OTHER_COMMANDS)
 ]
 
 

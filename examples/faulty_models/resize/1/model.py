@@ -1,0 +1,5 @@
+"""Resizes images."""
+
+
+class Resizer:
+    """Triton looks for `TritonPythonModel`."""

@@ -1,0 +1,1 @@
+"""`reference-server check`: what is wrong with a model repository, without loading a model."""

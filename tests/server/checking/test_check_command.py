@@ -1,0 +1,228 @@
+"""`reference-server check`: all that is wrong with a repository, without a model being loaded."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from server.support.configs import ensemble, step
+from server.support.model_folders import VECTOR
+
+from reference_server.checking import command
+
+MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+COMPLETING = (
+    MODEL + "    @staticmethod\n    def auto_complete_config(config):\n        return config\n"
+)
+#: A model of one input and one output, `X` and `Y`.
+VALID = 'backend: "python"\n' + VECTOR
+
+
+def repository(folder: Path, **files: str) -> Path:
+    """Files by path, with `__` for each `/` and `_py` for `.py`."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_py", ".py").replace("_txt", ".txt")
+        path = path.with_name("config.pbtxt") if path.name == "config" else path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def told(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[int, list[str]]:
+    """The exit code, and the lines without the folder in front."""
+    code = command.main([str(folder), *options])
+    return code, capsys.readouterr().out.replace(f"{folder}/", "").splitlines()
+
+
+def test_a_repository_that_loads_has_no_faults(capsys, tmp_path):
+    folder = repository(tmp_path, m__1__model_py=MODEL, m__config=VALID)
+    assert told(capsys, folder) == (0, ["1 model, 0 errors, 0 warnings"])
+
+
+def test_the_projects_own_models_have_no_faults(capsys):
+    root = Path(__file__).parents[3]
+    code, lines = told(capsys, root / "model_repository")
+    assert (code, len(lines)) == (0, 1)
+
+
+def test_all_faults_of_a_model_are_told_with_their_lines(capsys, tmp_path):
+    config = (
+        'backend: "python"\n'
+        "max_batch_size: -1\n"
+        'input { name: "x" data_type: TYPE_FP32 dims: 0 }\n'
+        'input { name: "y" dims: 4 }\n'
+        "dynamic_batching { preferred_batch_size: [ 4, -2 ] }\n"
+    )
+    folder = repository(tmp_path, m__1__model_py="class TritonPythonModel\n", m__config=config)
+    code, lines = told(capsys, folder)
+    assert code == 1
+    assert lines == [
+        "m/1/model.py:1: error: SyntaxError: expected ':'",
+        "m/config.pbtxt:2: error: 'max_batch_size' must be non-negative value for m",
+        "m/config.pbtxt:5: error: dynamic batching preferred size must be <= max batch size for m",
+        "m/config.pbtxt:5: error: dynamic batching preferred size must be positive for m",
+        "m/config.pbtxt:3: error: model input 'x' dimension must be integer >= 1, or -1 to "
+        "indicate a variable-size dimension for m",
+        "m/config.pbtxt:4: error: model input 'y' must specify 'data_type' for m",
+        "1 model, 6 errors, 0 warnings",
+    ]
+
+
+ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "a mistyped field": (
+        {"m__1__model_py": MODEL, "m__config": "max_batchsize: 1"},
+        r"m/config.pbtxt:1: error: .*\"max_batchsize\". Did you mean 'max_batch_size'\?",
+    ),
+    "another name than its folder's": (
+        {"m__1__model_py": MODEL, "m__config": VALID + '\nname: "other"'},
+        r"m/config.pbtxt:\d+: error: unexpected directory name 'm' for model 'other', .*",
+    ),
+    "no version": (
+        {"m__readme": "", "m__config": VALID},
+        r"m/config.pbtxt: error: at least one version must be available .* of model 'm'",
+    ),
+    "no code": (
+        {"m__1__other_py": MODEL, "m__config": VALID},
+        r"m/1/model.py: error: Python model file not found in .*",
+    ),
+    "code without the class": (
+        {"m__1__model_py": "class Model: pass", "m__config": VALID},
+        r"m/1/model.py: error: module 'model' has no attribute 'TritonPythonModel'",
+    ),
+    "bytes that are no code": (
+        {"m__1__model_py": "\0", "m__config": VALID},
+        r"m/1/model.py.*: error: .*null bytes.*",
+    ),
+    "no file of labels": (
+        {
+            "m__1__model_py": MODEL,
+            "m__config": VALID.replace("output {", 'output { label_filename: "labels.txt"'),
+        },
+        r"m/config.pbtxt:\d+: error: failed to open text file for read .*labels.txt: .*",
+    ),
+    "a file of labels elsewhere": (
+        {
+            "m__1__model_py": MODEL,
+            "m__config": VALID.replace("output {", 'output { label_filename: "../labels.txt"'),
+        },
+        r"m/config.pbtxt:\d+: error: label file path .* is outside model directory",
+    ),
+    "no data for a warm-up": (
+        {
+            "m__1__model_py": MODEL,
+            "m__config": VALID + '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "X" value '
+            '{ data_type: TYPE_FP32 dims: 4 input_data_file: "raw" } } }',
+        },
+        r"m/config.pbtxt:\d+: error: failed to open text file for read .*warmup/raw: .*",
+    ),
+    "a step that is not there": (
+        {"m__1__readme": "", "m__config": ensemble(step("nowhere", {"X": "I"}, {"Y": "O"}))},
+        r"m/config.pbtxt:\d+: error: ensemble m contains models that are not available or "
+        r"ambiguous: nowhere",
+    ),
+    "an artifact that is not there": (
+        {"m__1__readme": "", "m__config": 'backend: "onnxruntime"'},
+        r"m/config.pbtxt: error: the model's file is not found: 'm/1/model.onnx'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_fault_is_told(capsys, tmp_path, case):
+    files, expected = ALONE[case]
+    code, lines = told(capsys, repository(tmp_path, **files))
+    assert (code, lines[1:]) == (1, ["1 model, 1 error, 0 warnings"])
+    assert re.fullmatch(expected, lines[0]), lines[0]
+
+
+def test_ensembles_are_held_to_the_models_of_their_steps(capsys, tmp_path):
+    folder = repository(
+        tmp_path,
+        m__1__model_py=MODEL,
+        m__config=VALID,
+        fits__1__readme="",
+        fits__config=ensemble(step("m", {"X": "I"}, {"Y": "O"})),
+        typo__1__readme="",
+        typo__config=ensemble(step("m", {"nope": "I"}, {"Y": "O"})),
+        later__1__readme="",
+        later__config=ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=3)),
+    )
+    code, lines = told(capsys, folder)
+    assert code == 1
+    assert [line.partition(": error: ")[2] for line in lines[:-1]] == [
+        "ensemble 'later' depends on 'm' whose required version 3 is not loaded.",
+        "in ensemble typo, ensemble tensor I is mapping to non-existing input nope in model m",
+    ]
+
+
+def test_an_ensemble_whose_steps_complete_themselves_waits_for_the_load(capsys, tmp_path):
+    folder = repository(
+        tmp_path,
+        m__1__model_py=COMPLETING,
+        m__config='backend: "python"',
+        e__1__readme="",
+        e__config=ensemble(step("m", {"X": "I"}, {"Y": "O"})),
+    )
+    assert told(capsys, folder) == (0, ["2 models, 0 errors, 0 warnings"])
+
+
+def test_what_a_model_may_complete_and_what_a_machine_may_lack_are_warnings(capsys, tmp_path):
+    folder = repository(
+        tmp_path,
+        m__1__model_py=COMPLETING,
+        m__config='backend: "python"\ninput { name: "x" }\ninstance_group { kind: KIND_GPU }\n',
+        plan__1__readme="",
+        plan__config='platform: "tensorrt_plan"',
+    )
+    code, lines = told(capsys, folder)
+    assert code == 0
+    assert lines[-1] == "2 models, 0 errors, 4 warnings"
+    assert all(": warning: " in line for line in lines[:-1])
+
+
+def test_a_model_of_two_repositories_is_told(capsys, tmp_path):
+    for name in "ab":
+        repository(tmp_path / name, m__1__model_py=MODEL, m__config=VALID)
+    code = command.main([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert code == 1
+    assert "model appears in two or more repositories" in capsys.readouterr().out
+
+
+def test_json_and_sarif_tell_the_same(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    repository(tmp_path, m__1__model_py=MODEL, m__config="max_batch_size: -1\n")
+    assert command.main([".", "--format=json"]) == 1
+    (fault,) = json.loads(capsys.readouterr().out)["faults"]
+    text = "'max_batch_size' must be non-negative value for m"
+    assert fault == {
+        "level": "error",
+        "model": "m",
+        "file": "m/config.pbtxt",
+        "line": 1,
+        "message": text,
+    }
+    assert command.main([".", "--format=sarif"]) == 1
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    (result,) = run["results"]
+    assert (result["level"], result["message"]["text"]) == ("error", text)
+    assert result["ruleId"] in [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    (location,) = result["locations"]
+    assert location["physicalLocation"] == {
+        "artifactLocation": {"uri": "m/config.pbtxt"},
+        "region": {"startLine": 1},
+    }
+
+
+def test_rules_of_an_older_triton_can_be_asked_for(capsys, tmp_path):
+    newer = VALID + "\nmodel_metrics { }"
+    folder = repository(tmp_path, m__1__model_py=MODEL, m__config=newer)
+    assert told(capsys, folder)[0] == 0
+    assert told(capsys, folder, "--triton-version=2.51")[0] == 1
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_use(capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert "failed to stat file" in capsys.readouterr().err
