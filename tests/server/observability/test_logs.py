@@ -1,5 +1,6 @@
 """Log lines, and which of them are shown."""
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
@@ -93,6 +94,16 @@ def test_an_exception_is_part_of_the_text():
 
 
 # ----------------------------------------------------------------------------------- configure
+
+
+@pytest.fixture(autouse=True)
+def no_file_stays_open():
+    yield
+    logger = logging.getLogger(logs.ROOT)
+    for handler in logger.handlers:
+        with contextlib.suppress(OSError):  # a disk that is full takes no last line either
+            handler.close()
+    logger.handlers.clear()
 
 
 @pytest.fixture
