@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from typing import NamedTuple
+import socket
+from typing import Final, NamedTuple
 
 from triton_replay.errors import ReplayError, ServerUnreachable
+
+CONNECT_SECONDS: Final = 30
 
 
 class Address(NamedTuple):
@@ -31,13 +32,10 @@ def parse_address(text: str, option: str) -> Address:
     return Address(host or "127.0.0.1", int(port))
 
 
-async def look_for_server(server: Address) -> None:
-    """Connect to the server and leave again. Raises ServerUnreachable."""
+def look_for_server(server: Address, option: str) -> None:
+    """Connect to the server and leave again. Raises ServerUnreachable, which names `option`."""
     try:
-        _, writer = await asyncio.open_connection(*server)
+        socket.create_connection(server, CONNECT_SECONDS).close()
     except OSError as error:
-        text = f"--server {server}: nobody listens there: {error.strerror or error}"
+        text = f"{option} {server}: nobody listens there: {error.strerror or error}"
         raise ServerUnreachable(text) from error
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import errno
+from typing import Final
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ReplayError(Exception):
     """A failure that is told to the user in one sentence."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code = 2
 
 
 class ServerUnreachable(ReplayError):
@@ -24,6 +27,14 @@ class CaptureUnreadable(ReplayError):
 
 
 class CaptureIncomplete(ReplayError):
-    """The recording is not all that was asked for: no room, or the disk was too slow."""
+    """A capture is not all that was asked for: no room, the disk was too slow, it was stopped."""
 
     exit_code = 5
+
+
+class FileUnwritable(ReplayError):
+    """A file or a folder cannot be made (4), or there is no room for it (5)."""
+
+    def __init__(self, name: object, error: OSError) -> None:
+        super().__init__(f"{name}: cannot be written: {error.strerror}")
+        self.exit_code = 5 if error.errno in _FULL else 4

@@ -56,7 +56,7 @@ def test_a_recorder_that_is_killed_leaves_what_it_has_recorded(reference, tmp_pa
         recorder.process.wait()
     capture = read_capture(path)
     assert all(e.response.status == 200 for e in capture.exchanges)
-    assert "its recorder was killed" in capture.complaint
+    assert "its writer was killed" in capture.complaint
 
 
 def test_what_one_server_was_asked_the_other_answers_alike(triton, reference, tmp_path, capsys):

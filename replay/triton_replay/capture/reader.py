@@ -67,7 +67,7 @@ class Capture:
                 "before it are whole, what follows is lost"
             )
         if self.closing is None:
-            return f"{self.name}: has no end: its recorder was killed, or still runs"
+            return f"{self.name}: has no end: its writer was killed or found no room, or still runs"
         if self.closing.reason != "stopped":
             return f"{self.name}: is cut short: {self.closing.reason}"
         return ""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import sys
 from collections.abc import Coroutine, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
+from triton_replay.errors import FileUnwritable
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
@@ -35,6 +38,25 @@ def package_version() -> str:
         return version("triton-replay")
     except PackageNotFoundError:
         return "0 (not installed)"
+
+
+def print_result(text: str) -> None:
+    """Print a result. Raises FileUnwritable if it cannot be; a reader that left has read enough."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # What is still buffered would fail once more at the interpreter's end, with a code of its.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise FileUnwritable("standard output", error) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it is there. Raises FileUnwritable."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileUnwritable(path, error) from error
 
 
 def tell(line: str) -> None:

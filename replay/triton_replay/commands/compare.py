@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
 
 from triton_replay.capture.reader import Capture, read_capture
-from triton_replay.capture.records import Closing
+from triton_replay.capture.records import Closing, Record
 from triton_replay.capture.writer import CaptureWriter
-from triton_replay.commands.common import tell
+from triton_replay.commands.common import make_folder, print_result, tell
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
-from triton_replay.errors import CaptureUnreadable, ReplayError
+from triton_replay.errors import CaptureIncomplete, FileUnwritable
 from triton_replay.reporting.document import comparison_document
 from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.table import comparison_lines
@@ -42,7 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Compare; 0 if nothing differs, else 1. Raises ReplayError."""
+    """Compare; 0 if nothing differs, else 1. Raises ReplayError.
+
+    Where nothing differs but answers are lost with the end of a capture, nothing is proved: that
+    raises as well.
+    """
     tolerances = parse_tolerances(given.tolerance)
     a, b = read_capture(given.a), read_capture(given.b)
     for capture in (a, b):
@@ -50,30 +55,33 @@ def run(given: argparse.Namespace) -> int:
             tell(capture.complaint)
     comparison = compare_captures(a, b, tolerances)
     if given.json:
-        print(json.dumps(comparison_document(comparison), indent=2))
+        print_result(json.dumps(comparison_document(comparison), indent=2))
     else:
-        print("\n".join(comparison_lines(comparison)))
+        print_result("\n".join(comparison_lines(comparison)))
     if given.html is not None:
         _write_page(comparison, given.html)
     if given.smallest is not None:
         _write_smallest(comparison, given.smallest)
-    return 1 if comparison.differing else 0
+    if comparison.differing:
+        return 1
+    for capture, lost in ((a, comparison.only_b), (b, comparison.only_a)):
+        if capture.complaint and lost:
+            text = f"{capture.name} is not whole: {lost} requests were not compared"
+            raise CaptureIncomplete(text)
+    return 0
 
 
 def _write_page(comparison: Comparison, path: Path) -> None:
     try:
         path.write_text(comparison_page(comparison), encoding="utf-8")
     except OSError as error:
-        raise ReplayError(f"{path}: cannot be written: {error.strerror}") from error
+        raise FileUnwritable(path, error) from error
     tell(f"the page is {path}")
 
 
 def _write_smallest(comparison: Comparison, folder: Path) -> None:
     """One capture for each group, numbered as in the table."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CaptureUnreadable(f"{folder}: cannot be made: {error.strerror}") from error
+    make_folder(folder)
     for number, group in enumerate(comparison.groups, 1):
         path = folder / f"group-{number}.trc"
         _write_one(path, comparison.a, group.smallest.number)
@@ -82,10 +90,10 @@ def _write_smallest(comparison: Comparison, folder: Path) -> None:
 
 def _write_one(path: Path, capture: Capture, number: int) -> None:
     exchange = next(e for e in capture.exchanges if e.request.number == number)
-    writer = CaptureWriter.create(path)
     settings = {**capture.opening.settings, "request_of": capture.name}
-    writer.write([dataclasses.replace(capture.opening, settings=settings), exchange.request])
+    opening = dataclasses.replace(capture.opening, settings=settings)
+    records: list[Record] = [opening, exchange.request, *exchange.messages]
     if exchange.response is not None:
-        writer.write([exchange.response])
-    writer.write([Closing(0, "stopped", {})])
-    writer.close()
+        records.append(exchange.response)
+    with contextlib.closing(CaptureWriter.create(path)) as writer:
+        writer.write([*records, Closing(0, "stopped", {})])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from triton_replay.addresses import parse_address
+from triton_replay.addresses import look_for_server, parse_address
+from triton_replay.commands.common import print_result
 from triton_replay.conformance.subject import look_at
 from triton_replay.conformance.suite import run_suite
 from triton_replay.errors import ReplayError
@@ -28,11 +29,15 @@ def run(given: argparse.Namespace) -> int:
         raise ReplayError(f"--timeout: found {given.timeout:g}, expected seconds above 0")
     server = parse_address(given.server, "--server")
     grpc = parse_address(given.grpc, "--grpc") if given.grpc else None
+    look_for_server(server, "--server")
+    if grpc is not None:
+        look_for_server(grpc, "--grpc")
     subject = look_at(server, grpc, given.model, given.timeout)
     chapters = run_suite(subject)
     if given.json:
         found = [one.as_json() for one in chapters]
-        print(json.dumps({"server": str(server), "model": subject.model, "extensions": found}))
+        document = {"server": str(server), "model": subject.model, "extensions": found}
+        print_result(json.dumps(document))
     else:
-        print("\n".join(conformance_lines(subject, chapters)))
+        print_result("\n".join(conformance_lines(subject, chapters)))
     return int(any(one.verdict == "fails" for one in chapters))

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from triton_replay.capture.reader import Capture, read_capture
-from triton_replay.commands.common import tell
-from triton_replay.errors import ReplayError
+from triton_replay.commands.common import make_folder, tell
+from triton_replay.errors import FileUnwritable, ReplayError
 from triton_replay.exporting.perf_analyzer import export_loads
 from triton_replay.exporting.pytest_case import write_pytest_case
 
@@ -46,10 +46,11 @@ def _write_tests(given: argparse.Namespace, capture: Capture) -> None:
     count = sum(exchange.response is not None for exchange in capture.exchanges)
     if not count:
         raise ReplayError(f"{given.capture}: holds no answers that tests could expect")
+    make_folder(given.output)
     try:
         write_pytest_case(given.capture, given.output)
     except OSError as error:
-        raise ReplayError(f"{given.output}: cannot be written: {error.strerror}") from error
+        raise FileUnwritable(given.output, error) from error
     tell(f"{count} tests: pytest {given.output} --triton-server HOST:PORT")
 
 
@@ -58,8 +59,8 @@ def _write_loads(given: argparse.Namespace, capture: Capture) -> None:
     loads, left_out = export_loads(capture.exchanges, rows=given.rows)
     if not loads:
         raise ReplayError(f"{given.capture}: holds no inference whose inputs can be exported")
+    make_folder(given.output)
     try:
-        given.output.mkdir(parents=True, exist_ok=True)
         for model, load in loads.items():
             path = given.output / f"{model}.json"
             path.write_text(json.dumps(load.document()), encoding="utf-8")
@@ -67,6 +68,6 @@ def _write_loads(given: argparse.Namespace, capture: Capture) -> None:
             (given.output / f"{model}.intervals").write_text(lines, encoding="utf-8")
             tell(f"{path}: {len(load.entries)} entries of {len(load.times)} requests")
     except OSError as error:
-        raise ReplayError(f"{given.output}: cannot be written: {error.strerror}") from error
+        raise FileUnwritable(given.output, error) from error
     for reason, count in left_out.items():
         tell(f"left out: {count} {reason}")

@@ -63,14 +63,12 @@ def run(given: argparse.Namespace) -> int:
         for name, value in vars(given).items()
         if name not in ("run", "output")
     }
-    count = 0
     with contextlib.closing(CaptureWriter.create(given.output)) as writer:
         writer.write([Opening("nobody: generated", _EPOCH, package_version(), settings)])
         for record in _requests(given, sizes, inputs):
             writer.write([record])
-            count += 1
         writer.write([Closing(round(given.seconds * 1e9), "stopped", {})])
-    tell(f"{given.output}: {count} requests in {given.seconds:g} s")
+    tell(f"{given.output}: {writer.requests} requests in {given.seconds:g} s")
     return 0
 
 

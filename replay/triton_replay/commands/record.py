@@ -112,12 +112,17 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
         frozenset((*ALWAYS, *(name.lower() for name in given.redact_header))),
         frozenset(given.redact_tensor),
     )
-    for front in fronts:
-        await look_for_server(front.server)
+    for front, option in zip(fronts, ("--server", "--grpc-server"), strict=False):
+        look_for_server(front.server, option)
     writer = CaptureWriter.create(given.output)
     writer.write([opening(fronts[0].server, _settings(given))])
     recorder = Recorder(
-        writer, clock, Selection(given.sample, given.seed), redaction, given.max_capture
+        writer,
+        clock,
+        Selection(given.sample, given.seed),
+        redaction,
+        given.max_capture,
+        on_end=lambda reason: tell(f"the recording has ended, traffic goes on: {reason}"),
     )
     numbers, connections = itertools.count(), itertools.count()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
+import signal
 from pathlib import Path
 
 from triton_replay.addresses import look_for_server, parse_address
@@ -64,29 +67,55 @@ def run(given: argparse.Namespace) -> int:
 async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, target: Target) -> None:
     protocols = {step.exchange.request.protocol for step in plan.steps}
     servers = {"http": target.http, "grpc": target.grpc}
+    options = {"http": "--server", "grpc": "--grpc-server"}
     for protocol in sorted(protocols):
-        await look_for_server(servers[protocol])
+        look_for_server(servers[protocol], options[protocol])
     server = target.http if "http" in protocols else target.grpc
     writer = CaptureWriter.create(given.output)
     settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
     writer.write([opening(server, settings)])
     clock = clock_from_now()
-    recorder = Recorder(writer, clock)
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def no_room(_: str) -> None:
+        # What cannot be written down need not be asked.
+        loop.call_soon_threadsafe(stop.set)
+
+    recorder = Recorder(writer, clock, on_end=no_room)
     player = Player(plan, target, clock, recorder.put)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
     recorder.start()
+    outcome, cut_short = player.outcome, ""
     try:
-        outcome = await player.play()
+        if not await _play(player, stop):
+            done = outcome.statuses.total() + outcome.unanswered.total()
+            cut_short = f"interrupted after {done} of {len(plan.steps)} requests"
     finally:
-        recorder.close()
+        recorder.close(cut_short)
     _report(plan, outcome, clock() / 1e9, given.output)
     if outcome.unanswered:
-        lost = sum(outcome.unanswered.values())
+        lost = outcome.unanswered.total()
+        asked = " and ".join(str(servers[protocol]) for protocol in sorted(protocols))
         reasons = "; ".join(
             f"{count} times {reason}" for reason, count in outcome.unanswered.items()
         )
         raise ServerUnreachable(
-            f"{server}: {lost} of {len(plan.steps)} requests were not answered: {reasons}"
+            f"{asked}: {lost} of {len(plan.steps)} requests were not answered: {reasons}"
         )
+
+
+async def _play(player: Player, stop: asyncio.Event) -> bool:
+    """Play until the end, or until told to stop; whether it was all."""
+    playing = asyncio.ensure_future(player.play())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((playing, stopping), return_when=asyncio.FIRST_COMPLETED)
+    whole = playing.done()
+    for task in (playing, stopping):
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await playing
+    return whole
 
 
 def _report(plan: Plan, outcome: Outcome, seconds: float, output: Path) -> None:

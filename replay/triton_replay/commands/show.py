@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 from triton_replay.capture.reader import Capture, Exchange, read_capture
 from triton_replay.capture.records import as_json
+from triton_replay.commands.common import print_result, tell
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +21,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print it; complaints go to stderr. Raises CaptureUnreadable."""
+    """Print it; complaints go to stderr. Raises ReplayError."""
     capture = read_capture(given.capture)
     lines = _json_lines(capture) if given.json else _table(capture)
-    print("\n".join(lines))
+    print_result("\n".join(lines))
     if capture.complaint:
-        print(capture.complaint, file=sys.stderr)
+        tell(capture.complaint)
     return 0
 
 

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from triton_replay.addresses import look_for_server
 from triton_replay.conformance.cases import Fails
 from triton_replay.conformance.subject import Subject
 
@@ -47,7 +48,7 @@ class GrpcCase:
         return f"inference.GRPCInferenceService/{self.method} at {subject.grpc}: {text}"
 
     def attempt(self, subject: Subject) -> None:
-        """Make the call. Raises Fails."""
+        """Make the call. Raises Fails, or ServerUnreachable if the server is gone."""
         with grpc.insecure_channel(str(subject.grpc)) as channel:
             method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), self.method)
             message = self.message(subject)
@@ -58,6 +59,8 @@ class GrpcCase:
                     answer = method(message, timeout=subject.timeout)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
+                if code == grpc.StatusCode.UNAVAILABLE and subject.grpc is not None:
+                    look_for_server(subject.grpc, "--grpc")
                 if self.check is not None or code not in _REFUSALS:
                     raise Fails(f"found {code.name}: {details}") from error
                 return

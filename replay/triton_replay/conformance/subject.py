@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, look_for_server
 from triton_replay.conformance.http import Ask, Reply, send
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.protocol.http_bodies import NotUnderstood
@@ -89,8 +89,11 @@ class Subject:
         return f"/v2/models/{self.model}"
 
     def send(self, ask: Ask) -> Reply:
-        """Send a request and wait for its answer."""
-        return send(self.server, ask, self.timeout)
+        """Send a request and wait for its answer. Raises ServerUnreachable if it is gone."""
+        reply = send(self.server, ask, self.timeout)
+        if not reply.status:
+            look_for_server(self.server, "--server")
+        return reply
 
     def document(self, **more: object) -> dict[str, Any]:
         """The JSON of an inference. Raises NotApplicable."""

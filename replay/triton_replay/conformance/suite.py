@@ -10,6 +10,7 @@ from triton_replay.conformance.cases import Case, tell
 from triton_replay.conformance.grpc_table import GRPC_CASES, GrpcCase
 from triton_replay.conformance.subject import NotApplicable, Subject
 from triton_replay.conformance.table import CASES, CORE, IGNORABLE
+from triton_replay.errors import ServerUnreachable
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Chapter:
 
 
 def run_suite(subject: Subject) -> list[Chapter]:
-    """All chapters, in the order of the tables. Never raises for what the server does."""
+    """All chapters, in the order of the tables. Raises ServerUnreachable if the server is gone."""
     findings = list(_findings(subject))
     extensions = dict.fromkeys(one.extension for one in findings)
     return [
@@ -75,6 +76,8 @@ def _over_http(subject: Subject, case: Case) -> Finding:
         case.check(subject, subject.send(ask))
     except NotApplicable as error:
         return Finding(case.extension, case.name, "not tried", str(error))
+    except ServerUnreachable as error:
+        raise _gone(error, case, command) from error
     except Exception as error:  # a server may answer anything
         return Finding(case.extension, case.name, "fails", tell(error), command)
     return Finding(case.extension, case.name, "holds", request=command)
@@ -86,9 +89,16 @@ def _over_grpc(subject: Subject, case: GrpcCase) -> Finding:
     command = case.command(subject)
     try:
         case.attempt(subject)
+    except ServerUnreachable as error:
+        raise _gone(error, case, command) from error
     except Exception as error:  # a server may answer anything
         return Finding(case.extension, case.name, "fails", tell(error), command)
     return Finding(case.extension, case.name, "holds", request=command)
+
+
+def _gone(error: ServerUnreachable, case: Case | GrpcCase, command: str) -> ServerUnreachable:
+    """Which request was the last is what its owner wants to know first."""
+    return ServerUnreachable(f"{error}, since {case.extension}, {case.name}: {command}")
 
 
 def _chapter(subject: Subject, extension: str, findings: list[Finding]) -> Chapter:

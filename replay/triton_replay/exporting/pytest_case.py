@@ -68,8 +68,7 @@ def test_the_answer_is_as_recorded(name, answers, request):
 
 
 def write_pytest_case(capture: Path, folder: Path) -> None:
-    """Write the tests and a copy of the capture into a folder. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the tests and a copy of the capture into a folder that is there. Raises OSError."""
     (folder / "conftest.py").write_text(_CONFTEST, encoding="utf-8")
     (folder / "test_recorded.py").write_text(_TESTS, encoding="utf-8")
     shutil.copyfile(capture, folder / CAPTURE)

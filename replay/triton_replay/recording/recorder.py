@@ -29,6 +29,7 @@ class Recorder:
 
     clock: gives nanoseconds since the recording began.
     max_capture: bytes at which the recording ends by itself; None for no limit.
+    on_end: is told at once, in the thread that writes, why the recording has ended by itself.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Recorder:
         redaction: Redaction | None = None,
         max_capture: int | None = None,
         max_waiting: int = MAX_WAITING,
+        on_end: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._writer = writer
         self._clock = clock
@@ -46,6 +48,7 @@ class Recorder:
         self._redaction = redaction or Redaction()
         self._max_capture = max_capture
         self._max_waiting = max_waiting
+        self._on_end = on_end
         self._waiting: deque[Traffic] = deque()
         # Two counters, each written by one thread: together with the queue they need no lock.
         self._bytes_put = 0
@@ -54,11 +57,15 @@ class Recorder:
         """Requests that are not in the capture and whose responses are still to come."""
         self.counts: Counter[str] = Counter()
         """What is not in the capture, by reason."""
-        self.recorded = 0
         self.ended = ""
         """Why it takes no more; empty while it does."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    @property
+    def recorded(self) -> int:
+        """Requests in the capture."""
+        return self._writer.requests
 
     def start(self) -> None:
         """Start the thread that writes."""
@@ -77,12 +84,15 @@ class Recorder:
         """Count something that is not recorded."""
         self.counts[reason] += 1
 
-    def close(self) -> None:
-        """Write what is left and the closing record. Raises CaptureIncomplete if there is less."""
+    def close(self, cut_short: str = "") -> None:
+        """Write what is left and the closing record. Raises CaptureIncomplete if there is less.
+
+        cut_short: why, if not by what the recorder itself found.
+        """
         self._stop.set()
         self._thread.join()
         self.write_waiting()
-        reason = self.ended
+        reason = self.ended or cut_short
         closing = Closing(self._clock(), reason or "stopped", dict(self.counts))
         try:
             self._writer.write([closing])
@@ -118,6 +128,8 @@ class Recorder:
         except Exception as error:
             # A defect of ours, in what reads bodies: the thread must not end without a word.
             self.ended = f"the recorder failed: {error!r}"
+        if self.ended:
+            self._on_end(self.ended)
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
@@ -130,7 +142,6 @@ class Recorder:
                     self._left_out.add(record.number)
                     self.counts["requests that were not sampled"] += 1
                     continue
-                self.recorded += 1
             elif record.number in self._left_out:
                 if isinstance(record, Response):
                     self._left_out.remove(record.number)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
 
 import pytest
 import uvloop
@@ -163,13 +164,12 @@ def test_a_server_that_has_gone_ends_the_connection_and_is_counted():
 
 def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():
     async def play():
-        taken = await asyncio.start_server(answer, "127.0.0.1", 0)
-        address = Address(*taken.sockets[0].getsockname())
-        await look_for_server(address)
-        with pytest.raises(ReplayError, match="--listen"):
-            await Proxy(address, Records(), int).listen(address)
-        taken.close()
-        with pytest.raises(ServerUnreachable, match="nobody listens there"):
-            await look_for_server(address)
+        await Proxy(address, Records(), int).listen(address)
 
-    asyncio.run(play())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = Address(*taken.getsockname())
+        look_for_server(address, "--server")
+        with pytest.raises(ReplayError, match="--listen"):
+            asyncio.run(play())
+    with pytest.raises(ServerUnreachable, match=r"--server .*: nobody listens there"):
+        look_for_server(address, "--server")

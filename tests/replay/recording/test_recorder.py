@@ -45,7 +45,7 @@ def test_what_was_written_is_readable_before_the_end(tmp_path):
     recorder.write_waiting()
     capture = read_capture(tmp_path / "a.trc")
     assert len(capture.exchanges) == 1
-    assert "its recorder was killed, or still runs" in capture.complaint
+    assert "its writer was killed or found no room, or still runs" in capture.complaint
     recorder.close()
 
 

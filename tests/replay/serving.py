@@ -1,0 +1,72 @@
+"""An HTTP server that answers everything alike, as long as it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+#: Metadata of a model and the answer to an inference in one, so that any question is answered.
+ANSWER = (
+    b'{"name": "m", "versions": ["1"], "platform": "p", "extensions": [], "model_name": "m",'
+    b' "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}],'
+    b' "outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}]}'
+)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, answers: int | None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.left = answers
+        self.open: list[socket.socket] = []
+
+    def die(self) -> None:
+        """Close the port and all connections, as the end of a process does."""
+        self.socket.close()
+        for one in self.open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.open.append(self.connection)
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.server.left == 0:
+            self.close_connection = True
+            self.server.die()
+            return
+        if self.server.left is not None:
+            self.server.left -= 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(ANSWER)))
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def serving(answers: int | None = None) -> Iterator[str]:
+    """The address of a server, which dies instead of its answer after so many."""
+    with _Server(answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield "127.0.0.1:{}".format(*server.server_address[1:])
+        finally:
+            server.shutdown()
+            thread.join()
