@@ -6,9 +6,12 @@ import subprocess
 import sys
 import venv
 import zipfile
+from datetime import date
 from pathlib import Path
 
 import pytest
+
+from tools import release
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
@@ -48,13 +51,38 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     would take up what lies there, deleted modules included.
     """
     scratch = tmp_path_factory.mktemp("packaging")
-    ignored = shutil.ignore_patterns(
-        ".*", "*.egg-info", "build", "dist", "__pycache__", "model_repository"
-    )
-    source = shutil.copytree(ROOT, scratch / "source", ignore=ignored)
-    projects = [source, source / "plugin", source / "simulator", source / "replay"]
+    projects = release.copied(scratch / "source")
     pip("wheel", "--no-deps", "--wheel-dir", scratch, *projects)
     return {package: next(scratch.glob(f"{package}-*.whl")) for package in PACKAGES}
+
+
+@pytest.mark.slow
+def test_an_index_would_take_the_wheels(wheels):
+    told = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *wheels.values())
+    assert told.count("PASSED") == len(PACKAGES)
+
+
+def test_all_places_say_the_same_version():
+    assert set(release.versions().values()) == {VERSION}
+
+
+def test_a_new_version_is_written_to_all_places(tmp_path, monkeypatch):
+    for file in release.versions():
+        copy = tmp_path / file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+    places = [(tmp_path / file.relative_to(ROOT), sought) for file, sought in release._PLACES]
+    monkeypatch.setattr(release, "_PLACES", places)
+    monkeypatch.setattr(release, "CHANGELOG", tmp_path / "CHANGELOG.md")
+    release.set_version("0.2.0rc1", date(2027, 1, 2))
+    assert set(release.versions().values()) == {"0.2.0rc1"}
+    assert "## 0.2.0rc1 - 2027-01-02\n" in (tmp_path / "CHANGELOG.md").read_text()
+    with pytest.raises(ValueError, match="found version 'next', expected"):
+        release.set_version("next", date(2027, 1, 2))
+
+
+def test_the_page_of_releases_has_the_table_of_what_is_declared():
+    assert release.table() in (ROOT / "docs" / "release.md").read_text()
 
 
 @pytest.mark.slow
@@ -90,7 +118,7 @@ def test_the_simulators_command_can_be_run(wheels):
 @pytest.mark.slow
 def test_ge_runtime_imports_where_only_numpy_is(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", "--no-deps", wheels["ge_runtime"], "numpy", python=python)
+    pip("install", "--no-deps", *by_name(wheels, "ge_runtime"), "numpy", python=python)
     import_all(python, "ge_runtime")
     assert run(python.with_name("ge-runtime"), "--version") == f"ge-runtime {VERSION}\n"
 
@@ -98,7 +126,7 @@ def test_ge_runtime_imports_where_only_numpy_is(wheels, tmp_path):
 @pytest.mark.slow
 def test_ascend_simulator_stands_in_for_acl_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", wheels["ascend_simulator"], python=python)
+    pip("install", *by_name(wheels, "ascend_simulator"), python=python)
     import_all(python, "ascend_simulator")
     command = python.with_name("ascend-simulator")
     assert run(command, "--version") == f"ascend-simulator {VERSION}\n"
@@ -112,7 +140,7 @@ def test_ascend_simulator_stands_in_for_acl_with_what_its_wheel_asks_for(wheels,
 @pytest.mark.slow
 def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", wheels["reference_server"], python=python)
+    pip("install", *by_name(wheels, "reference_server"), python=python)
     import_all(python, "reference_server")
     import_all(python, "triton_python_backend_utils")
     usage = run(python.with_name("reference-server"), "--help")
@@ -123,7 +151,7 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
 @pytest.mark.slow
 def test_triton_replay_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", wheels["triton_replay"], python=python)
+    pip("install", *by_name(wheels, "triton_replay"), python=python)
     loaded = import_all(python, "triton_replay")
     assert not loaded & {"ge_runtime", "reference_server"}
     command = python.with_name("triton-replay")
@@ -136,6 +164,11 @@ def test_ge_runtime_leaves_what_it_can_do_without():
     loaded = import_all(Path(sys.executable), "ge_runtime")
     assert "numpy" in loaded
     assert not loaded & {"onnxruntime", "torch", "tritonclient", "reference_server"}
+
+
+def by_name(wheels: dict[str, Path], package: str) -> tuple[str, str]:
+    """Arguments of pip that take the package from the folder of its wheel, as from an index."""
+    return f"--find-links={wheels[package].parent}", f"{package.replace('_', '-')}=={VERSION}"
 
 
 def new_environment(directory: Path) -> Path:

@@ -1,0 +1,149 @@
+"""Version, compatibility and distributions of the four packages, from one place each.
+
+python -m tools.release version            the version, if all places agree
+python -m tools.release version 0.2.0      write it to all places, and the day to CHANGELOG.md
+python -m tools.release table              the table of docs/release.md, by what is declared
+python -m tools.release build              wheels and source archives in dist/, checked by twine
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The folders of the distributions, in the order in which they are built.
+PROJECTS = (ROOT, ROOT / "plugin", ROOT / "simulator", ROOT / "replay")
+CHANGELOG = ROOT / "CHANGELOG.md"
+#: What says the version, and how; the first group is all before it.
+_PLACES = (
+    *(
+        (project / "pyproject.toml", re.compile(r'^(version = ")([^"]+)', re.M))
+        for project in PROJECTS
+    ),
+    (ROOT / "reference_server" / "__init__.py", re.compile(r'^(__version__ = ")([^"]+)', re.M)),
+    (CHANGELOG, re.compile(r"^(## )(\S+)", re.M)),
+)
+_UNRELEASED = re.compile(r"^## (\S+) - \S+$", re.M)
+_VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
+#: What is not shipped: caches, and what the builds themselves leave.
+_LEFT_OUT = shutil.ignore_patterns(
+    ".*", "*.egg-info", "build", "dist", "__pycache__", "model_repository"
+)
+
+
+def versions() -> dict[Path, str]:
+    """What each place says. Raises ValueError for one that says nothing."""
+    found = {}
+    for file, pattern in _PLACES:
+        match = pattern.search(file.read_text(encoding="utf-8"))
+        if match is None:
+            raise ValueError(f"{file}: found no version, expected {pattern.pattern}")
+        found[file] = match[2]
+    return found
+
+
+def set_version(new: str, day: datetime.date) -> None:
+    """Write `new` to all places; the newest entry of the changelog becomes that of `day`."""
+    if not _VERSION.fullmatch(new):
+        raise ValueError(f"found version '{new}', expected one like 0.2.0 or 0.2.0rc1")
+    for file, pattern in _PLACES:
+        text = pattern.sub(lambda match: match[1] + new, file.read_text(encoding="utf-8"), count=1)
+        if file == CHANGELOG:
+            text = _UNRELEASED.sub(f"## {new} - {day.isoformat()}", text, count=1)
+        file.write_text(text, encoding="utf-8")
+
+
+def table() -> str:
+    """What each distribution needs, as its pyproject.toml declares it, in Markdown."""
+    lines = ["| Distribution | Python | Needs | Extras |", "| --- | --- | --- | --- |"]
+    for project in PROJECTS:
+        declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+        needs = ", ".join(f"`{_plain(need)}`" for need in declared["dependencies"])
+        extras = ", ".join(f"`{name}`" for name in declared.get("optional-dependencies", {}))
+        row = (f"`{declared['name']}`", declared["requires-python"], needs, extras or "none")
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plain(need: str) -> str:
+    return need.partition(";")[0].strip()
+
+
+def build(target: Path, scratch: Path) -> list[Path]:
+    """Build all distributions into `target`, from a copy in `scratch`, and have twine check them.
+
+    Raises CalledProcessError.
+    """
+    for project in copied(scratch):
+        _run("build", "--outdir", str(target), str(project))
+    made = sorted(target.iterdir())
+    _run("twine", "check", "--strict", *map(str, made))
+    return made
+
+
+def copied(target: Path) -> list[Path]:
+    """The projects in a copy of the sources, `target`.
+
+    setuptools leaves a build/ beside the sources, and the next wheel would take up what lies there,
+    deleted modules included.
+    """
+    shutil.copytree(ROOT, target, ignore=_LEFT_OUT)
+    return [target / project.relative_to(ROOT) for project in PROJECTS]
+
+
+def _run(module: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", module, *words], check=True)
+
+
+def main() -> int:
+    """The command line; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    version = commands.add_parser("version", help="show the version, or write a new one")
+    version.add_argument("new", nargs="?")
+    commands.add_parser("table", help="show what each distribution needs")
+    commands.add_parser("build", help="build all distributions into dist/")
+    given = parser.parse_args()
+    if given.command == "table":
+        sys.stdout.write(table())
+    elif given.command == "build":
+        return _build()
+    elif given.new:
+        try:
+            set_version(given.new, datetime.date.today())
+        except ValueError as error:
+            parser.error(str(error))
+    else:
+        found = versions()
+        for file, said in found.items():
+            print(f"{said:12} {file.relative_to(ROOT)}")
+        return int(len(set(found.values())) != 1)
+    return 0
+
+
+def _build() -> int:
+    target, scratch = ROOT / "dist", ROOT / "build" / "release"
+    for folder in (target, scratch):
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        made = build(target, scratch)
+    except subprocess.CalledProcessError as error:
+        return int(error.returncode)
+    for file in made:
+        print(f"{file.stat().st_size:>10,}  {file.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
