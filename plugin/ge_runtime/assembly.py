@@ -14,7 +14,7 @@ from ge_runtime.batching.cost import CostModel, LiveCost
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.own_gears import OwnGearPartitioner
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
-from ge_runtime.config import RuntimeConfig
+from ge_runtime.config import EnginePlace, RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
@@ -23,6 +23,7 @@ from ge_runtime.engines.gearing import (
     Footprint,
     Gearing,
     answer_slots,
+    overlap_lines,
     with_compiled_gears,
     with_fixed_batch,
 )
@@ -55,7 +56,7 @@ class Assembly:
     kept_costs: KeptCosts | None
     """Where the costs are kept for the next start."""
     executors: tuple[Executor, ...]
-    """One per device that config.pbtxt names."""
+    """One for each of the places of the configuration."""
     backends: tuple[DeviceBackend, ...]
     """Where the executors' engines run, one for each."""
     plan: Plan
@@ -141,6 +142,7 @@ def assemble(
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
         *(f"not planned: {line}" for line in unplanned),
+        *overlap_lines(config, artifacts, plan),
         f"load check: {checked}",
         f"a launch costs: {told}",
     )
@@ -165,12 +167,11 @@ def assemble(
 def _open(
     config: RuntimeConfig, artifacts: Sequence[Artifact], instance_name: str, opened: ExitStack
 ) -> tuple[list[DeviceBackend], list[Engine]]:
-    """A backend and an engine there for each of the devices, which `opened` closes."""
+    """A backend and an engine for each of the places, which `opened` closes."""
     backends: list[DeviceBackend] = []
     engines: list[Engine] = []
-    for device in config.devices:
-        executor = config.devices[: len(backends)].count(device)
-        backend = _backend(device, executor, artifacts[0].engine, config, instance_name)
+    for place in config.places:
+        backend = _backend(place, artifacts[0].engine, config, instance_name)
         opened.callback(backend.close)
         try:
             engine = backend.open(
@@ -185,16 +186,17 @@ def _open(
 
 
 def _backend(
-    device: str, executor: int, engine: str, config: RuntimeConfig, instance_name: str
+    place: EnginePlace, engine: str, config: RuntimeConfig, instance_name: str
 ) -> DeviceBackend:
-    """executor: how many of the model's backends are on the same device before it."""
     share = config.service_share
     if share is None:
-        settings = DeviceSettings(executor, config.workspace_pool_bytes, config.ge_options)
-        return open_backend(device, settings, engine=engine)
+        settings = DeviceSettings(
+            place.executor, config.workspace_pool_bytes, config.ge_options, place.buffers
+        )
+        return open_backend(place.device, settings, engine=engine)
     service_backend = components.load(components.PLACEMENTS["service"])
     backend: DeviceBackend = service_backend(
-        device, instance_name, weight=share.weight, priority=share.priority
+        place.device, instance_name, weight=share.weight, priority=share.priority
     )
     return backend
 
@@ -277,7 +279,7 @@ def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partit
 
 def _host_bytes(config: RuntimeConfig, plan: Plan) -> int:
     """What is still to come of the plan in the host's memory, for all engines."""
-    on_host, engines = config.device_kind == "cpu", len(config.devices)
+    on_host, engines = config.device_kind == "cpu", len(config.places)
     return host_bytes(plan, on_host=on_host, engines=engines)
 
 

@@ -209,8 +209,10 @@ class Runtime:
         """What is planned per device, in the form of Triton's model statistics."""
         plan, usage = self._parts.plan, []
         pinned = plan.io_bytes if plan.device_io_bytes else 0
-        for backend in self._parts.backends:
+        for place, backend in zip(self.config.places, self._parts.backends, strict=True):
             own, device = plan.total_bytes - pinned, int(backend.name.partition(":")[2] or 0)
+            if place.buffers:  # weights and workspace are those of the executor's first set
+                own = plan.device_io_bytes
             usage.append({"type": backend.kind.upper(), "id": device, "byte_size": own})
             if pinned:
                 usage.append({"type": "CPU_PINNED", "id": device, "byte_size": pinned})

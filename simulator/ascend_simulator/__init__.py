@@ -12,6 +12,7 @@ from __future__ import annotations
 from ascend_simulator.process import Process, current, reset_for_tests
 from ascend_simulator.report import Report, freeze, report, thaw
 from ascend_simulator.settings import Settings, from_environment
+from ascend_simulator.streams.tasks import Span
 from ascend_simulator.violations import RULES, Rule, SimulatorViolation, SimulatorWarning
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Settings",
     "SimulatorViolation",
     "SimulatorWarning",
+    "Span",
     "current",
     "freeze",
     "from_environment",

@@ -215,6 +215,7 @@ def _task(copy: Copy, run: Callable[[], None]) -> Task:
         reads=((copy.source.ptr, copy.nbytes),),
         writes=((copy.target.ptr, copy.nbytes),),
         label=copy.what,
+        kind=copy.kind.name,
     )
 
 

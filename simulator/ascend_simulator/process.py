@@ -47,7 +47,9 @@ class Process:
         self.lock: Final = RLock()
         devices = len(settings.device_ids)
         self.memory: Final = AddressSpace([settings.hbm_bytes] * devices, self.lock)
-        self.streams: Final = Streams(self.memory, self.lock, settings.seed, settings.queue)
+        self.streams: Final = Streams(
+            self.memory, self.lock, settings.seed, settings.queue, settings.timeline
+        )
         self.claims: Final = self.streams.claims
         self.stream_budget: Final = Budget("streams", settings.streams, Code.RT_NO_STREAM_RESOURCE)
         self.contexts: Final = Contexts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ascend_simulator import process, violations
+from ascend_simulator.streams.tasks import Span
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Report:
     synchronizations: int
     gil_held_s: float
     """Seconds spent in functions that on a device keep the GIL."""
+    timeline: list[Span]
+    """The last copies and executions in streams, as many as `Settings.timeline` says."""
 
 
 def report() -> Report:
@@ -43,6 +46,7 @@ def report() -> Report:
         executions=counters.executions,
         synchronizations=counters.synchronizations,
         gil_held_s=counters.gil_held_ns / 1e9,
+        timeline=list(now.streams.timeline),
     )
 
 

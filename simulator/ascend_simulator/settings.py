@@ -77,6 +77,7 @@ _FORMS: Final[Mapping[str, _Form]] = {
     "load_ms": _amount(500),
     "threads": _whole(1, 2),
     "size_slack": _whole(0, 32),
+    "timeline": _whole(0, 1000),
     "seed": _Form(int, _nothing, "a whole number, e.g. 1"),
     "faults": _Form(str, unreadable, EXPECTED),
     _VISIBLE: _Form(_device_list, _nothing, "numbers of devices, e.g. 0,2"),
@@ -129,6 +130,9 @@ class Settings:
     size_slack: int = 0
     """Bytes by which a model's inputs and outputs are larger than their dims need, as compilers
     that pad make them."""
+
+    timeline: int = 0
+    """Of how many tasks that ran, the last, `report` tells when."""
 
     seed: int | None = None
     """None: streams run behind on threads of their own. A number: nothing runs until the host

@@ -1,4 +1,4 @@
-"""docs/ascend.md's record of trust, held against the code that calls pyACL and the simulator."""
+"""The record of trust (docs/ascend_trust.md) held against the code and the simulator."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ from ge_runtime.ascend.return_codes import FailureKind, failure_kind
 from ge_runtime.cli.probe_device.checks import CHECKS as DEVICE_CHECKS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "ascend.md").read_text()
+PAGE = "".join((ROOT / "docs" / page).read_text() for page in ("ascend.md", "ascend_trust.md"))
 RUNTIME = Path(ge_runtime.__file__).parent
 PYACL = RUNTIME / "ascend" / "pyacl.py"
 DOCTOR = RUNTIME / "cli" / "doctor" / "trials.py"

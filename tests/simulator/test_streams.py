@@ -2,10 +2,11 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from runtime.support.threads import Beside
 from simulator.support.driving import D2H, H2D, Blocked, content, fail, fill, ok
-from simulator.support.models import static_om
+from simulator.support.models import Loaded, static_om
 
 import ascend_simulator
 from ascend_simulator import current
@@ -423,3 +424,22 @@ def test_under_a_seed_looking_again_and_again_gets_on(machine):
     ok(acl.rt.record_event(event, 0))
     assert acl.rt.query_event_status(event) == (0, 0)
     assert acl.rt.query_event_status(event) == (1, 0)
+
+
+def test_the_last_copies_and_executions_are_remembered(machine, tmp_path):
+    acl = machine(timeline=3)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    device, pinned = ok(acl.rt.malloc(256, 0)), ok(acl.rt.malloc_host(256))
+    for pair in ((device, pinned, H2D), (pinned, device, D2H), (device, pinned, H2D)):
+        ok(acl.rt.memcpy_async(pair[0], 256, pair[1], 256, pair[2], 0))
+    loaded = Loaded(acl, static_om(tmp_path))
+    loaded.write(0, np.zeros((2, 4), np.float32))
+    ok(loaded.execute_async())
+    ok(acl.rt.synchronize_stream(0))
+    spans = ascend_simulator.report().timeline
+    copies = ["ACL_MEMCPY_DEVICE_TO_HOST", "ACL_MEMCPY_HOST_TO_DEVICE"]
+    assert [span.kind for span in spans] == [*copies, "execute"]
+    assert len({span.stream for span in spans}) == 1
+    times = [time for span in spans for time in (span.begin_ns, span.end_ns)]
+    assert times == sorted(times)

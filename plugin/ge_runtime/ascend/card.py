@@ -39,13 +39,17 @@ class Card(AscendDevice):
         self._executors: dict[int, StreamExecutor] = {}
 
     def load(
-        self, files: Sequence[ModelFile], number: int, capacity_bytes: int | None
+        self,
+        files: Sequence[ModelFile],
+        number: int,
+        capacity_bytes: int | None,
+        buffer_sets: int,
     ) -> tuple[StreamExecutor, list[Stage]]:
         """The models of these files on the executor of this number; given back by `unload`.
 
         number: from 0; made if it is not there. capacity_bytes: of its workspace; None: as large
-        as its models need. Blocks until what executes is done, and the rest of the process for as
-        long as a load takes.
+        as its models need. buffer_sets: that it has at least.
+        Blocks until what executes is done, and the rest of the process for as long as a load takes.
         Raises DriverFault, OutOfMemory, PlanFault or EngineLost; then all is as before.
         """
         # A load writes weights into their block, also where another executor's model of the same
@@ -72,6 +76,7 @@ class Card(AscendDevice):
             try:
                 # First: after a failure its context is not to be trusted, and a load needs it.
                 executor.reset_if_failed()
+                executor.ensure_sets(buffer_sets)
                 with self.noticing_loss():
                     return executor, executor.load(files)
             finally:
@@ -91,7 +96,8 @@ class Card(AscendDevice):
             del self._executors[number]
             with self.releasing():
                 executor.close()
-            self.remove_turn(executor.turn)
+            for turn in executor.turns:
+                self.remove_turn(turn)
 
 
 class Cards:

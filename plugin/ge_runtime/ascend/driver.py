@@ -141,6 +141,7 @@ def _cut(
 
 Context = NewType("Context", int)
 Stream = NewType("Stream", int)
+Event = NewType("Event", int)
 ModelId = NewType("ModelId", int)
 Address = NewType("Address", int)
 
@@ -211,6 +212,18 @@ class Driver(Protocol):
 
     def destroy_stream(self, stream: Stream) -> None:
         """Free a stream that nothing waits in."""
+
+    def create_event(self) -> Event:
+        """A place in an order of tasks, once it is recorded; of the current context."""
+
+    def record_event(self, event: Event, stream: Stream) -> None:
+        """The event is where the stream ends now."""
+
+    def stream_wait_event(self, stream: Stream, event: Event) -> None:
+        """What is queued in the stream from now on comes after the event, which is recorded."""
+
+    def destroy_event(self, event: Event) -> None:
+        """Free an event that no stream waits for."""
 
     def memory_info(self) -> tuple[int, int]:
         """Bytes free and in all, on the current context's card, other processes' included."""

@@ -18,6 +18,7 @@ from ge_runtime.ascend.driver import (
     Copy,
     Dataset,
     Driver,
+    Event,
     GearSetting,
     ModelDescription,
     ModelId,
@@ -135,6 +136,18 @@ class PyAclDriver:
 
     def destroy_stream(self, stream: Stream) -> None:
         self._status("acl.rt.destroy_stream", self._rt.destroy_stream(stream))
+
+    def create_event(self) -> Event:
+        return Event(self._value("acl.rt.create_event", self._rt.create_event()))
+
+    def record_event(self, event: Event, stream: Stream) -> None:
+        self._status("acl.rt.record_event", self._rt.record_event(event, stream))
+
+    def stream_wait_event(self, stream: Stream, event: Event) -> None:
+        self._status("acl.rt.stream_wait_event", self._rt.stream_wait_event(stream, event))
+
+    def destroy_event(self, event: Event) -> None:
+        self._status("acl.rt.destroy_event", self._rt.destroy_event(event))
 
     # -- memory --
 

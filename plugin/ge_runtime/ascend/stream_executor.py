@@ -1,188 +1,54 @@
-"""Executions on a card: an engine's slot of device memory, and the stream executor that runs it.
-
-A slot is what one engine owns on a card: device memory for all tensors of its stages, made once. A
-tensor lies at one address, which is known by its name: what one stage writes a later one reads
-there, and what several stages take is copied there once.
+"""Executions on a card: the stream executor, which the slots of engines are executed on.
 
 An executor is one stream, and one block of workspace for all models that execute on it. Models take
 turns, so that the block is as large as the largest of them needs.
+
+With several buffer sets the copies of one execution are made while another computes: each set has a
+stream for copies, and events order these and the executor's stream. Two computations never overlap:
+the next is queued when the one before has ended.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from threading import Lock
+from typing import TypeVar
 
 from ge_runtime.ascend.device import AscendDevice, DeviceContext
-from ge_runtime.ascend.driver import GEAR_INPUT, Address, Copy, Dataset, Driver, Stream
+from ge_runtime.ascend.driver import Event, Stream
 from ge_runtime.ascend.executor_models import ExecutorModels
-from ge_runtime.ascend.memory import part_bytes
-from ge_runtime.ascend.om_model import LoadedModel, ModelFile, OmGear, Stage
+from ge_runtime.ascend.om_model import ModelFile, Stage
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
-from ge_runtime.devices import Device
+from ge_runtime.ascend.slot import CardExecution, Slot
 from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault, shown
-from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
 
 _log = logging.getLogger(__name__)
 
 
-class Transfer(NamedTuple):
-    """A copy between the host and the device."""
+@dataclass(frozen=True, slots=True)
+class _CopyStream:
+    """Where a buffer set's copies are queued, and what orders them and the computing."""
 
-    host: Address
-    device: Address
-    nbytes: int
-    room: int
-    """Bytes at the end that is written."""
-    queued: bool
-    """Whether the host's end is pinned and a stream can do it; else it is done at once."""
-
-
-class CardExecution(NamedTuple):
-    """What a slot is to do."""
-
-    steps: Sequence[tuple[int, OmGear]]
-    """The stages to execute, by position, in order, each at its gear."""
-    copies_in: Sequence[Transfer]
-    copies_out: Sequence[Transfer]
+    stream: Stream
+    arrived: Event
+    """All inputs are on the card."""
+    computed: Event
+    """All stages are done."""
 
 
-def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing:
-    """Where the tensors of a chain of these models lie in one block, by name.
+class _BufferSet:
+    """Of an executor, for one execution at a time."""
 
-    Each is as large as the largest gear needs of any stage, and starts at a multiple of 64, as
-    malloc's blocks do. Tensors that no stage needs at the same time share bytes.
-    kept: what stages take and is wanted in the end as well. What no stage takes is kept anyway.
-    """
-    sizes = tensor_bytes(models)
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for stage, model in enumerate(models):
-        for name, _ in _inputs(stage, model):
-            first.setdefault(name, 0)  # copied before any stage begins
-            last[name] = stage
-        for name, _ in _outputs(model):
-            first[name] = stage
-    end = len(models) - 1
-    return pack(
-        Lifetime(
-            name, part_bytes(nbytes), first[name], end if name in kept else last.get(name, end)
-        )
-        for name, nbytes in sizes.items()
-    )
-
-
-def tensor_bytes(models: Sequence[LoadedModel]) -> dict[str, int]:
-    """Bytes of device memory of each tensor of a chain, by name.
-
-    As the models say, which know of padding and of formats of images.
-    """
-    sizes: dict[str, int] = {}
-    for stage, model in enumerate(models):
-        for name, nbytes in (*_inputs(stage, model), *_outputs(model)):
-            sizes[name] = max(nbytes, sizes.get(name, 0))
-    return sizes
-
-
-class Slot:
-    """Buffers at fixed addresses, one block for all, and the datasets that name them.
-
-    For one execution at a time.
-    """
-
-    def __init__(
-        self, stages: Sequence[Stage], packing: Packing, driver: Driver, memory: Device[Address]
-    ) -> None:
-        """packing: the `slot_layout` of the models. memory: of the card. Raises OutOfMemory."""
-        self._stages = stages
-        self._driver = driver
-        self._buffer = memory.allocate("device I/O", packing.peak)
-        start = self._buffer.memory
-        self.addresses = {name: Address(start + at) for name, at in packing.offsets.items()}
-        """Tensor: its address on the device."""
-        self._datasets: list[tuple[Dataset, Dataset]] = []
-        with ExitStack() as undo:
-            undo.callback(self._buffer.free)
-            try:
-                for number, stage in enumerate(stages):
-                    given = self._dataset(_inputs(number, stage.model), undo)
-                    wanted = self._dataset(_outputs(stage.model), undo)
-                    self._datasets.append((given, wanted))
-            except DriverFault as fault:
-                if fault.kind is FailureKind.LOST:  # on that card nothing is given back
-                    undo.pop_all()
-                raise
-            undo.pop_all()
-
-    def _dataset(self, tensors: Iterator[tuple[str, int]], undo: ExitStack) -> Dataset:
-        buffers = [(self.addresses[name], nbytes) for name, nbytes in tensors]
-        dataset = self._driver.create_dataset(buffers)
-        undo.callback(self._driver.destroy_dataset, dataset)
-        return dataset
-
-    def files(self, execution: CardExecution) -> list[Path]:
-        """Those of the stages that are executed."""
-        return [self._stages[number].path for number, _ in execution.steps]
-
-    def submit(self, stream: Stream, execution: CardExecution) -> None:
-        """Queue the stages between the copies. Raises DriverFault, with the file if it is one's.
-
-        Nothing of the slot may be executing. What cannot be queued of the results is left to
-        `collect`. Raises EngineFault, before anything is done, if one of them is not loaded.
-        """
-        for number, _ in execution.steps:
-            self._stages[number].model.ensure_there()
-        driver = self._driver
-        for host, device, nbytes, room, queued in execution.copies_in:
-            if queued:
-                driver.copy_async(device, room, host, nbytes, Copy.TO_DEVICE, stream)
-            else:  # at once, ahead of the stream
-                driver.copy(device, room, host, nbytes, Copy.TO_DEVICE)
-        try:
-            # All gears before the first execution: they are written at once, outside the stream's
-            # order, each into its stage's own buffer, the model's last input.
-            for number, gear in execution.steps:
-                if gear.setting is not None:
-                    inputs, _ = self._datasets[number]
-                    self._stages[number].model.set_gear(driver, inputs, gear.setting)
-            for number, _ in execution.steps:
-                model = self._stages[number].model
-                driver.execute_async(model.id, *self._datasets[number], stream)
-        except DriverFault as fault:
-            fault.path = self._stages[number].path
-            raise
-        for host, device, nbytes, room, queued in execution.copies_out:
-            if queued:
-                driver.copy_async(host, room, device, nbytes, Copy.TO_HOST, stream)
-
-    def collect(self, execution: CardExecution) -> None:
-        """The copies that could not be queued, once the stream is done. Raises DriverFault."""
-        for host, device, nbytes, room, queued in execution.copies_out:
-            if not queued:
-                self._driver.copy(host, room, device, nbytes, Copy.TO_HOST)
-
-    def close(self) -> None:
-        """Free all of it; nothing of it may be executing. Once."""
-        for datasets in self._datasets:
-            for dataset in datasets:
-                self._driver.destroy_dataset(dataset)
-        self._buffer.free()
-
-
-def _inputs(number: int, model: LoadedModel) -> Iterator[tuple[str, int]]:
-    """Tensors' names, and the bytes that the model wants for each; the gear is this stage's own."""
-    for tensor in model.description.inputs:
-        is_gear = tensor.name == GEAR_INPUT
-        yield f"{tensor.name} of {number}" if is_gear else tensor.name, tensor.nbytes
-
-
-def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:
-    description = model.description
-    for name, tensor in zip(description.output_names, description.outputs, strict=True):
-        yield name, tensor.nbytes
+    def __init__(self, turn: Lock) -> None:
+        self.turn = turn
+        """Held for each execution, and by whoever changes what is loaded."""
+        self.copies: _CopyStream | None = None
+        """None where it is the only set: all is queued in the executor's own stream."""
 
 
 class StreamExecutor:
@@ -197,62 +63,144 @@ class StreamExecutor:
         self._device = device
         self._failure: str | None = None
         """The model whose execution failed, and of what, until the executor is reset."""
-        self._open_stream()
-        self.turn = device.add_turn()
-        """Held for each execution, and by whoever changes what is loaded."""
+        self._computing = Lock()
+        """Held while the stages of an execution run, where there are several buffer sets."""
+        self._sets: list[_BufferSet] = []
+        self._open_streams()
+        self._sets.append(_BufferSet(device.add_turn()))
+
+    @property
+    def turns(self) -> list[Lock]:
+        """Of all buffer sets: whoever has them has the executor."""
+        return [own.turn for own in self._sets]
 
     # -- executions --
 
-    def execute(self, slot: Slot, execution: CardExecution) -> None:
+    def execute(self, slot: Slot, execution: CardExecution, buffers: int) -> None:
         """Copy in, execute the stages, copy out; returns when all is done.
 
+        buffers: the number of its buffer set, from 0; of those that `ensure_sets` made.
         Blocks until it is this execution's turn; other threads run while it waits.
         Raises EngineFault, OutOfMemory, or EngineLost once the card is lost. A queue that is full
         is tried once more. After a failed execution the executor is reset before the next.
         """
+        own, files = self._sets[buffers], slot.files(execution)
         while True:
-            self._device.take(self.turn, f"the turn of {self.models.name}")
+            self._device.take(own.turn, f"the turn of {self.models.name}")
             try:
                 self._device.ensure_there()
                 if self._failure is None:
+                    slot.ensure_there(execution)
                     try:
-                        self._execute(slot, execution)
+                        self._context.enter()
+                        if own.copies is None:
+                            self._execute(slot, execution)
+                            return
+                        if self._execute_overlapped(own.copies, slot, execution):
+                            return
                     except DriverFault as fault:
-                        raise self._fault_of(fault, slot.files(execution)) from fault
-                    return
+                        raise self._fault_of(fault, files) from fault
             finally:
-                self.turn.release()
+                own.turn.release()
             # Without the turn: `exclusive` takes those of all executors.
             self._recover()
 
+    # A turn ends with the wait for all that it queued: the driver tells of a failed task at the
+    # next wait for its stream, once, and not which task it was. So it is of this execution.
+
     def _execute(self, slot: Slot, execution: CardExecution) -> None:
-        # A turn ends with the wait for all that it queued: the driver tells of a failed task at
-        # the next wait for its stream, once, and not which task it was. So it is of this execution.
-        self._context.enter()
+        stream = self._stream
+
+        def submit() -> None:
+            slot.copy_in(stream, execution)
+            slot.compute(stream, execution)
+            slot.copy_out(stream, execution)
+
+        self._queue(submit, stream)
+        self._device.wait(stream)
+        slot.collect(execution)  # copies that no stream orders: only now are results there
+
+    def _execute_overlapped(
+        self, copies: _CopyStream, slot: Slot, execution: CardExecution
+    ) -> bool:
+        """False if nothing was computed, as another execution failed meanwhile."""
+        self._queue(partial(self._copy_in, copies, slot, execution), copies.stream)
+        self._device.take(self._computing, f"the computing of {self.models.name}")
+        try:
+            self._device.ensure_there()
+            if self._failure is not None:
+                self._device.wait(copies.stream)
+                return False
+            try:
+                # The next is queued when this one has ended, though events could order them: only
+                # so a failure is known to be this one's, and no document says that a model may be
+                # queued in a stream while it executes at other addresses.
+                compute = partial(self._compute, copies, slot, execution)
+                self._queue(compute, self._stream, copies.stream)
+                self._device.wait(self._stream)
+            except DriverFault as fault:
+                self._note(fault, slot.files(execution))  # first: nobody computes after it
+                self._drain(copies.stream, fault)
+                raise
+        finally:
+            self._computing.release()
+        self._device.wait(copies.stream)
+        slot.collect(execution)
+        return True
+
+    def _copy_in(self, copies: _CopyStream, slot: Slot, execution: CardExecution) -> None:
+        slot.copy_in(copies.stream, execution)
+        self._device.driver.record_event(copies.arrived, copies.stream)
+
+    def _compute(self, copies: _CopyStream, slot: Slot, execution: CardExecution) -> None:
+        driver = self._device.driver
+        driver.stream_wait_event(self._stream, copies.arrived)
+        slot.compute(self._stream, execution)
+        driver.record_event(copies.computed, self._stream)
+        driver.stream_wait_event(copies.stream, copies.computed)
+        slot.copy_out(copies.stream, execution)
+
+    def _queue(self, submit: Callable[[], None], *streams: Stream) -> None:
+        """Call `submit`, which queues in these streams; once more where a queue was full."""
         for last in (False, True):
             try:
-                slot.submit(self._stream, execution)
-                break
+                submit()
+                return
             except DriverFault as fault:
                 if fault.kind is FailureKind.LOST:
                     raise
-                self._device.wait(self._stream)  # what was queued before still uses the slot
+                for stream in streams:
+                    self._device.wait(stream)  # what was queued before still uses the slot
                 if last or fault.kind is not FailureKind.RETRY:
                     raise
-        self._device.wait(self._stream)
-        slot.collect(execution)  # copies that no stream orders: only now are results there
+
+    def _drain(self, stream: Stream, fault: DriverFault) -> None:
+        """Wait for what is queued behind something that failed; what else failed does not matter.
+
+        Raises DriverFault if the card is lost.
+        """
+        if fault.kind is FailureKind.LOST:
+            return
+        try:
+            self._device.wait(stream)
+        except DriverFault as again:
+            if again.kind is FailureKind.LOST:
+                raise
 
     def _fault_of(self, fault: DriverFault, files: Sequence[Path]) -> RuntimeFault:
         """files: those that were executed; which of them failed, only their own calls tell."""
-        model = shown(*([fault.path] if fault.path else files))
-        text = f"{self.models.name}: {model}: {fault}"
+        text = f"{self.models.name}: {_told(fault, files)}"
         if fault.kind is FailureKind.LOST:
             return self._device.lose(text)
         if fault.kind is FailureKind.MEMORY:
             return OutOfMemory(text)
-        if fault.kind is FailureKind.RELOAD:
-            self._failure = f"{model}: {fault}"
+        self._note(fault, files)
         return EngineFault(text)
+
+    def _note(self, fault: DriverFault, files: Sequence[Path]) -> None:
+        """Have the executor reset before it executes again, if that is what the fault means."""
+        if fault.kind is FailureKind.RELOAD:
+            self._failure = _told(fault, files)
 
     def _recover(self) -> None:
         """Reset it, unless another thread has. Raises EngineLost."""
@@ -273,7 +221,7 @@ class StreamExecutor:
         self.models.unload(stage)
 
     def reset_if_failed(self) -> None:
-        """After a failed execution: a new context and stream, and the models loaded again.
+        """After a failed execution: a new context and streams, and the models loaded again.
 
         See `ExecutorModels.load_all`. Raises EngineLost: without them the card counts as lost.
         """
@@ -284,32 +232,89 @@ class StreamExecutor:
         try:
             self._context.enter()
             self.models.unload_all()
-            self._close_stream()
-            self._open_stream()
+            self._close_streams()
+            self._open_streams()
             self.models.load_all()
         except DriverFault as fault:
             raise self._device.lose(f"{self._device.name}: it cannot be mended: {fault}") from fault
         self._failure = None
 
+    def ensure_sets(self, count: int) -> None:
+        """Have as many buffer sets, at least; those of more than one have a stream for copies.
+
+        Raises DriverFault, with what was there before as it was.
+        """
+        missing = range(len(self._sets), count)
+        if not missing:
+            return
+        self._context.enter()
+        there = [own for own in self._sets if own.copies is None]
+        with self._undoing() as undo:
+            opened = [self._open_copies(undo) for _ in range(len(there) + len(missing))]
+        added = [_BufferSet(self._device.add_turn()) for _ in missing]
+        self._sets += added
+        for own, copies in zip(there + added, opened, strict=True):
+            own.copies = copies
+
     def close(self) -> None:
         """Free it, with no model left in it. Once. Each execution has waited for its end."""
         if self._device.lost is None:
             self._context.enter()
-            self._close_stream()
+            self._close_streams()
         self.models.free()
 
-    def _open_stream(self) -> None:
+    def _open_streams(self) -> None:
+        """Its own, and those for copies of all buffer sets that had one."""
         self._context = DeviceContext(self._device.driver, self._device.number)
-        try:
-            with self._device.noticing_loss():
-                self._stream = self._device.driver.create_stream()
-        except DriverFault:
-            self._context.destroy()
-            raise
+        driver = self._device.driver
+        with self._undoing() as undo:
+            undo.callback(self._context.destroy)
+            self._stream = _undone_by(undo, driver.create_stream(), driver.destroy_stream)
+            for own in self._sets:
+                if own.copies is not None:
+                    own.copies = self._open_copies(undo)
 
-    def _close_stream(self) -> None:
-        self._device.driver.destroy_stream(self._stream)
+    @contextmanager
+    def _undoing(self) -> Iterator[ExitStack]:
+        """What its calls made is given back if they fail, unless the card is lost."""
+        with ExitStack() as undo:
+            try:
+                with self._device.noticing_loss():
+                    yield undo
+            finally:
+                if self._device.lost is not None:
+                    undo.pop_all()
+            undo.pop_all()
+
+    def _open_copies(self, undo: ExitStack) -> _CopyStream:
+        driver = self._device.driver
+        return _CopyStream(
+            _undone_by(undo, driver.create_stream(), driver.destroy_stream),
+            _undone_by(undo, driver.create_event(), driver.destroy_event),
+            _undone_by(undo, driver.create_event(), driver.destroy_event),
+        )
+
+    def _close_streams(self) -> None:
+        driver = self._device.driver
+        for own in self._sets:
+            if own.copies is not None:
+                driver.destroy_event(own.copies.arrived)
+                driver.destroy_event(own.copies.computed)
+                driver.destroy_stream(own.copies.stream)
+        driver.destroy_stream(self._stream)
         self._context.destroy()
 
     def __repr__(self) -> str:
         return f"<{self.models.name}: {self.models}>"
+
+
+def _told(fault: DriverFault, files: Sequence[Path]) -> str:
+    return f"{shown(*([fault.path] if fault.path else files))}: {fault}"
+
+
+Handle = TypeVar("Handle")
+
+
+def _undone_by(undo: ExitStack, made: Handle, destroy: Callable[[Handle], None]) -> Handle:
+    undo.callback(destroy, made)
+    return made

@@ -23,6 +23,7 @@ from ge_runtime.engines.gearing import (
     Footprint,
     Gearing,
     answer_slots,
+    overlap_lines,
     with_compiled_gears,
     with_fixed_batch,
 )
@@ -190,7 +191,7 @@ class Inspection:
         """What one instance takes of the host's memory."""
         if self.plan is None:
             return 0
-        on_host, engines = self.config.device_kind == "cpu", len(self.config.devices)
+        on_host, engines = self.config.device_kind == "cpu", len(self.config.places)
         weights = self.plan.weights_bytes * on_host
         return weights + host_bytes(self.plan, on_host=on_host, engines=engines)
 
@@ -212,14 +213,14 @@ class Inspection:
 
     def lines(self) -> list[str]:
         """All of it for people."""
-        count = len(self.config.devices)
+        count = len(self.config.places)
         engines = f" of each of {count} engines" if count > 1 else ""
         sections = {
             "Engine": self._engines(),
             "Inputs": aligned_columns([TENSOR_HEADER, *self.inputs], "<<<"),
             "Outputs": aligned_columns([TENSOR_HEADER, *self.outputs], "<<<"),
             "Sizes": [*self._sizes(), *self.gearing.report],
-            f"Memory{engines}, in bytes": self.plan.table() if self.plan else [],
+            f"Memory{engines}, in bytes": self._planned(),
             "This machine, in bytes": self._machine(),
             "Faults": list(self.faults),
         }
@@ -254,6 +255,12 @@ class Inspection:
             },
             "faults": list(self.faults),
         }
+
+    def _planned(self) -> list[str]:
+        if self.plan is None:
+            return []
+        more = overlap_lines(self.config, self.artifacts, self.plan)
+        return [*self.plan.table(), *(["", *more] if more else [])]
 
     def _machine(self) -> list[str]:
         if self.plan is None:

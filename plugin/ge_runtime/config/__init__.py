@@ -3,7 +3,7 @@
 Nothing here opens a file or looks at the machine.
 """
 
-from ge_runtime.config.execution_settings import DEVICES, kind_of
+from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import (
     ATC_FILES,
@@ -29,6 +29,7 @@ __all__ = [
     "BatchInput",
     "BatchInputKind",
     "ConfigErrors",
+    "EnginePlace",
     "PaddingRule",
     "RuntimeConfig",
     "ValueRange",

@@ -5,6 +5,8 @@
 - `intra_op_threads`: threads that one execution may use. Default: the cores of the process shared
   by all instances and their devices, at least 1.
 - `devices`: one engine and one executor each, e.g. `cpu, cpu` or `cuda:0, cuda:1`. Default `cpu`.
+- `io_buffers`: on a card, batches that an executor has room for, 1 by default. With 2 the copies of
+  one are made while another computes; weights and workspace stay as they are.
 - `stages`: the names of the graphs in the version folder, in the order in which they run, e.g.
   `encoder, classifier` for encoder.onnx and classifier.onnx. Default: the one artifact.
 - `cost`: `calibrate` (default: timed at load), or what an execution costs: `launch_us=120,
@@ -63,6 +65,16 @@ _GROWTH: Final = {"growth_ns": 1e-9}
 """The same of the part that may be left out."""
 
 
+class EnginePlace(NamedTuple):
+    """Where one of a model's engines executes."""
+
+    device: str
+    executor: int
+    """Of the model's on that device, from 0."""
+    buffers: int
+    """Which of the executor's buffer sets."""
+
+
 class GivenCost(NamedTuple):
     """What config.pbtxt says of the cost of executions, in seconds."""
 
@@ -106,6 +118,23 @@ def read_devices(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...
 def kind_of(device: str) -> str:
     """The kind of a device that config.pbtxt names: "npu" of "npu:0"."""
     return device.partition(":")[0]
+
+
+def read_io_buffers(
+    parameters: Parameters, devices: Sequence[str], errors: ConfigErrors, *, engine: str
+) -> int:
+    """How many buffer sets each executor has; more than one only for .om files in this process."""
+    field, text = "parameter 'io_buffers'", parameters.settings.get("io_buffers", "1")
+    count = read_whole(field, text, errors, least=1)
+    if count > _MOST_BUFFERS:
+        errors.add(field, f"'{text}'", f"at most {_MOST_BUFFERS}: 2 hide all copies but the first")
+    elif count > 1:
+        if kind_of(devices[0]) != NPU or engine not in ("auto", "om"):
+            found = f"{count} for engine {engine} on {', '.join(devices)}"
+            errors.add(field, found, "1, or .om files on a card: devices: npu:0")
+        if parameters.settings.get("placement") == "service":
+            errors.add(field, f"{count}", "1 with placement: service, whose buffers are its own")
+    return count
 
 
 def read_threads(parameters: Parameters, errors: ConfigErrors, *, share: int) -> int:
@@ -210,6 +239,7 @@ def read_pool_bytes(parameters: Parameters, errors: ConfigErrors, *, engine: str
     return read_whole(field, text, errors, least=1) * 2**20
 
 
+_MOST_BUFFERS: Final = 4
 _MOST_WEIGHT: Final = 1000.0
 
 

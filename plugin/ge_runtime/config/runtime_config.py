@@ -12,6 +12,7 @@ from itertools import chain
 
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
 from ge_runtime.config.execution_settings import (
+    EnginePlace,
     GivenCost,
     ServiceShare,
     kind_of,
@@ -21,6 +22,7 @@ from ge_runtime.config.execution_settings import (
     read_devices,
     read_engine,
     read_histogram,
+    read_io_buffers,
     read_pool_bytes,
     read_rows,
     read_service_share,
@@ -126,6 +128,8 @@ class RuntimeConfig:
     intra_op_threads: int
     devices: tuple[str, ...]
     """Of one kind, one engine and executor each; a device may be there several times."""
+    io_buffers: int
+    """Buffer sets that each executor has, whose copies and executions overlap."""
     service_share: ServiceShare | None
     """The model's share of the device service; None: it executes in its own process."""
     stages: tuple[str, ...]
@@ -171,6 +175,15 @@ class RuntimeConfig:
     def device_kind(self) -> str:
         """Of all its devices: "cpu", "cuda" or "npu"."""
         return kind_of(self.devices[0])
+
+    @property
+    def places(self) -> tuple[EnginePlace, ...]:
+        """Of each engine of an instance: those on one executor share its workspace."""
+        return tuple(
+            EnginePlace(device, self.devices[:index].count(device), buffers)
+            for index, device in enumerate(self.devices)
+            for buffers in range(self.io_buffers)
+        )
 
     @property
     def rows_key(self) -> str:
@@ -295,6 +308,7 @@ def _read(
         cost_cache=read_cost_cache(parameters, errors),
         intra_op_threads=read_threads(parameters, errors, share=share),
         devices=devices,
+        io_buffers=read_io_buffers(parameters, devices, errors, engine=engine),
         service_share=read_service_share(parameters, errors),
         stages=read_stages(parameters, errors),
         workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),

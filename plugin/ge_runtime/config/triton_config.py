@@ -69,6 +69,7 @@ _SETTINGS: Final = (
     "load_check",
     "reproducible",
     "workspace_pool_mib",
+    "io_buffers",
     "placement",
     "service_weight",
     "service_priority",

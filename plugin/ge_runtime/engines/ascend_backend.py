@@ -39,12 +39,14 @@ class AscendBackend:
         device: int,
         *,
         executor: int = 0,
+        buffers: int = 0,
         workspace_bytes: int | None = None,
         options: Mapping[str, str] = _NO_OPTIONS,
         cards: Cards = PROCESS_CARDS,
     ) -> None:
         """device: its number. executor: its number on the card, from 0.
 
+        buffers: which of the executor's buffer sets, from 0.
         workspace_bytes: of the executor, which all its models must agree on; None: as large as the
         largest of them needs. A session of GE has as much for itself. options: of GE, for it.
         Raises NoDevice where there is no card, or none that can be used, and EngineLost if it
@@ -59,6 +61,7 @@ class AscendBackend:
         self._card = card
         self._cards = cards
         self._executor = executor
+        self._buffers = buffers
         self._workspace_bytes = workspace_bytes
         self._options = options
         self._memory = PinnedMemory(card)
@@ -71,6 +74,7 @@ class AscendBackend:
         return cls(
             int(device.partition(":")[2]),
             executor=settings.executor,
+            buffers=settings.buffers,
             workspace_bytes=settings.workspace_bytes,
             options=settings.compiler_options,
         )
@@ -104,6 +108,7 @@ class AscendBackend:
                 self._card,
                 self._device_memory,
                 executor=self._executor,
+                buffers=self._buffers,
                 workspace_bytes=self._workspace_bytes,
                 is_pinned=self._memory.holds,
                 outputs=outputs,
@@ -117,6 +122,11 @@ class AscendBackend:
         )
 
     def _open_session(self, artifact: Artifact, outputs: Sequence[str]) -> Engine:
+        if self._buffers:
+            raise PlanFault(
+                f"{artifact.path}: found io_buffers, expected none: GE's own memory is not planned "
+                "for copies that overlap; it is for .om files"
+            )
         if self._workspace_bytes is None:
             raise PlanFault(
                 f"{artifact.path}: found no 'workspace_pool_mib', expected it, with placement: "

@@ -27,11 +27,13 @@ class DeviceSettings:
     """What config.pbtxt says of a model's part in a device."""
 
     executor: int = 0
-    """How many backends of the model are on the same device before it."""
+    """How many executors the model has on the same device before this one."""
     workspace_bytes: int | None = None
     """The parameter 'workspace_pool_mib'; on the host it is no affair of a backend."""
     compiler_options: Mapping[str, str] = field(default_factory=dict)
     """Of GE, for engines that compile."""
+    buffers: int = 0
+    """How many backends of the model share that executor with it and are before it."""
 
 
 class DeviceBackend(Protocol):

@@ -18,6 +18,7 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.config.axis_sizes import GearSizes
+from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine, Shapes, Signature
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import ArtifactFault, ConfigFault
@@ -245,6 +246,28 @@ def answer_slots(config: RuntimeConfig) -> int:
     With the device service one more, through which answers go that all slots are in use for.
     """
     return ANSWER_SLOTS + (config.service_share is not None)
+
+
+def overlap_lines(
+    config: RuntimeConfig, artifacts: Sequence[Artifact], plan: Plan
+) -> tuple[str, ...]:
+    """What it takes of memory, or would, that copies are made while another execution computes.
+
+    Empty for models that cannot have it.
+    """
+    if config.service_share is not None or any(each.engine != "om" for each in artifacts):
+        return ()
+    once = f"{plan.device_io_bytes:,} bytes of the card and {plan.io_bytes:,} of pinned memory"
+    if config.io_buffers > 1:
+        return (
+            f"copies overlap with executions: {config.io_buffers} buffer sets of {once}; weights "
+            "and workspace are there once",
+        )
+    return (
+        "copies do not overlap with executions",
+        f"  io_buffers: 2 would take {once} more",
+        f"  a second executor {plan.workspace_bytes:,} of workspace on the card besides",
+    )
 
 
 @dataclass(frozen=True, slots=True)

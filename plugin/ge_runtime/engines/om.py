@@ -8,8 +8,7 @@ What one stage gives and another takes stays on the card.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,21 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.driver import ACL_DTYPES, AIPP_INPUT, GEAR_INPUT, PLAIN_FORMATS, Address
-from ge_runtime.ascend.om_model import Dims, LoadedModel, ModelFile, OmGear, Stage
-from ge_runtime.ascend.return_codes import DriverFault, FailureKind
-from ge_runtime.ascend.stream_executor import (
-    CardExecution,
-    Slot,
-    StreamExecutor,
-    Transfer,
-    slot_layout,
-    tensor_bytes,
-)
+from ge_runtime.ascend.driver import ACL_DTYPES, Address
+from ge_runtime.ascend.om_model import Dims, LoadedModel, OmGear, Stage
+from ge_runtime.ascend.return_codes import DriverFault
+from ge_runtime.ascend.slot import CardExecution, Slot, Transfer, slot_layout, tensor_bytes
+from ge_runtime.ascend.stream_executor import StreamExecutor
 from ge_runtime.devices import Device
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.engines.chain import Wiring
-from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, RuntimeFault
+from ge_runtime.engines.om_files import load_fault, read_files, refuse_what_nobody_can_feed
+from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
 
@@ -60,6 +54,7 @@ class OmEngine:
         memory: Device[Address],
         is_pinned: Callable[[Array], bool],
         asked: Sequence[str],
+        buffers: int,
     ) -> None:
         """Made by `open`; closes the models it is given. Raises ArtifactFault."""
         self._card = card
@@ -68,6 +63,7 @@ class OmEngine:
         self._memory = memory
         self._is_pinned = is_pinned
         self._slot: Slot | None = None
+        self._buffers = buffers
         self._closed = False
         models = {stage.path.stem: stage.model for stage in stages}
         signatures = {name: signature_of(model) for name, model in models.items()}
@@ -91,23 +87,26 @@ class OmEngine:
         memory: Device[Address],
         *,
         executor: int,
+        buffers: int,
         workspace_bytes: int | None,
         is_pinned: Callable[[Array], bool],
         outputs: Sequence[str],
     ) -> OmEngine:
         """The models in `paths`, in order of execution, on an executor of the card.
 
-        memory: of the card, for the slot. executor: its number. workspace_bytes: the executor's;
-        None: as large as its models need. is_pinned: whether copies to and from an array can be
-        queued. outputs: those that executions will want, of what stages give each other.
+        memory: of the card, for the slot. executor: its number. buffers: of which of its buffer
+        sets the slot is, from 0: executions of several overlap with their copies.
+        workspace_bytes: the executor's; None: as large as its models need. is_pinned: whether
+        copies to and from an array can be queued. outputs: those that executions will want, of
+        what stages give each other.
         Raises ArtifactFault for files that cannot be executed here, or not together, OutOfMemory,
         PlanFault, or EngineLost; then nothing stays loaded.
         """
         try:
-            # First: query_size is taken to need a device (docs/ascend.md, question 4).
+            # First: query_size is taken to need a device (docs/ascend_trust.md, question 4).
             card.enter()
             files = read_files(paths, card)
-            loaded_on, stages = card.load(files, executor, workspace_bytes)
+            loaded_on, stages = card.load(files, executor, workspace_bytes, buffers + 1)
         except DriverFault as fault:
             raise load_fault(fault.path or paths[0], card, fault) from fault
         except OSError as error:
@@ -115,7 +114,7 @@ class OmEngine:
         try:
             for stage in stages:
                 refuse_what_nobody_can_feed(*stage)
-            return cls(card, loaded_on, stages, memory, is_pinned, outputs)
+            return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers)
         except BaseException:
             card.unload(loaded_on, stages)
             raise
@@ -171,6 +170,7 @@ class OmEngine:
                     for name, array in results.items()
                 ],
             ),
+            self._buffers,
         )
         return results
 
@@ -234,90 +234,6 @@ class OmEngine:
     def _transfer(self, array: Array, device: Address, room: int) -> Transfer:
         host = Address(array.ctypes.data)
         return Transfer(host, device, array.nbytes, room, self._is_pinned(array))
-
-
-def read_files(paths: Sequence[Path], card: Card) -> list[ModelFile]:
-    """The files. Raises ArtifactFault with all that cannot be executed, OutOfMemory, EngineLost."""
-    files: list[ModelFile] = []
-    faults: list[str] = []
-    for path in paths:
-        try:
-            files.append(_read(path, card))
-        except ArtifactFault as fault:
-            faults.append(str(fault))
-    if faults:
-        raise ArtifactFault("\n".join(faults))
-    return files
-
-
-def _read(path: Path, card: Card) -> ModelFile:
-    try:
-        file = ModelFile.read(path, card.driver)
-    except DriverFault as fault:
-        raise load_fault(path, card, fault) from fault
-    except OSError as error:
-        raise ArtifactFault(f"{path}: {error.strerror}") from error
-    if file.workspace_bytes == 0:  # as query_size has it for models that GE schedules on the host
-        raise ArtifactFault(
-            f"{path}: found a model whose sizes only an execution tells, so that its memory cannot "
-            "be planned; expected gears: name them in config.pbtxt (gears.<axes>) and run "
-            "`ge-runtime build`"
-        )
-    return file
-
-
-def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
-    """What a failed load means."""
-    if fault.kind is FailureKind.LOST:
-        return card.lose(f"{path}: {fault}")
-    if fault.kind is FailureKind.MEMORY:
-        return OutOfMemory(f"{path}: {fault}")
-    return ArtifactFault(
-        f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
-        f"makes it anew from {path.stem}.onnx, for this chip"
-    )
-
-
-def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
-    """Raises ArtifactFault for tensors that Triton, or we, have no form of."""
-    description = model.description
-    faults: list[str] = []
-    for tensor in (*description.data_inputs, *description.outputs):
-        if tensor.name == AIPP_INPUT:
-            faults.append("found dynamic AIPP, expected static or none: `atc --insert_op_conf`")
-        elif tensor.dtype not in ACL_DTYPES:
-            faults.append(f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks")
-        elif tensor.format not in PLAIN_FORMATS:
-            expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
-            faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
-    faults += _too_large(model)
-    # The driver writes a gear into the input of an index: `Slot.submit` takes the last.
-    if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
-        names = ", ".join(tensor.name for tensor in description.inputs)
-        faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
-    if faults:
-        raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
-
-
-def _too_large(model: LoadedModel) -> Iterator[str]:
-    """Tensors with more elements than the model has bytes for, as YUV images of static AIPP."""
-    description = model.description
-    for gear in model.gears.values():
-        for tensors, shapes in (
-            (description.data_inputs, gear.inputs),
-            (description.outputs, gear.outputs),
-        ):
-            for tensor, dims in zip(tensors, shapes, strict=True):
-                if tensor.dtype not in ACL_DTYPES:
-                    continue
-                nbytes = math.prod(dims) * ACL_DTYPES[tensor.dtype].numpy.itemsize
-                if nbytes > tensor.nbytes:
-                    yield (
-                        f"'{tensor.name}': found {list(dims)}, of {nbytes:,} bytes, expected "
-                        f"{tensor.nbytes:,} as the model tells: of AIPP's formats those with all "
-                        "values of each pixel, e.g. RGB888_U8"
-                    )
-                    return
 
 
 def signature_of(model: LoadedModel) -> Signature:

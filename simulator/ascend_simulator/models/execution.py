@@ -57,7 +57,9 @@ def submit(
     with now.lock:
         # Before the task is submitted, which counts as a write to the workspace itself.
         execution.others = execution.workspace.others()
-        task = Task(execution.run, binding.reads(), binding.writes(), f"execute {model.name}")
+        task = Task(
+            execution.run, binding.reads(), binding.writes(), f"execute {model.name}", "execute"
+        )
         depart(now, model, inputs, outputs, stream, task)
         execution.workspace.submitted()
     return execution
@@ -244,7 +246,7 @@ def execute_free_shapes(
         except Exception as error:  # reported to the caller, who waits
             failures.append(error)
 
-    task = Task(run, reads, writes, f"execute {model.name}")
+    task = Task(run, reads, writes, f"execute {model.name}", "execute")
     depart(now, model, inputs, outputs, stream, task)
     now.streams.wait(stream.record(), None)
     if failures:

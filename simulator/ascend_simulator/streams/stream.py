@@ -6,16 +6,18 @@ waiting. Safe from any thread.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
+from time import perf_counter_ns
 from typing import Final, Protocol, TypeAlias
 
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import FailureMode
 from ascend_simulator.memory.ordering import Ordering
 from ascend_simulator.streams.claims import Claims
-from ascend_simulator.streams.tasks import Mark, Task
+from ascend_simulator.streams.tasks import Mark, Span, Task
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class Owner(Protocol):
     @property
     def claims(self) -> Claims:
         """What they use."""
+
+    @property
+    def timeline(self) -> deque[Span]:
+        """The last tasks that ran and have a kind; of how many, is said by its length."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """The host waits for `mark` and then knows what it knows; False after `timeout_s`."""
@@ -261,12 +267,16 @@ class Stream:
     def _perform(self, entry: tuple[int, Task]) -> None:
         number, task = entry
         if not (self._group.stopped or self._owner.lost):
+            begin_ns = perf_counter_ns()
             try:
                 task.run()
             except Refused as failure:
                 self._fail(failure)
             except BaseException as raised:
                 self._raised = self._raised or raised
+            if task.kind:
+                span = Span(self.name, task.kind, task.label, begin_ns, perf_counter_ns())
+                self._owner.timeline.append(span)
         self._passed = number
 
     def _fail(self, failure: Refused) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from threading import RLock
@@ -11,19 +12,34 @@ from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.memory.ordering import Ordering
 from ascend_simulator.streams.claims import Claims
 from ascend_simulator.streams.stream import Group, Stream
-from ascend_simulator.streams.tasks import Mark, Runner, SeededRunner, ThreadRunner
+from ascend_simulator.streams.tasks import (
+    Mark,
+    Runner,
+    SeededRunner,
+    Span,
+    ThreadRunner,
+)
 
 
 class Streams:
     """All streams of the process, and what they know of each other."""
 
     def __init__(
-        self, memory: AddressSpace, lock: RLock, seed: int | None = None, queue: int = 0
+        self,
+        memory: AddressSpace,
+        lock: RLock,
+        seed: int | None = None,
+        queue: int = 0,
+        timeline: int = 0,
     ) -> None:
-        """queue: tasks that a stream takes before one of them is done; 0 is no limit."""
+        """queue: tasks that a stream takes before one of them is done; 0 is no limit.
+
+        timeline: how many tasks that ran are remembered.
+        """
         self.lock = lock
         self.seed: Final = seed
         self.queue: Final = queue
+        self.timeline: Final[deque[Span]] = deque(maxlen=timeline)
         self.ordering: Final = Ordering()
         self.claims: Final = Claims(memory, self.ordering, lock)
         self.lost = False

@@ -23,6 +23,18 @@ class Task(NamedTuple):
     reads: Sequence[Range]
     writes: Sequence[Range]
     label: str
+    kind: str = ""
+    """What a time line tells it as: "execute", or the name of a copy's kind."""
+
+
+class Span(NamedTuple):
+    """A task of a stream that is over. Times are perf_counter_ns."""
+
+    stream: str
+    kind: str
+    label: str
+    begin_ns: int
+    end_ns: int
 
 
 class Mark:

@@ -50,9 +50,14 @@ class Engines(RuleBasedStateMachine):
         self.open = {}  # engine -> (place, name, number of the executor)
         self.blocks = defaultdict(int)  # executor -> bytes of workspace since its first model
 
-    @rule(target=engines, name=st.sampled_from(sorted(GEARS)), lane=st.integers(0, 1))
-    def open_engine(self, name, lane):
-        place = AscendBackend(0, executor=lane)
+    @rule(
+        target=engines,
+        name=st.sampled_from(sorted(GEARS)),
+        lane=st.integers(0, 1),
+        buffers=st.integers(0, 1),
+    )
+    def open_engine(self, name, lane, buffers):
+        place = AscendBackend(0, executor=lane, buffers=buffers)
         engine = place.open([Artifact(self.paths[name], "om", "")], threads=1, outputs=())
         engine.bind([], place.memory)
         self.open[engine] = (place, name, lane)

@@ -1157,7 +1157,7 @@ def test_a_turn_that_is_never_free_is_a_lost_card(engine, monkeypatch):
     monkeypatch.setattr(ascend_device, "TURN_TIMEOUT_S", 0.01)
     executor = engine._executor
     with (
-        executor.turn,
+        executor.turns[0],
         pytest.raises(EngineLost, match=r"the turn of lane 0 of npu:0: found"),
     ):
         right(engine, 1, 8)
@@ -1167,11 +1167,11 @@ def test_a_turn_that_is_never_free_is_a_lost_card(engine, monkeypatch):
 def test_a_change_that_cannot_begin_is_a_lost_card(engine, monkeypatch, held):
     monkeypatch.setattr(ascend_device, "TURN_TIMEOUT_S", 0.01)
     card = engine._card
-    lock = card._changing if held.startswith("a change") else engine._executor.turn
+    lock = card._changing if held.startswith("a change") else engine._executor.turns[0]
     with lock, pytest.raises(EngineLost, match=held), card.exclusive():
         pass
     assert not card._changing.locked()
-    assert not engine._executor.turn.locked()
+    assert not engine._executor.turns[0].locked()
 
 
 def test_pinned_memory_off_a_multiple_of_64_is_copied_at_once(engine, machine):

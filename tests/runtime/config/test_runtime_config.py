@@ -58,6 +58,7 @@ def test_encoder_configuration_is_read_whole():
         cost_cache="auto",
         intra_op_threads=2,
         devices=("cpu",),
+        io_buffers=1,
         stages=(),
         workspace_pool_bytes=None,
         histogram=None,
@@ -202,9 +203,10 @@ def with_input(**changes):
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
             "histogram, warmup, early_answers, load_check, reproducible, workspace_pool_mib, "
-            "placement, service_weight, service_priority, device_ids, device_exec_blocks, "
-            "static_model, axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
-            "axis_length.<axis>, gears.<axes>, mask.<graph input>, lengths.<graph input>, "
+            "io_buffers, placement, service_weight, service_priority, device_ids, "
+            "device_exec_blocks, static_model, axes.<input or output>, limit.<axis>, "
+            "min.<axis>, align.<axis>, axis_length.<axis>, gears.<axes>, "
+            "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
             "default.<input>, pass.<output>, prepared.<tensor>, graph.ge.<option>, "
