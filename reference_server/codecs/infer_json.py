@@ -23,7 +23,7 @@ from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Array, Shape, Tensor
+from reference_server.core.tensor import Array, Shape, Tensor, check_rank
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
 #: No number of JSON is one of theirs.
@@ -192,7 +192,7 @@ class _Reader:
         if type(type_name) is not str:
             type_name = rapid_json.parse_member(entry, "datatype", rapid_json.as_string)
         datatype = dtypes.BY_NAME.get(type_name)
-        shape = _read_shape(entry)
+        shape = _read_shape(name, entry)
         if name in request.inputs:
             raise invalid_arg(f"{request.label} input '{name}' already exists in request")
         if "data" not in entry and "binary_data_size" in parameters:
@@ -288,8 +288,9 @@ def _check_one_content(entry: JsonValue) -> dict[str, JsonValue]:
     return parameters if isinstance(parameters, dict) else {}
 
 
-def _read_shape(entry: JsonValue) -> Shape:
+def _read_shape(name: str, entry: JsonValue) -> Shape:
     sizes = rapid_json.parse_member(entry, "shape", rapid_json.as_array)
+    check_rank(name, len(sizes))
     try:
         return tuple([rapid_json.as_uint64(size) for size in sizes])
     except ServerError as error:

@@ -19,7 +19,8 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from reference_server.codecs import proto_wire
-from reference_server.codecs.proto_wire import Data, ReceivedRequest
+from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import byte_strings, dtypes, request, turns
@@ -29,7 +30,7 @@ from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import Tensor, check_rank
 
 #: Asks for a last, empty response if the model ends without one. Only decoupled models do.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
@@ -59,8 +60,7 @@ class _KnownMessage:
     template: RequestTemplate | None = None
 
 
-#: Bytes of a message, its raw tensors apart, from which on it takes long to read; and its fields.
-_LONG_HEAD = 1 << 17
+#: Fields of a message from which on it takes long to read.
 _MANY_FIELDS = 1 << 10
 #: Bytes that are read at once whatever they are.
 _SHORT = 1 << 12
@@ -82,13 +82,16 @@ class InferMessageDecoder:
 
         Or very many fields.
         """
-        return len(data) > _SHORT and proto_wire.takes_long(data, _LONG_HEAD, _MANY_FIELDS)
+        return len(data) > _SHORT and proto_wire.takes_long(
+            data, proto_wire.LONG_HEAD, _MANY_FIELDS
+        )
 
     def read(self, data: Data) -> ReceivedRequest:
         """The request in `data`. Raises ServerError INTERNAL if it is none."""
-        head, request_id, raw = proto_wire.split(data)
-        if len(head) > LONGEST_KEY:
-            return ReceivedRequest(proto_wire.parse(head), request_id, raw)
+        found, request_id, raw = proto_wire.split(data)
+        if len(found) > LONGEST_KEY:
+            return ReceivedRequest(proto_wire.parse(found), request_id, raw)
+        head = bytes(found)
         known = self._memo.recall(head)
         if known is None:
             known = _KnownMessage(proto_wire.parse(head))
@@ -141,20 +144,21 @@ def decode(
     message = received.message
     request = InferRequest(signature.name, {}, sink, id=received.request_id)
     _read_parameters(message, request)
-    for tensor in message.inputs:
+    for tensor in turns.spread(message.inputs):
         if tensor.name in request.inputs:
             raise invalid_arg(f"{request.label} input '{tensor.name}' already exists in request")
+        check_rank(tensor.name, len(tensor.shape))
         request.inputs[tensor.name] = Tensor(
             tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
         )
-    names = [output.name for output in message.outputs]
+    names = [output.name for output in turns.spread(message.outputs)]
     request.requested_outputs = tuple(dict.fromkeys(names))
     if profile.refuses_repeated_outputs and len(request.requested_outputs) < len(names):
         again = Counter(names).most_common(1)[0][0]
         raise invalid_arg(f"{request.label} output '{again}' already exists in request")
     _read_inputs(signature.name, received, request, regions)
     forms: dict[str, OutputForm] = {}
-    for output in message.outputs:
+    for output in turns.spread(message.outputs):
         form = _read_form(output, regions, profile.most_classified)
         if form != _PLAIN:  # named more than once, an output has the first form that was asked for
             forms.setdefault(output.name, form)
@@ -170,7 +174,7 @@ def wants_empty_final(message: ModelInferRequest) -> bool:
 def _read_parameters(message: ModelInferRequest, request: InferRequest) -> None:
     passed: dict[str, Parameter] = {}
     # A map has no order of its own; this one is the same each time.
-    for key in sorted(message.parameters):
+    for key in turns.ordered(message.parameters):
         value = message.parameters[key]
         kind = value.WhichOneof("parameter_choice")
         if key == "sequence_id":
@@ -252,7 +256,7 @@ def _read_inputs(
 ) -> None:
     """Give every input of `request` its elements."""
     raw = iter(received.raw)
-    for tensor in received.message.inputs:
+    for tensor in turns.spread(received.message.inputs):
         placed = request.inputs[tensor.name]
         span = _read_span(tensor)
         if span is not None:

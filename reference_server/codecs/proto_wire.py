@@ -13,6 +13,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from reference_server.codecs import proto_pieces
+from reference_server.codecs.proto_pieces import Data, read_varint, varint
 from reference_server.core import turns
 from reference_server.core.errors import internal
 
@@ -26,15 +28,15 @@ _RAW_INPUT_CONTENTS = 7 << 3 | _LENGTH_DELIMITED
 _RAW_OUTPUT_CONTENTS = bytes([6 << 3 | _LENGTH_DELIMITED])
 _INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
 
-#: A byte below this is the tag of field 0, which there is not.
-_LEAST_TAG = 1 << 3
-#: Fields that are looked at in one go: less than half a millisecond's work.
-_FIELDS = 1 << 11
+#: Fields that are looked at before others are let in: less than half a millisecond's work.
+_FIELDS_AT_ONCE = 1 << 11
+#: Bytes that protobuf reads in one go, on the event loop too; it takes them a millisecond at most.
+LONG_HEAD = 1 << 15
+#: Pieces of a message that are kept before they are joined.
+_MOST_PIECES = 1 << 10
 #: Raw tensors of a request that are kept: more inputs has no model, and those behind are not read.
 _MOST_RAW = 1 << 12
 
-#: A message, or a piece of one.
-Data = bytes | memoryview
 #: Pieces of a message in their order; joining them is the one copy.
 Parts = Sequence[Data]
 
@@ -52,12 +54,10 @@ class ReceivedRequest(NamedTuple):
     head: bytes | None = None
 
 
-def split(data: Data) -> tuple[bytes, str, list[memoryview]]:
-    """A request without its id and `raw_input_contents`, and these. Raises ServerError INTERNAL.
-
-    What has a field that is none of today's schema is parsed here, and written anew without them.
-    """
-    head: list[Data] = []
+def split(data: Data) -> tuple[Data, str, list[memoryview]]:
+    """A request without its id and `raw_input_contents`, and these. Raises ServerError INTERNAL."""
+    head = bytearray()
+    pieces: list[memoryview] = []  # that follow it
     raw: list[memoryview] = []
     request_id = ""
     view = memoryview(data)
@@ -66,19 +66,20 @@ def split(data: Data) -> tuple[bytes, str, list[memoryview]]:
     try:
         while position < end:
             fields += 1
-            if not fields % _FIELDS:
+            if not fields % proto_pieces.FIELDS and fields > _FIELDS_AT_ONCE:
                 turns.give_way()
             start = position
             tag = data[position]
             position += 1
             if tag & 0b1000_0111 != _LENGTH_DELIMITED:
-                if tag < _LEAST_TAG:
-                    raise internal(UNREADABLE)
-                return _split_whole(data)
+                tag, position = read_varint(data, start)
+                if tag not in (_RAW_INPUT_CONTENTS, _ID):
+                    position = proto_pieces.after_field(data, start)
+                    continue
             length = data[position]
             position += 1
             if length & 0x80:
-                length, position = _read_varint(data, position - 1)
+                length, position = read_varint(data, position - 1)
             position += length
             if position > end:
                 raise internal(UNREADABLE)
@@ -88,13 +89,19 @@ def split(data: Data) -> tuple[bytes, str, list[memoryview]]:
                 elif len(raw) < _MOST_RAW:
                     raw.append(view[position - length : position])
                 if kept_from < start:
-                    head.append(view[kept_from:start])
+                    pieces.append(view[kept_from:start])
+                    if len(pieces) == _MOST_PIECES:
+                        head += b"".join(pieces)
+                        pieces.clear()
                 kept_from = position
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, UnicodeDecodeError, DecodeError):
         raise internal(UNREADABLE) from None
     if kept_from < end:
-        head.append(view[kept_from:])
-    return b"".join(head), request_id, raw
+        pieces.append(view[kept_from:])
+    if not head and len(pieces) == 1:
+        return pieces[0], request_id, raw
+    rest = b"".join(pieces)
+    return bytes(head) + rest if head else rest, request_id, raw
 
 
 def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
@@ -111,7 +118,7 @@ def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
             tag = data[position]
             if tag & 0b1000_0111 != _LENGTH_DELIMITED:
                 return True
-            length, position = _read_varint(data, position + 1)
+            length, position = read_varint(data, position + 1)
             position += length
             if tag != _RAW_INPUT_CONTENTS:
                 head += position - start
@@ -120,53 +127,28 @@ def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
     return True
 
 
-def _split_whole(data: Data) -> tuple[bytes, str, list[memoryview]]:
-    message = parse(bytes(data))
-    raw = [memoryview(content) for content in message.raw_input_contents]
-    request_id = message.id
-    message.ClearField("raw_input_contents")
-    message.ClearField("id")
-    return message.SerializeToString(), request_id, raw
-
-
-def parse(head: bytes) -> ModelInferRequest:
+def parse(head: Data) -> ModelInferRequest:
     """The message that these bytes are. Raises ServerError INTERNAL if they are none."""
+    message = ModelInferRequest()
     try:
-        return ModelInferRequest.FromString(head)
+        if len(head) > LONG_HEAD:
+            proto_pieces.merge(message, head)
+        else:
+            message.MergeFromString(bytes(head))
     except DecodeError:
         raise internal(UNREADABLE) from None
-
-
-def _read_varint(data: Data, position: int) -> tuple[int, int]:
-    """The number at `position` and where it ends. Raises IndexError if it does not end."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise IndexError("more bytes than a number of 64 bits has")
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return message
 
 
 def response_parts(head: bytes, raw: Parts) -> Parts:
     """A ModelInferResponse: `head` is the message without `raw_output_contents`, which follow."""
     parts: list[Data] = [head]
     for content in raw:
-        parts.append(_RAW_OUTPUT_CONTENTS + _varint(len(content)))
+        parts.append(_RAW_OUTPUT_CONTENTS + varint(len(content)))
         parts.append(content)
     return parts
 
 
 def streamed(response: Parts) -> Parts:
     """A ModelStreamInferResponse that holds `response` and no error."""
-    return [_INFER_RESPONSE + _varint(sum(map(len, response))), *response]
+    return [_INFER_RESPONSE + varint(sum(map(len, response))), *response]

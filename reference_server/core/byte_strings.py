@@ -59,6 +59,29 @@ class Malformed(ValueError):
         self.length = length
 
 
+#: Elements that are counted before others are let in: some 50 microseconds' work.
+_COUNTED = 1 << 9
+
+
+def count(raw: memoryview) -> int:
+    """How many elements `raw` has, however many; raises Malformed as `split` does."""
+    unpack = _LENGTH.unpack_from
+    end = len(raw)
+    elements = position = 0
+    while position < end:
+        if end - position < 4:
+            raise Malformed(elements, end - position, None)
+        (length,) = unpack(raw, position)
+        position += 4
+        if end - position < length:
+            raise Malformed(elements, end - position, length)
+        position += length
+        elements += 1
+        if not elements % _COUNTED:
+            turns.give_way()
+    return elements
+
+
 def split(raw: memoryview) -> list[bytes]:
     """The elements in `raw`; raises Malformed where a length or its bytes are cut."""
     elements: list[bytes] = []

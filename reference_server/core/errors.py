@@ -26,6 +26,10 @@ class Code(enum.Enum):
     CANCELLED = "Cancelled"
 
 
+#: Characters of a text that are told; it may quote what a client sent, however long that is.
+_LONGEST = 1 << 18
+
+
 class ServerError(Exception):
     """A failure that a client, an operator or the log is told about, word for word.
 
@@ -33,6 +37,8 @@ class ServerError(Exception):
     """
 
     def __init__(self, code: Code, message: str) -> None:
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}... ({len(message)} characters)"
         super().__init__(message)
         self.code = code
         self.message = message

@@ -11,9 +11,24 @@ import numpy.typing as npt
 
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
+from reference_server.core.errors import invalid_arg
 
 Array = npt.NDArray[np.generic]
 Shape = tuple[int, ...]
+
+#: More dimensions has no shape: NumPy knows 64, and to multiply millions takes minutes.
+_MOST_DIMENSIONS = 1 << 10
+#: Bytes of strings that are read at once, and kept apart: some milliseconds' work.
+_MANY_STRINGS = 1 << 16
+
+
+def check_rank(name: str, rank: int) -> None:
+    """Raise ServerError if the shape of input `name` has very many dimensions."""
+    if rank > _MOST_DIMENSIONS:
+        raise invalid_arg(
+            f"invalid shape for input '{name}': it has {rank} dimensions, more than "
+            f"{_MOST_DIMENSIONS}"
+        )
 
 
 class Tensor:
@@ -23,7 +38,7 @@ class Tensor:
     refused before anyone asks for its array.
     """
 
-    __slots__ = ("_array", "_elements", "_raw", "datatype", "name", "shape")
+    __slots__ = ("_array", "_counted", "_elements", "_raw", "datatype", "name", "shape")
 
     def __init__(
         self,
@@ -40,6 +55,7 @@ class Tensor:
         self._array = array
         self._raw = raw
         self._elements: list[bytes] | None = None
+        self._counted: int | byte_strings.Malformed | None = None  # of many strings
 
     def __repr__(self) -> str:
         kind = self.datatype.value if self.datatype else "<invalid>"
@@ -69,7 +85,32 @@ class Tensor:
         if self._raw is None:
             assert self._array is not None
             return self._array.size
-        return len(self._strings())
+        if len(self._raw) <= _MANY_STRINGS:
+            return len(self._strings())
+        self.count_strings()
+        if isinstance(self._counted, byte_strings.Malformed):
+            raise self._counted
+        assert self._counted is not None
+        return self._counted
+
+    @property
+    def has_uncounted_strings(self) -> bool:
+        """True if `string_count` would take longer than some milliseconds."""
+        return (
+            self.datatype is DataType.BYTES
+            and self._counted is None
+            and self._raw is not None
+            and len(self._raw) > _MANY_STRINGS
+        )
+
+    def count_strings(self) -> None:
+        """Count them, so that `string_count` takes no time; others are let in meanwhile."""
+        if self.has_uncounted_strings:
+            assert self._raw is not None
+            try:
+                self._counted = byte_strings.count(self._raw)
+            except byte_strings.Malformed as fault:
+                self._counted = fault
 
     def _strings(self) -> list[bytes]:
         if self._elements is None:
@@ -116,7 +157,7 @@ class Tensor:
         shape = self.shape if shape is None else shape
         array = None if self._array is None else self._array.reshape(shape)
         renamed = Tensor(name, self.datatype, shape, array=array, raw=self._raw)
-        renamed._elements = self._elements
+        renamed._elements, renamed._counted = self._elements, self._counted
         return renamed
 
     def protected(self) -> Tensor:
@@ -130,7 +171,7 @@ class Tensor:
             array.flags.writeable = False
         raw = None if self._raw is None else self._raw.toreadonly()
         protected = Tensor(self.name, self.datatype, self.shape, array=array, raw=raw)
-        protected._elements = self._elements
+        protected._elements, protected._counted = self._elements, self._counted
         return protected
 
     def frozen(self) -> Tensor:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import heapq
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 #: Objects that are looked at in one go: less than a millisecond's work.
 ELEMENTS = 1 << 14
+#: Objects that are worked on in Python before others are let in: about a millisecond's work.
+_MESSAGES = 1 << 10
 #: Who only lets go of the lock may be the first to have it again; who sleeps is not.
 _TURN_S = 20e-6
 #: How long there may be no collection of garbage.
@@ -73,14 +76,41 @@ def uncollected() -> Iterator[None]:
         _collector.release()
 
 
-def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """`items` in parts that follow each other."""
-    if len(items) <= ELEMENTS:
+def slices(items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
+    """`items` in parts that follow each other, of `most` elements."""
+    most = most or ELEMENTS
+    if len(items) <= most:
         yield items
         return
-    for start in range(0, len(items), ELEMENTS):
-        yield items[start : start + ELEMENTS]
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
         give_way()
+
+
+def spread(items: Sequence[T]) -> Iterable[T]:
+    """`items`, each of which is worth microseconds of Python, with turns between them."""
+    return items if len(items) <= _MESSAGES else chain.from_iterable(slices(items, _MESSAGES))
+
+
+def ordered(items: Collection[str]) -> Iterable[str]:
+    """`items` in their order."""
+    if len(items) <= ELEMENTS:
+        return sorted(items)
+    return _merged(items)
+
+
+def _merged(items: Collection[str]) -> Iterator[str]:
+    """The same, of very many: sorted in parts, which are merged."""
+    left = iter(items)
+    parts: list[list[str]] = []
+    while part := list(islice(left, ELEMENTS)):
+        part.sort()
+        parts.append(part)
+        give_way()
+    for count, item in enumerate(heapq.merge(*parts), 1):
+        if not count % ELEMENTS:
+            give_way()
+        yield item
 
 
 def joined(lists: list[list[T]]) -> list[T]:

@@ -139,12 +139,16 @@ class Inferences:
         """Send the request of `call` to its model, whose responses `call` is given later.
 
         Raises ServerError if it is refused, and then `call` hears nothing; TakesLong if more than
-        `at_once` bytes of its inputs are in regions.
+        `at_once` bytes of its inputs are in regions, or very many of them are strings.
         """
         inference = self._begin(served, call)
         inference.at_once = at_once
         try:
             request = call.decode(served, inference)
+            if at_once != _ANY:
+                for tensor in request.inputs.values():
+                    if tensor.has_uncounted_strings:
+                        raise inference.taking_long()
         except BaseException as error:
             if not isinstance(error, TakesLong):
                 inference.refused()
@@ -189,7 +193,13 @@ class Inferences:
             else:
                 started(sent)
 
-        self._apart(lambda: call.decode(served, inference), send, refused)
+        def read() -> InferRequest:
+            request = call.decode(served, inference)
+            for tensor in request.inputs.values():
+                tensor.count_strings()
+            return request
+
+        self._apart(read, send, refused)
 
     def _begin(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
         """A request that has been received, and of which nothing is read yet."""
@@ -268,11 +278,15 @@ class Inference:
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
         self.at_once -= byte_size
-        if self.at_once < 0:  # all of the request is read once more, apart
-            self.at_once = _ANY
-            self._release()
-            raise TakesLong(self)
+        if self.at_once < 0:
+            raise self.taking_long()
         return self._leased().read(region, offset, byte_size)
+
+    def taking_long(self) -> TakesLong:
+        """Let go of what was read of the request: all of it is read once more, apart."""
+        self.at_once = _ANY
+        self._release()
+        return TakesLong(self)
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
         return self._leased().output_buffer(region, offset, byte_size)

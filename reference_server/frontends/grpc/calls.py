@@ -9,11 +9,13 @@ import enum
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from reference_server.codecs.proto_wire import UNREADABLE, Data
+from reference_server.codecs import proto_pieces
+from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_wire import UNREADABLE
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.frontends.event_loop import Background
@@ -137,19 +139,69 @@ class Method:
     streams: bool = False
 
 
-class _OneMessageCall:
-    """A call that takes one message."""
+#: Bytes of a message that are read at once; longer ones are read away from the loop.
+_SHORT = 1 << 12
+#: What a call's message is answered with, or the work that gives it.
+Considered: TypeAlias = "Answer | Callable[[], Answer]"
 
-    __slots__ = ("_call",)
 
-    def __init__(self, call: Call) -> None:
+class _OneMessageCall(Generic[RequestT]):
+    """A call whose one message `consider` answers, or gives the work for it, which `run` does.
+
+    `reading` is for messages that are long.
+    """
+
+    __slots__ = ("_call", "_consider", "_reading", "_request_type", "_run")
+
+    def __init__(
+        self,
+        call: Call,
+        request_type: type[RequestT],
+        consider: Callable[[RequestT], Considered],
+        reading: Run,
+        run: Run,
+    ) -> None:
         self._call = call
+        self._request_type = request_type
+        self._consider = consider
+        self._reading = reading
+        self._run = run
+
+    def receive(self, message: Data) -> None:
+        if len(message) > _SHORT:
+            self._reading(lambda: self._read(message), self._received, self._failed)
+            return
+        try:
+            request = self._read(message)
+        except ServerError as error:
+            self._failed(error)
+        else:
+            self._received(request)
 
     def half_close(self) -> None:
         """Nothing follows the one message in any case."""
 
     def cancel(self) -> None:
         """What was asked for is done all the same."""
+
+    def _read(self, data: Data) -> RequestT:
+        request: RequestT = self._request_type()
+        try:
+            proto_pieces.merge(request, data)
+        except DecodeError:
+            raise internal(UNREADABLE) from None
+        return request
+
+    def _received(self, request: RequestT) -> None:
+        try:
+            answer = self._consider(request)
+        except Exception as error:  # a defect of ours must not leave the client waiting
+            self._failed(error)
+            return
+        if callable(answer):
+            self._run(lambda: _serialized(answer()), self._done, self._failed)
+        else:
+            self._done(_serialized(answer))
 
     def _done(self, answer: bytes) -> None:
         self._call.send(answer)
@@ -159,111 +211,42 @@ class _OneMessageCall:
         self._call.end(error if isinstance(error, ServerError) else described_defect(error))
 
 
-class _WorkCall(_OneMessageCall):
-    """A call whose message `work` answers; `run` decides when and where."""
-
-    __slots__ = ("_run", "_work")
-
-    def __init__(self, call: Call, work: Callable[[Data], bytes], run: Run) -> None:
-        super().__init__(call)
-        self._work = work
-        self._run = run
-
-    def receive(self, message: Data) -> None:
-        self._run(lambda: self._work(message), self._done, self._failed)
-
-
-class _MaybeBlockingCall(_OneMessageCall):
-    """A call whose message `consider` answers, or gives the work for it, which `run` does."""
-
-    __slots__ = ("_consider", "_run")
-
-    def __init__(
-        self, call: Call, consider: Callable[[Data], Answer | Callable[[], Answer]], run: Run
-    ) -> None:
-        super().__init__(call)
-        self._consider = consider
-        self._run = run
-
-    def receive(self, message: Data) -> None:
-        try:
-            answer = self._consider(message)
-        except Exception as error:  # as in `_run_now`
-            self._failed(error)
-            return
-        if callable(answer):
-            self._run(lambda: _serialized(answer()), self._done, self._failed)
-        else:
-            self._done(_serialized(answer))
-
-
 def immediate(
-    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
+    request_type: type[RequestT], answer: Callable[[RequestT], Answer], reading: Background
 ) -> Method:
     """A method that `answer` gives the response of; it may raise ServerError."""
-    work = _on_bytes(request_type, answer)
-    return Method(lambda call: _WorkCall(call, work, _run_now))
+    return maybe_blocking(request_type, answer, reading, reading)
 
 
 def blocking(
     request_type: type[RequestT],
-    answer: Callable[[RequestT], Message | bytes],
+    answer: Callable[[RequestT], Answer],
+    reading: Background,
     background: Background,
 ) -> Method:
     """As `immediate`, where `answer` blocks and is left to a thread of its own."""
-    work = _on_bytes(request_type, answer)
-    return Method(lambda call: _WorkCall(call, work, background.run))
+    return maybe_blocking(
+        request_type, lambda request: lambda: answer(request), reading, background
+    )
 
 
 def maybe_blocking(
     request_type: type[RequestT],
-    answer: Callable[[RequestT], Answer | Callable[[], Answer]],
+    answer: Callable[[RequestT], Considered],
+    reading: Background,
     background: Background,
 ) -> Method:
     """As `immediate`, where `answer` may give work that blocks and has the response as its result.
 
     That is left to a thread of its own.
     """
-
-    def consider(data: Data) -> Answer | Callable[[], Answer]:
-        return answer(_read(request_type, data))
-
-    return Method(lambda call: _MaybeBlockingCall(call, consider, background.run))
-
-
-def _on_bytes(
-    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
-) -> Callable[[Data], bytes]:
-    def work(data: Data) -> bytes:
-        return _serialized(answer(_read(request_type, data)))
-
-    return work
+    return Method(
+        lambda call: _OneMessageCall(call, request_type, answer, reading.run, background.run)
+    )
 
 
 def _serialized(answer: Answer) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
-
-
-def _read(request_type: type[RequestT], data: Data) -> RequestT:
-    try:
-        request: RequestT = request_type.FromString(bytes(data))
-    except DecodeError:
-        raise internal(UNREADABLE) from None
-    return request
-
-
-def _run_now(
-    work: Callable[[], ResultT],
-    done: Callable[[ResultT], None],
-    failed: Callable[[Exception], None],
-) -> None:
-    """Do `work` here and now."""
-    try:
-        answer = work()
-    except Exception as error:  # a defect of ours must not leave the client waiting
-        failed(error)
-    else:
-        done(answer)
 
 
 def described_defect(defect: Exception) -> ServerError:

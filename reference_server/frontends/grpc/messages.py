@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reference_server.codecs import compression
-from reference_server.codecs.proto_wire import Data
+from reference_server.codecs.proto_pieces import Data
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
 #: A message out of its compressed form. Raises CallFailed.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import management_proto
@@ -19,8 +20,10 @@ from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
     IGNORING,
+    Answer,
     Call,
     CallHandler,
+    Considered,
     Method,
     blocking,
     immediate,
@@ -34,6 +37,7 @@ from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.options import Restriction
 
+RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT")
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -88,15 +92,16 @@ def table(
     for subject in (
         _CoreMethods(gateway, background, codecs).table(),
         inference.methods(inferences, codecs.run, profile, most_responses),
-        _shared_memory(shared_memory),
-        _settings(gateway.logging, gateway.tracing),
-        _repository(control, background, Background(loop, CODECS)),
+        _shared_memory(shared_memory, codecs),
+        _settings(gateway.logging, gateway.tracing, codecs),
+        _repository(control, codecs, background, Background(loop, CODECS)),
     ):
         methods.update((_SERVICE + name, method) for name, method in subject.items())
     # A health request is one string, the name of a service, which Triton does not look at.
     methods[_HEALTH_CHECK] = maybe_blocking(
         pb.SystemSharedMemoryStatusRequest,
         lambda request: _asked(gateway.ready(), lambda ready: _SERVING if ready else _NOT_SERVING),
+        codecs,
         background,
     )
     return restricted(methods, restrictions or {})
@@ -122,16 +127,26 @@ class _CoreMethods:
     def table(self) -> Mapping[str, Method]:
         """The methods, by their names."""
         return {
-            "ServerLive": immediate(pb.ServerLiveRequest, self._live),
-            "ServerReady": maybe_blocking(pb.ServerReadyRequest, self._ready, self._background),
-            "ModelReady": maybe_blocking(pb.ModelReadyRequest, self._model_ready, self._background),
-            "ServerMetadata": immediate(pb.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": immediate(pb.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": immediate(pb.ModelConfigRequest, self._model_config),
+            "ServerLive": self._immediate(pb.ServerLiveRequest, self._live),
+            "ServerReady": self._probing(pb.ServerReadyRequest, self._ready),
+            "ModelReady": self._probing(pb.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": self._immediate(pb.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": self._immediate(pb.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": self._immediate(pb.ModelConfigRequest, self._model_config),
             "ModelStatistics": maybe_blocking(
-                pb.ModelStatisticsRequest, self._statistics, self._codecs
+                pb.ModelStatisticsRequest, self._statistics, self._codecs, self._codecs
             ),
         }
+
+    def _immediate(
+        self, request_type: type[RequestT], answer: Callable[[RequestT], Answer]
+    ) -> Method:
+        return immediate(request_type, answer, self._codecs)
+
+    def _probing(
+        self, request_type: type[RequestT], answer: Callable[[RequestT], Considered]
+    ) -> Method:
+        return maybe_blocking(request_type, answer, self._codecs, self._background)
 
     def _live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._gateway.live())
@@ -170,7 +185,7 @@ class _CoreMethods:
         return told if not request.name and self._gateway.has_many() else told()
 
 
-def _shared_memory(shared_memory: SharedMemory) -> Mapping[str, Method]:
+def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[str, Method]:
     """The shared memory RPCs."""
 
     def system_status(
@@ -210,22 +225,26 @@ def _shared_memory(shared_memory: SharedMemory) -> Mapping[str, Method]:
         return pb.CudaSharedMemoryUnregisterResponse()
 
     return {
-        "SystemSharedMemoryStatus": immediate(pb.SystemSharedMemoryStatusRequest, system_status),
+        "SystemSharedMemoryStatus": immediate(
+            pb.SystemSharedMemoryStatusRequest, system_status, reading
+        ),
         "SystemSharedMemoryRegister": immediate(
-            pb.SystemSharedMemoryRegisterRequest, system_register
+            pb.SystemSharedMemoryRegisterRequest, system_register, reading
         ),
         "SystemSharedMemoryUnregister": immediate(
-            pb.SystemSharedMemoryUnregisterRequest, system_unregister
+            pb.SystemSharedMemoryUnregisterRequest, system_unregister, reading
         ),
-        "CudaSharedMemoryStatus": immediate(pb.CudaSharedMemoryStatusRequest, cuda_status),
-        "CudaSharedMemoryRegister": immediate(pb.CudaSharedMemoryRegisterRequest, cuda_register),
+        "CudaSharedMemoryStatus": immediate(pb.CudaSharedMemoryStatusRequest, cuda_status, reading),
+        "CudaSharedMemoryRegister": immediate(
+            pb.CudaSharedMemoryRegisterRequest, cuda_register, reading
+        ),
         "CudaSharedMemoryUnregister": immediate(
-            pb.CudaSharedMemoryUnregisterRequest, cuda_unregister
+            pb.CudaSharedMemoryUnregisterRequest, cuda_unregister, reading
         ),
     }
 
 
-def _settings(log: LogSettings, trace: TraceSettings) -> Mapping[str, Method]:
+def _settings(log: LogSettings, trace: TraceSettings, reading: Background) -> Mapping[str, Method]:
     """The RPCs of settings: without changes they read, with changes they read after."""
 
     def log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
@@ -236,17 +255,17 @@ def _settings(log: LogSettings, trace: TraceSettings) -> Mapping[str, Method]:
         return management_proto.trace_settings(trace.update(changes, request.model_name))
 
     return {
-        "LogSettings": immediate(pb.LogSettingsRequest, log_settings),
-        "TraceSetting": immediate(pb.TraceSettingRequest, trace_setting),
+        "LogSettings": immediate(pb.LogSettingsRequest, log_settings, reading),
+        "TraceSetting": immediate(pb.TraceSettingRequest, trace_setting, reading),
     }
 
 
 def _repository(
-    control: RepositoryControl, background: Background, reading: Background
+    control: RepositoryControl, reading: Background, background: Background, listing: Background
 ) -> Mapping[str, Method]:
     """The RPCs of repository control. They block, so the work is done in the background.
 
-    `reading` is for the index, which many may ask for at once.
+    `listing` is for the index, which many may ask for at once.
     """
 
     def index(request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
@@ -274,9 +293,11 @@ def _repository(
         return pb.RepositoryModelUnloadResponse()
 
     return {
-        "RepositoryIndex": blocking(pb.RepositoryIndexRequest, index, reading),
-        "RepositoryModelLoad": blocking(pb.RepositoryModelLoadRequest, load, background),
-        "RepositoryModelUnload": blocking(pb.RepositoryModelUnloadRequest, unload, background),
+        "RepositoryIndex": blocking(pb.RepositoryIndexRequest, index, reading, listing),
+        "RepositoryModelLoad": blocking(pb.RepositoryModelLoadRequest, load, reading, background),
+        "RepositoryModelUnload": blocking(
+            pb.RepositoryModelUnloadRequest, unload, reading, background
+        ),
     }
 
 

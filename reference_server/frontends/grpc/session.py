@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reference_server.codecs.proto_wire import Data
+from reference_server.codecs.proto_pieces import Data
 from reference_server.frontends.connections import Patience, Phase, Report, Wait, report_nothing
 from reference_server.frontends.grpc import headers, messages
 from reference_server.frontends.grpc.calls import CallFailed, Method, Run, Status

@@ -223,6 +223,11 @@ FAULTS = {
         "input X",
     ),
     "no shape": (document(x(shape=None)), INTERNAL, missing("shape")),
+    "shape of very many": (
+        document(x(shape=[1] * 2000)),
+        INVALID,
+        "invalid shape for input 'X': it has 2000 dimensions, more than 1024",
+    ),
     "shape a number": (document(x(shape=2)), INTERNAL, f"Unable to parse 'shape': {NO_ARRAY}"),
     "shape negative": (document(x(shape=[-1])), INTERNAL, f"Unable to parse 'shape': {NO_UINT}"),
     "shape a float": (document(x(shape=[2.0])), INTERNAL, f"Unable to parse 'shape': {NO_UINT}"),

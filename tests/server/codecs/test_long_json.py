@@ -162,6 +162,18 @@ def test_parts_follow_each_other(small_turns, size):
     assert max(map(len, parts)) <= 4
 
 
+@pytest.mark.parametrize("size", [0, 3, 4, 5, 41])
+def test_names_are_sorted_however_many(small_turns, size):
+    names = {str(number): number for number in range(size)}
+    assert list(turns.ordered(names)) == sorted(names)
+
+
+def test_each_of_very_many_comes_once():
+    items = list(range(5_000))
+    assert list(turns.spread(items)) == items
+    assert turns.spread(items[:5]) == items[:5]
+
+
 def test_lists_are_joined(small_turns):
     @given(LISTS)
     def joined(lists):

@@ -46,6 +46,19 @@ def test_a_cut_is_found_behind_the_last_whole_element(elements, data):
     assert caught.value.elements == kept
 
 
+@given(ELEMENTS, st.data())
+def test_elements_are_counted_as_they_are_split(elements, data):
+    whole = wire(*elements)
+    cut = memoryview(whole[: data.draw(st.integers(0, len(whole)))])
+    found = []
+    for look in (byte_strings.count, lambda raw: len(byte_strings.split(raw))):
+        try:
+            found.append(look(cut))
+        except Malformed as fault:
+            found.append((fault.elements, fault.available, fault.length))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("raw", "elements", "available", "length"),
     [

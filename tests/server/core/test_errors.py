@@ -30,6 +30,12 @@ def test_str_is_the_bare_message():
     assert str(errors.internal("why")) == "why"
 
 
+def test_what_quotes_very_much_is_cut():
+    error = errors.internal("x" * 10_000_000)
+    assert len(str(error)) < 300_000
+    assert error.message.endswith("... (10000000 characters)")
+
+
 @pytest.mark.parametrize(
     ("make", "code"),
     [

@@ -5,7 +5,8 @@ import pytest
 
 from reference_server.core import byte_strings, dtypes
 from reference_server.core.dtypes import DataType
-from reference_server.core.tensor import Tensor
+from reference_server.core.errors import ServerError
+from reference_server.core.tensor import Tensor, check_rank
 
 NUMBERS = [member for member in DataType if member is not DataType.BYTES]
 
@@ -157,6 +158,35 @@ def test_byte_size_is_that_of_the_wire_form(tensor, size):
 )
 def test_strings_are_counted_whatever_the_shape_says(tensor):
     assert tensor.string_count() == 2
+
+
+def test_very_many_strings_are_counted_once_and_others_let_in(monkeypatch):
+    turns = []
+    monkeypatch.setattr(byte_strings.turns, "give_way", lambda: turns.append(None))
+    few, many = (of_bytes(bytes(4 * count), DataType.BYTES, (1,)) for count in (4, 100_000))
+    assert not few.has_uncounted_strings
+    assert many.has_uncounted_strings
+    many.count_strings()
+    assert len(turns) > 100
+    turns.clear()
+    for each in (many, many.renamed("U"), many.protected()):
+        assert not each.has_uncounted_strings
+        assert each.string_count() == 100_000
+    assert not turns
+
+
+def test_very_many_strings_that_are_cut_are_so_each_time():
+    many = of_bytes(bytes(99_999), DataType.BYTES, (1,))
+    many.count_strings()
+    for _ in range(2):
+        with pytest.raises(byte_strings.Malformed, match="3 bytes cannot be read"):
+            many.string_count()
+
+
+def test_a_shape_has_at_most_a_thousand_dimensions():
+    check_rank("X", 1024)
+    with pytest.raises(ServerError, match="input 'X': it has 1025 dimensions, more than 1024"):
+        check_rank("X", 1025)
 
 
 def test_strings_that_came_flat_get_their_shape():

@@ -166,7 +166,7 @@ def test_work_that_blocks_is_left_to_another_thread():
         def run(self, work, done, failed):
             handed.append((work, done, failed))
 
-    method = blocking(pb.ServerLiveRequest, lambda _: b"done", HandedOver(None))
+    method = blocking(pb.ServerLiveRequest, lambda _: b"done", *[HandedOver(None)] * 2)
     frontend = GrpcFrontend()
     frontend.table = {SERVICE + "Slow": method}
     call, running = frontend.start("Slow")
@@ -221,14 +221,13 @@ def long_request(count, **fields):
 
 
 def ended(frontend, message, method="ModelInfer"):
-    """The call of ModelInfer, once all that other threads do for it is done."""
+    """The call, once all that other threads do for it is done."""
     call, running = frontend.start(method)
     with pytest.MonkeyPatch.context() as patch:
         # Done by now, and told on the loop's thread as ever.
         patch.setattr(event_loop, "start_new_thread", lambda work, arguments: work())
-        running.receive(message.SerializeToString())
+        running.receive(message if isinstance(message, bytes) else message.SerializeToString())
         running.half_close()
-        assert not call.has_ended
         for _ in ("read", "decoded"):
             frontend.turn()
     assert call.has_ended
@@ -241,6 +240,39 @@ def test_long_typed_contents_are_read_beside_the_loop():
     assert call.error is None
     (asked,) = model.scheduler.requests
     assert asked.inputs["X"].array().tolist() == list(range(50_000))
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_very_many_strings_are_counted_beside_the_loop(method):
+    config = ANSWERED.replace("FP32", "STRING", 1)
+    model = served(config, version=2, answer=answering(Y=np.array([3], np.float32)))
+    frontend = GrpcFrontend(model)
+    for count, told in ((50_000, None), (49_999, "string elements 50000")):
+        message = request(raw_input_contents=[bytes(200_000)])
+        message.inputs[0].datatype = "BYTES"
+        message.inputs[0].shape[:] = [count]
+        call = ended(frontend, message, method)
+        assert (told or "") in str(call.error or call.sent)
+    assert len(model.scheduler.requests) == 1
+
+
+def test_a_shape_of_very_many_dimensions_is_refused():
+    message = pb.ModelInferRequest(model_name="m")
+    message.inputs.add(name="X", datatype="FP32", shape=[1] * 100_000)
+    call = ended(GrpcFrontend(served(MODEL, version=2)), message)
+    assert "it has 100000 dimensions" in call.error.message
+
+
+def test_long_messages_of_other_methods_are_read_beside_the_loop(monkeypatch):
+    apart = []
+    run = Background.run
+    monkeypatch.setattr(Background, "run", lambda self, *how: (apart.append(1), run(self, *how)))
+    frontend = GrpcFrontend(served(MODEL, version=2))
+    for length in (4_000, 5_000):
+        call = ended(frontend, pb.ModelConfigRequest(name="m" * length), "ModelConfig")
+        assert "unknown model" in call.error.message
+        assert len(apart) == (length > 4_096)
+    assert ended(frontend, b"\xff" * 5_000, "ModelConfig").error.code is Code.INTERNAL
 
 
 def in_region():

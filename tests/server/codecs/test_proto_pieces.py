@@ -1,0 +1,158 @@
+"""Messages in pieces: whatever the pieces are, they say what protobuf reads in the whole."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.codecs import proto_pieces, proto_wire
+from reference_server.codecs.proto_pieces import varint
+from reference_server.core.errors import ServerError
+
+TEXT = st.text(max_size=40)
+CONTENTS = st.builds(
+    pb.InferTensorContents,
+    bool_contents=st.lists(st.booleans(), max_size=60),
+    int64_contents=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20),
+    fp32_contents=st.lists(st.floats(width=32, allow_nan=False), max_size=20),
+    fp64_contents=st.lists(st.floats(allow_nan=False), max_size=20),
+    bytes_contents=st.lists(st.binary(max_size=50), max_size=20),
+)
+INPUT = st.builds(
+    pb.ModelInferRequest.InferInputTensor,
+    name=TEXT,
+    datatype=TEXT,
+    shape=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30),
+    contents=CONTENTS,
+)
+PARAMETER = st.builds(pb.InferParameter, string_param=TEXT)
+MESSAGES = st.builds(
+    pb.ModelInferRequest,
+    model_name=TEXT,
+    inputs=st.lists(INPUT, max_size=3),
+    parameters=st.dictionaries(TEXT, PARAMETER, max_size=5),
+    raw_input_contents=st.lists(st.binary(max_size=50), max_size=5),
+)
+UNPACKED = st.lists(st.integers(0, 2**64 - 1), max_size=20).map(
+    lambda numbers: b"".join(b"\x18" + varint(number) for number in numbers)
+)
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def in_pieces(data, message_type=pb.ModelInferRequest):
+    message = message_type()
+    try:
+        proto_pieces.merge(message, data)
+    except DecodeError:
+        return None
+    message.DiscardUnknownFields()
+    return message
+
+
+def whole(data, message_type=pb.ModelInferRequest):
+    try:
+        message = message_type.FromString(data)
+    except DecodeError:
+        return None
+    message.DiscardUnknownFields()  # of which long ones are not kept
+    return message
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Pieces of a few bytes, and nobody to wait for."""
+    monkeypatch.setattr(proto_pieces, "PIECE", 24)
+    monkeypatch.setattr(proto_pieces, "FIELDS", 4)
+    monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: None)
+
+
+@given(st.lists(MESSAGES, max_size=3), st.data())
+def test_a_message_in_pieces_is_the_message_and_refused_where_it_is_cut(messages, data):
+    sent = b"".join(message.SerializeToString() for message in messages)
+    assert in_pieces(sent) == whole(sent)
+    cut = sent[: data.draw(st.integers(0, len(sent)))]
+    assert in_pieces(cut) == whole(cut)
+
+
+@given(MESSAGES, st.data())
+def test_a_message_with_other_bytes_in_it_is_judged_as_by_protobuf(message, data):
+    sent = bytearray(message.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        if sent:
+            sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
+    assert in_pieces(bytes(sent)) == whole(bytes(sent))
+
+
+@given(UNPACKED)
+def test_numbers_that_are_not_packed_are_read(numbers):
+    sent = field(5, field(1, b"a") + numbers)
+    assert in_pieces(sent) == whole(sent)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xa3\x06" + b"\x0a\x01x" * 20 + b"\xa4\x06" + field(1, b"m"),
+        b"\xa3\x06" + b"\xab\x06" * 50 + b"\xac\x06" * 50 + b"\xa4\x06",
+        b"\xa3\x06" + b"\x0a\x01x" * 20 + b"\xac\x06",
+        b"\xa3\x06" + b"\x0a\x01x" * 20,
+        b"\xa4\x06" + bytes(30),
+        field(100, bytes(90)) + field(1, b"m"),
+        b"\x08\x01" * 40 + b"\x0d" + bytes(4) + b"\x09" + bytes(8),
+        field(5, field(3, b"\xff" * 60)),
+        field(5, field(3, b"\xff" * 30 + b"\x01" + b"\x01" * 30)),
+        field(5, field(5, field(6, bytes(41)))),
+        field(1, b"\xff" * 40),
+        b"\x0e" + bytes(40),
+    ],
+    ids=[
+        "a group",
+        "groups in groups",
+        "a group that another ends",
+        "a group without an end",
+        "the end of no group",
+        "a long field that nobody knows",
+        "known fields of other types",
+        "a number without an end",
+        "a number that is too long",
+        "floats that are cut",
+        "a text that is none",
+        "a type that there is not",
+    ],
+)
+def test_what_no_client_sends_is_judged_as_by_protobuf(sent):
+    assert in_pieces(sent) == whole(sent)
+
+
+def test_files_may_be_long_and_texts_may_not(monkeypatch):
+    monkeypatch.setattr(proto_pieces, "LONGEST_TEXT", 1000)
+    for length, is_read in ((1000, True), (1001, False)):
+        name = pb.ModelReadyRequest(name="n" * length)
+        found = in_pieces(name.SerializeToString(), pb.ModelReadyRequest)
+        assert found == (name if is_read else None)
+    asked = pb.ModelInferRequest()
+    asked.parameters["key"].string_param = "p" * 1001
+    assert in_pieces(asked.SerializeToString()) is None
+    load = pb.RepositoryModelLoadRequest()
+    load.parameters["file:1/model.py"].bytes_param = bytes(1001)
+    assert in_pieces(load.SerializeToString(), pb.RepositoryModelLoadRequest) == load
+
+
+def test_a_long_message_lets_others_in_again_and_again(monkeypatch):
+    monkeypatch.undo()
+    turns = []
+    monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: turns.append(None))
+    count = 50_000
+    for each in (b"\x42\x01x", b"\x10\x01"):
+        sent = field(5, field(5, each * count))
+        turns.clear()
+        assert proto_wire.parse(sent) == pb.ModelInferRequest.FromString(sent)
+        assert len(turns) >= count / proto_pieces.FIELDS - 1
+    with pytest.raises(ServerError, match="Unable to parse request"):
+        proto_wire.parse(field(5, field(5, b"\x42\x01x" * count))[:-1])
