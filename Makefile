@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
 .PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract \
-        tables wheel dist stack matrix campaign fuzz clean torch-models
+        tables wheel dist docs stack matrix campaign fuzz clean torch-models
 
 help:
 	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
@@ -96,6 +96,9 @@ tables: $(VENV)/dev models oracle  ## ask the real server for every row of the r
 
 wheel: $(VENV)/dev  ## build the four packages, install and import each alone
 	$(PY) -m pytest tests/packaging
+
+docs: $(VENV)/dev  ## the site of all pages, with the Python reference and a search, in build/site
+	$(PY) -m tools.site
 
 dist: $(VENV)/dev  ## wheels and source archives of the four packages in dist/, checked by twine
 	$(PY) -m tools.release build

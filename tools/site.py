@@ -1,0 +1,149 @@
+"""Lays out the project's pages for mkdocs, and builds the site: `python -m tools.site`.
+
+The pages stand in two folders, as readers of the sources want them, and link to files of the
+project. For the site they lie in one, with copies of these files, and the reference of what users
+import beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+#: What users import, by the title of its page: each name's docstrings are its reference.
+API: Mapping[str, str] = {
+    "Models and requests on ge_runtime": "ge_runtime.adapters.triton",
+    "ge_runtime without a server": "ge_runtime.runtime",
+    "Tests of models": "reference_server.testing",
+    "triton_python_backend_utils": (
+        "reference_server.backends.python_host.triton_python_backend_utils"
+    ),
+    "The simulated card": "ascend_simulator",
+}
+#: The pages outside of docs/, and what they are called on the site.
+_BESIDE = {
+    "README.md": "index.md",
+    "README.zh.md": "zh.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "SECURITY.md": "SECURITY.md",
+    "docs/README.md": "pages.md",
+}
+_LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+_BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
+_ROW = re.compile(r"^\| (.*) \|$", re.M)
+_NAMED = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)\)")
+_SECTION = re.compile(r"^## (.*)\n((?:(?!^## ).*\n)*)", re.M)
+
+
+class Site:
+    """The pages below `build`, ready for mkdocs."""
+
+    def __init__(self, build: Path) -> None:
+        self._pages = build / "pages"
+        self._config = build / "mkdocs.yml"
+        shutil.rmtree(self._pages, ignore_errors=True)
+        self._pages.mkdir(parents=True)
+
+    def lay_out(self) -> Path:
+        """Write all pages; the configuration that mkdocs is to be given."""
+        shutil.copytree(ROOT / "docs" / "images", self._pages / "images")
+        sources = [ROOT / name for name in _BESIDE]
+        sources += [page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+        for source in sources:
+            (self._pages / _name(source)).write_text(self._moved(source), encoding="utf-8")
+        for title, module in API.items():
+            page = self._pages / "api" / f"{module}.md"
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(f"# {title}\n\n::: {module}\n", encoding="utf-8")
+        paths = [str(ROOT / name) for name in (".", "plugin", "simulator", "replay")]
+        lines = [
+            f"INHERIT: {os.path.relpath(ROOT / 'mkdocs.yml', self._config.parent)}",
+            "plugins:",
+            f"  mkdocstrings: {{ handlers: {{ python: {{ paths: {paths} }} }} }}",
+            "nav:",
+            *_navigation(),
+        ]
+        self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return self._config
+
+    def _moved(self, page: Path) -> str:
+        """The page's text with its links as they are on the site; code is left as it is."""
+        parts = _BLOCK.split(page.read_text(encoding="utf-8"))
+        for index in range(0, len(parts), 2):
+            parts[index] = _LINK.sub(lambda link: self._target(page, link[1]), parts[index])
+        return "".join(parts)
+
+    def _target(self, page: Path, link: str) -> str:
+        if "://" in link:
+            return link
+        target = (page.parent / link).resolve()
+        if target == ROOT / "docs":
+            return "pages.md"
+        if target.is_relative_to(ROOT / "docs" / "images"):
+            return f"images/{target.name}"
+        if target.suffix == ".md" and (target.parent in (ROOT, ROOT / "docs")):
+            return _name(target)
+        return self._copied(target)
+
+    def _copied(self, target: Path) -> str:
+        """A file of the project as it is, or a page that lists those of a folder."""
+        place = Path("files") / target.relative_to(ROOT)
+        copy = self._pages / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_file():
+            shutil.copy(target, copy)
+            return place.as_posix()
+        files = sorted(file for file in target.rglob("*.*") if "__pycache__" not in file.parts)
+        for file in files:
+            self._copied(file)
+        listed = (f"* [{name}]({target.name}/{name})\n" for name in _below(target, files))
+        copy.with_name(f"{target.name}.md").write_text(
+            f"# {target.relative_to(ROOT).as_posix()}\n\n{''.join(listed)}", encoding="utf-8"
+        )
+        return f"{place.as_posix()}.md"
+
+
+def _below(folder: Path, files: list[Path]) -> list[str]:
+    return [file.relative_to(folder).as_posix() for file in files if file.is_file()]
+
+
+def _name(page: Path) -> str:
+    return _BESIDE.get(page.relative_to(ROOT).as_posix(), page.name)
+
+
+def _navigation() -> list[str]:
+    """The sections and pages of docs/README.md, as YAML."""
+    lines = ["  - Start: index.md", "  - 中文: zh.md"]
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for title, rows in _SECTION.findall(text):
+        lines.append(f"  - {title}:")
+        for row in _ROW.findall(rows):
+            for name, link in _NAMED.findall(row):
+                page = _name((ROOT / "docs" / link).resolve())
+                if page != "index.md":
+                    lines.append(f"      - {name}: {page}")
+    lines.append("  - Python reference:")
+    lines += [f"      - {title}: api/{module}.md" for title, module in API.items()]
+    return [*lines, "  - Changelog: CHANGELOG.md", "  - All pages: pages.md"]
+
+
+def main() -> int:
+    """Build the site in build/site, strictly; the exit code."""
+    config = Site(BUILD).lay_out()
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(config))
+    code = subprocess.run(command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
+    if code == 0:
+        print(f"{(BUILD / 'site' / 'index.html').relative_to(ROOT)}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
