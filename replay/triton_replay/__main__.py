@@ -6,7 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from triton_replay.commands import compare, conformance, export, generate, record, replay, show
+from triton_replay.commands import (
+    compare,
+    conformance,
+    export,
+    generate,
+    load,
+    record,
+    replay,
+    show,
+)
 from triton_replay.commands.common import package_version
 from triton_replay.errors import ReplayError
 
@@ -17,6 +26,7 @@ _COMMANDS = {
     "conformance": (conformance, "tell what a server serves of the Open Inference Protocol"),
     "export": (export, "write a capture for perf_analyzer and `ge-runtime gears`, or as tests"),
     "generate": (generate, "write a load that nobody recorded as a capture, by a seed"),
+    "load": (load, "put load on a model, closed or open loop, and tell what becomes of it"),
     "show": (show, "print what is in a capture"),
 }
 

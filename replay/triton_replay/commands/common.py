@@ -13,7 +13,7 @@ from typing import Any
 
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
-from triton_replay.errors import FileUnwritable
+from triton_replay.errors import FileUnwritable, ReplayError
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
@@ -57,6 +57,14 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileUnwritable(path, error) from error
+
+
+def parse_header(text: str, option: str) -> tuple[str, str]:
+    """Read `NAME:VALUE`. Raises ReplayError, which names `option`."""
+    name, separator, value = text.partition(":")
+    if not separator or not name.strip() or "\n" in text or "\r" in text:
+        raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
+    return name.strip(), value.strip()
 
 
 def tell(line: str) -> None:

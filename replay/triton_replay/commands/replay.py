@@ -12,7 +12,7 @@ from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.reader import Capture, read_capture
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.clocks import clock_from_now
-from triton_replay.commands.common import opening, run_loop, tell
+from triton_replay.commands.common import opening, parse_header, run_loop, tell
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.replaying.plan import Plan, plan_replay
@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     """Replay; 0 if all requests were answered, whatever the answers. Raises ReplayError."""
     server = parse_address(given.server, "--server")
     speed = _speed(given.speed)
-    headers = tuple(map(_header, given.header))
+    headers = tuple(parse_header(text, "--header") for text in given.header)
     capture = read_capture(given.capture)
     if capture.complaint:
         tell(capture.complaint)
@@ -141,10 +141,3 @@ def _speed(text: str) -> float | None:
     if not 0 < speed < 1e9:
         raise ReplayError(f"--speed: found {text!r}, expected a number above 0, or max")
     return speed
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition(":")
-    if not separator or not name.strip() or "\n" in text or "\r" in text:
-        raise ReplayError(f"--header: found {text!r}, expected NAME:VALUE")
-    return name.strip(), value.strip()

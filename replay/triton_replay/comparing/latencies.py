@@ -34,12 +34,15 @@ def latencies(times: Sequence[int], span: int) -> Latencies:
     """times: nanoseconds of each request; span: nanoseconds from the first to the last."""
     ordered = sorted(times)
     rate = len(ordered) / (span / 1e9) if span > 0 else 0.0
-    found = tuple(_percentile(ordered, percent) for percent in PERCENTILES) if ordered else ()
+    found = tuple(percentile(ordered, percent) for percent in PERCENTILES) if ordered else ()
     return Latencies(len(ordered), rate, found)
 
 
-def _percentile(ordered: Sequence[int], percent: int) -> Percentile:
-    """The interval is between two of the measured values: how many of n are below is binomial."""
+def percentile(ordered: Sequence[int], percent: int) -> Percentile:
+    """Of some values in their order.
+
+    The interval is between two of the measured values: how many of n are below is binomial.
+    """
     n, p = len(ordered), percent / 100
     value = ordered[min(n - 1, ceil(n * p) - 1)]
     middle, spread = n * p, _Z * sqrt(n * p * (1 - p))

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.protocol.answers import Array, Tensor, read_inputs
+from triton_replay.protocol.answers import Tensor, read_inputs, wire_of
 from triton_replay.protocol.grpc_messages import is_inference, model_of_call
 from triton_replay.protocol.grpc_tensors import inputs_of_call
 from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
@@ -109,16 +107,10 @@ def _entry(tensor: Tensor) -> dict[str, Any]:
         try:
             return {"content": [value.decode() for value in values], "shape": shape}
         except UnicodeDecodeError:
-            return {"b64": _base64(_with_lengths(values)), "shape": shape}
+            return {"b64": _base64(wire_of(tensor)), "shape": shape}
     if values.dtype.kind in _AS_NUMBERS:
         return {"content": [int(value) for value in values], "shape": shape}
-    if tensor.datatype == "BF16":  # widened when it was read
-        values = (values.view(np.uint32) >> 16).astype(np.uint16)
-    return {"b64": _base64(values.tobytes()), "shape": shape}
-
-
-def _with_lengths(values: Array) -> bytes:
-    return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    return {"b64": _base64(wire_of(tensor)), "shape": shape}
 
 
 def _base64(data: bytes) -> str:

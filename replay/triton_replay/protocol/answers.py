@@ -139,6 +139,16 @@ def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memor
         raise NotUnderstood(f"tensor {name!r}: {error}") from error
 
 
+def wire_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor, as the binary extension and gRPC have them."""
+    if tensor.datatype == "BYTES":
+        flat = tensor.values.ravel()
+        return b"".join(len(value).to_bytes(4, "little") + value for value in flat)
+    if tensor.datatype == "BF16":  # widened when it was read
+        return (tensor.values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    return tensor.values.tobytes()
+
+
 def _from_json(datatype: str, data: list[Any]) -> Array:
     if datatype == "BYTES":
         flat = [

@@ -1,0 +1,200 @@
+"""The options of `triton-replay load`, checked: each fault names its flag."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from triton_replay.addresses import Address, parse_address
+from triton_replay.commands.common import parse_header
+from triton_replay.errors import ReplayError
+from triton_replay.loading.http_server import HttpServer
+from triton_replay.loading.input_data import InputOptions
+from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range
+from triton_replay.loading.load import LoadOptions
+from triton_replay.loading.measuring import Plan
+from triton_replay.loading.questions import Server
+from triton_replay.loading.schedule import read_intervals
+from triton_replay.loading.windows import Stability
+
+_PORTS: Final = {"http": 8000, "grpc": 8001}
+_TYPES: Final[dict[str, Callable[[str], object]]] = {
+    "int": int,
+    "uint": int,
+    "double": float,
+    "bool": {"true": True, "false": False}.__getitem__,
+    "string": str,
+}
+_LEAST: Final = {
+    "measurement_interval": 0.001,
+    "measurement_request_count": 1,
+    "request_count": 0,
+    "warmup_request_count": 0,
+    "max_trials": 1,
+    "stability_percentage": 0,
+    "latency_threshold": 0,
+    "num_of_sequences": 1,
+    "sequence_length": 1,
+    "sequence_length_variation": 0,
+    "string_length": 0,
+    "output_shared_memory_size": 1,
+    "metrics_interval": 1,
+    "timeout": 0.001,
+}
+"""Of options that are numbers."""
+
+
+def load_options(given: argparse.Namespace) -> LoadOptions:
+    """What is asked for. Raises ReplayError."""
+    _check_numbers(given)
+    _check_what_excludes_each_other(given)
+    search = _search(given)
+    gaps = read_intervals(given.request_intervals) if given.request_intervals else []
+    is_sweep = search is None and not gaps
+    distribution = given.request_distribution or ("poisson" if is_sweep else "constant")
+    files = [one for one in given.input_data or () if one not in ("zero", "random")]
+    has_json = any(not Path(one).is_dir() for one in files)
+    first, end = _sequence_ids(given.sequence_id_range)
+    counted = given.measurement_mode == "count_windows"
+    return LoadOptions(
+        model=given.m,
+        version=given.x,
+        server=_server(given),
+        parameters=dict(map(_parameter, given.request_parameter)),
+        inputs=InputOptions(
+            given.input_data or ["random"],
+            dict(map(_shape, given.shape)),
+            given.string_length,
+            given.string_data,
+        ),
+        plan=Plan(
+            interval=round(given.measurement_interval * 1e6),
+            count=given.measurement_request_count if counted else 0,
+            total=given.request_count,
+            warm_up=given.warmup_request_count,
+            stability=Stability(
+                given.stability_percentage / 100,
+                given.percentile,
+                round(given.latency_threshold * 1e6),
+                given.max_trials,
+            ),
+            batch=given.b,
+            is_poisson=distribution == "poisson",
+            gaps=gaps,
+        ),
+        search=search,
+        is_binary_search=given.binary_search,
+        sequences=given.num_of_sequences,
+        sequence_length=given.sequence_length or (None if has_json else 20),
+        sequence_variation=given.sequence_length_variation / 100,
+        sequence_ids=(first, end),
+        output_size=None if given.shared_memory == "none" else given.output_shared_memory_size,
+        metrics=_metrics(given) if given.collect_metrics else None,
+        silence=given.timeout,
+        responses=given.profile_export_file is not None,
+    )
+
+
+def _check_numbers(given: argparse.Namespace) -> None:
+    for name, least in _LEAST.items():
+        value = getattr(given, name)
+        if value is not None and not least <= value < math.inf:
+            option = f"--{name.replace('_', '-')}"
+            raise ReplayError(f"{option}: found {value:g}, expected at least {least:g}")
+    if given.percentile is not None and not 1 <= given.percentile <= 99:
+        raise ReplayError(f"--percentile: found {given.percentile}, expected 1 to 99")
+
+
+def _check_what_excludes_each_other(given: argparse.Namespace) -> None:
+    modes = {
+        "--concurrency-range": given.concurrency_range,
+        "-t": given.t,
+        "--request-rate-range": given.request_rate_range,
+        "--request-intervals": given.request_intervals,
+    }
+    chosen = [option for option, value in modes.items() if value is not None]
+    if len(chosen) > 1:
+        raise ReplayError(f"{' and '.join(chosen)}: expected one of them")
+    if given.streaming and given.i != "grpc":
+        raise ReplayError("--streaming: is of gRPC, expected -i grpc")
+    if given.shared_memory == "cuda":
+        raise ReplayError(
+            "--shared-memory cuda: is not supported, expected none or system; no memory of a GPU "
+            "is touched here"
+        )
+    if given.i == "grpc":
+        for option in ("input_tensor_format", "output_tensor_format"):
+            if getattr(given, option) != "binary":
+                raise ReplayError(f"--{option.replace('_', '-')} json: is of HTTP, found -i grpc")
+    if given.collect_metrics and given.f is not None and not given.verbose_csv:
+        raise ReplayError("--collect-metrics: its columns are those of --verbose-csv, give that")
+
+
+def _search(given: argparse.Namespace) -> Range | None:
+    found = None
+    if given.t is not None:
+        found = parse_range(str(given.t), "-t", CONCURRENCY)
+    if given.concurrency_range is not None:
+        found = parse_range(given.concurrency_range, "--concurrency-range", CONCURRENCY)
+    if given.request_rate_range is not None:
+        found = parse_range(given.request_rate_range, "--request-rate-range", RATE)
+    if found is not None and not found.end and not given.latency_threshold:
+        raise ReplayError("an end of 0 means until --latency-threshold, which is missing")
+    if given.binary_search and (found is None or found.start == found.end):
+        raise ReplayError("--binary-search: expected a range with a start and an end")
+    if given.binary_search and not given.latency_threshold:
+        raise ReplayError("--binary-search: looks for --latency-threshold, which is missing")
+    return found
+
+
+def _server(given: argparse.Namespace) -> Callable[[], Server]:
+    address = parse_address(given.u or f"localhost:{_PORTS[given.i]}", "-u")
+    headers = tuple(parse_header(text, "-H") for text in given.header)
+    binary = {
+        "binary_inputs": given.input_tensor_format == "binary",
+        "binary_outputs": given.output_tensor_format == "binary",
+    }
+    return lambda: HttpServer(address, headers, **binary)
+
+
+def _metrics(given: argparse.Namespace) -> tuple[Address, str, int]:
+    text = given.metrics_url.removeprefix("http://")
+    host, slash, page = text.partition("/")
+    address = parse_address(host, "--metrics-url")
+    return address, f"{slash}{page}" or "/metrics", round(given.metrics_interval * 1e6)
+
+
+def _sequence_ids(text: str) -> tuple[int, int | None]:
+    start, colon, end = text.partition(":")
+    try:
+        found = int(start), int(end) if colon else None
+    except ValueError:
+        found = 0, None
+    if found[0] < 1 or (found[1] is not None and found[1] <= found[0]):
+        raise ReplayError(
+            f"--sequence-id-range: found {text!r}, expected START or START:END of numbers above 0"
+        )
+    return found
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, sizes = text.rpartition(":")
+    parts = sizes.split(",")
+    if not colon or not name or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ReplayError(f"--shape: found {text!r}, expected INPUT:SIZE,...")
+    return name, tuple(int(part) for part in parts)
+
+
+def _parameter(text: str) -> tuple[str, object]:
+    name, _, rest = text.partition(":")
+    value, _, kind = rest.rpartition(":")
+    try:
+        return name, _TYPES[kind](value)
+    except (KeyError, ValueError) as error:
+        kinds = ", ".join(_TYPES)
+        raise ReplayError(
+            f"--request-parameter: found {text!r}, expected NAME:VALUE:TYPE, TYPE one of {kinds}"
+        ) from error

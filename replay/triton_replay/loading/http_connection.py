@@ -1,0 +1,85 @@
+"""HTTP of a load: one request at a time on a connection, whose answer is counted, not read."""
+
+from __future__ import annotations
+
+import select
+from typing import Final
+
+import httptools
+
+from triton_replay.loading.slots import Connection, Slot
+from triton_replay.loading.sockets import Resolved, Wire
+
+_TOLD: Final = 200
+"""Bytes of an error's body that are told."""
+
+
+class HttpConnection(Wire):
+    """A connection with one slot."""
+
+    def __init__(
+        self, server: Resolved, poll: select.epoll, by_number: dict[int, Connection]
+    ) -> None:
+        super().__init__(server, poll, by_number)
+        self._slot = Slot(self)
+        self.slots = [self._slot]
+        self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+        self._asked = False
+        self._complete = False
+        self._stays = True
+
+    def ask(self, slot: Slot, request: bytes) -> None:
+        if not self.is_open:
+            self._parser = httptools.HttpResponseParser(self)
+            self._feed = self._parser.feed_data
+            self.open()
+        self._asked, self._complete = True, False
+        slot.failure = ""
+        slot.came.clear()
+        self.write(request)
+
+    def flush(self) -> None:
+        """Nothing to do: one request is one piece."""
+
+    def handle(self, mask: int, done: list[Slot]) -> None:
+        data = self.read(mask)
+        if data is None:
+            return
+        if not data:
+            self._over("the server closed the connection", done)
+            return
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._over(f"the answer is no HTTP: {error}", done)
+            return
+        if not self._complete or not self._asked:
+            return
+        self._complete = False
+        slot = self._slot
+        status = self._parser.get_status_code()
+        if status < 200:  # interim
+            return
+        self._asked = False
+        if status != 200:
+            slot.failure = f"{status}: {bytes(slot.came[:_TOLD]).decode(errors='replace')}"
+        if not self._stays:
+            self.close()
+        done.append(slot)
+
+    def on_body(self, data: bytes) -> None:
+        slot = self._slot
+        if slot.reply is not None or len(slot.came) < _TOLD:
+            slot.came += data
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        self._stays = self._parser.should_keep_alive()  # which it can only tell now
+
+    def _over(self, reason: str, done: list[Slot]) -> None:
+        self.close()
+        if self._asked:
+            self._asked = False
+            self._slot.failure = reason
+            done.append(self._slot)

@@ -1,0 +1,205 @@
+"""A load put together: the model, its requests, the loop and the meter."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from triton_replay.addresses import Address
+from triton_replay.errors import ReplayError
+from triton_replay.loading.http_server import HttpServer
+from triton_replay.loading.input_data import InputOptions, read_streams
+from triton_replay.loading.levels import CONCURRENCY, INTERVALS, Level, Levels, Range, shares_of
+from triton_replay.loading.loop import Loop, NextRequest, Record
+from triton_replay.loading.measuring import Looks, Meter, Plan
+from triton_replay.loading.metrics import Scraper
+from triton_replay.loading.model import Model, model_of
+from triton_replay.loading.questions import InSequence, Server, describe
+from triton_replay.loading.sequences import Running, SequencePlan, Sequences
+from triton_replay.loading.shared_memory import Regions, regions
+from triton_replay.loading.slots import Slot
+from triton_replay.loading.statistics import of_one_request
+from triton_replay.loading.tensors import Region, RequestData, batches
+from triton_replay.loading.windows import Measurement, Window
+
+IN_FLIGHT: Final = 512
+"""At most, in an open loop without sequences."""
+_SEED: Final = 0
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What is asked for.
+
+    search: the range of loads; None with `gaps` of intervals, or for rates below a capacity.
+    sequences: at once, in an open loop. output_size: of regions of outputs; None without regions.
+    metrics: where the page is, and nanoseconds between two looks at it.
+    silence: seconds without any answer until the server is given up.
+    responses: whether the time of each response is kept, for the export.
+    """
+
+    model: str
+    version: str
+    server: Callable[[], Server]
+    parameters: Mapping[str, Any]
+    inputs: InputOptions
+    plan: Plan
+    search: Range | None
+    is_binary_search: bool
+    sequences: int
+    sequence_length: int | None
+    sequence_variation: float
+    sequence_ids: tuple[int, int | None]
+    output_size: int | None
+    metrics: tuple[Address, str, int] | None
+    silence: float
+    responses: bool
+
+
+@dataclass
+class LoadReport:
+    """What was found so far."""
+
+    server: str
+    percent: int | None
+    collects_metrics: bool
+    model: Model | None = None
+    measurements: list[Measurement] = field(default_factory=list)
+    record: Record | None = None
+
+    def parts_of(self, one: Measurement) -> dict[str, float] | None:
+        """Microseconds of the parts of a request at the server, if it tells statistics."""
+        assert self.model is not None
+        composing = [name for name, _ in self.model.steps]
+        return of_one_request(self.model.name, one.server, composing)
+
+
+class Load:
+    """One run. `report` has what was measured also where `run` raises.
+
+    windows: is told each window when it is over. found: is told each measurement.
+    """
+
+    def __init__(
+        self,
+        options: LoadOptions,
+        report: LoadReport,
+        windows: Callable[[Level, Sequence[Window]], None],
+        found: Callable[[Measurement], None],
+    ) -> None:
+        self.report = report
+        self._options = options
+        self._windows = windows
+        self._found = found
+        self._server = options.server()
+        self._next: NextRequest = _nothing_yet
+        self._sequences: Sequences | None = None
+
+    def run(self) -> None:
+        """Measure all loads. Raises ReplayError or ServerUnreachable."""
+        options = self._options
+        with contextlib.ExitStack() as stack:
+            loop = Loop(
+                self._server.connect,
+                lambda slot: self._next(slot),
+                self._prepare,
+                silence=options.silence,
+                responses=options.responses,
+            )
+            stack.callback(loop.close)
+            described = describe(loop, self._server, options.model, options.version)
+            model = model_of(options.model, options.version, *described)
+            self.report.model, self.report.record = model, loop.record
+            made = stack.enter_context(regions(loop, self._server))
+            self._make_requests(model, made)
+            # Whose pauses would be latencies. What the load makes has no circles.
+            gc.disable()
+            stack.callback(gc.enable)
+            self._measure(loop, model)
+
+    def _measure(self, loop: Loop, model: Model) -> None:
+        options = self._options
+        asked = [(model.name, model.version), *model.steps]
+        looks = Looks(loop, [self._server.statistics(loop, *one) for one in dict.fromkeys(asked)])
+        scraper = None
+        if options.metrics is not None:
+            address, page, interval = options.metrics
+            scraper = Scraper(loop, HttpServer(address, ()).text(loop, page), interval)
+        at_once = options.sequences if model.is_sequence else IN_FLIGHT
+        meter = Meter(loop, options.plan, looks, scraper, at_once, self._windows)
+        levels = self._levels(meter)
+        try:
+            level = next(levels)
+            while True:
+                one = meter.measure(level)
+                self.report.measurements.append(one)
+                self._found(one)
+                level = levels.send(one.meets_threshold)
+        except StopIteration:
+            return
+
+    def _levels(self, meter: Meter) -> Levels:
+        options = self._options
+        if options.search is not None:
+            search = options.search
+            return search.binary() if options.is_binary_search else search.linear()
+        if options.plan.gaps:
+            gaps = options.plan.gaps
+            return _once(Level(INTERVALS, round(len(gaps) / (sum(gaps) / 1e9))))
+        return shares_of(meter.capacity())
+
+    def _make_requests(self, model: Model, made: Regions) -> None:
+        options = self._options
+        batch = options.plan.batch
+        streams = batches(model, read_streams(model, options.inputs), batch)
+        outputs: Mapping[str, Region] = {}
+        if options.output_size is not None:
+            streams = [[made.inputs(one) for one in stream] for stream in streams]
+            outputs = made.outputs(model, batch, options.output_size)
+        requests = self._server.requests(model, options.parameters, outputs)
+        whole = [one for stream in streams for one in stream]
+        if not model.is_sequence:
+            turns = itertools.cycle([requests.whole(one) for one in whole])
+            self._next = lambda _: next(turns)
+            return
+        self._sequences = Sequences(self._sequence_plan(streams), random.Random(_SEED))
+        makers = [requests.in_sequence(one) for one in whole]
+        self._next = lambda slot: _of_sequence(slot, makers)
+
+    def _sequence_plan(self, streams: Sequence[Sequence[RequestData]]) -> SequencePlan:
+        options = self._options
+        numbers = itertools.count()
+        plan = SequencePlan(
+            [[next(numbers) for _ in stream] for stream in streams],
+            options.sequence_length,
+            options.sequence_variation,
+            *options.sequence_ids,
+        )
+        search, at_once = options.search, options.sequences
+        if search is not None and search.mode == CONCURRENCY:
+            at_once = int(max(search.start, search.end))
+        plan.check(at_once)
+        return plan
+
+    def _prepare(self, slot: Slot) -> None:
+        if self._sequences is not None:
+            slot.sequence = Running(self._sequences)
+
+
+def _of_sequence(slot: Slot, makers: Sequence[InSequence]) -> bytes:
+    assert slot.sequence is not None
+    index, sequence, start, end = slot.sequence.step()
+    return makers[index](sequence, start, end)
+
+
+def _nothing_yet(slot: Slot) -> bytes:
+    raise ReplayError("no request is made yet")
+
+
+def _once(level: Level) -> Levels:
+    yield level

@@ -1,0 +1,61 @@
+"""Room for a request in flight, and what the load needs of a connection that has some."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+from triton_replay.loading.sequences import Running
+
+
+class Slot:
+    """One request at a time: where it is sent, and its times in nanoseconds of the loop's clock."""
+
+    __slots__ = (
+        *("came", "connection", "due", "failure", "first", "reply", "sent", "sequence", "stream"),
+        "times",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.due = 0
+        self.sent = 0
+        """When the connection had taken it."""
+        self.first = 0
+        """When its first response came; 0 where only the whole answer is told."""
+        self.failure = ""
+        """Why there was no good answer."""
+        self.times: array[int] | None = None
+        """When each response came, where a request has many."""
+        self.stream = 0
+        """Of HTTP/2."""
+        self.came = bytearray()
+        """The answer, where somebody reads it."""
+        self.reply: Callable[[Slot], None] | None = None
+        """Who reads it; the request is none of the load then."""
+        self.sequence: Running | None = None
+
+
+class Connection(Protocol):
+    """A connection to the server; it is opened when it is first needed, and again when it was lost.
+
+    What is asked is sent with `flush` at the latest.
+    """
+
+    slots: list[Slot]
+
+    def ask(self, slot: Slot, request: bytes) -> None:
+        """Send a request, whose answer is the slot's."""
+
+    def handle(self, mask: int, done: list[Slot]) -> None:
+        """Take what has happened; adds the slots whose requests are over to `done`.
+
+        Raises ServerUnreachable if nobody listens any more.
+        """
+
+    def flush(self) -> None:
+        """Send what has been asked since."""
+
+    def close(self) -> None:
+        """End the connection."""

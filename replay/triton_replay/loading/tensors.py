@@ -1,0 +1,144 @@
+"""What requests carry: the tensors of one row, and of a request of several rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from triton_replay.errors import ReplayError
+from triton_replay.loading.model import Model, TensorPlace
+from triton_replay.protocol.answers import tensor_of_values, wire_of
+from triton_replay.protocol.http_bodies import NotUnderstood
+
+SIZES: Mapping[str, int] = {
+    **dict.fromkeys(("BOOL", "INT8", "UINT8"), 1),
+    **dict.fromkeys(("INT16", "UINT16", "FP16", "BF16"), 2),
+    **dict.fromkeys(("INT32", "UINT32", "FP32"), 4),
+    **dict.fromkeys(("INT64", "UINT64", "FP64"), 8),
+}
+"""Bytes of an element; BYTES have none."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Some bytes of the server's shared memory, from the beginning of a region."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TensorData:
+    """One input with its values, as bytes; region: where they are instead."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+    region: Region | None = None
+
+
+@dataclass(frozen=True)
+class RequestData:
+    """The inputs of a request."""
+
+    tensors: tuple[TensorData, ...]
+
+
+Row = Mapping[str, TensorData]
+"""The inputs of a request of one row, without the axis of the batch."""
+
+
+def batches(model: Model, streams: Sequence[Sequence[Row]], batch: int) -> list[list[RequestData]]:
+    """The requests of each stream: of so many rows each, the next ones in turn.
+
+    Raises ReplayError for a batch that the model or the rows do not allow.
+    """
+    if model.max_batch_size == 0 and batch != 1:
+        text = f"-b: found {batch}, expected 1: {model.name} has a max_batch_size of 0"
+        raise ReplayError(text)
+    if model.max_batch_size and not 1 <= batch <= model.max_batch_size:
+        text = f"-b: found {batch}, expected 1 to {model.max_batch_size}, which {model.name} takes"
+        raise ReplayError(text)
+    return [
+        [
+            _joined(model, [rows[(first + step) % len(rows)] for step in range(batch)])
+            for first in range(len(rows))
+        ]
+        for rows in streams
+    ]
+
+
+def values_of(place: TensorPlace, shape: tuple[int, ...], values: object, where: str) -> TensorData:
+    """An input of numbers or texts, maybe nested. Raises ReplayError, which tells `where`."""
+    flat = _flat(values)
+    if len(flat) != prod(shape):
+        raise ReplayError(
+            f"{where}: found {len(flat)} values, expected {prod(shape)} of shape {list(shape)}"
+        )
+    for index, value in enumerate(flat):
+        if not _fits(place.datatype, value):
+            raise ReplayError(f"{where}[{index}]: found {value!r}, expected {place.datatype}")
+    try:
+        tensor = tensor_of_values(place.name, place.datatype, shape, flat)
+    except NotUnderstood as error:
+        raise ReplayError(f"{where}: {error}") from error
+    return TensorData(place.name, place.datatype, shape, wire_of(tensor))
+
+
+def bytes_of(place: TensorPlace, shape: tuple[int, ...], data: bytes, where: str) -> TensorData:
+    """An input of bytes as they travel. Raises ReplayError, which tells `where`."""
+    size = SIZES.get(place.datatype)
+    if size is not None and len(data) != size * prod(shape):
+        raise ReplayError(
+            f"{where}: found {len(data)} bytes, expected {size * prod(shape)}: "
+            f"{place.datatype} of shape {list(shape)}"
+        )
+    if size is None and _elements(data) != prod(shape):
+        raise ReplayError(
+            f"{where}: expected {prod(shape)} elements of shape {list(shape)}, each behind its "
+            "length in 4 bytes"
+        )
+    return TensorData(place.name, place.datatype, shape, data)
+
+
+def _joined(model: Model, rows: Sequence[Row]) -> RequestData:
+    if not model.max_batch_size:
+        return RequestData(tuple(rows[0].values()))
+    found = []
+    for name, first in rows[0].items():
+        same = [row.get(name) for row in rows]
+        if any(one is None or one.shape != first.shape for one in same):
+            raise ReplayError(
+                f"-b: rows of one request need the same inputs in the same shapes, {name!r} differs"
+            )
+        data = b"".join(one.data for one in same if one is not None)
+        found.append(replace(first, shape=(len(rows), *first.shape), data=data))
+    return RequestData(tuple(found))
+
+
+def _flat(values: object) -> list[Any]:
+    if isinstance(values, list):
+        return [element for entry in values for element in _flat(entry)]
+    return [values]
+
+
+def _fits(datatype: str, value: object) -> bool:
+    if datatype == "BYTES":
+        return isinstance(value, str)
+    if datatype == "BOOL":
+        return isinstance(value, bool) or value in (0, 1)
+    if "INT" in datatype:
+        return isinstance(value, int)
+    return isinstance(value, int | float)
+
+
+def _elements(data: bytes) -> int:
+    """How many there are; -1 if the lengths do not lead to the end."""
+    count = offset = 0
+    while offset < len(data):
+        offset += 4 + int.from_bytes(data[offset : offset + 4], "little")
+        count += 1
+    return count if offset == len(data) else -1

@@ -1,0 +1,101 @@
+"""A load as text for a terminal: the lines of perf_analyzer, and a table of all loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from triton_replay.comparing.latencies import Percentile
+from triton_replay.loading.levels import CONCURRENCY
+from triton_replay.loading.load import LoadReport
+from triton_replay.loading.statistics import ServerSide
+from triton_replay.loading.windows import Measurement
+
+
+def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
+    """What was measured of one load; times are microseconds."""
+    closed = one.level.mode == CONCURRENCY
+    yield (
+        f"Request concurrency: {one.level.value:g}"
+        if closed
+        else f"Request Rate: {one.level.value:g} inference requests per seconds"
+    )
+    yield "  Client:"
+    yield f"    Request count: {one.count}"
+    if one.failures:
+        yield f"    Failed Request Count: {sum(one.failures.values())}"
+        for reason, count in one.failures.items():
+            yield f"      {count} times {reason}"
+    yield f"    Throughput: {one.inferences_per_second:.6g} infer/sec"
+    if report.model is not None and report.model.is_decoupled:
+        yield f"    Response Throughput: {one.responses / one.seconds:.6g} infer/sec"
+    deviation = f"standard deviation {one.deviation / 1000:.0f} usec"
+    yield f"    Avg latency: {one.mean / 1000:.0f} usec ({deviation})"
+    for found in one.percentiles:
+        yield f"    p{found.percent} latency: {found.value // 1000} usec {_interval(found)}"
+    if not closed:
+        yield f"    Until it was sent: {one.sending / 1000:.0f} usec of each, from when it was due"
+    if one.unsent:
+        yield f"    Due, and not sent when it was over: {one.unsent} requests"
+    if one.late:
+        yield (
+            f"    Sent 1 ms or more too late by this machine: {one.late} requests; their "
+            "latencies are longer than the server's"
+        )
+    if not one.is_stable:
+        yield "    Not stable: the windows differ by more than --stability-percentage"
+    yield from _server_lines(report, one)
+    for column, devices in one.metrics.items():
+        for device, value in devices.items():
+            yield f"    {column}: {device}: {value:g}"
+
+
+def summary_lines(report: LoadReport) -> Iterator[str]:
+    """One line for each load, with the latency that stability is judged by."""
+    what = "Average" if report.percent is None else f"p{report.percent}"
+    yield f"Inferences/Second vs. Client {what} Batch Latency"
+    for one in report.measurements:
+        name = "Concurrency" if one.level.mode == CONCURRENCY else "Request Rate"
+        latency = one.mean if report.percent is None else _percentile(one, report.percent)
+        told = "" if one.is_stable else ", not stable"
+        yield (
+            f"{name}: {one.level.value:g}, throughput: {one.inferences_per_second:.6g} infer/sec, "
+            f"latency {latency / 1000:.0f} usec{told}"
+        )
+
+
+def _server_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
+    name = report.model.name if report.model is not None else ""
+    own = [side for side in one.server if side.model == name]
+    if own:
+        yield "  Server:"
+        yield from _side_lines(own[0], "    ")
+    composing = [side for side in one.server if side.model != name]
+    if composing:
+        yield "  Composing models:"
+    for side in composing:
+        yield f"    {side.model}, version: {side.version}"
+        yield from _side_lines(side, "      ")
+
+
+def _side_lines(side: ServerSide, indent: str) -> Iterator[str]:
+    yield f"{indent}Inference count: {side.inferences}"
+    yield f"{indent}Execution count: {side.executions}"
+    yield f"{indent}Successful request count: {side.successes}"
+    if side.failures:
+        yield f"{indent}Failed request count: {side.failures}"
+    parts = {"overhead": side.overhead, **side.parts}
+    told = " + ".join(
+        f"{name.replace('_', ' ')} {value:.0f} usec"
+        for name, value in parts.items()
+        if value or not name.startswith("cache")
+    )
+    yield f"{indent}Avg request latency: {side.total:.0f} usec ({told})"
+
+
+def _interval(found: Percentile) -> str:
+    low, high = ("" if x is None else str(x // 1000) for x in (found.low, found.high))
+    return f"[{low}..{high}]"
+
+
+def _percentile(one: Measurement, percent: int) -> float:
+    return float(next(found.value for found in one.percentiles if found.percent == percent))

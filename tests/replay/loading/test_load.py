@@ -1,0 +1,229 @@
+"""`triton-replay load` on a small server: what is sent, what is measured, what is told."""
+
+import csv
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from support.servers import free_ports
+
+from triton_replay.__main__ import main
+
+PROTOCOLS = ["http"]
+COLUMNS = [
+    *("Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv"),
+    *("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output"),
+    *("Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency"),
+]
+
+
+def count_of(out):
+    """Requests that were answered, of each load."""
+    return [int(count) for count in re.findall(r"    Request count: (\d+)", out)]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request):
+    return request.param
+
+
+def test_a_closed_loop_is_measured_at_each_concurrency(load, protocol, tmp_path):
+    path = tmp_path / "a.csv"
+    words = ("--concurrency-range", "1:5:2", "-f", str(path))
+    code, out, err = load("rows", *words, protocol=protocol)
+    assert code == 0, out + err
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["Concurrency"] for row in rows] == ["1", "3", "5"]
+    assert list(rows[0]) == COLUMNS
+    assert all(float(row["Inferences/Second"]) > 0 for row in rows)
+    assert all(int(row["p50 latency"]) <= int(row["p99 latency"]) for row in rows)
+    assert re.findall(r"^Request concurrency: (\d+)", out, re.M) == ["1", "3", "5"]
+    assert err.count("window 3: ") == 3
+
+
+def test_an_open_loop_sends_at_its_rate(load, protocol, tmp_path):
+    path = tmp_path / "a.csv"
+    words = ("--request-rate-range", "400", "-f", str(path))
+    code, out, err = load("rows", *words, protocol=protocol)
+    assert code == 0, out + err
+    (row,) = csv.DictReader(path.read_text().splitlines())
+    assert list(row) == ["Request Rate", *COLUMNS[1:]]
+    assert row["Request Rate"] == "400"
+    assert "Request Rate: 400 inference requests per seconds" in out
+
+
+def test_without_a_mode_rates_below_the_capacity_are_tried(load):
+    _, out, err = load("rows", "-p", "100", "-r", "3")
+    rates = [float(rate) for rate in re.findall(r"^Request Rate: ([\d.]+), ", out, re.M)]
+    assert len(rates) == 6, out + err
+    assert rates == sorted(rates)
+    assert "concurrency 1, window 1" in err
+
+
+def test_intervals_of_a_file_are_kept(load, tmp_path):
+    path = tmp_path / "intervals"
+    path.write_text("1000\n3000\n")
+    code, out, _ = load("rows", "--request-intervals", str(path), "--request-count", "8")
+    assert code == 0
+    assert count_of(out) == [8]
+    assert "Request Rate: 500 " in out
+
+
+def test_a_count_of_requests_is_sent_and_no_more(load, asked, protocol):
+    words = ("--request-count", "10", "--sequence-length", "5", "-t", "1")
+    code, out, _ = load("turns", *words, "--sequence-length-variation", "0", protocol=protocol)
+    assert (code, count_of(out)) == (0, [10])
+    assert len(asked()) == 10
+
+
+def test_sequences_have_their_own_ids_and_begin_and_end(load, asked, protocol):
+    words = ("--sequence-length", "3", "--sequence-length-variation", "0")
+    code, _, err = load(
+        "turns",
+        *(*words, "-t", "2", "--request-count", "12", "--sequence-id-range", "7:9"),
+        protocol=protocol,
+    )
+    assert code == 0, err
+    by_id = {}
+    for sequence, flags, _ in asked():
+        by_id.setdefault(sequence, []).append(flags)
+    assert sorted(by_id) == [7, 8]
+    for flags in by_id.values():
+        assert flags == [1, 0, 2] * (len(flags) // 3)
+
+
+def test_streams_of_a_file_are_played_to_one_sequence_each(load, asked, tmp_path, protocol):
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps({"data": [[{"X": [1]}, {"X": [2]}], [{"X": [3]}]]}))
+    words = ("--input-data", str(path), "-t", "1", "--request-count", "6")
+    code, _, err = load("turns", *words, protocol=protocol)
+    assert code == 0, err
+    assert [(flags, x) for _, flags, x in asked()] == [(1, [1]), (2, [2]), (3, [3])] * 2
+
+
+def test_an_open_loop_of_sequences_takes_turns(load, asked, protocol):
+    words = ("--request-rate-range", "500", "--num-of-sequences", "3", "--request-count", "12")
+    length = ("--sequence-length", "4", "--sequence-length-variation", "0")
+    code, out, err = load("turns", *words, *length, protocol=protocol)
+    assert (code, count_of(out)) == (0, [12]), err
+    begun, ended = set(), set()
+    for sequence, flags, _ in asked():
+        begun |= {sequence} if flags & 1 else set()
+        assert sequence in begun - ended
+        assert len(begun - ended) <= 3
+        ended |= {sequence} if flags & 2 else set()
+    assert begun == ended >= {1, 2, 3}
+
+
+def test_batches_texts_and_files_reach_the_model(load, tmp_path, protocol):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "X").write_text("word\n")
+    for words in (
+        *(("-b", "4"), ("--string-data", "one"), ("--string-length", "3")),
+        *(("--input-data", "zero"), ("--input-data", str(folder), "-b", "2")),
+    ):
+        code, out, err = load("texts", "-t", "1", "--request-count", "3", *words, protocol=protocol)
+        assert code == 0, out + err
+        assert "Failed" not in out
+
+
+def test_batches_count_as_so_many_inferences(load, protocol):
+    words = ("-t", "1", "-b", "4", "--request-count", "5")
+    code, out, _ = load("rows", *words, protocol=protocol)
+    assert code == 0
+    assert count_of(out) == [5]
+    assert re.findall(r"Inference count: (\d+)", out) == ["20"]
+
+
+def test_tensors_in_json(load):
+    formats = ("--input-tensor-format", "json", "--output-tensor-format", "json")
+    for model in ("rows", "texts"):
+        code, out, _ = load(model, "-t", "2", "--request-count", "9", *formats)
+        assert (code, count_of(out)) == (0, [9])
+
+
+def test_regions_of_shared_memory_are_gone_afterwards(load, protocol):
+    before = set(Path("/dev/shm").iterdir())
+    words = ("-t", "2", "--request-count", "9", "--shared-memory", "system")
+    for model in ("rows", "texts"):
+        code, out, err = load(model, *words, "--output-shared-memory-size=999", protocol=protocol)
+        assert (code, count_of(out)) == (0, [9]), err
+    assert set(Path("/dev/shm").glob("triton_replay_*")) <= before
+
+
+def test_a_threshold_ends_the_range_and_a_search_finds_the_last_that_meets_it(load):
+    code, out, _ = load("rows", "--concurrency-range", "1:4", "-l", "0.001")
+    assert code == 0
+    assert re.findall(r"^Concurrency: (\d+)", out, re.M) == ["1"]
+    code, out, _ = load("rows", "--concurrency-range", "1:4", "-l", "10000", "--binary-search")
+    assert code == 0
+    assert re.findall(r"^Concurrency: (\d+)", out, re.M) == ["1", "4"]
+
+
+def test_metrics_have_columns(load, server, tmp_path):
+    path = tmp_path / "a.csv"
+    where = ("--metrics-url", f"{server.metrics}/metrics", "--metrics-interval", "5")
+    words = ("-t", "1", "-f", str(path), "--verbose-csv", "--collect-metrics")
+    code, _, _ = load("rows", *words, *where)
+    assert code == 0
+    (row,) = csv.DictReader(path.read_text().splitlines())
+    more = ["Avg latency", "request/response", "response wait"]
+    devices = ["Avg GPU Utilization", "Avg GPU Power Usage", "Max GPU Memory Usage"]
+    assert list(row) == [*COLUMNS, *more, *devices, "Total GPU Memory"]
+
+
+def test_requests_that_all_fail_end_the_load_with_their_reason(load, protocol):
+    code, _, err = load("refuses", "-t", "2", protocol=protocol)
+    assert code == 2
+    assert re.search(r"all \d+ requests failed, the last one: .*not today", err)
+
+
+def test_a_model_that_the_server_has_not_is_told(load, protocol):
+    code, _, err = load("nobody", "-t", "1", protocol=protocol)
+    assert code == 2
+    assert "-m nobody: " in err
+    assert "unknown model" in err
+
+
+def test_a_server_that_is_not_there_is_told(capsys, protocol):
+    (port,) = free_ports(1)
+    assert main(["load", "-m", "x", "-u", f"127.0.0.1:{port}", "-i", protocol]) == 3
+    assert f"-u 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
+
+
+def test_a_server_that_never_answers_is_given_up(capsys, protocol):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "{}:{}".format(*silent.getsockname())
+        words = ["load", "-m", "x", "-u", address, "-i", protocol, "--timeout", "0.05"]
+        assert main(words) == 3
+    assert "has answered nothing for 0.05 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "told"),
+    [
+        ("any", (), "--shape: X has the shape [-1]: say what to send, e.g. --shape X:16"),
+        ("any", ("--shape", "Z:1"), "--shape Z: any has no such input: X"),
+        ("any", ("--shape", "X:1,2"), "--shape X: found [1, 2], expected [-1]"),
+        ("any", ("--shape", "X"), "--shape: found 'X', expected INPUT:SIZE,..."),
+        ("any", ("--shape", "X:1", "-b", "2"), "-b: found 2, expected 1"),
+        ("rows", ("-b", "9"), "-b: found 9, expected 1 to 8"),
+        ("rows", ("--concurrency-range", "1:x"), "expected START:END:STEP of whole numbers"),
+        ("rows", ("--concurrency-range", "1:0"), "--latency-threshold, which is missing"),
+        ("rows", ("-t", "1", "--request-rate-range", "1"), "expected one of them"),
+        ("rows", ("--streaming",), "--streaming: is of gRPC"),
+        ("rows", ("--shared-memory", "cuda"), "--shared-memory cuda: is not supported"),
+        ("rows", ("--input-data", "/nowhere.json"), "/nowhere.json: cannot be read"),
+        ("rows", ("--request-parameter", "a:1"), "expected NAME:VALUE:TYPE"),
+        ("rows", ("--percentile", "100"), "--percentile: found 100, expected 1 to 99"),
+        ("rows", ("-p", "0"), "--measurement-interval: found 0"),
+        ("turns", ("-t", "3", "--sequence-id-range", "1:3"), "found 2 ids, expected at least 3"),
+    ],
+)
+def test_what_cannot_be_is_told(load, model, words, told):
+    code, _, err = load(model, *words)
+    assert code == 2
+    assert told in err
