@@ -245,8 +245,10 @@ def _add_metrics(add: _Add) -> None:
         help="port of the metrics (8002)")
     add("--metrics-interval-ms", type=milliseconds, default=2000, metavar="MS",
         help="how old the machine's metrics may become (2000)")
-    _add_switch(add, "--allow-page", "show people the models, at / of the metrics port",
-                default=True)
+    _add_switch(add, "--allow-page", "show people the models, at / of the metrics port, and a form "
+                "for requests, at /try of HTTP", default=True)
+    add("--allow-page-log", type=boolean, metavar="BOOL",
+        help="show the log's last lines there (if the port is this machine's alone)")
     _add_switch(add, "--allow-cpu-metrics", "tell of CPU and memory in the metrics", default=True)
     add("--metrics-config", action="append", default=[], type=metrics_setting,
         metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true, "

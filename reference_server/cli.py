@@ -39,6 +39,7 @@ from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: How long a thread keeps the interpreter from others that want it. Shorter turns cost streams of
 #: many responses more changes of threads than they save others waiting.
 _TURN_S = 0.001
@@ -120,19 +121,26 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             parse_restrictions("--http-restricted-api", "api", given.http_restricted_api),
             given.http_header_forward_pattern,
             _given_or(given.http_max_input_size, profile.http_max_input_size),
+            given.allow_page,
         )
         grpc = _grpc_options(given)
         limits = parse_resources(given.rate_limit_resource)
     except ValueError as error:
         parser.error(str(error))
+    metrics_address = given.http_address if given.metrics_address is None else given.metrics_address
+    restricted = http.restricted.keys() | grpc.restricted.keys()
     metrics = MetricsOptions(
-        given.http_address if given.metrics_address is None else given.metrics_address,
+        metrics_address,
         given.metrics_port,
         given.metrics_interval_ms,
         given.allow_cpu_metrics,
         config_options.latency_metrics(given.metrics_config),
         # The page shows what these tell: who may not ask them is not shown it either.
-        given.allow_page and not {"model-repository", "statistics"} & http.restricted.keys(),
+        given.allow_page and not {"model-repository", "statistics"} & restricted,
+        # Lines of the log may hold what models say of requests: others than this machine see them
+        # if somebody wants it so.
+        _given_or(given.allow_page_log, metrics_address in _LOOPBACK)
+        and "logging" not in restricted,
     )
     if (
         given.allow_http

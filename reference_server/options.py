@@ -142,7 +142,7 @@ class HttpOptions:
 
     `restricted` is by category. Headers whose names match `forwarded` become parameters of infer
     requests; if it is empty, none do. JSON, raw bodies, and what these and compressed ones become
-    may have `max_input_bytes`; None is any number.
+    may have `max_input_bytes`; None is any number. With `page` people find a form at `/try`.
     """
 
     address: str = "0.0.0.0"
@@ -151,6 +151,7 @@ class HttpOptions:
     restricted: Mapping[str, Restriction] = field(default_factory=dict)
     forwarded: str = ""
     max_input_bytes: int | None = NEWEST.http_max_input_size
+    page: bool = True
 
 
 class Compression(enum.IntEnum):
@@ -239,7 +240,8 @@ class LatencyMetrics:
 class MetricsOptions:
     """The metrics port: where it listens, and how old the machine's gauges may become.
 
-    Without `cpu` there are no gauges of CPU and memory. With `page` people see the models at `/`.
+    Without `cpu` there are no gauges of CPU and memory. With `page` people see the models at `/`,
+    with `page_log` the log's last lines, too.
     """
 
     address: str = "0.0.0.0"
@@ -248,6 +250,7 @@ class MetricsOptions:
     cpu: bool = True
     latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
     page: bool = True
+    page_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)

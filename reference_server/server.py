@@ -34,7 +34,7 @@ from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.gateway.status import StatusGateway
 from reference_server.observability.executions import LONG, ExecutionWatch
 from reference_server.observability.incidents import ENDED, Incidents, LoopLag
-from reference_server.observability.logs import model_table, terminal_width
+from reference_server.observability.logs import LogTail, model_table, terminal_width
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
     ControlMode,
@@ -119,6 +119,9 @@ class Server:
         self._shared_memory = SharedMemory(
             allowed=options.client_shared_memory, profile=options.profile
         )
+        # What an old release of Triton has not is not there when it is stood in for.
+        self._shows_pages = options.profile.tells_loads_and_first_responses
+        self._log_tail = LogTail()
         self._stopping = asyncio.Event()
         self._has_failed = False
 
@@ -130,6 +133,8 @@ class Server:
         `exit_on_error` a server whose repository cannot be read serves all that needs no model.
         """
         loop = asyncio.get_running_loop()
+        if self._options.metrics is not None and self._options.metrics.page_log:
+            self._log_tail.open()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
             forks.default_in_forks(number)
@@ -261,6 +266,7 @@ class Server:
             forwarding=self._forwarding(options.forwarded),
             profile=self._options.profile,
             limit=InputLimit(options.max_input_bytes),
+            page=options.page and self._shows_pages,
         )
 
     def _http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
@@ -312,9 +318,13 @@ class Server:
             self._own_series,
         )
         status = None
-        if options.page and self._options.profile.tells_loads_and_first_responses:
-            metadata = self.gateway.server_metadata()
-            status = StatusGateway(self.repository, self._registry, metadata, self._clock)
+        if options.page and self._shows_pages:
+            http = self._options.http
+            status = StatusGateway(
+                *(self.repository, self._registry, self.gateway.server_metadata(), self._clock),
+                http_port=None if http is None else http.port,
+                log=self._log_tail if options.page_log else None,
+            )
         return MetricsHandlers(gateway, status)
 
     def _own_series(self) -> Mapping[str, Sequence[Sample]]:
@@ -384,5 +394,6 @@ class Server:
         self._let_go()
 
     def _let_go(self) -> None:
+        self._log_tail.close()
         self.gateway.tracing.close()
         self._shared_memory.close()

@@ -10,6 +10,7 @@ from typing import Any
 from reference_server.core.metadata import ServerMetadata
 from reference_server.core.ports import Clock
 from reference_server.core.telemetry import Snapshot
+from reference_server.observability.logs import LogTail
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel, VersionStatus
@@ -23,7 +24,11 @@ _GEARS = "ge_runtime_gear_launches_total"
 
 
 class StatusGateway:
-    """What a client can ask of the live page's data. Not thread-safe."""
+    """What a client can ask of the live page's data. Not thread-safe.
+
+    `http_port` is where requests can be sent by a form, if anywhere. Without `log` no line of it is
+    told.
+    """
 
     def __init__(
         self,
@@ -31,11 +36,16 @@ class StatusGateway:
         registry: MetricRegistry,
         metadata: ServerMetadata,
         clock: Clock,
+        *,
+        http_port: int | None = None,
+        log: LogTail | None = None,
     ) -> None:
         self._repository = repository
         self._registry = registry
         self._metadata = metadata
         self._clock = clock
+        self._http_port = http_port
+        self._log = log
 
     def read(self) -> Mapping[str, Any]:
         """All of it, as JSON's values. Times are nanoseconds, of all requests together."""
@@ -45,6 +55,8 @@ class StatusGateway:
             "server": self._metadata.name,
             "version": self._metadata.version,
             "at_ms": self._clock.monotonic_ns() / _NS_PER_MS,
+            "http_port": self._http_port,
+            "log": self._log is not None,
             "models": [
                 _told(
                     status,
@@ -54,6 +66,10 @@ class StatusGateway:
                 for status in self._repository.statuses()
             ],
         }
+
+    def log_after(self, number: int) -> Sequence[tuple[int, str]]:
+        """The last lines of the log behind that number, each with its own."""
+        return [] if self._log is None else self._log.after(number)
 
     def _runtime_metrics(self) -> Mapping[tuple[str, str], _RuntimeMetrics]:
         """What models on ge_runtime count, by model and version."""

@@ -12,6 +12,7 @@ import os
 import sys
 import textwrap
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -64,6 +65,54 @@ class TritonFormatter(logging.Formatter):
         if record.name == _MODELS:
             file = "/".join(Path(record.pathname).parts[-3:])
         return f"{head} {record.process} {file}:{record.lineno}]{text}"
+
+
+class LogTail(logging.Handler):
+    """Keeps the last lines of the log, those of `--log-verbose` apart; from `open` to `close`.
+
+    Lines are numbered from 1. Any thread.
+    """
+
+    _MOST_LINES = 200
+    _MOST_CHARACTERS = 2000
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=self._MOST_LINES)
+        self._count = 0
+
+    def open(self) -> None:
+        """Begin, with the format and the levels that the log has."""
+        logger = logging.getLogger(ROOT)
+        self.setFormatter(TritonFormatter(iso8601=False))
+        for handler in logger.handlers:
+            self.setFormatter(handler.formatter)
+            self.filters = list(handler.filters)
+        logger.addHandler(self)
+
+    def close(self) -> None:
+        """End; safe to call twice."""
+        logging.getLogger(ROOT).removeHandler(self)
+        super().close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        if len(line) > self._MOST_CHARACTERS:
+            line = f"{line[: self._MOST_CHARACTERS]} ..."
+        self._count += 1
+        self._lines.append((self._count, line))
+
+    def after(self, number: int) -> list[tuple[int, str]]:
+        """The lines behind that number which are still there; all, if there was no such number.
+
+        Who asks with a number of an earlier process so learns that it has ended.
+        """
+        self.acquire()
+        try:
+            known = number if number <= self._count else 0
+            return [line for line in self._lines if line[0] > known]
+        finally:
+            self.release()
 
 
 class _LogFile(logging.FileHandler):

@@ -79,12 +79,14 @@ OPTIONS = {
     "--triton-version=newest": ("profile", NEWEST),
     "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
     "--allow-metrics=false": ("metrics", None),
-    "--metrics-address=::1": ("metrics", MetricsOptions("::1")),
+    "--metrics-address=::1": ("metrics", MetricsOptions("::1", page_log=True)),
     "--metrics-port=9002": ("metrics", MetricsOptions(port=9002)),
     "--metrics-interval-ms=0": ("metrics", MetricsOptions(interval_ms=0)),
     "--metrics-interval-ms=1.5": ("metrics", MetricsOptions(interval_ms=1)),
     "--allow-cpu-metrics=false": ("metrics", MetricsOptions(cpu=False)),
     "--allow-page=false": ("metrics", MetricsOptions(page=False)),
+    "--allow-page=off": ("http", HttpOptions(page=False)),
+    "--allow-page-log=true": ("metrics", MetricsOptions(page_log=True)),
     "--metrics-config=summary_latencies=true": (
         "metrics",
         MetricsOptions(latencies=LatencyMetrics(summaries=True)),
@@ -127,9 +129,26 @@ def test_an_option(argument, setting, separate):
 @pytest.mark.parametrize(
     ("api", "shown"), [("model-repository", False), ("statistics", False), ("trace", True)]
 )
-def test_what_is_restricted_is_not_on_the_live_page_either(api, shown):
-    options = cli.parse([*HERE, f"--http-restricted-api={api}:k=v"])[0]
+@pytest.mark.parametrize("option", ["--http-restricted-api", "--grpc-restricted-protocol"])
+def test_what_is_restricted_is_not_on_the_live_page_either(option, api, shown):
+    options = cli.parse([*HERE, f"{option}={api}:k=v"])[0]
     assert options.metrics.page is shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ([], False),
+        (["--http-address=127.0.0.1"], True),
+        (["--http-address=127.0.0.1", "--metrics-address=0.0.0.0"], False),
+        (["--http-address=localhost", "--allow-page-log=false"], False),
+        (["--allow-page-log=true"], True),
+        (["--allow-page-log=true", "--http-restricted-api=logging:k=v"], False),
+        (["--http-address=::1", "--grpc-restricted-protocol=logging:k=v"], False),
+    ],
+)
+def test_the_log_is_shown_to_this_machine_alone_unless_one_wants_it(arguments, shown):
+    assert cli.parse([*HERE, *arguments])[0].metrics.page_log is shown
 
 
 def test_models_to_load_at_the_start():
@@ -170,9 +189,9 @@ def test_restrictions():
 
 
 def test_the_metrics_are_where_http_is_unless_told_otherwise():
-    assert cli.parse([*HERE, "--http-address=::1"])[0].metrics == MetricsOptions("::1")
+    assert cli.parse([*HERE, "--http-address=::1"])[0].metrics.address == "::1"
     both = [*HERE, "--http-address=::1", "--metrics-address=::2"]
-    assert cli.parse(both)[0].metrics == MetricsOptions("::2")
+    assert cli.parse(both)[0].metrics.address == "::2"
 
 
 @pytest.mark.parametrize("front", ["http", "metrics"])

@@ -15,6 +15,7 @@ from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.http import inference, routes, status_codes
+from reference_server.frontends.http.pages import Page
 from reference_server.frontends.http.request import Request
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.gateway.forwarding import HeaderForwarding
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 #: What Triton's log calls the methods.
 _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
+_FORM = "/try"
 #: Operations that refuse a method or a version in plain text: Triton leaves the type to its HTTP
 #: library.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
@@ -40,6 +42,7 @@ class HttpHandlers:
     """Answers requests by asking the gateway.
 
     `restrictions` are by category; only who sends the right header may ask for its operations.
+    With `page` there is a form for people, whose requests are like any others.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class HttpHandlers:
         background: Background | None = None,
         profile: TritonProfile = V2_51,
         limit: InputLimit = UNLIMITED,
+        page: bool = False,
     ) -> None:
         self._limit = limit
+        self._page = Page("try.html") if page else None
         self._profile = profile
         self._gateway = gateway
         self._shared_memory = shared_memory
@@ -124,7 +129,10 @@ class HttpHandlers:
         """What answers a request, by its head alone; None if that is answered with an error."""
         route = routes.match(request.url)
         if route is None:
-            request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
+            if self._page and request.method == "GET" and routes.path_of(request.url) == _FORM:
+                self._page.reply(request)
+            else:
+                request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return None
         operation = route.operation
         # Before the method is looked at, as in Triton: who is not let in learns nothing.

@@ -1,20 +1,12 @@
-"""The metrics port: the page that Prometheus reads, and the live page that people read.
-
-The live page is one file without anything from elsewhere. Its style and its script are allowed by
-their digests, and nothing else is: what a model's name or error says can never become code.
-"""
+"""The metrics port: the page that Prometheus reads, and the live page that people read."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from importlib import resources
-
-import orjson
 
 from reference_server.codecs import prometheus
 from reference_server.frontends.http import routes, status_codes
+from reference_server.frontends.http.pages import Page, reply_json
 from reference_server.frontends.http.request import Request
 from reference_server.gateway.gateway import MetricsGateway
 from reference_server.gateway.status import StatusGateway
@@ -22,7 +14,8 @@ from reference_server.gateway.status import StatusGateway
 _METRICS = frozenset({"/metrics", "/metrics/"})
 _LIVE_PAGE = "/"
 _STATUS = "/status.json"
-_TYPE = b"text/html; charset=utf-8"
+_LOG = "/log.json"
+_AFTER = re.compile(rb"\?after=(\d{1,15})$")
 
 
 class MetricsHandlers:
@@ -34,8 +27,7 @@ class MetricsHandlers:
     def __init__(self, gateway: MetricsGateway, status: StatusGateway | None = None) -> None:
         self._gateway = gateway
         self._status = status
-        self._page = b"" if status is None else _live_page()
-        self._headers = [] if status is None else _page_headers(self._page.decode())
+        self._page = None if status is None else Page("page.html")
 
     def handle(self, request: Request) -> None:
         """Answer `request`."""
@@ -46,35 +38,13 @@ class MetricsHandlers:
         if path in _METRICS:
             page = prometheus.encode(self._gateway.families())
             request.reply(status_codes.OK, [page], content_type=prometheus.CONTENT_TYPE)
-        elif self._status is not None and path == _LIVE_PAGE:
-            request.reply(status_codes.OK, [self._page], self._headers, content_type=_TYPE)
+        elif self._page is not None and path == _LIVE_PAGE:
+            self._page.reply(request)
         elif self._status is not None and path == _STATUS:
-            headers = [(b"Cache-Control", b"no-store"), (b"X-Content-Type-Options", b"nosniff")]
-            request.reply(status_codes.OK, [orjson.dumps(self._status.read())], headers)
+            reply_json(request, self._status.read())
+        elif self._status is not None and path == _LOG:
+            after = _AFTER.search(request.url)
+            reply_json(request, self._status.log_after(int(after[1]) if after else 0))
         else:
             # Triton finds the other paths too, and has nothing to say there.
             request.reply(status_codes.OK, [], content_type=prometheus.CONTENT_TYPE)
-
-
-def _live_page() -> bytes:
-    return resources.files("reference_server.frontends.http").joinpath("page.html").read_bytes()
-
-
-def _page_headers(page: str) -> list[tuple[bytes, bytes]]:
-    policy = (
-        "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        f"frame-ancestors 'none'; style-src {_digest(page, 'style')}; "
-        f"script-src {_digest(page, 'script')}"
-    )
-    return [
-        (b"Content-Security-Policy", policy.encode()),
-        (b"X-Content-Type-Options", b"nosniff"),
-        (b"Referrer-Policy", b"no-referrer"),
-        (b"Cache-Control", b"no-cache"),
-    ]
-
-
-def _digest(page: str, tag: str) -> str:
-    """What allows the one element of that kind on the page."""
-    (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

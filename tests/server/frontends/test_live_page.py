@@ -1,24 +1,21 @@
 """The live page: what it shows, that nothing else can run on it, and that it can be left out."""
 
-import html
 import json
+import logging
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 from server.support.clock import ManualClock
 from server.support.frontend import Shelf, served
 from server.support.http import Client, get
 from server.support.model_folders import VECTOR
-from support.servers import ROOT, start_reference_server
 
 from reference_server.core.metadata import ServerMetadata
 from reference_server.core.telemetry import MetricKind
 from reference_server.frontends.http.metrics import MetricsHandlers
 from reference_server.gateway.gateway import MetricsGateway, new_registry
 from reference_server.gateway.status import StatusGateway
+from reference_server.observability.logs import LogTail
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.repository.versions import State, VersionStatus
 
@@ -41,11 +38,18 @@ def registry():
 
 
 @pytest.fixture
-def client(registry):
+def tail():
+    return LogTail()
+
+
+@pytest.fixture
+def client(registry, tail):
     shelf = Statuses(served(VECTOR))
     metrics = MetricsGateway(shelf, registry, HostMetrics(ManualClock(), 0, cpu=False))
     metadata = ServerMetadata("triton", "2.73.0", ())
-    status = StatusGateway(shelf, registry, metadata, ManualClock(now_ns=5_000_000))
+    status = StatusGateway(
+        *(shelf, registry, metadata, ManualClock(now_ns=5_000_000)), http_port=8000, log=tail
+    )
     return Client(MetricsHandlers(metrics, status).handle)
 
 
@@ -79,7 +83,13 @@ def test_the_status_tells_of_models_that_are_there_and_that_are_not(client):
     assert "Cache-Control: no-store" in reply.head
     told = json.loads(reply.body)
     ready, lost = told.pop("models")
-    assert told == {"server": "triton", "version": "2.73.0", "at_ms": 5.0}
+    assert told == {
+        "server": "triton",
+        "version": "2.73.0",
+        "at_ms": 5.0,
+        "http_port": 8000,
+        "log": True,
+    }
     assert (ready["state"], ready["pending"], ready["batches"]) == ("READY", 0, [])
     assert ready["counts"] == dict.fromkeys(
         ("success", "fail", "queue", "input", "infer", "output"), 0
@@ -108,40 +118,16 @@ def test_the_status_tells_what_models_on_ge_runtime_count(client, registry):
     assert told["gears"] == [["batch 4", 2]]
 
 
-@pytest.mark.parametrize("target", ["/", "/status.json"])
+def test_the_log_is_told_from_where_one_has_read(client, tail):
+    for text in ("one", "two"):
+        tail.handle(logging.makeLogRecord({"levelno": logging.INFO, "msg": text}))
+    assert [number for number, _ in json.loads(asked(client, "/log.json").body)] == [1, 2]
+    ((number, line),) = json.loads(asked(client, "/log.json?after=1").body)
+    assert (number, line) == (2, "two")
+    assert json.loads(asked(client, "/log.json?after=2").body) == []
+    assert len(json.loads(asked(client, "/log.json?after=x").body)) == 2
+
+
+@pytest.mark.parametrize("target", ["/", "/status.json", "/log.json"])
 def test_nothing_can_be_changed_there(client, target):
     assert asked(client, target, "POST").head[0] == "HTTP/1.1 405 Not Allowed"
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_shows_the_models(tmp_path: Path):
-    repository = tmp_path / "models"
-    shutil.copytree(ROOT / "examples" / "models", repository)
-    (repository / "spell" / "1" / "model.py").write_text("raise ValueError('<b>broken</b>')")
-    flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}
-    with start_reference_server(repository, ready_path="/v2/health/live", **flags) as server:
-        shown = subprocess.run(
-            [
-                *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu"),
-                *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"),
-                *("--virtual-time-budget=3000", "--dump-dom", f"http://{server.metrics}/"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    # All but one are ready; that one's error is told, and is text.
-    text = html.unescape(
-        re.sub(r"<[^>]*>", " ", shown.stdout.partition("<main")[2].partition("<script")[0])
-    )
-    assert "CONSOLE" not in shown.stderr
-    assert shown.stdout.count("<article>") == len(list(repository.iterdir()))
-    assert "3 of 4 models ready" in shown.stdout
-    assert "&lt;b&gt;broken&lt;/b&gt;" in shown.stdout
-    assert "requests waiting" in text
-    assert "Time of a request" not in text  # there was none

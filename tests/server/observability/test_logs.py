@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reference_server.observability import logs
-from reference_server.observability.logs import TritonFormatter
+from reference_server.observability.logs import LogTail, TritonFormatter
 from reference_server.options import LogOptions
 
 
@@ -187,3 +187,46 @@ def test_bytes_of_a_client_that_are_no_text_do_not_lose_the_line(tmp_path, capfd
     )
     assert (tmp_path / "log").read_text().endswith("] \"input '\\udccb'\"\n")
     assert capfd.readouterr().err == ""
+
+
+# ------------------------------------------------------------------------------------------ tail
+
+
+@pytest.fixture
+def tail():
+    logger = logging.getLogger(logs.ROOT)
+    level = logger.level
+    tail = LogTail()
+    tail.open()
+    logs.apply(LogOptions())
+    yield tail
+    tail.close()
+    logger.setLevel(level)
+
+
+def told(tail, number=0):
+    return [line.partition("]")[2] for _, line in tail.after(number)]
+
+
+def test_the_tail_keeps_what_the_log_shows_and_nothing_verbose(tail):
+    log = logging.getLogger("reference_server.tests")
+    logs.apply(LogOptions(verbose_level=1, warning=False))
+    log.info("shown")
+    log.debug("what a request held")
+    log.warning("not wanted")
+    assert told(tail) == [' "shown"']
+
+
+def test_the_tail_is_as_long_as_a_page_and_its_lines_as_well(tail):
+    log = logging.getLogger("reference_server.tests")
+    for number in range(300):
+        log.info("%s", f"{number} " + "x" * 10_000)
+    kept = tail.after(0)
+    assert [number for number, _ in kept] == list(range(101, 301))
+    assert max(len(line) for _, line in kept) < 2100
+
+
+def test_a_number_of_an_earlier_process_gets_all_lines(tail):
+    logging.getLogger("reference_server.tests").info("new")
+    assert told(tail, 17) == [' "new"']
+    assert told(tail, 1) == []

@@ -38,6 +38,23 @@ def test_who_sends_the_header_is_let_in(headers, lets_in):
         assert reply.body == b'{"error":"This API is restricted, expecting header \'Key\'"}'
 
 
+@pytest.mark.parametrize("page", [False, True])
+def test_the_form_for_requests_is_a_page_and_no_operation(page):
+    handlers = HttpHandlers(
+        gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
+        restrictions={name: Restriction("Key", "v") for name in API_CATEGORIES}, page=page,
+    )  # fmt: skip
+    client = Client(handlers.handle)
+    for sent in (get("/try"), get("/try?x"), get("/try", method="POST"), get("/try/m")):
+        client.send(sent)
+    replies = client.replies()
+    assert [reply.status for reply in replies] == [*([200, 200] if page else [404, 404]), 404, 404]
+    assert (b"<form" in replies[0].body) is page
+    # What it asks is let in as anybody else is.
+    client.send(get("/v2/models/m"))
+    assert client.replies()[0].status == 403
+
+
 def test_values_are_categories_and_a_header():
     found = parse_restrictions("--o", "api", ["health,trace:k=v:w=x", "logging:a=b"])
     assert found == {

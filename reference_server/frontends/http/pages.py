@@ -1,0 +1,59 @@
+"""Pages for people: each is one file without anything from elsewhere.
+
+Its style and its script are allowed by their digests, and nothing else is: what a model's name,
+error or answer says can never become code. It may ask the port that it came from, and no other.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib import resources
+
+import orjson
+
+from reference_server.frontends.http import status_codes
+from reference_server.frontends.http.request import Header, Request
+
+_TYPE = b"text/html; charset=utf-8"
+_NO_SNIFFING = (b"X-Content-Type-Options", b"nosniff")
+
+
+class Page:
+    """The page in a file of this folder."""
+
+    def __init__(self, file: str) -> None:
+        text = resources.files(__package__).joinpath(file).read_text("utf-8")
+        self._body = text.encode()
+        self._headers = _headers(text)
+
+    def reply(self, request: Request) -> None:
+        """Answer with it."""
+        request.reply(status_codes.OK, [self._body], self._headers, content_type=_TYPE)
+
+
+def reply_json(request: Request, value: object) -> None:
+    """Answer with what a page has asked for."""
+    headers = [(b"Cache-Control", b"no-store"), _NO_SNIFFING]
+    request.reply(status_codes.OK, [orjson.dumps(value)], headers)
+
+
+def _headers(page: str) -> list[Header]:
+    policy = (
+        "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        f"frame-ancestors 'none'; style-src {_digest(page, 'style')}; "
+        f"script-src {_digest(page, 'script')}"
+    )
+    return [
+        (b"Content-Security-Policy", policy.encode()),
+        _NO_SNIFFING,
+        (b"Referrer-Policy", b"no-referrer"),
+        (b"Cache-Control", b"no-cache"),
+    ]
+
+
+def _digest(page: str, tag: str) -> str:
+    """What allows the one element of that kind on the page."""
+    (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

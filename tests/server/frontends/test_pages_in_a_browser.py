@@ -1,0 +1,217 @@
+"""The live page and the form for requests in a headless Chromium, as people use them."""
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from server.support.model_folders import VECTOR
+from support.browser import needs_chromium, open_browser
+from support.servers import ROOT, start_reference_server
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+
+#: Turns what it is given: an image upside down, text as it is.
+TURNS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_info("what a model says")
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        (given,) = request.inputs()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", given.as_numpy()[..., ::-1, :])])
+"""
+IMAGE = """
+backend: "python"
+input { name: "X" data_type: TYPE_UINT8 dims: [1, -1, -1] }
+output { name: "Y" data_type: TYPE_UINT8 dims: [1, -1, -1] }
+"""
+KEY = "inference:test-key=secret"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shown") / "models"
+    shutil.copytree(ROOT / "examples" / "models", folder)
+    (folder / "turns" / "1").mkdir(parents=True)
+    (folder / "turns" / "config.pbtxt").write_text(IMAGE)
+    (folder / "turns" / "1" / "model.py").write_text(TURNS)
+    (folder / "broken" / "1").mkdir(parents=True)
+    (folder / "broken" / "config.pbtxt").write_text('backend: "python"' + VECTOR)
+    (folder / "broken" / "1" / "model.py").write_text("raise ValueError('<b>broken</b>')")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(repository, tmp_path_factory):
+    """A server, and a page of a browser."""
+    flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}
+    with (
+        start_reference_server(repository, ready_path="/v2/health/live", **flags) as server,
+        open_browser(tmp_path_factory.mktemp("browser")) as page,
+    ):
+        yield server, page
+
+
+@pytest.fixture
+def live(opened):
+    server, page = opened
+    page.complaints.clear()
+    page.resize(1000, 900)
+    page.open(f"http://{server.metrics}/")
+    page.wait_for("document.querySelector('article') && !log.hidden")
+    return page
+
+
+@pytest.fixture
+def form(opened):
+    """Opens the form for a model, and gives the page."""
+    server, page = opened
+
+    def form(model: str):
+        page.complaints.clear()
+        page.resize(1000, 900)
+        page.open("about:blank")
+        page.open(f"http://{server.http}/try#{model}")
+        page.wait_for("fields.length")
+        return page
+
+    return form
+
+
+def sent(page, **values: str) -> str:
+    """Fill fields in, send, and give what is answered."""
+    for name, value in values.items():
+        page.evaluate(f"by({name!r}).value = {value!r}")
+    page.evaluate("by('answer').replaceChildren(), by('send').click()")
+    page.wait_for("by('answer').childElementCount")
+    return str(page.evaluate("by('answer').innerText"))
+
+
+def test_the_live_page_shows_models_errors_and_the_log(live):
+    assert "5 of 6 models ready" in live.text
+    assert live.evaluate("document.querySelectorAll('article').length") == 6
+    assert "<b>broken</b>" in live.text  # is text
+    assert live.evaluate("document.querySelectorAll('b').length") == 0
+    assert "requests waiting" in live.text
+    assert "Started Metrics Service" in live.evaluate("lines.innerText")
+    assert live.evaluate("lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 4")
+    assert live.complaints == []
+
+
+def test_a_card_leads_to_the_form_at_the_http_port(live, opened):
+    link = live.evaluate("[...document.links].find((link) => link.text.includes('spell')).href")
+    assert link == f"http://{opened[0].http}/try#spell"
+
+
+def test_a_request_is_on_the_live_page_when_it_was_answered(form, opened):
+    sent(form("square_root"), values0="2")
+    server, page = opened
+    page.open(f"http://{server.metrics}/")
+    page.wait_for("document.body.innerText.includes('Time of a request')")
+
+
+@pytest.mark.parametrize("path", ["live", "form"])
+def test_a_phone_shows_it_without_scrolling_sideways(path, opened, live, form):
+    page = form("turns") if path == "form" else live
+    page.resize(320, 640, phone=True)
+    if path == "live":
+        page.open(f"http://{opened[0].metrics}/")
+        page.wait_for("document.querySelector('article')")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_screen_reader_has_a_name_for_all_that_can_be_operated(form, opened, live):
+    assert live.unnamed_controls() == []
+    page = form("turns")
+    page.evaluate("document.querySelector('details').open = true")
+    assert page.unnamed_controls() == []
+    roles = page.evaluate("[...document.querySelectorAll('[role=status]')].map((e) => e.id)")
+    assert roles == ["told", "answer"]
+
+
+def test_numbers_are_sent_with_the_shape_that_fits(form):
+    page = form("distance")
+    assert page.evaluate("by('shape0').value") == "-1"
+    answer = sent(page, values0="[3, 4]")
+    assert "DISTANCE: FP32 [1]\n\n5\n" in answer
+    assert page.complaints == []
+
+
+def test_it_can_be_done_by_keyboard_alone(form):
+    page = form("distance")
+    page.evaluate("by('model').focus()")
+    page.press("Tab")
+    for key in "3 4":
+        page.press(key)
+    for _ in range(3):  # shape, the button for random values, more
+        page.press("Tab")
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "send"
+    page.press("Enter")
+    page.wait_for("by('answer').innerText.includes('DISTANCE: FP32 [1]')")
+
+
+def test_random_values_are_of_the_shape(form):
+    page = form("turns")
+    page.evaluate("[...document.querySelectorAll('button')][0].click()")
+    assert page.evaluate("by('shape0').value") == "1, 8, 8"
+    assert "Y: UINT8 [1, 8, 8]" in sent(page)
+
+
+def test_the_answers_of_a_stream_are_shown_one_below_the_other(form):
+    page = form("spell")
+    assert "answers as a stream" in page.text
+    answer = sent(page, values0="hi")
+    assert answer.index('"LETTER":"h"') < answer.index('"LETTER":"i"')
+
+
+def test_an_image_is_sent_and_an_image_is_drawn(form, tmp_path: Path):
+    pixels = Image.new("RGB", (12, 9))
+    pixels.putpixel((3, 1), (255, 255, 255))
+    pixels.save(tmp_path / "image.png")
+    page = form("turns")
+    page.choose_file("input[type=file]", tmp_path / "image.png")
+    assert "Y: UINT8 [1, 9, 12]" in sent(page)
+    bright = page.evaluate(
+        "(() => { const c = by('answer').querySelector('canvas');"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        " return [...Array(c.width * c.height).keys()].filter((i) => d[4 * i] > 200); })()"
+    )
+    assert bright == [7 * 12 + 3]  # the second row has become the last but one
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "told"),
+    [
+        ("distance", "3, four", "POINT: 'four' is no number"),
+        ("square_root", "1, 2, 3", "500: Failed to parse 'data' field: shape does not match"),
+    ],
+)
+def test_what_is_wrong_is_told(form, model, values, told):
+    page = form(model)
+    page.evaluate("by('shape0').value = '1, 7'")
+    assert told in sent(page, values0=values)
+
+
+def test_a_restricted_api_asks_the_form_for_its_header_as_it_asks_all(opened, repository):
+    _, page = opened
+    flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            start_reference_server(
+                *(repository,), ready_path="/v2/health/live", http_restricted_api=KEY, **flags
+            )
+        )
+        page.open(f"http://{server.http}/try#distance")
+        page.wait_for("fields.length")
+        assert "403: This API is restricted, expecting header 'test-key'" in sent(
+            page, values0="3 4"
+        )
+        assert "DISTANCE" in sent(page, header="test-key", secret="secret")
