@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -41,7 +42,8 @@ from ge_runtime.service.shared_memory import sealed_file
 
 # ----------------------------------------------------------------------- a process that lies
 
-#: Sends what it is given over its own connection, then answers as if nothing had been.
+#: Sends what it is given over its own connection (as an event, or as what came of a job, by the
+#: first byte), then answers as if nothing had been.
 LIAR = """
 import os
 import triton_python_backend_utils as pb_utils
@@ -49,12 +51,13 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         # As the process host starts it: see `_BOOT` there.
-        self.end = int(open("/proc/self/cmdline").read().split(chr(0))[5])
+        self.ends = [*map(int, open("/proc/self/cmdline").read().split(chr(0))[5:7])]
 
     def execute(self, requests):
         given = [pb_utils.get_input_tensor_by_name(one, "LIE").as_numpy() for one in requests]
         for lie in given:
-            os.write(self.end, lie.tobytes())
+            if lie.size:
+                os.write(self.ends[lie[0] % 2], lie[1:].tobytes())
         return [pb_utils.InferenceResponse([pb_utils.Tensor("LIE", lie)]) for lie in given]
 """
 LIAR_CONFIG = """
@@ -66,16 +69,16 @@ instance_group { count: 4 kind: KIND_CPU }
 #: What such a process may say, if at the right time, and with other numbers. Nothing that lets a
 #: request wait for ever, as every model may: it can have it given again and again.
 _SAID = (
-    '["executed",[[["liar",1,"",[["LIE","UINT8",[4],0,4]],[],null,true,false]],0,0,[],false]]',
+    '[0,[],"executed",[[["liar",1,"",[["LIE","UINT8",[4],0,4]],[],null,true,false]],0,0,[],false]]',
     '["response",0,["liar",1,"",[["LIE","UINT8",[4],0,4]],[["a",1]],null,true,false]]',
     '["call",1,"infer",[["m",1,"",[],0,0,0,1,0,0,false],{},0,false,false,[]],null,null]',
     '["call",2,"hold","a_name","what it is","COUNTER"]',
     '["call",3,"move",4,"increment",1.5]',
     '["call",4,"unload","nobody",false]',
     '["log","reference_server.x",20,"model.py",1,"a text",1.5]',
-    '["failed","INTERNAL","a text"]',
+    '[0,[],"failed","INTERNAL","a text"]',
     '["readiness",true]',
-    '["done",null]',
+    '[0,[64],"done",null]',
     '["free",[0,64]]',
     '["collected"]',
 )
@@ -122,29 +125,43 @@ def model_processes_lie(ground: Ground) -> str:
 
 
 def _lie(dice: random.Random) -> bytes:
-    """What is no message, or another than was asked for; and nothing that is left half said."""
+    """What is no message, or another than was asked for; and nothing that is left half said.
+
+    In front a byte that chooses over which socket it goes.
+    """
     text = dice.choice(_SAID).encode()
+    data = dice.choice([None, b"", bytes(16)])
     match dice.randrange(4):
         case 0:
             lie = dice.randbytes(dice.randint(1, 200))
         case 1:
-            lie = _framed(text)
+            lie = _framed(text, data)
         case 2:
-            lie = _framed(mutated(text, dice))
+            lie = _framed(mutated(text, dice), data)
         case _:
-            lie = mutated(_framed(text), dice)
+            lie = mutated(_framed(text, data), dice)
     at = 0
     while at < len(lie):
         # Half a message ends its process after a minute, which the tests play with less.
-        whole = at + 4 + int.from_bytes(lie[at : at + 4].ljust(4, b"\0"), "little")
+        if len(lie) - at < _LENGTHS.size:
+            lie = lie[:at] + _framed(b"junk")
+            break
+        text_length, data_length = _LENGTHS.unpack_from(lie, at)
+        whole = at + _LENGTHS.size + text_length + max(0, data_length)
         if whole > len(lie):
-            return lie[:at] + _framed(b"junk")
+            lie = lie[:at] + _framed(b"junk")
+            break
         at = whole
-    return lie
+    return dice.randbytes(1) + (lie or _framed(b"junk"))
 
 
-def _framed(text: bytes) -> bytes:
-    return len(text).to_bytes(4, "little") + text
+#: Before each message of the process host's channels.
+_LENGTHS = struct.Struct("<Ii")
+
+
+def _framed(text: bytes, data: bytes | None = None) -> bytes:
+    lengths = _LENGTHS.pack(len(text), -1 if data is None else len(data))
+    return lengths + text + (data or b"")
 
 
 def _told(ground: Ground, lie: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The child process of one model instance: its entry point, `main`, and what it does for messages.
 
-The main thread opens, executes and closes, another receives. If the server is gone, the process
-ends at once.
+The main thread receives jobs and does them: it opens, executes and closes. Another receives all
+else. If the server is gone, the process ends at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
 from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
+from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
 from reference_server.backends.process_host.proxies import (
     MetricsProxy,
     ModelCallsProxy,
@@ -40,11 +40,13 @@ from reference_server.core.request import InferRequest
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-#: What to do, and the kind of the message that tells what came of it.
-_Job = tuple[str, Callable[[], Any]]
+#: What came of a job, and the tensors in it.
+_Outcome = tuple[Any, Parcel | None]
+#: What to do, and the kind of the message that tells what came of it; "exit" to do no more.
+_Job = tuple[str, Callable[[], _Outcome]]
 
 
-def main(parent: int, end: int, incoming: int, outgoing: int) -> None:
+def main(parent: int, events: int, jobs: int, incoming: int, outgoing: int) -> None:
     """Serve one model instance until the server says so. The numbers are descriptors but the first.
 
     `parent` is the server's process.
@@ -52,20 +54,22 @@ def main(parent: int, end: int, incoming: int, outgoing: int) -> None:
     _end_with(parent)
     _leave_signals_to_the_server()
     _set_up_output()
-    channel = MessageChannel(socket.socket(fileno=end))
-    channel.keep_from_forks()
     connection = Connection(
-        channel,
-        OutgoingMemory(outgoing),
-        IncomingMemory(incoming),
+        _channel(events), _channel(jobs), OutgoingMemory(outgoing), IncomingMemory(incoming)
     )
     os.close(incoming)
     os.close(outgoing)
+    _log_to(connection)
+    _Child(connection).run()
+
+
+def _channel(end: int) -> MessageChannel:
+    channel = MessageChannel(socket.socket(fileno=end))
+    channel.keep_from_forks()
     # `pass_fds` made it inheritable. A process that the model starts must not keep it open: the
     # server would not see the end of this one.
     os.set_inheritable(end, False)
-    _log_to(connection)
-    _Child(connection).run()
+    return channel
 
 
 def _end_with(parent: int) -> None:
@@ -135,50 +139,60 @@ class _Child:
         self._metrics = MetricsProxy(server)
         self._requests = ReceivedRequests(connection)
         self._calls = ModelCallsProxy(server, self._requests)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._instance: inline.InlineInstance
         self._handlers: dict[str, Handler] = {
             **server.handlers,
             **self._calls.handlers,
             **self._requests.handlers,
-            "open": lambda spec: self._jobs.put(("done", lambda: self._open(spec))),
-            "execute": self._receive_batch,
-            "close": lambda: self._jobs.put(("done", lambda: self._instance.close())),
-            "complete": lambda *what: self._jobs.put(("done", lambda: _complete(*what))),
             "is_ready": self._start_telling,
-            "exit": lambda: self._jobs.put(None),
+        }
+        self._jobs: dict[str, Callable[..., _Job]] = {
+            "open": lambda spec: ("done", lambda: (self._open(spec), None)),
+            "execute": self._receive_batch,
+            "close": lambda: ("done", self._close),
+            "complete": lambda *what: ("done", lambda: (_complete(*what), None)),
+            "exit": lambda: ("exit", lambda: (None, None)),
         }
 
     def run(self) -> None:
         """Do one job after the other until there are no more."""
-        # Jobs are done on the main thread, and messages received on another: in Triton's stub
+        # Jobs are done on the main thread, and events received on another: in Triton's stub
         # `execute` runs on the interpreter's main thread.
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
-        while (job := self._jobs.get()) is not None:
-            self._do(*job)
-            del job  # an idle process holds no tensors
+        while job := self._connection.receive_job(lambda kind, *parts: self._jobs[kind](*parts)):
+            kind, do = job
+            if kind == "exit":
+                return
+            self._do(kind, do)
+            del job, do  # an idle process holds no tensors
+        os._exit(1)  # the server is gone
 
     def _receive(self) -> None:
         self._connection.run(self._handlers)
         os._exit(1)  # the server is gone
 
-    def _do(self, kind: str, job: Callable[[], Any]) -> None:
+    def _do(self, kind: str, job: Callable[[], _Outcome]) -> None:
         try:
-            outcome = job()
+            outcome, parcel = job()
+            self._connection.send_job(kind, outcome, parcel=parcel)
         except ServerError as error:
-            self._connection.send("failed", error.code.name, error.message)
+            self._connection.send_job("failed", error.code.name, error.message)
         except Exception as error:  # a defect of ours must not leave the server waiting
             log.exception("a job failed")
-            self._connection.send("failed", Code.INTERNAL.name, f"{type(error).__name__}: {error}")
-        else:
-            self._connection.send(kind, outcome)
+            text = f"{type(error).__name__}: {error}"
+            self._connection.send_job("failed", Code.INTERNAL.name, text)
 
     def _open(self, spec: dict[str, Any]) -> bool:
         self._instance = inline.InlineInstance(
             messages.unpack_spec(spec), SystemClock(), self._metrics, self._calls
         )
         self._instance.open()
+        self._requests.begin()
         return self._instance.tells_readiness
+
+    def _close(self) -> _Outcome:
+        self._instance.close()
+        return None, None
 
     def _start_telling(self) -> None:
         # Not a job: those wait for `execute`, and the receiving thread must not wait for the model.
@@ -187,11 +201,13 @@ class _Child:
     def _tell_readiness(self) -> None:
         self._connection.send("readiness", self._instance.is_ready())
 
-    def _receive_batch(self, first: int, packed: list[messages.Packed]) -> None:
-        requests = self._requests.receive(first, packed)
-        self._jobs.put(("executed", lambda: self._execute(first, requests)))
+    def _receive_batch(
+        self, first: int, packed: list[messages.Packed], parcel: ReceivedParcel
+    ) -> _Job:
+        requests = self._requests.receive(first, packed, parcel)
+        return "executed", lambda: self._execute(first, requests)
 
-    def _execute(self, first: int, requests: list[InferRequest]) -> messages.Packed:
+    def _execute(self, first: int, requests: list[InferRequest]) -> _Outcome:
         numbers = range(first, first + len(requests))
         try:
             execution = self._instance.execute(requests)
@@ -203,7 +219,8 @@ class _Child:
             # The others are answered by their senders, and can be cancelled until then.
             if response is not None or index in execution.rescheduled:
                 self._requests.answered(number)
-        return messages.pack_execution(self._connection, execution)
+        parcel = Parcel(self._connection)
+        return messages.pack_execution(parcel, execution), parcel
 
 
 def _complete(model_file: str, version_directory: str, model_name: str, config: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
+from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
 from reference_server.backends.process_host.process import ChildProcess
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries, ModelCalls
@@ -40,7 +41,7 @@ class CallDispatcher:
         connection: Connection,
         metrics: Metrics,
         calls: ModelCalls,
-        responded: Callable[[int, messages.Packed], None],
+        responded: Callable[[int, messages.Packed, ReceivedParcel], None],
         in_flight: Callable[[int], InferRequest | None],
     ) -> None:
         self._connection = connection
@@ -111,9 +112,14 @@ class CallDispatcher:
     # ------------------------------------------------------------------------ BLS and models
 
     def _infer(
-        self, number: int, packed: messages.Packed, halted: list[int] | None, traced: int | None
+        self,
+        number: int,
+        packed: messages.Packed,
+        halted: list[int] | None,
+        traced: int | None,
+        parcel: ReceivedParcel,
     ) -> None:
-        request = messages.unpack_request(self._connection, packed, _Sink(self, number))
+        request = messages.unpack_request(parcel, packed, _Sink(self, number))
         parent = None if traced is None else self._in_flight(traced)
         if parent is not None and parent.trace is not None:
             request.trace = parent.trace.child()
@@ -135,7 +141,9 @@ class CallDispatcher:
         """A model has responded to a BLS request of the process. Any thread."""
         if response.final:
             self._bls_requests.pop(number, None)
-        self._connection.send("answer", number, messages.pack_response(self._connection, response))
+        parcel = Parcel(self._connection)
+        packed = messages.pack_response(parcel, response)
+        self._connection.send("answer", number, packed, parcel=parcel)
 
     def _record_span(
         self,
@@ -153,8 +161,14 @@ class CallDispatcher:
         if request is not None:
             request.cancellation.cancel()
 
-    def _load(self, name: str, config: str | None, files: Mapping[str, tuple[int, int]]) -> None:
-        contents = {path: bytes(self._connection.view(*block)) for path, block in files.items()}
+    def _load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, tuple[int, int]],
+        parcel: ReceivedParcel,
+    ) -> None:
+        contents = {path: bytes(parcel.view(*place)) for path, place in files.items()}
         self._calls.load(name, config, contents)
 
     # -------------------------------------------------------------------------------- metrics

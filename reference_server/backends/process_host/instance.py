@@ -23,6 +23,7 @@ from reference_server.backends.process_host.dispatcher import (
     InFlightRequests,
     write_record,
 )
+from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
@@ -144,13 +145,13 @@ class ProcessInstance:
         numbers = self._in_flight.begin(child, requests)
         limit_s = self._supervision.execution_limit_s
         try:
-            packed = messages.pack_requests(child.connection, requests)
+            parcel = Parcel(child.connection)
             try:
-                child.connection.send("execute", numbers.start, packed)
+                packed = [messages.pack_request(parcel, request) for request in requests]
+                child.connection.send_job("execute", numbers.start, packed, parcel=parcel)
             except ServerError:
-                messages.take_back(child.connection, packed)
+                parcel.take_back()
                 raise
-            # Only now: a cancellation must not overtake its request.
             self._in_flight.watch(numbers)
             execution: Execution = child.result(limit_s)
         except ProcessEnded:
@@ -243,7 +244,7 @@ class ProcessInstance:
             connection,
             self._metrics,
             self._calls,
-            partial(self._responded, connection),
+            self._responded,
             self._in_flight.get,
         )
 
@@ -302,9 +303,9 @@ class ProcessInstance:
 
     # ----------------------------------------------------------------------------- its requests
 
-    def _responded(self, connection: Connection, number: int, packed: messages.Packed) -> None:
+    def _responded(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
         """A response that did not come out of `execute`. On the thread that receives."""
-        response = messages.unpack_response(connection, packed)
+        response = messages.unpack_response(parcel, packed)
         final = response.final
         request = (
             self._in_flight.take([number]).get(number) if final else self._in_flight.get(number)

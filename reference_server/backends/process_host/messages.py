@@ -1,4 +1,4 @@
-"""The forms of requests, responses and specs in messages: JSON, with tensors in shared memory."""
+"""The forms of requests, responses and specs in messages: JSON, with tensors in a parcel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reference_server.backends.instances import InstanceSpec
-from reference_server.backends.process_host.connection import Connection
+from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
 from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import (
@@ -47,43 +47,34 @@ CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")
 LEFT_OUT = ("sink", "batch_key", "pattern", "timed")
 
 
-def pack_tensors(connection: Connection, tensors: Iterable[Tensor]) -> list[Packed]:
-    """Copy tensors into shared memory; all or none. Raises ServerError if there is no room.
+def pack_tensors(parcel: Parcel, tensors: Iterable[Tensor]) -> list[Packed]:
+    """Put tensors into the parcel; all or none. Raises ServerError if there is no room.
 
     What is packed of each is name, data type, shape, offset and size.
     """
     packed: list[Packed] = []
+    mark = parcel.mark
     try:
         for tensor in tensors:
             assert tensor.datatype is not None, "no request of an unknown type gets this far"
-            offset, size = connection.put(tensor.raw())
+            offset, size = parcel.put(tensor.raw())
             packed.append([tensor.name, tensor.datatype.value, tensor.shape, offset, size])
     except BaseException:
-        _take_back(connection, packed)
+        parcel.take_back(mark)
         raise
     return packed
 
 
-def _take_back(connection: Connection, packed: Iterable[Packed]) -> None:
-    connection.take_back([offset for *_, offset, size in packed if size])
-
-
-def take_back(connection: Connection, packed: Iterable[Packed]) -> None:
-    """Free the memory of packed requests that were not sent."""
-    for *_, tensors in packed:
-        _take_back(connection, tensors)
-
-
-def unpack_tensors(connection: Connection, packed: Iterable[Packed]) -> list[Tensor]:
-    """Tensors that view the memory of `connection`.
+def unpack_tensors(parcel: ReceivedParcel, packed: Iterable[Packed]) -> list[Tensor]:
+    """Tensors that view what came.
 
     Raises ValueError, TypeError or KeyError for what packs no tensor.
     """
-    return [_unpack_tensor(connection, *parts) for parts in packed]
+    return [_unpack_tensor(parcel, *parts) for parts in packed]
 
 
 def _unpack_tensor(
-    connection: Connection, name: str, datatype: str, shape: list[int], offset: int, size: int
+    parcel: ReceivedParcel, name: str, datatype: str, shape: list[int], offset: int, size: int
 ) -> Tensor:
     kind = dtypes.BY_NAME[datatype]
     if type(name) is not str:
@@ -91,10 +82,10 @@ def _unpack_tensor(
     fits = min(shape, default=0) >= 0 and size >= 0
     if not (fits and (kind.is_bytes or math.prod(shape) * kind.byte_size == size)):
         raise ValueError(f"found tensor '{name}' of shape {shape} in {size} bytes")
-    return Tensor(name, kind, tuple(shape), raw=connection.view(offset, size))
+    return Tensor(name, kind, tuple(shape), raw=parcel.view(offset, size))
 
 
-def pack_request(connection: Connection, request: InferRequest) -> Packed:
+def pack_request(parcel: Parcel, request: InferRequest) -> Packed:
     """A request, without the way of its answers. Raises ServerError if there is no room."""
     return [
         [getattr(request, name) for name in PLAIN],
@@ -102,23 +93,12 @@ def pack_request(connection: Connection, request: InferRequest) -> Packed:
         int(request.flags),
         request.cancellation.is_cancelled,
         None if request.trace is None else request.trace.context,
-        pack_tensors(connection, request.inputs.values()),
+        pack_tensors(parcel, request.inputs.values()),
     ]
 
 
-def pack_requests(connection: Connection, requests: Iterable[InferRequest]) -> list[Packed]:
-    """The requests of a batch; all or none. Raises ServerError if there is no room."""
-    packed: list[Packed] = []
-    try:
-        packed.extend(pack_request(connection, request) for request in requests)
-    except BaseException:
-        take_back(connection, packed)
-        raise
-    return packed
-
-
 def unpack_request(
-    connection: Connection,
+    parcel: ReceivedParcel,
     packed: Packed,
     sink: ResponseSink,
     traced: Callable[[str], RequestTrace] | None = None,
@@ -130,7 +110,7 @@ def unpack_request(
     plain, parameters, flags, is_cancelled, context, tensors = packed
     request = InferRequest(
         **dict(zip(PLAIN, plain, strict=True)),
-        inputs={tensor.name: tensor for tensor in unpack_tensors(connection, tensors)},
+        inputs={tensor.name: tensor for tensor in unpack_tensors(parcel, tensors)},
         sink=sink,
         parameters=parameters,
         flags=SequenceFlag(flags),
@@ -143,13 +123,13 @@ def unpack_request(
     return request
 
 
-def pack_response(connection: Connection, response: InferResponse) -> Packed:
+def pack_response(parcel: Parcel, response: InferResponse) -> Packed:
     """One response; one that finds no room becomes an error."""
     error = response.error
     tensors: list[Packed] = []
     if error is None:
         try:
-            tensors = pack_tensors(connection, response.outputs)
+            tensors = pack_tensors(parcel, response.outputs)
         except ServerError as no_room:
             error = no_room
     return [
@@ -164,8 +144,8 @@ def pack_response(connection: Connection, response: InferResponse) -> Packed:
     ]
 
 
-def unpack_response(connection: Connection, packed: Packed) -> InferResponse:
-    """The response, whose tensors view the memory of `connection`."""
+def unpack_response(parcel: ReceivedParcel, packed: Packed) -> InferResponse:
+    """The response, whose tensors view what came."""
     name, version, request_id, tensors, parameters, error, final, empty = packed
     kinds = (str, int, str, bool, bool)
     if tuple(map(type, (name, version, request_id, final, empty))) != kinds:
@@ -176,7 +156,7 @@ def unpack_response(connection: Connection, packed: Packed) -> InferResponse:
         name,
         version,
         request_id,
-        unpack_tensors(connection, tensors) if error is None else (),
+        unpack_tensors(parcel, tensors) if error is None else (),
         [(key, value) for key, value in parameters],
         None if error is None else ServerError(Code[error[0]], error[1]),
         final,
@@ -184,11 +164,11 @@ def unpack_response(connection: Connection, packed: Packed) -> InferResponse:
     )
 
 
-def pack_execution(connection: Connection, execution: Execution) -> Packed:
+def pack_execution(parcel: Parcel, execution: Execution) -> Packed:
     """What an execution gave."""
     return [
         [
-            None if response is None else pack_response(connection, response)
+            None if response is None else pack_response(parcel, response)
             for response in execution.responses
         ],
         execution.input_end_ns,
@@ -198,16 +178,13 @@ def pack_execution(connection: Connection, execution: Execution) -> Packed:
     ]
 
 
-def unpack_execution(connection: Connection, packed: Packed) -> Execution:
+def unpack_execution(parcel: ReceivedParcel, packed: Packed) -> Execution:
     """The execution; its times are of the machine's monotonic clock, which all processes share."""
     responses, input_end_ns, output_start_ns, rescheduled, failed = packed
     if tuple(map(type, (input_end_ns, output_start_ns, failed))) != (int, int, bool):
         raise TypeError(f"found an execution of {packed[1:]!r:.200}")
     return Execution(
-        [
-            None if response is None else unpack_response(connection, response)
-            for response in responses
-        ],
+        [None if response is None else unpack_response(parcel, response) for response in responses],
         input_end_ns,
         output_start_ns,
         frozenset(rescheduled),

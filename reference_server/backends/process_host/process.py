@@ -17,6 +17,7 @@ from typing import Any, Protocol, TextIO
 
 from reference_server.backends.process_host import memory, messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
+from reference_server.backends.process_host.parcels import ReceivedParcel
 from reference_server.core.errors import Code, ServerError, internal
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _CHUNK = 1 << 16
 #: What the child's interpreter runs. Its modules are found where the server finds them. The first
 #: argument is the instance's name, for `ps` alone. A model finds [''] in `sys.argv`, as in Triton.
 _BOOT = (
-    "import sys; _, _, *numbers = sys.argv[:6]; sys.path[:] = sys.argv[6:]; sys.argv[:] = ['']; "
+    "import sys; _, _, *numbers = sys.argv[:7]; sys.path[:] = sys.argv[7:]; sys.argv[:] = ['']; "
     "from reference_server.backends.process_host.child import main; main(*map(int, numbers))"
 )
 #: How long a process may take to exit when it has nothing left to do.
@@ -67,14 +68,15 @@ class ChildProcess:
         self._name = name
         self._new_dispatcher = new_dispatcher
         self._tell_end = ended
-        self._results: queue.SimpleQueue[tuple[Any] | ServerError | ProcessEnded] = (
-            queue.SimpleQueue()
-        )
+        # What a job gave is received under this lock, so that nothing is closed meanwhile.
+        self._receiving = threading.Lock()
+        self._told = threading.Event()
         self._readiness: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._started = threading.Event()
         self._printed = threading.Event()
         self._gone = threading.Event()
         self._failure: ServerError | None = None
+        self._how = ""
         self._process: subprocess.Popen[bytes]
         self.connection: Connection
 
@@ -91,20 +93,24 @@ class ChildProcess:
 
     def run(self, *job: Any) -> Any:  # noqa: ANN401 - JSON's values
         """What a job gives; one at a time. Blocks. Raises ServerError or ProcessEnded."""
-        self.connection.send(*job)
+        self.connection.send_job(*job)
         return self.result()
 
-    def result(self, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
+    def result(self, limit_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
         """What the job gives that was sent. Blocks.
 
-        Raises ServerError if it failed, ProcessEnded, and ProcessSlow after `timeout_s`, which
-        leaves the process to be killed.
+        Raises ServerError if it failed, ProcessEnded, and ProcessSlow after `limit_s`, which leaves
+        the process to be killed.
         """
         try:
-            result = self._results.get(timeout=timeout_s)
-        except queue.Empty:
+            with self._receiving:
+                result = self.connection.receive_job(_read_result, limit_s)
+        except TimeoutError:
             raise ProcessSlow from None
-        if isinstance(result, Exception):
+        if result is None:
+            self._told.wait()
+            raise ProcessEnded(self._how)
+        if isinstance(result, ServerError):
             raise result
         return result[0]
 
@@ -120,7 +126,7 @@ class ChildProcess:
 
     def exit(self) -> None:
         """Let it end, or kill it if it does not within seconds. Blocks."""
-        self.connection.send("exit")
+        self.connection.send_job("exit")
         if not self._gone.wait(_EXIT_S):
             log.warning("the process of %s does not exit; it is killed", self._name)
             self.kill()
@@ -149,13 +155,7 @@ class ChildProcess:
         finally:
             self._started.set()
         dispatcher = self._new_dispatcher(self.connection)
-        own: dict[str, Handler] = {
-            "done": self._done,
-            "executed": self._executed,
-            "failed": self._failed,
-            "readiness": self._readiness.put,
-        }
-        self.connection.run({**dispatcher.handlers, **own})
+        self.connection.run({**dispatcher.handlers, "readiness": self._readiness.put})
         # What it printed last often says why it ended: that comes out before its end is told.
         try:
             self._process.wait(_EXIT_S)
@@ -164,22 +164,25 @@ class ChildProcess:
             self._process.kill()
             self._process.wait()
         self._printed.wait()
-        how = _described(self._process.returncode)
+        how = self._how = _described(self._process.returncode)
         self._gone.set()  # before `ended`, which looks at it
-        self.connection.close()
+        with self._receiving:
+            self.connection.close()
         try:
             dispatcher.end()
             self._tell_end(how)
         finally:  # whatever a sink does, nobody is left waiting
             self._readiness.put(False)
-            self._results.put(ProcessEnded(how))
+            self._told.set()
 
     def _start(self) -> None:
         """Start it, and what copies its output. Raises OSError, and then leaves nothing open."""
         with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
-            ours, theirs = socket.socketpair()
-            kept.callback(ours.close)
-            given.callback(theirs.close)
+            ours, theirs = [], []
+            for _ in ("events", "jobs"):
+                our, their = socket.socketpair()
+                ours.append(kept.enter_context(our))
+                theirs.append(given.enter_context(their))
             to_child = _closed_with(given, memory.create())
             from_child = _closed_with(given, memory.create())
             (out, childs_out), (err, childs_err) = os.pipe(), os.pipe()
@@ -188,11 +191,12 @@ class ChildProcess:
             for descriptor in (childs_out, childs_err):
                 _closed_with(given, descriptor)
             self.connection = Connection(
-                MessageChannel(ours, _STALLED_S),
+                MessageChannel(ours[0], _STALLED_S),
+                MessageChannel(ours[1], _STALLED_S),
                 memory.OutgoingMemory(to_child),
                 memory.IncomingMemory(from_child),
             )
-            passed = theirs.fileno(), to_child, from_child
+            passed = *(end.fileno() for end in theirs), to_child, from_child
             numbers = map(str, (os.getpid(), *passed))
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, self._name, *numbers, *sys.path],
@@ -219,15 +223,20 @@ class ChildProcess:
         self._printed.set()
         self.connection.shut()
 
-    def _done(self, outcome: Any) -> None:  # noqa: ANN401 - JSON's values
-        self._results.put((outcome,))
 
-    def _executed(self, packed: messages.Packed) -> None:
-        # Here, since whoever waits may look when the process and its memory are gone.
-        self._results.put((messages.unpack_execution(self.connection, packed),))
+def _read_result(kind: str, *parts: Any) -> tuple[Any] | ServerError:  # noqa: ANN401 - JSON's values
+    return _RESULTS[kind](*parts)
 
-    def _failed(self, code: str, text: str) -> None:
-        self._results.put(ServerError(Code[code], text))
+
+def _executed(packed: messages.Packed, parcel: ReceivedParcel) -> tuple[Any]:
+    return (messages.unpack_execution(parcel, packed),)
+
+
+_RESULTS: dict[str, Callable[..., tuple[Any] | ServerError]] = {
+    "done": lambda outcome: (outcome,),
+    "executed": _executed,
+    "failed": lambda code, text: ServerError(Code[code], text),
+}
 
 
 def _closed_with(stack: contextlib.ExitStack, descriptor: int) -> int:

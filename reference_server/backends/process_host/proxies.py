@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
+from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
 from reference_server.core import forks
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError, unavailable
@@ -36,13 +38,13 @@ class RpcClient:
         self._waiting: dict[int, queue.SimpleQueue[ServerError | tuple[Any]]] = {}
         self.handlers: Mapping[str, Handler] = {"result": self._result, "refused": self._refused}
 
-    def call(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - JSON's values
+    def call(self, method: str, *arguments: Any, parcel: Parcel | None = None) -> Any:  # noqa: ANN401 - JSON's values
         """What `method` of the server's side returns. Blocks; raises ServerError."""
         if self._generation != forks.generation:  # nobody receives here
             raise unavailable(forks.NO_SERVER)
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
-        self.connection.send("call", number, method, *arguments)
+        self.connection.send("call", number, method, *arguments, parcel=parcel)
         outcome = answer.get()
         if isinstance(outcome, ServerError):
             raise outcome
@@ -84,11 +86,12 @@ class ModelCallsProxy:
         self._bls_requests[number] = request, cancel
         request.cancellation.watch(cancel)
         try:
-            packed = messages.pack_request(self._connection, request)
+            parcel = Parcel(self._connection)
+            packed = messages.pack_request(parcel, request)
             numbers = None if halted is None else self._requests.numbers_of(halted)
             trace = request.trace
             traced = trace.number if isinstance(trace, TraceProxy) else None
-            self._server.call("infer", number, packed, numbers, traced)
+            self._server.call("infer", number, packed, numbers, traced, parcel=parcel)
         except ServerError:
             del self._bls_requests[number]
             request.cancellation.unwatch(cancel)
@@ -98,16 +101,17 @@ class ModelCallsProxy:
 
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model. Blocks."""
-        put = {path: self._connection.put(memoryview(content)) for path, content in files.items()}
-        self._server.call("load", name, config, put)
+        parcel = Parcel(self._connection)
+        put = {path: parcel.put(memoryview(content)) for path, content in files.items()}
+        self._server.call("load", name, config, put, parcel=parcel)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Begin to unload a model."""
         self._server.call("unload", name, unload_dependents)
 
-    def _answered(self, number: int, packed: messages.Packed) -> None:
+    def _answered(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
         request, cancel = self._bls_requests[number]
-        response = messages.unpack_response(self._connection, packed)
+        response = messages.unpack_response(parcel, packed)
         if response.final:
             del self._bls_requests[number]
             request.cancellation.unwatch(cancel)
@@ -182,20 +186,33 @@ class ReceivedRequests:
         # Not the requests: what a model keeps of them is its own affair, the rest is let go.
         self._in_flight: dict[int, Cancellation] = {}
         self._backlogs = Backlogs()
+        # What is told of requests may come before these do: events do not wait for jobs.
+        self._lock = threading.Lock()
+        self._next = 0
+        self._early: dict[int, list[Callable[[Cancellation], None]]] = {}
         self.handlers: Mapping[str, Handler] = {"cancel": self._cancel, "full": self._become}
 
-    def receive(self, first: int, packed: Sequence[messages.Packed]) -> list[InferRequest]:
-        """The requests of a batch, numbered from `first`. On the thread that receives.
+    def begin(self) -> None:
+        """An instance is open: its requests are numbered from 0."""
+        self._next = 0
 
-        So a cancellation, which comes after its request, finds it.
-        """
+    def receive(
+        self, first: int, packed: Sequence[messages.Packed], parcel: ReceivedParcel
+    ) -> list[InferRequest]:
+        """The requests of a batch, numbered from `first`."""
         requests: list[InferRequest] = []
         for number, one in enumerate(packed, first):
             sink = _Sink(self, self._connection, number)
             traced = partial(TraceProxy, self._connection, number)
-            request = messages.unpack_request(self._connection, one, sink, traced)
-            self._in_flight[number] = request.cancellation
-            requests.append(request)
+            requests.append(messages.unpack_request(parcel, one, sink, traced))
+        with self._lock:
+            self._next = first + len(requests)
+            for number, request in enumerate(requests, first):
+                self._in_flight[number] = request.cancellation
+            early, self._early = self._early, {}
+        for number, told in early.items():
+            for tell in told:
+                tell(requests[number - first].cancellation)
         return requests
 
     def numbers_of(self, requests: Sequence[InferRequest]) -> list[int]:
@@ -208,18 +225,28 @@ class ReceivedRequests:
         """Forget a request that has had its last response, or was given back."""
         self._in_flight.pop(number, None)
 
-    def _cancel(self, number: int) -> None:
-        cancellation = self._in_flight.get(number)
+    def _tell(self, number: int, tell: Callable[[Cancellation], None]) -> None:
+        """Tell a request something, now or when it comes; nothing if it is answered."""
+        with self._lock:
+            if number >= self._next:
+                self._early.setdefault(number, []).append(tell)
+                return
+            cancellation = self._in_flight.get(number)
         if cancellation is not None:
-            cancellation.cancel()
+            tell(cancellation)
+
+    def _cancel(self, number: int) -> None:
+        self._tell(number, Cancellation.cancel)
 
     def _become(self, number: int, full: bool) -> None:
         """The client of a request has enough to read, or no longer."""
-        cancellation = self._in_flight.get(number)
-        if cancellation is not None:
+
+        def tell(cancellation: Cancellation) -> None:
             if cancellation.backlog is None:
                 cancellation.backlog = Backlog(self._backlogs)
             cancellation.backlog.become(full=full)
+
+        self._tell(number, tell)
 
 
 class TraceProxy:
@@ -267,6 +294,6 @@ class _Sink:
     def send(self, response: InferResponse) -> None:
         if response.final:
             self._requests.answered(self._number)
-        self._connection.send(
-            "response", self._number, messages.pack_response(self._connection, response)
-        )
+        parcel = Parcel(self._connection)
+        packed = messages.pack_response(parcel, response)
+        self._connection.send("response", self._number, packed, parcel=parcel)

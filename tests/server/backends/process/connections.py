@@ -22,9 +22,15 @@ def connected(
     """Two ends that receive with these handlers, and share `limit` bytes each way."""
     to_other, to_one = memory.create(limit), memory.create(limit)
     ends = [
-        Connection(MessageChannel(end), OutgoingMemory(out), IncomingMemory(into))
-        for end, out, into in zip(
-            socket.socketpair(), (to_other, to_one), (to_one, to_other), strict=True
+        Connection(
+            MessageChannel(event), MessageChannel(job), OutgoingMemory(out), IncomingMemory(into)
+        )
+        for event, job, out, into in zip(
+            socket.socketpair(),
+            socket.socketpair(),
+            (to_other, to_one),
+            (to_one, to_other),
+            strict=True,
         )
     ]
     os.close(to_other)

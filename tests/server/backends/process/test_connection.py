@@ -4,6 +4,7 @@ import math
 import queue
 import re
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -39,18 +40,28 @@ def ends() -> Iterator[tuple[MessageChannel, MessageChannel]]:
     other.close()
 
 
+def said(channel: MessageChannel) -> list[object] | None:
+    """The next message, which has no parcel."""
+    received = channel.receive()
+    if received is None:
+        return None
+    message, data = received
+    assert data is None
+    return message
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(messages=st.lists(st.lists(VALUES, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_messages_arrive_as_they_were_sent(ends, messages):
     one, other = ends
     one.send(*messages)
-    assert [other.receive() for _ in messages] == messages
+    assert [said(other) for _ in messages] == messages
 
 
 def test_a_number_that_is_none_arrives(ends):
     one, other = ends
     one.send([math.nan, math.inf])
-    nan, infinite = other.receive()
+    nan, infinite = said(other)
     assert math.isnan(nan)
     assert math.isinf(infinite)
 
@@ -60,7 +71,7 @@ def test_nobody_waits_for_a_reader_who_is_late(ends):
     messages = [[number, "x" * 100_000] for number in range(100)]
     for message in messages:
         one.send(message)
-    assert [other.receive() for _ in messages] == messages
+    assert [said(other) for _ in messages] == messages
 
 
 def test_messages_of_several_threads_stay_whole(ends):
@@ -72,7 +83,7 @@ def test_messages_of_several_threads_stay_whole(ends):
     ]
     for thread in threads:
         thread.start()
-    received = [other.receive() for _ in range(40)]
+    received = [said(other) for _ in range(40)]
     for thread in threads:
         thread.join()
     assert sorted(received) == sorted([[text] for text in texts] * 20)
@@ -82,8 +93,8 @@ def test_what_was_sent_before_the_end_still_arrives(ends):
     one, other = ends
     one.send(["last"])
     one.shut()
-    assert other.receive() == ["last"]
-    assert other.receive() is None
+    assert said(other) == ["last"]
+    assert said(other) is None
 
 
 def test_sending_to_somebody_who_is_gone_does_nothing(ends):
@@ -91,20 +102,36 @@ def test_sending_to_somebody_who_is_gone_does_nothing(ends):
     one.send(["x" * 10_000_000])
     other.shut()
     one.send(["more"])
-    assert one.receive() is None
+    assert said(one) is None
+
+
+def framed(text: bytes) -> bytes:
+    """A message without a parcel."""
+    return struct.pack("<Ii", len(text), -1) + text
 
 
 @pytest.mark.parametrize(
     ("frame", "why"),
     [
-        (b"\xff\xff\xff\xff", "a message of 4294967295 bytes, expected 268435456 at most"),
-        (b"\1\0\0\0\xff", "invalid start byte"),
-        (b"\1\0\0\0{", "Expecting property name"),
-        (b"\2\0\0\0{}", "expected a list with a kind"),
-        (b"\2\0\0\0[]", "expected a list with a kind"),
-        ((200_000).to_bytes(4, "little") + b"[" * 200_000, "nested too deeply"),
+        (b"\xff" * 8, "a message of 4294967295 bytes, expected 268435456 at most"),
+        (b"\2\0\0\0\xff\xff\xff\x7f[]", "a message of 2147483649 bytes"),
+        (b"\2\0\0\0\xfe\xff\xff\xff[]", "a parcel of -2 bytes"),
+        (framed(b"\xff"), "invalid start byte"),
+        (framed(b"{"), "Expecting property name"),
+        (framed(b"{}"), "expected a list with a kind"),
+        (framed(b"[]"), "expected a list with a kind"),
+        (framed(b"[" * 200_000), "nested too deeply"),
     ],
-    ids=["endless", "no text", "no JSON", "no list", "no kind", "deep"],
+    ids=[
+        "endless",
+        "endless parcel",
+        "odd parcel",
+        "no text",
+        "no JSON",
+        "no list",
+        "no kind",
+        "deep",
+    ],
 )
 def test_what_is_no_message_is_told(frame, why):
     ours, theirs = socket.socketpair()
@@ -122,7 +149,7 @@ def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends, monkeypatch
     with pytest.raises(ServerError, match=r"message 'long' of 110 bytes .* expected 100 at most"):
         one.send(["long", "x" * 99])
     one.send(["next"])
-    assert other.receive() == ["next"]
+    assert said(other) == ["next"]
 
 
 MEGABYTE = 1 << 20
@@ -158,32 +185,26 @@ def test_what_is_sent_later_goes_in_front_of_the_next_message():
         assert [came.get(), came.get()] == ["later", "now"]
 
 
-def test_empty_data_takes_no_room():
-    with connected() as (one, other):
-        assert one.put(memoryview(b"")) == (0, 0)
-        assert bytes(other.view(0, 0)) == b""
-
-
 def test_room_comes_back_with_the_other_sides_next_message():
     told = threading.Event()
     with connected(one={"hello": told.set}) as (one, other):
-        view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
+        view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         del view
         other.send("hello")
         assert told.wait(PATIENCE_S)
-        assert one.put(memoryview(bytes(MEGABYTE))) == (0, MEGABYTE)
+        assert one.put(memoryview(bytes(MEGABYTE))) == 0
 
 
 def test_if_there_is_no_room_the_other_side_is_asked_for_what_it_has_not_told_yet():
     with connected() as (one, other):
-        view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
+        view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         del view
-        assert one.put(memoryview(bytes(MEGABYTE))) == (0, MEGABYTE)
+        assert one.put(memoryview(bytes(MEGABYTE))) == 0
 
 
 def test_data_for_which_there_is_no_room_is_refused():
     with connected() as (one, other):
-        view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
+        view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         with pytest.raises(ServerError) as caught:
             one.put(memoryview(b"x"))
         assert caught.value.code is Code.INTERNAL
@@ -204,7 +225,7 @@ def test_the_thread_that_receives_does_not_wait_for_room():
             failed.set()
 
     with connected(one={"put": put}) as (one, other):
-        view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
+        view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         other.send("put")
         assert failed.wait(PATIENCE_S)
         del view
@@ -212,8 +233,76 @@ def test_the_thread_that_receives_does_not_wait_for_room():
 
 def test_nobody_waits_for_room_from_a_side_that_is_gone():
     with connected() as (one, other):
-        view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
+        view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         other.shut()
         with pytest.raises(ServerError, match="no room"):
             one.put(memoryview(b"x"))
         del view
+
+
+def read(kind: str, *parts: object) -> tuple[object, ...]:
+    return (kind, *parts)
+
+
+def test_a_job_is_received_by_the_thread_that_asks_for_it():
+    with connected() as (one, other):
+        one.send_job("execute", 7)
+        assert other.receive_job(read) == ("execute", 7)
+        other.send_job("executed")
+        assert one.receive_job(read) == ("executed",)
+
+
+def test_a_job_comes_after_the_events_that_were_sent_before_it():
+    came: list[int] = []
+    with connected(other={"event": came.append}) as (one, other):
+        for number in range(200):
+            came.clear()
+            for _ in range(number % 3):
+                one.send("event", number)
+            if number % 5 == 0:
+                one.send_later("event", number)
+            one.send_job("job")
+            assert other.receive_job(read) == ("job",)
+            assert came == [number] * (number % 3 + (number % 5 == 0))
+
+
+def test_who_waits_for_a_job_is_told_of_the_end():
+    with connected() as (one, other):
+        waiting = threading.Thread(target=one.shut)
+        waiting.start()
+        assert other.receive_job(read) is None
+        waiting.join()
+
+
+def test_a_job_that_waits_for_an_event_that_never_comes_ends_with_the_other_side():
+    with connected() as (one, other):
+        one._jobs.send([1, [], "job"])
+        threading.Thread(target=one.shut).start()
+        assert other.receive_job(read) is None
+
+
+@pytest.mark.parametrize("events", [0, 1], ids=["none", "one whose event never comes"])
+def test_a_job_is_not_waited_for_longer_than_the_limit(events):
+    with connected() as (one, other):
+        if events:
+            one._jobs.send([events, [], "job"])
+        with pytest.raises(TimeoutError):
+            other.receive_job(read, limit_s=0.001)
+
+
+@pytest.mark.parametrize("job", [["job"], [0, [], "job"], [0, [64], "job"], [None, [], "job"]])
+def test_a_job_that_cannot_be_read_ends_the_connection(job, caplog):
+    with connected() as (one, other):
+        one._jobs.send(job)
+        assert other.receive_job(lambda: None) is None
+        until(lambda: one._is_over and other._is_over)
+    assert "its message means nothing here" in caplog.text
+
+
+def test_room_comes_back_with_the_other_sides_next_job():
+    with connected() as (one, other):
+        view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
+        del view
+        other.send_job("job")
+        assert one.receive_job(read) == ("job",)
+        assert one.put(memoryview(bytes(MEGABYTE))) == 0

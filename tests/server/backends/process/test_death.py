@@ -3,51 +3,20 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from server.backends import kit
+from server.backends.process.mortal import HERE, MORTAL, UNHEALTHY, Start, asks, said
 from server.backends.process.watching import await_end
 from server.support.requests import Answers
 from support.waiting import until
 
 from reference_server.backends.process_host import process
-from reference_server.backends.process_host.instance import Backoff, ProcessInstance
+from reference_server.backends.process_host.instance import Backoff
 from reference_server.core.errors import ServerError, internal
 
 pytestmark = pytest.mark.brute_force
-
-Start = Callable[..., ProcessInstance]
-UNHEALTHY = "Stub process 'm_0_0' is not healthy."
-HERE = "the process of instance 'm_0_0' "
-
-#: Ends in the way that its input says, or answers.
-MORTAL = kit.executing(
-    "import ctypes, os, signal, sys",
-    "how = pb_utils.get_input_tensor_by_name(requests[0], 'HOW').as_numpy().item().decode()",
-    "if how == 'exit': os._exit(3)",
-    "if how == 'segfault': ctypes.string_at(0)",
-    "if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)",
-    "if how == 'hang': signal.pause()",
-    "if how == 'stop': os.kill(os.getpid(), signal.SIGSTOP)",
-    "import socket",
-    "end = int(open('/proc/self/cmdline').read().split(chr(0))[5])",  # of its connection
-    "mine = socket.socket(fileno=os.dup(end))",
-    "if how.startswith('says '): mine.sendall(bytes.fromhex(how[5:])); signal.pause()",
-    "if how == 'shuts': mine.shutdown(socket.SHUT_WR); signal.pause()",
-    "text = np.array([how], object)",
-    "return [pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', text)]) for _ in requests]",
-)
-
-
-def asks(how: str):
-    return kit.request(HOW=np.array([how.encode()], object))
-
-
-def said(instance: ProcessInstance, how: str) -> object:
-    return kit.outputs(kit.answer(instance, asks(how)))["TEXT"]
 
 
 @pytest.mark.parametrize(
@@ -62,60 +31,6 @@ def test_requests_in_flight_fail_and_the_instance_comes_back(start: Start, healt
     instance = start(MORTAL)
     assert kit.execution_error(instance, asks(how), asks("other")) == UNHEALTHY
     assert health.next() == HERE + told
-    assert health.next() == ""
-    assert said(instance, "again") == [b"again"]
-
-
-def frame(text: str) -> str:
-    return (len(text).to_bytes(4, "little") + text.encode()).hex()
-
-
-#: An answer to one request: a tensor of this type, shape, place and size.
-TENSOR = '["executed",[[["m",1,"",[["T","{}",{},{},{}]],[],null,true,false]],0,0,[],false]]'
-
-JUNK = {
-    "endless": "ffffffff",
-    "no JSON": frame("no JSON"),
-    "no kind": frame('["unheard of"]'),
-    "no answer": frame('["executed",7]'),
-    "no times": frame('["executed",[[null],"soon",0,[],false]]'),
-    "no name": frame(TENSOR.format("BYTES", [1], 0, 16).replace('"m"', "7")),
-    "no code": frame('["failed","NO_CODE",""]'),
-    "no block": frame('["free",[12345]]'),
-    "no outcome": frame('["done"]'),
-    "no response": frame('["response",0,[]]'),
-    "no log line": frame('["log",7]'),
-    "answer to another job": frame('["done",7]'),
-    "too few answers": frame('["executed",[[],0,0,[],false]]'),
-    "too many given back": frame('["executed",[[null],0,0,[1],false]]'),
-    "no size": frame(TENSOR.format("FP32", [4], 0, -1)),
-    "another size": frame(TENSOR.format("FP32", [1 << 40], 0, 16)),
-    "no shape": frame(TENSOR.format("BYTES", [-1], 0, 16)),
-    "before the memory": frame(TENSOR.format("BYTES", [1], -64, 16)),
-    "behind the memory": frame(TENSOR.format("BYTES", [1], 1 << 60, 16)),
-    "the same block twice": frame(
-        TENSOR.replace('"T"', '"T","UINT8",[8],0,8],["U"').format("UINT8", [8], 0, 8)
-    ),
-    "no type": frame(TENSOR.format("ODD", [1], 0, 16)),
-}
-
-
-def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health):
-    instance, other = start(MORTAL), start(MORTAL, name="other")
-    for what, junk in JUNK.items():
-        error = kit.execution_error(instance, asks(f"says {junk}"))
-        assert error == UNHEALTHY, what
-        assert health.next().startswith(HERE), what
-        assert health.next() == "", what
-    assert said(instance, "again") == [b"again"]
-    assert said(other, "unharmed") == [b"unharmed"]
-
-
-def test_a_process_that_leaves_a_message_half_said_is_ended(start, health, monkeypatch):
-    monkeypatch.setattr(process, "_STALLED_S", 0.1)
-    instance = start(MORTAL)
-    assert kit.execution_error(instance, asks("says 05000000" + b"[".hex())) == UNHEALTHY
-    assert health.next() == HERE + "exited with code 1"
     assert health.next() == ""
     assert said(instance, "again") == [b"again"]
 

@@ -13,6 +13,7 @@ from server.support.requests import NullSink
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection
+from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, not_found
@@ -26,6 +27,18 @@ Ends = list[Connection]
 def ends() -> Iterator[Ends]:
     with connected(limit=1 << 24) as ends:
         yield ends
+
+
+def arrived(ends: Ends, parcel: Parcel) -> ReceivedParcel:
+    """What the other side makes of it."""
+    return ReceivedParcel(ends[1], bytearray(parcel.data))
+
+
+def carried(ends: Ends, request: InferRequest, sink: NullSink) -> InferRequest:
+    """A request as it is on the other side."""
+    parcel = Parcel(ends[0])
+    packed = messages.pack_request(parcel, request)
+    return messages.unpack_request(arrived(ends, parcel), packed, sink)
 
 
 def floats(name: str = "X", count: int = 4) -> Tensor:
@@ -47,7 +60,9 @@ def test_every_field_of_a_request_travels_or_has_a_reason_not_to():
 )
 def test_numbers_arrive_bit_by_bit(ends: Ends, array):
     here = Tensor("né", dtypes.of_array(array), array.shape, array=array)
-    (there,) = messages.unpack_tensors(ends[1], messages.pack_tensors(ends[0], [here]))
+    parcel = Parcel(ends[0])
+    packed = messages.pack_tensors(parcel, [here])
+    (there,) = messages.unpack_tensors(arrived(ends, parcel), packed)
     assert (there.name, there.datatype, there.shape) == ("né", here.datatype, array.shape)
     assert there.array().tobytes() == array.tobytes()
     assert there.array().flags.writeable
@@ -56,7 +71,9 @@ def test_numbers_arrive_bit_by_bit(ends: Ends, array):
 def test_strings_arrive(ends: Ends):
     strings = np.array([[b"", b"a\xff"], [b"x" * 70_000, "é".encode()]], object)
     here = Tensor("S", DataType.BYTES, (2, 2), array=strings)
-    (there,) = messages.unpack_tensors(ends[1], messages.pack_tensors(ends[0], [here]))
+    parcel = Parcel(ends[0])
+    packed = messages.pack_tensors(parcel, [here])
+    (there,) = messages.unpack_tensors(arrived(ends, parcel), packed)
     assert there.array().tolist() == strings.tolist()
 
 
@@ -77,9 +94,8 @@ def test_a_request_arrives(ends: Ends):
         received_ns=1,
         queued_ns=2,
     )
-    (packed,) = messages.pack_requests(ends[0], [request])
     sink = NullSink()
-    there = messages.unpack_request(ends[1], packed, sink)
+    there = carried(ends, request, sink)
     assert list(there.inputs) == ["B", "A"]
     assert there.inputs["B"].array().tolist() == [0, 1, 2, 3]
     assert there.sink is sink
@@ -92,8 +108,7 @@ def test_a_request_arrives(ends: Ends):
 def test_a_cancelled_request_arrives_cancelled(ends: Ends):
     request = InferRequest("m", {}, NullSink())
     request.cancellation.cancel()
-    (packed,) = messages.pack_requests(ends[0], [request])
-    assert messages.unpack_request(ends[1], packed, NullSink()).cancellation.is_cancelled
+    assert carried(ends, request, NullSink()).cancellation.is_cancelled
 
 
 def test_an_execution_arrives(ends: Ends):
@@ -101,7 +116,9 @@ def test_an_execution_arrives(ends: Ends):
     failed = InferResponse("m", 1, "8", error=not_found("gone"))
     empty = InferResponse("m", 1, "9", empty=True)
     here = Execution([full, None, failed, empty], 5, 6, frozenset({1}), failed=True)
-    there = messages.unpack_execution(ends[1], messages.pack_execution(ends[0], here))
+    parcel = Parcel(ends[0])
+    packed = messages.pack_execution(parcel, here)
+    there = messages.unpack_execution(arrived(ends, parcel), packed)
     assert (there.input_end_ns, there.output_start_ns) == (5, 6)
     assert (there.rescheduled, there.failed) == (frozenset({1}), True)
     first, second, third, fourth = there.responses
@@ -113,18 +130,31 @@ def test_an_execution_arrives(ends: Ends):
     assert (fourth.empty, fourth.final) == (True, True)
 
 
-def test_a_batch_that_finds_no_room_leaves_nothing_behind():
-    requests = [InferRequest("m", {"X": floats(count=n)}, NullSink()) for n in (10, 1 << 20)]
+def test_what_was_taken_for_a_message_that_is_not_sent_is_given_back():
+    requests = [InferRequest("m", {"X": floats(count=n)}, NullSink()) for n in (2000, 1 << 20)]
     with connected(limit=1 << 20) as (one, _):
+        parcel = Parcel(one)
+        messages.pack_request(parcel, requests[0])
         with pytest.raises(ServerError, match="no room"):
-            messages.pack_requests(one, requests)
-        assert one.put(memoryview(bytes(1 << 20))) == (0, 1 << 20)
+            messages.pack_request(parcel, requests[1])
+        parcel.take_back()
+        assert one.put(memoryview(bytes(1 << 20))) == 0
 
 
 def test_a_response_that_finds_no_room_becomes_an_error():
-    response = InferResponse("m", 1, "7", [floats(), floats(count=1 << 20)])
-    with connected(limit=1 << 20) as (one, other):
-        there = messages.unpack_response(other, messages.pack_response(one, response))
+    response = InferResponse("m", 1, "7", [floats(count=2000), floats(count=1 << 20)])
+    with connected(limit=1 << 20) as ends:
+        parcel = Parcel(ends[0])
+        packed = messages.pack_response(parcel, response)
+        there = messages.unpack_response(arrived(ends, parcel), packed)
         assert there.outputs == ()
         assert "no room for a tensor of 4194304 bytes" in there.error.message
-        assert one.put(memoryview(bytes(1 << 20))) == (0, 1 << 20)
+        assert ends[0].put(memoryview(bytes(1 << 20))) == 0
+
+
+@pytest.mark.parametrize("place", [(-1, 4), (8, 4), (0, -1), (4, 8), (1 << 40, 4)])
+def test_a_tensor_that_is_not_in_its_message_is_told(ends: Ends, place):
+    with pytest.raises(ValueError, match=r"found a tensor at|found tensor"):
+        messages.unpack_tensors(
+            ReceivedParcel(ends[1], bytearray(8)), [["T", "BYTES", [1], *place]]
+        )
