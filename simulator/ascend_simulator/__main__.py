@@ -78,7 +78,8 @@ def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
 
 
 def _rules(given: dict[str, str], environment: Mapping[str, str]) -> int:
-    importlib.import_module("ascend_simulator.interface.exports")  # each room declares its rules
+    for room in ("interface.exports", "exit_report"):  # each declares its rules
+        importlib.import_module(f"ascend_simulator.{room}")
     width = max(map(len, RULES))
     for name, rule in sorted(RULES.items()):
         print(f"{name:{width}}  {rule.text}{' (only warned of)' if rule.caution else ''}")

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
 from ascend_simulator import process
 from ascend_simulator.codes import ACL_SUCCESS, Code, Refused
+from ascend_simulator.origins import HERE
 from ascend_simulator.violations import declare, violate
 
 __all__ = [
@@ -143,15 +144,17 @@ def _export(
     releases_gil: bool,
 ) -> Callable[[Function], Exported]:
     most = len(converters)
+    full_name = f"acl.{name}"
 
     def decorate(function: Function) -> Exported:
         def exported(*given: object) -> object:
             if not most:
                 given = ()  # the binding does not look at what such calls are given
             if not least <= len(given) <= most:
-                raise TypeError(f"acl.{name}: found {len(given)} argument(s), expected {most}")
+                raise TypeError(f"{full_name}: found {len(given)} argument(s), expected {most}")
             arguments = [convert(one) for convert, one in zip(converters, given, strict=False)]
             now = process.current()
+            HERE.call = full_name
             begin = perf_counter_ns()
             try:
                 if not (anytime or now.all_clear):  # of nearly all calls no more than a flag

@@ -19,6 +19,7 @@ from ascend_simulator.resources import Budget, Counters, Handles
 from ascend_simulator.settings import Settings, from_environment
 from ascend_simulator.streams.contexts import PENDING, Context, Contexts
 from ascend_simulator.streams.events import Events
+from ascend_simulator.streams.reports import Reports
 from ascend_simulator.streams.stream import Stream
 from ascend_simulator.streams.stream_table import Streams
 from ascend_simulator.violations import declare, violate
@@ -55,6 +56,8 @@ class Process:
         self.contexts: Final = Contexts(
             self.memory, self.streams, self.stream_budget, devices, self._end_contents
         )
+        self.reports: Final = Reports(self.streams)
+        self.streams.outside = self.reports.awaited
         self.events: Final = Events(self.contexts, self.lock, settings.events)
         self.counters: Final = Counters()
         self.phase = "load"
@@ -64,6 +67,8 @@ class Process:
         """What acl.init() was given, normalised."""
         self.error_per_process = False
         self.lost = False
+        self.is_a_programs = False
+        """Whether a program began it, and no test."""
         self.forked = False
         """Whether this is a child of the process that called acl.init()."""
         self.faults: Final = Faults(self.lose_device, self._others_take, self.update_all_clear)
@@ -99,6 +104,7 @@ class Process:
     def live(self) -> list[str]:
         """Names of what should be gone at acl.finalize()."""
         names = [name for part in self._parts.values() for name in part.live()]
+        names += self.reports.live()
         for context in self.contexts.all():
             if not context.is_default:
                 names.append(context.name)
@@ -220,6 +226,12 @@ def current() -> Process:
         with _beginning:
             if _process is None:
                 _process = _make(from_environment())
+                _process.is_a_programs = True
+    return _process
+
+
+def begun() -> Process | None:
+    """The process, if anything was asked of it."""
     return _process
 
 
@@ -236,12 +248,13 @@ def reset_for_tests(settings: Settings | None = None) -> Process:
 
 
 def _make(settings: Settings) -> Process:
-    violations.reset(strict=settings.mode == "strict")
+    violations.reset(settings.mode)
     return Process(settings)
 
 
 def _note_fork() -> None:
     global _process
+    violations.forget()  # it is the parent's to tell
     if _process is not None and _process.init_count:
         _process.forked = True
         _process.update_all_clear()

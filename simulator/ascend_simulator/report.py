@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ascend_simulator import process, violations
 from ascend_simulator.streams.tasks import Span
+from ascend_simulator.violations import Finding
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class Report:
     """What acl.finalize() would miss: contexts, streams, events, models, memory."""
     broken: dict[str, int]
     """Rule id -> how often it was broken."""
+    findings: list[Finding]
+    """What was broken, with the lines of the program that did."""
     calls: dict[str, int]
     """Function -> calls."""
     mallocs: dict[str, int]
@@ -39,6 +42,7 @@ def report() -> Report:
     return Report(
         live=now.live(),
         broken=violations.broken(),
+        findings=violations.findings(),
         calls=dict(counters.calls),
         mallocs=dict(counters.mallocs),
         copied_bytes=dict(counters.copied_bytes),

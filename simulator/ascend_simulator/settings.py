@@ -9,9 +9,10 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ascend_simulator.faults import EXPECTED, unreadable
+from ascend_simulator.violations import Mode
 
 PREFIX: Final = "ASCEND_SIMULATOR_"
 PYTHON: Final = PREFIX + "PYTHON"
@@ -40,7 +41,8 @@ class _Form(NamedTuple):
 
 
 def _either(*words: str) -> _Form:
-    return _Form(str, lambda word: None if word in words else word, " or ".join(words))
+    expected = f"{', '.join(words[:-1])} or {words[-1]}"
+    return _Form(str, lambda word: None if word in words else word, expected)
 
 
 def _whole(least: int, example: int) -> _Form:
@@ -63,7 +65,8 @@ def _nothing(value: object) -> None:
 
 _VISIBLE: Final = "visible_devices"
 _FORMS: Final[Mapping[str, _Form]] = {
-    "mode": _either("strict", "lenient"),
+    "mode": _either("strict", "lenient", "report"),
+    "exit_code": _Form(int, lambda code: None if 0 <= code <= 255 else code, "0 to 255, e.g. 23"),
     "soc": _Form(str, lambda name: None if name else name, "a chip, e.g. Ascend910B3"),
     "devices": _whole(0, 2),
     "hbm_mib": _whole(1, 65536),
@@ -89,8 +92,12 @@ _FORMS: Final[Mapping[str, _Form]] = {
 class Settings:
     """What is simulated. Raises ValueError for what cannot be."""
 
-    mode: Literal["strict", "lenient"] = "strict"
-    """strict: what a device would not notice raises. lenient: it is counted and warned of."""
+    mode: Mode = "strict"
+    """strict: what a device would not notice raises. lenient: it is warned of. report: nothing is
+    said of it before the program ends."""
+
+    exit_code: int = 0
+    """The program ends with it where a rule was broken; 0 leaves the program's own."""
 
     soc: str = "AscendSimulator"
     """What acl.get_soc_name() answers and what a model file must be made for."""

@@ -1,8 +1,10 @@
 """The rules that the simulator enforces and a device does not: declaring and violating them.
 
-A module declares its rules where it enforces them. Strict mode raises `SimulatorViolation`, which
-no `except Exception` meant for return codes should swallow unseen; lenient mode counts, warns, and
-lets the call go on as a device would. A caution is never more than a warning. Safe from any thread.
+A module declares its rules where it enforces them. Each break is a finding, with the line of the
+program that it comes from. Strict mode raises `SimulatorViolation`, which no `except Exception`
+meant for return codes should swallow unseen; lenient mode warns, and lets the call go on as a
+device would; the mode "report" does so without a word. A caution is never more than a warning. Safe
+from any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final
+from typing import Any, Final, Literal, TypeAlias
+
+from ascend_simulator.origins import Origin, origin
+
+Mode: TypeAlias = Literal["strict", "lenient", "report"]
 
 
 class SimulatorViolation(AssertionError):
@@ -37,12 +43,32 @@ class Rule:
     caution: bool
 
 
+@dataclass
+class Finding:
+    """A rule that one call of one line broke, `count` times; `text` tells of the first."""
+
+    rule: str
+    caution: bool
+    origin: Origin
+    text: str
+    count: int = 0
+
+    def __str__(self) -> str:
+        times = f", {self.count:,} times" if self.count > 1 else ""
+        kind = "caution " if self.caution else ""
+        return f"{kind}[{self.rule}] {self.origin}{times}\n    {self.text}"
+
+
 RULES: Final[dict[str, Rule]] = {}
 """Rule id -> rule, of all modules imported so far."""
 
+_MOST: Final = 1000  # findings: of more than that only the rules are counted
+
 _broken: Counter[str] = Counter()
+_findings: dict[tuple[str, Origin], Finding] = {}
+_warned: dict[Any, Any] = {}  # Python's own record of what it need not say again
 _lock = Lock()
-_strict = True
+_mode: Mode = "strict"
 
 
 def declare(rule: str, text: str, *, caution: bool = False) -> str:
@@ -56,25 +82,53 @@ def declare(rule: str, text: str, *, caution: bool = False) -> str:
 def violate(rule: str, text: str) -> None:
     """Rule `rule` was broken, `text` says how.
 
-    Raises SimulatorViolation in strict mode, unless the rule is a caution; else warns and returns.
+    Raises SimulatorViolation in strict mode, unless the rule is a caution; else warns, or in the
+    mode "report" does not, and returns.
     """
-    caution = RULES[rule].caution
+    where = origin()
+    note(rule, text, where)
+    if _mode == "strict" and not RULES[rule].caution:
+        raise SimulatorViolation(rule, text)
+    if _mode != "report":
+        message = SimulatorWarning(f"[{rule}] {text}")
+        file = where.file or "ascend_simulator"
+        warnings.warn_explicit(message, None, file, where.line, registry=_warned)
+
+
+def note(rule: str, text: str, where: Origin) -> None:
+    """Rule `rule` was broken by `where`: counted, and nothing else."""
     with _lock:
         _broken[rule] += 1
-    if _strict and not caution:
-        raise SimulatorViolation(rule, text)
-    warnings.warn(f"[{rule}] {text}", SimulatorWarning, stacklevel=2)
+        finding = _findings.get((rule, where))
+        if finding is None:
+            finding = Finding(rule, RULES[rule].caution, where, text)
+            if len(_findings) < _MOST:
+                _findings[rule, where] = finding
+        finding.count += 1
 
 
 def broken() -> dict[str, int]:
-    """How often each rule was broken since the last reset, in either mode."""
+    """How often each rule was broken since the last reset, in any mode."""
     with _lock:
         return dict(_broken)
 
 
-def reset(*, strict: bool) -> None:
-    """Forget what was counted and set the mode."""
-    global _strict
+def findings() -> list[Finding]:
+    """What was found since the last reset, in any mode, in the order of the first of each."""
+    with _lock:
+        return list(_findings.values())
+
+
+def forget() -> None:
+    """Nothing was found so far."""
     with _lock:
         _broken.clear()
-        _strict = strict
+        _findings.clear()
+        _warned.clear()
+
+
+def reset(mode: Mode) -> None:
+    """Forget what was found and set the mode."""
+    global _mode
+    forget()
+    _mode = mode

@@ -23,6 +23,7 @@ RT = """
     host_register host_register_v2 host_unregister pointer_get_attributes
     device_get_bare_tgid ipc_mem_get_export_key ipc_mem_set_import_pid ipc_mem_import_by_key
     ipc_mem_close
+    subscribe_report unsubscribe_report launch_callback process_report
 """
 UTIL = """
     numpy_to_ptr numpy_contiguous_to_ptr bytes_to_ptr ptr_to_bytes ptr_to_numpy

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 from simulator.test_record import RECORD, SIMULATOR, TESTS, decorated_shapes, quoted
 
+import ascend_simulator.exit_report
 import ascend_simulator.interface.exports  # noqa: F401 - every function and rule is declared then
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
@@ -21,6 +22,9 @@ RELEASING = {
     "rt.synchronize_event",
     "rt.synchronize_event_with_timeout",
     "rt.stream_wait_event",
+    "rt.process_report",
+    "util.start_thread",
+    "util.stop_thread",
 }
 """Of the functions here, those in which the binding lets other Python threads go on."""
 
@@ -34,6 +38,7 @@ GROUPS = {
         rt.destroy_event rt.free rt.free_host rt.memcpy rt.memcpy_async rt.memset rt.memset_async
         rt.mem_flush rt.mem_invalidate rt.host_register_v2 rt.host_unregister
         rt.ipc_mem_set_import_pid rt.ipc_mem_close
+        rt.subscribe_report rt.unsubscribe_report rt.launch_callback rt.process_report
         mdl.unload mdl.bundle_unload mdl.execute mdl.execute_v2 mdl.execute_async
         mdl.set_dynamic_batch_size mdl.set_dynamic_hw_size mdl.set_input_dynamic_dims
         mdl.set_config_opt mdl.set_exec_config_opt mdl.destroy_config_handle

@@ -170,7 +170,7 @@ def test_the_environment_can_be_evaluated_twice(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--devices", "x"], "ASCEND_SIMULATOR_DEVICES: found 'x'"),
-        (["--mode", "mild"], "ASCEND_SIMULATOR_MODE: found 'mild', expected strict or lenient"),
+        (["--mode", "mild"], "ASCEND_SIMULATOR_MODE: found 'mild', expected strict, lenient or"),
         (["--faults", "malloc@1"], "ASCEND_SIMULATOR_FAULTS: found 'malloc@1', expected PLACE@N="),
     ],
 )

@@ -27,7 +27,7 @@ class MemoryMap(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        violations.reset(strict=True)
+        violations.reset("strict")
         self.space = AddressSpace([CAPACITY, CAPACITY], RLock())
         self.alive = {}
         self.gone = {}

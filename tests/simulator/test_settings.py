@@ -17,6 +17,7 @@ def test_each_variable_is_a_field():
     assert from_environment(
         {
             "ASCEND_SIMULATOR_MODE": "lenient",
+            "ASCEND_SIMULATOR_EXIT_CODE": "23",
             "ASCEND_SIMULATOR_SOC": "SimulatedOther",
             "ASCEND_SIMULATOR_DEVICES": "3",
             "ASCEND_SIMULATOR_HBM_MIB": "100",
@@ -35,6 +36,7 @@ def test_each_variable_is_a_field():
         }
     ) == Settings(
         mode="lenient",
+        exit_code=23,
         soc="SimulatedOther",
         devices=3,
         hbm_mib=100,
@@ -65,6 +67,7 @@ def test_all_faults_of_the_environment_are_named():
 
 UNFIT = {
     "mode": ("mild", ""),
+    "exit_code": ("-1", "256"),
     "soc": ("",),
     "devices": ("-1", "two", ""),
     "hbm_mib": ("0", "1.5"),

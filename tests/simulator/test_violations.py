@@ -14,6 +14,7 @@ from simulator.support.driving import D2D, D2H, H2D, MIB, Blocked, fill, ok, pag
 from simulator.support.models import Loaded, static_om
 
 import ascend_simulator
+import ascend_simulator.exit_report
 import ascend_simulator.interface.exports  # every rule is declared then
 from ascend_simulator import RULES, SimulatorViolation, SimulatorWarning, current, violations
 
@@ -654,6 +655,7 @@ ALL = [
 ]
 ROOMS = ("process", "device", "context", "stream", "event", "memory", "memcpy", "util")
 TESTED_APART = {
+    "process.not-finalized",  # at the end of a process, test_exit_report.py
     "process.forked",  # in a process of its own, test_environment.py
     "util.not-contiguous",  # comes with another caution, test_util.py
 }

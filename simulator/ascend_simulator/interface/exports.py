@@ -13,6 +13,7 @@ import ascend_simulator.interface.model_desc
 import ascend_simulator.interface.rt
 import ascend_simulator.interface.rt_ipc
 import ascend_simulator.interface.rt_memory
+import ascend_simulator.interface.rt_report
 import ascend_simulator.interface.util
 import ascend_simulator.models.datasets  # noqa: F401 - the functions of each enter EXPORTED
 from ascend_simulator.calls import EXPORTED, Exported

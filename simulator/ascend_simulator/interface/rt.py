@@ -168,6 +168,7 @@ def synchronize_device() -> None:
     streams = now.streams_of(now.context().device)
     now.faults.strike("sync")
     for stream in streams:
+        now.reports.check_wait(stream, "synchronize_device")
         stream.wait()
     # All have ended before the first failure is raised.
     for stream in streams:
@@ -305,6 +306,7 @@ def destroy_event(event: int) -> None:
 
 def _wait(now: Process, stream: Stream, timeout_s: float | None) -> None:
     now.faults.strike("sync")
+    now.reports.check_wait(stream, "synchronize_stream")
     stream.synchronize(timeout_s)
     check_lost(now)
 

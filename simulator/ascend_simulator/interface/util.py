@@ -14,7 +14,6 @@ from ascend_simulator.calls import I32, U64, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import NPY_DTYPES
 from ascend_simulator.memory.borrowed import Borrowed
-from ascend_simulator.resources import Handles
 from ascend_simulator.violations import declare, violate
 
 DEPRECATED = declare(
@@ -103,33 +102,55 @@ def ptr_to_numpy(ptr: int, shape: tuple[int, ...], npy_type: int) -> NDArray[Any
     return view.view(dtype).reshape(shape)
 
 
+class _Helper(threading.Thread):
+    """A thread that keeps what its function raised."""
+
+    def __init__(self, function: Callable[[list[Any]], object], arguments: list[Any]) -> None:
+        super().__init__(name="acl helper", daemon=True)
+        self._function = function
+        self._arguments = arguments
+        self.raised: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._function(self._arguments)
+        except BaseException as error:
+            self.raised = error
+
+
 class _Helpers:
     """Threads that start_thread made: a `Part` of the process."""
 
     def __init__(self) -> None:
-        self.threads: Handles[threading.Thread] = Handles("thread")
+        self.threads: dict[int, _Helper] = {}
 
     def live(self) -> list[str]:
         """Names of the threads that nobody stopped."""
-        return [thread.name for thread in self.threads]
+        return [thread.name for thread in self.threads.values()]
 
     def close(self) -> None:
         """The threads end by themselves."""
 
 
-@value("util.start_thread", _as_given, _as_given, anytime=True)
+@value("util.start_thread", _as_given, _as_given, anytime=True, releases_gil=True)
 def start_thread(function: Callable[[list[Any]], object], arguments: list[Any]) -> int:
-    """Run `function(arguments)` on a new thread; its id."""
-    thread = threading.Thread(target=function, args=(arguments,), name="acl helper", daemon=True)
-    handle = process.current().part(_Helpers).threads.add(thread)
+    """Run `function(arguments)` on a new thread; its id, which is the system's."""
+    thread = _Helper(function, arguments)
     thread.start()
-    return handle
+    assert thread.ident is not None
+    process.current().part(_Helpers).threads[thread.ident] = thread
+    return thread.ident
 
 
-@status("util.stop_thread", U64, anytime=True)
+@status("util.stop_thread", U64, anytime=True, releases_gil=True)
 def stop_thread(thread_id: int) -> None:
-    """Wait for the thread to end; its function must return. Refused: INVALID_PARAM if unknown."""
-    threads = process.current().part(_Helpers).threads
-    if threads.get(thread_id) is None:
+    """Wait for the thread to end; its function must return. Refused: INVALID_PARAM if unknown.
+
+    Raises RuntimeError where its function raised.
+    """
+    thread = process.current().part(_Helpers).threads.pop(thread_id, None)
+    if thread is None:
         raise Refused(Code.INVALID_PARAM, f"stop_thread: {thread_id:#x}: found no such thread")
-    threads.remove(thread_id).join()
+    thread.join()
+    if thread.raised is not None:
+        raise RuntimeError(f"stop_thread: found {thread.raised!r}") from thread.raised

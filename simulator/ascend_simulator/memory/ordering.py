@@ -21,6 +21,9 @@ Range: TypeAlias = tuple[int, int]
 HOST: Final = 0
 """Takes a stream's place in a `Use` by the host, which is over when it has begun."""
 
+OWNER: Final = -1
+"""Takes it where the memory itself goes, which no later use survives."""
+
 Knowledge: TypeAlias = Mapping[int, int]
 """Stream -> number of its last task that is known to be over."""
 
@@ -32,6 +35,7 @@ class Ordering:
         self._last: dict[int, int] = {}  # of living streams
         self._streams: dict[int, dict[int, int]] = {}
         self._host: dict[int, int] = {}
+        self._held: set[int] = set()
 
     def add(self, stream: int) -> None:
         """A stream is made, `stream` a number never used before."""
@@ -67,15 +71,24 @@ class Ordering:
         """The host waited for `knowledge`: all that is submitted from now on comes after it."""
         self._merge(self._host, knowledge)
 
+    def hold(self, stream: int) -> None:
+        """A callback of the host holds the stream up: what is left of it begins after `let_go`."""
+        self._held.add(stream)
+
+    def let_go(self, stream: int) -> None:
+        """Undo `hold`."""
+        self._held.discard(stream)
+
     def is_over(self, stream: int, number: int) -> bool:
         """Whether the host knows that task `number` of `stream` is over."""
         return self._host.get(stream, number) >= number
 
     def comes_after(self, stream: int, other: int, number: int) -> bool:
-        """Whether what `stream` (or HOST) begins now comes after task `number` of `other`."""
+        """Whether what `stream` (HOST, OWNER) begins now does not meet task `number` of `other`."""
         return (
             stream == other
-            or (stream != HOST and self._streams[stream].get(other, 0) >= number)
+            or (stream > HOST and self._streams[stream].get(other, 0) >= number)
+            or (stream == HOST and other in self._held)
             or self.is_over(other, number)
         )
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from ascend_simulator.memory.blocks import Block
 from ascend_simulator.memory.heaps import AddressSpace
-from ascend_simulator.memory.ordering import HOST, Ordering, Use
+from ascend_simulator.memory.ordering import HOST, OWNER, Ordering, Use
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 
@@ -83,7 +83,7 @@ class Claims:
     def check_idle(self, block: Block, what: str) -> None:
         """The block is about to go. Violates FREE_BUSY."""
         with self._lock:
-            other = block.uses.conflict(self._ordering, Use(HOST, 0, block.size, True))
+            other = block.uses.conflict(self._ordering, Use(OWNER, 0, block.size, True))
         if other is not None:
             found = f"{self._in_words(other)}, and nobody has waited"
             violate(FREE_BUSY, f"{what}: {block!r}: {found}")

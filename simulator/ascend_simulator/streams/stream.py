@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import FailureMode
 from ascend_simulator.memory.ordering import Ordering
+from ascend_simulator.origins import Origin, of_task, origin
 from ascend_simulator.streams.claims import Claims
 from ascend_simulator.streams.tasks import Mark, Span, Task
 
@@ -25,7 +26,7 @@ class _WaitFor:
     mark: Mark
 
 
-_Entry: TypeAlias = "tuple[int, Task] | Mark | _WaitFor | None"
+_Entry: TypeAlias = "tuple[int, Task, Origin] | Mark | _WaitFor | None"
 
 
 class Owner(Protocol):
@@ -121,7 +122,7 @@ class Stream:
             number = owner.ordering.submit(self.number)
             for block, use in uses:
                 block.uses.add(use, number)
-            self._put((number, task))
+            self._put((number, task, origin()))
 
     def record(self) -> Mark:
         """A mark behind all that was submitted so far."""
@@ -143,7 +144,8 @@ class Stream:
             number = ordering.submit(self.number)
             ordering.learn(self.number, mark.knowledge)
             self._put(_WaitFor(mark))
-            self._put((number, _NOTHING))  # once it is over, the stream has passed the wait
+            # Once it is over, the stream has passed the wait.
+            self._put((number, _NOTHING, origin()))
         return number
 
     def synchronize(self, timeout_s: float | None = None) -> None:
@@ -180,6 +182,10 @@ class Stream:
             raise failure
         if self._group.stopped:
             raise Refused(Code.RT_STREAM_ABORT, f"{self.name}: a task failed and it has stopped")
+
+    def remember(self, raised: BaseException) -> None:
+        """What a callback of the stream raised is raised at the next wait, as a task's is."""
+        self._raised = self._raised or raised
 
     def rethrow(self) -> None:
         """Raise what a task raised beside Refused since it was raised last, once."""
@@ -264,16 +270,17 @@ class Stream:
             self._started = True
             Thread(target=self.work, name=f"ascend-{self.name}", daemon=True).start()
 
-    def _perform(self, entry: tuple[int, Task]) -> None:
-        number, task = entry
+    def _perform(self, entry: tuple[int, Task, Origin]) -> None:
+        number, task, submitted = entry
         if not (self._group.stopped or self._owner.lost):
             begin_ns = perf_counter_ns()
             try:
-                task.run()
+                with of_task(submitted):
+                    task.run()
             except Refused as failure:
                 self._fail(failure)
             except BaseException as raised:
-                self._raised = self._raised or raised
+                self.remember(raised)
             if task.kind:
                 span = Span(self.name, task.kind, task.label, begin_ns, perf_counter_ns())
                 self._owner.timeline.append(span)

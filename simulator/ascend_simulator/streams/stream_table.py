@@ -14,6 +14,7 @@ from ascend_simulator.streams.claims import Claims
 from ascend_simulator.streams.stream import Group, Stream
 from ascend_simulator.streams.tasks import (
     Mark,
+    Outside,
     Runner,
     SeededRunner,
     Span,
@@ -47,7 +48,13 @@ class Streams:
         self._unseen: BaseException | None = None
         self._streams: dict[int, Stream] = {}
         self._numbers = count(1)
-        self._runner: Runner = ThreadRunner() if seed is None else SeededRunner(seed, self.alive)
+        self.outside: Outside = lambda: None
+        """What streams wait for outside of them."""
+        self._runner: Runner = (
+            ThreadRunner(lambda: self.outside())
+            if seed is None
+            else SeededRunner(seed, self.alive, lambda: self.outside())
+        )
 
     def create(self, group: Group, name: str) -> Stream:
         """A stream without tasks; its thread starts with the first."""
@@ -86,6 +93,10 @@ class Streams:
         with self.lock:
             self.ordering.observe(mark.knowledge)
         return True
+
+    def look(self) -> bool:
+        """Whether something was done because the host looks. Never blocks."""
+        return self._runner.look()
 
     def is_done(self, mark: Mark) -> bool:
         """Whether `mark` is passed; if so the host then knows what it knows. Never blocks."""

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ascend_simulator.memory.ordering import Knowledge, Range
 
@@ -83,41 +83,65 @@ class Runner(Protocol):
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """Block until `mark` is passed; False after `timeout_s`."""
 
-    def look(self) -> None:
-        """The host looks whether something is done, without waiting."""
+    def look(self) -> bool:
+        """The host looks whether something is done, without waiting; whether that did something."""
+
+
+Outside: TypeAlias = Callable[[], "Mark | None"]
+"""Looks whether what streams wait for outside of them will come: a mark of it, None if nothing."""
+
+_LOOK_S: Final = 0.2
+"""How often whoever waits looks whether it will come."""
 
 
 class ThreadRunner:
     """Streams run on their own threads."""
 
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """Block until `mark` is passed; False after `timeout_s`."""
-        return mark.wait(timeout_s)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = _LOOK_S if end is None else min(_LOOK_S, end - time.monotonic())
+            if mark.wait(max(left, 0)):
+                return True
+            if left < _LOOK_S:
+                return False
+            self._outside()
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """Nothing to do: the threads run anyway."""
+        return False
 
 
 class SeededRunner:
     """Streams run only while the host waits, on its thread, in an order that a number decides."""
 
-    def __init__(self, seed: int, streams: Callable[[], Sequence[Steps]]) -> None:
+    def __init__(self, seed: int, streams: Callable[[], Sequence[Steps]], outside: Outside) -> None:
         self._random = random.Random(seed)
         self._streams = streams
+        self._outside = outside
         self._lock = Lock()
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """Run streams until `mark` is passed. Time does not count: never False."""
         while not mark.done:
             with self._lock:
-                if not mark.done and not self._step():
-                    raise AssertionError("found streams that wait for each other, expected none")
+                if mark.done or self._step():
+                    continue
+            awaited = self._outside()
+            if awaited is not None:
+                awaited.wait(_LOOK_S)
+            elif not (mark.done or any(stream.is_ready() for stream in self._streams())):
+                raise AssertionError("found streams that wait for each other, expected none")
         return True
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """One step, so that a host that only looks gets on."""
         with self._lock:
-            self._step()
+            return self._step()
 
     def _step(self) -> bool:
         ready = [stream for stream in self._streams() if stream.is_ready()]

@@ -1,5 +1,6 @@
 """The module `acl`, as the simulator offers it. See ascend_simulator."""
 
+from ascend_simulator.exit_report import install as _install
 from ascend_simulator.interface.exports import functions as _functions
 from ascend_simulator.interface.exports import namespace as _namespace
 from ascend_simulator.settings import from_environment as _from_environment
@@ -9,6 +10,7 @@ try:
 except ValueError as _error:  # whoever imports says it in a line of its own
     raise ImportError(str(_error)) from _error
 
+_install()
 globals().update(_functions(""))
 mdl = _namespace("mdl")
 rt = _namespace("rt")

@@ -1,0 +1,267 @@
+"""Callbacks: a stream has a function run on the thread that serves it, between its tasks."""
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+from simulator.support.driving import D2H, H2D, Blocked, ok
+from simulator.support.models import breaks
+
+from ascend_simulator import SimulatorWarning, report
+
+NO_BLOCK, BLOCK = 0, 1
+
+
+class Server:
+    """A thread that serves callbacks until it is stopped, as programs have it."""
+
+    def __init__(self, acl):
+        self.acl = acl
+        self.codes = []
+        self._stop = False
+        context = ok(acl.rt.get_context())
+        self.id = ok(acl.util.start_thread(self._serve, [context, 20]))
+
+    def _serve(self, arguments):
+        context, timeout = arguments
+        assert self.acl.rt.set_context(context) == 0
+        while not self._stop:
+            self.codes.append(self.acl.rt.process_report(timeout))
+
+    def stop(self):
+        self._stop = True
+        assert self.acl.util.stop_thread(self.id) == 0
+
+
+@pytest.fixture(params=[None, 1], ids=["threads", "seed"])
+def served(request, machine):
+    """acl, a stream that is subscribed, and its server."""
+    acl = machine(seed=request.param)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream = ok(acl.rt.create_stream())
+    server = Server(acl)
+    assert acl.rt.subscribe_report(server.id, stream) == 0
+    yield acl, stream, server
+    if server.id in acl_threads():
+        server.stop()
+
+
+def acl_threads():
+    return {thread.ident for thread in threading.enumerate() if thread.name == "acl helper"}
+
+
+def test_a_callback_runs_in_its_turn_on_the_thread_that_serves_the_stream(served):
+    acl, stream, server = served
+    ran = []
+    for number in range(3):
+        arguments = [number, "x"]
+        assert (
+            acl.rt.launch_callback(
+                lambda given: ran.append((threading.get_ident(), given)), arguments, BLOCK, stream
+            )
+            == 0
+        )
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert ran == [(server.id, [number, "x"]) for number in range(3)]
+    assert acl.rt.unsubscribe_report(server.id, stream) == 0
+    server.stop()
+    assert set(server.codes) <= {0, 107012, 507012}
+    assert server.codes.count(0) == 3
+
+
+def test_a_blocking_callback_reads_what_the_next_task_writes(served):
+    """Every slot of a small pool is used again before its callback has run."""
+    acl, stream, _ = served
+    device = ok(acl.rt.malloc(64, 0))
+    pinned = [ok(acl.rt.malloc_host(64)) for _ in range(4)]
+    arrays = [ptr_array(ptr) for ptr in pinned]
+    seen = []
+
+    def read(_):
+        out = np.zeros(64, np.uint8)
+        assert acl.rt.memcpy(out.ctypes.data, 64, device, 64, D2H) == 0
+        seen.append(out[0])
+
+    for number in range(4):
+        arrays[number][:] = number
+        assert acl.rt.memcpy_async(device, 64, pinned[number], 64, H2D, stream) == 0
+        assert acl.rt.launch_callback(read, None, BLOCK, stream) == 0
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert seen == [0, 1, 2, 3]
+    assert report().broken == {}
+
+
+def test_a_callback_that_does_not_block_races_with_the_next_task(machine):
+    acl = machine(mode="report", seed=1)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream = ok(acl.rt.create_stream())
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    out = np.zeros(64, np.uint8)
+    server = Server(acl)
+    assert acl.rt.subscribe_report(server.id, stream) == 0
+    ran = threading.Event()
+
+    def read(_):
+        assert acl.rt.memcpy(out.ctypes.data, 64, device, 64, D2H) == 0
+        ran.set()
+
+    assert acl.rt.launch_callback(read, None, NO_BLOCK, stream) == 0
+    assert acl.rt.memcpy_async(device, 64, pinned, 64, H2D, stream) == 0
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert ran.wait(30)
+    server.stop()
+    # Which of the two comes first is left to chance; that it is so is found whenever it matters.
+    assert set(report().broken) <= {"memory.busy"}
+
+
+def ptr_array(ptr):
+    return np.ctypeslib.as_array((ctypes.c_uint8 * 64).from_address(ptr))
+
+
+def test_a_callback_that_does_not_block_lets_the_stream_go_on(machine):
+    acl = machine()
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream = ok(acl.rt.create_stream())
+    gate, ran = threading.Event(), threading.Event()
+
+    def wait(_):
+        assert gate.wait(30)
+        ran.set()
+
+    server = Server(acl)
+    assert acl.rt.subscribe_report(server.id, stream) == 0
+    assert acl.rt.launch_callback(wait, None, NO_BLOCK, stream) == 0
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert not ran.is_set()
+    gate.set()
+    assert ran.wait(30)
+    server.stop()
+
+
+def test_codes_of_what_is_not_subscribed(acl):
+    stream, other = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    assert acl.rt.process_report(10) == 107012
+    assert acl.rt.launch_callback(print, None, BLOCK, stream) == 107015
+    assert acl.rt.unsubscribe_report(5, stream) == 107012
+    here = threading.get_ident()
+    assert acl.rt.subscribe_report(here, stream) == 0
+    assert acl.rt.subscribe_report(here + 1, stream) == 107011
+    assert acl.rt.subscribe_report(here, other) == 0  # one thread may serve several streams
+    assert acl.rt.unsubscribe_report(here + 1, stream) == 107012
+    assert acl.rt.process_report(1) == 507012
+    assert acl.rt.unsubscribe_report(here, stream) == acl.rt.unsubscribe_report(here, other) == 0
+    assert acl.rt.process_report(1) == 107012
+
+
+@pytest.mark.parametrize("timeout", [0, -2])
+def test_a_limit_is_positive_or_minus_one(acl, timeout):
+    assert acl.rt.process_report(timeout) == 100000
+
+
+def test_what_cannot_be_launched(acl):
+    with pytest.raises(TypeError, match="callable"):
+        acl.rt.launch_callback(5, None, BLOCK, 0)
+    for block_type in (-1, 2):
+        assert acl.rt.launch_callback(print, None, block_type, 0) == 100000
+
+
+def test_a_thread_serves_one_device(machine):
+    acl = machine(devices=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    assert acl.rt.subscribe_report(5, 0) == 0
+    ok(acl.rt.set_device(1))
+    assert acl.rt.subscribe_report(5, 0) == 107012
+
+
+def test_any_thread_serves_by_its_number_of_the_system(acl):
+    """As programs do that start their thread themselves, and the default stream."""
+    ran = []
+    assert acl.rt.subscribe_report(threading.get_ident(), 0) == 0
+    assert acl.rt.launch_callback(ran.append, "here", NO_BLOCK, 0) == 0
+    assert acl.rt.process_report(-1) == 0
+    assert ran == ["here"]
+
+
+def test_a_subscription_that_is_left_is_named_at_the_end(acl):
+    stream = ok(acl.rt.create_stream())
+    assert acl.rt.subscribe_report(threading.get_ident(), stream) == 0
+    assert "the callbacks of stream 1" in report().live
+
+
+def test_what_a_callback_raises_is_said_and_nothing_else(machine):
+    acl = machine(mode="report")
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream, server = ok(acl.rt.create_stream()), Server(acl)
+    assert acl.rt.subscribe_report(server.id, stream) == 0
+    for _ in range(2):
+        assert acl.rt.launch_callback(lambda given: given.nothing, 1, BLOCK, stream) == 0
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert report().broken == {"callback.raised": 2}
+    (finding,) = report().findings
+    assert "AttributeError" in finding.text
+    assert finding.origin.call == "acl.rt.launch_callback"
+    server.stop()
+
+
+def test_a_violation_in_a_callback_is_raised_by_the_next_wait(served):
+    acl, stream, _ = served
+    assert acl.rt.launch_callback(acl.rt.free, 0x1234_0000, BLOCK, stream) == 0
+    with breaks("memory.bad-free"):
+        acl.rt.synchronize_stream(stream)
+    assert acl.rt.synchronize_stream(stream) == 0
+
+
+@pytest.mark.parametrize("mode", ["strict", "report"])
+def test_callbacks_whose_thread_has_ended_do_not_hang(machine, mode):
+    acl = machine(mode=mode)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    server = Server(acl)
+    assert acl.rt.subscribe_report(server.id, 0) == 0
+    server.stop()
+    assert acl.rt.launch_callback(print, None, BLOCK, 0) == 0
+    if mode == "strict":
+        with breaks("callback.not-served"):
+            acl.rt.synchronize_stream(0)
+    assert acl.rt.synchronize_stream(0) == 0  # they are dropped
+    assert report().broken == {"callback.not-served": 1}
+
+
+@pytest.mark.parametrize("device_wide", [False, True])
+def test_a_callback_does_not_wait_for_itself(served, device_wide):
+    acl, stream, _ = served
+
+    def wait(_):
+        acl.rt.synchronize_device() if device_wide else acl.rt.synchronize_stream(stream)
+
+    assert acl.rt.launch_callback(wait, None, BLOCK, stream) == 0
+    with breaks("callback.waits-for-itself"):
+        acl.rt.synchronize_stream(stream)
+
+
+def test_a_stream_that_is_unsubscribed_has_no_callbacks_left(machine):
+    acl = machine(mode="lenient")
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    blocked = Blocked()
+    ran = []
+    assert acl.rt.subscribe_report(threading.get_ident(), 0) == 0
+    assert acl.rt.launch_callback(ran.append, 1, BLOCK, 0) == 0
+    with pytest.warns(SimulatorWarning, match="callback.unsubscribed-pending"):
+        assert acl.rt.unsubscribe_report(threading.get_ident(), 0) == 0
+    blocked.release()
+    assert acl.rt.synchronize_stream(0) == 0  # it is lost, and holds nothing up
+    assert ran == []
+
+
+def test_what_the_function_of_a_thread_raised_is_told_by_stop_thread(acl):
+    thread = ok(acl.util.start_thread(lambda _: 1 / 0, []))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        acl.util.stop_thread(thread)
+    assert acl.util.stop_thread(thread) == 100000

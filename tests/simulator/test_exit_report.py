@@ -1,0 +1,173 @@
+"""What a program hears at its end of the rules that it broke: as its user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ascend_simulator import Settings, exit_report, report, reset_for_tests, violations
+from ascend_simulator.origins import Origin
+
+BEGIN = """\
+import acl, sys
+acl.init()
+acl.rt.set_device(0)
+"""
+END = """\
+acl.rt.reset_device(0)
+acl.finalize()
+"""
+FREES_TWICE = """\
+def release(ptr):
+    try:
+        acl.rt.free(ptr)
+    except Exception:
+        pass  # as many programs do with what they release
+
+ptr, ret = acl.rt.malloc(64, 0)
+for _ in range(3):
+    release(ptr)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a program of these lines in a folder of its own, as program.py."""
+
+    def run_(*parts, **settings):
+        path = tmp_path / "program.py"
+        path.write_text("".join(parts))
+        site = str(Path(violations.__file__).parent / "site")
+        return subprocess.run(
+            [sys.executable, path],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([site, *sys.path]),
+                **{f"ASCEND_SIMULATOR_{name}": value for name, value in settings.items()},
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run_
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient", "report"])
+def test_what_was_broken_is_told_with_rule_call_and_line(run, mode):
+    done = run(BEGIN, FREES_TWICE, END, MODE=mode)
+    ptr = "0xde000000000040"
+    told = dedent(
+        f"""\
+        Ascend simulator, mode {mode}: 1 violation
+        [memory.bad-free] acl.rt.free, program.py:6 in release, 2 times
+            free: {ptr}: found 64 bytes from {ptr} that were freed
+        """
+    )
+    assert done.returncode == 0
+    assert done.stderr.endswith(told)
+    warned = done.stderr.removesuffix(told)
+    assert ("SimulatorWarning" in warned) == (mode == "lenient")
+    assert mode == "lenient" or not warned
+
+
+def test_a_warning_of_lenient_mode_is_of_the_programs_line(run):
+    done = run(BEGIN, FREES_TWICE, END, MODE="lenient")
+    (line,) = [line for line in done.stderr.splitlines() if "SimulatorWarning" in line]
+    assert "program.py:6: SimulatorWarning: [memory.bad-free] free: " in line
+
+
+@pytest.mark.brute_force
+def test_a_program_without_fault_hears_nothing(run):
+    done = run(BEGIN, END, "print('done')", EXIT_CODE="23")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize(("program", "code"), [(FREES_TWICE, 23), ("sys.exit(4)", 23)])
+def test_the_exit_code_is_that_of_the_settings_where_a_rule_was_broken(run, program, code):
+    done = run(BEGIN, "print('said')\n", program, MODE="report", EXIT_CODE="23")
+    assert (done.returncode, done.stdout) == (code, "said\n")
+
+
+@pytest.mark.brute_force
+def test_a_caution_is_told_and_leaves_the_exit_code(run):
+    program = "import numpy\nacl.util.numpy_to_ptr(numpy.zeros(4))\n"
+    done = run(BEGIN, program, END, MODE="report", EXIT_CODE="23")
+    assert done.returncode == 0
+    told = "1 caution\ncaution [util.deprecated] acl.util.numpy_to_ptr, program.py:5 in"
+    assert told in done.stderr
+
+
+@pytest.mark.brute_force
+def test_what_a_stream_finds_is_of_the_line_that_submitted_it(run):
+    program = """\
+import ctypes
+stream, ret = acl.rt.create_stream()
+device, ret = acl.rt.malloc(64, 0)
+pinned, ret = acl.rt.malloc_host(64)
+acl.rt.memcpy_async(device, 64, pinned, 64, 1, stream)
+ctypes.memset(pinned, 1, 64)
+acl.rt.synchronize_stream(stream)
+"""
+    done = run(BEGIN, program, MODE="report", SEED="1")
+    assert "[memcpy.source-changed] acl.rt.memcpy_async, program.py:8 in <module>" in done.stderr
+
+
+def test_a_program_that_does_not_finalize_hears_what_it_left(run):
+    done = run(BEGIN, "acl.rt.create_stream()\n")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[1:] == [
+        "[process.not-finalized] at the end of the program",
+        "    found no acl.finalize(), and left stream 1, device 0 set",
+    ]
+
+
+@pytest.mark.brute_force
+def test_nothing_is_said_of_what_an_uncaught_exception_left(run):
+    done = run(BEGIN, "acl.rt.create_stream()\nraise RuntimeError('of the program')\n")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "RuntimeError: of the program"
+
+
+@pytest.mark.brute_force
+def test_a_forked_child_tells_its_own_findings_only(run):
+    program = """\
+import os
+if os.fork() == 0:
+    try:
+        acl.rt.get_device_count()
+    except AssertionError:
+        sys.exit()
+os.wait()
+"""
+    done = run(BEGIN, FREES_TWICE, program, END)
+    assert [line for line in done.stderr.splitlines() if line.startswith("[")] == [
+        "[process.forked] acl.rt.get_device_count, program.py:16 in <module>",
+        "[memory.bad-free] acl.rt.free, program.py:6 in release, 2 times",
+    ]
+
+
+def test_a_test_hears_nothing_at_the_end_of_the_tests(capfd):
+    reset_for_tests(Settings(mode="report"))
+    violations.violate("memory.bad-free", "free: found it")
+    exit_report.at_exit()
+    assert capfd.readouterr() == ("", "")
+    (finding,) = report().findings
+    assert (finding.rule, finding.origin.function) == (
+        "memory.bad-free",
+        "test_a_test_hears_nothing_at_the_end_of_the_tests",
+    )
+    reset_for_tests(Settings())
+
+
+def test_of_many_findings_the_first_thousand_are_kept_and_all_are_counted():
+    reset_for_tests(Settings(mode="report"))
+    for line in range(1500):
+        violations.note("memory.bad-free", "", Origin("acl.rt.free", "x.py", line, "f"))
+    assert len(report().findings) == 1000
+    assert report().broken == {"memory.bad-free": 1500}
+    reset_for_tests(Settings())
