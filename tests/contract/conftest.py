@@ -115,14 +115,14 @@ def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def triton(oracle_installed: None, real_repository: Path) -> Iterator[Server]:
     """The real server on the real models."""
-    with start_tritonserver(real_repository, **HTTP_ALONE) as server:
+    with start_tritonserver(real_repository, allow_metrics=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def reference(real_repository: Path) -> Iterator[Server]:
     """The reference server on the real models."""
-    with start_reference_server(real_repository, **HTTP_ALONE) as server:
+    with start_reference_server(real_repository, allow_metrics=False) as server:
         yield server
 
 

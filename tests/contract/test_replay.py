@@ -1,5 +1,6 @@
 """`triton-replay` between clients and both servers: no byte differs, and all of it is recorded."""
 
+import itertools
 import os
 import re
 import signal
@@ -9,12 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tritonclient.grpc as client
 from contract.casebook import binary, infer, infer_binary, nothing, tensor
 from contract.cases import real_models
 from contract.wire import exchange
 from support.perf_analyzer import measured
 from support.replaying import command, environment, recording
 from support.waiting import until
+from tritonclient.utils import InferenceServerException
 
 from triton_replay.__main__ import main
 from triton_replay.capture.reader import read_capture
@@ -59,18 +62,25 @@ def test_a_recorder_that_is_killed_leaves_what_it_has_recorded(reference, tmp_pa
     assert "its writer was killed" in capture.complaint
 
 
-def test_what_one_server_was_asked_the_other_answers_alike(triton, reference, tmp_path, capsys):
-    first, second = tmp_path / "a.trc", tmp_path / "b.trc"
+def test_what_one_server_was_asked_both_answer_alike(triton, reference, tmp_path, capsys):
+    captures = [tmp_path / name for name in ("recorded.trc", "triton.trc", "reference.trc")]
     refused = [case.request for case in real_models.CASES if case.status == 400]
-    with recording(triton.http, first) as recorder:
+    with recording(triton.http, captures[0], grpc=triton.grpc) as recorder:
         for request in [*good_requests(), *refused]:
             exchange(recorder.address, request)
-    words = ("replay", first, "--server", reference.http, "--output", second, "--speed=max")
-    done = subprocess.run(command(*words), env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    code = main(["compare", str(first), str(second), "--tolerance=abs=1e-4"])
-    assert code == 0, capsys.readouterr().out
-    assert {e.response.status for e in read_capture(second).exchanges} == {200, 400}
+        ask_over_grpc(recorder.grpc)
+    for server, path in zip((triton, reference), captures[1:], strict=True):
+        addresses = ("--server", server.http, "--grpc-server", server.grpc)
+        words = ("replay", captures[0], *addresses, "--output", path, "--speed=max")
+        done = subprocess.run(command(*words), env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "not sent" not in done.stderr
+        statuses = {e.status for e in read_capture(path).exchanges}
+        assert statuses == {"200", "400", "grpc 0", "grpc 5"}
+    for a, b in itertools.combinations(captures, 2):
+        code = main(["compare", str(a), str(b), "--tolerance=abs=1e-4"])
+        assert code == 0, capsys.readouterr().out
+        assert f"{len(read_capture(a).exchanges)} requests compared" in capsys.readouterr().out
 
 
 def test_a_generated_load_gets_the_same_answers_from_both_servers(
@@ -146,14 +156,32 @@ def test_perf_analyzer_sends_what_was_exported(triton, tmp_path):
     measured(triton, "http", "-m", "text_pipeline", *files, *times, *window)
 
 
+TEXTS = ["a good day", "查询 快递", "my parcel has not arrived " * 20, ""]
+PIXELS = np.random.default_rng(0).uniform(0, 1, (4, 1, 12, 20)).astype("<f4")
+
+
+def ask_over_grpc(address):
+    """The same, and a model that is not there."""
+    texts = np.array([text.encode() for text in TEXTS], object)
+    with client.InferenceServerClient(address) as asking:
+        for count in range(1, 5):
+            for model, name, values in (
+                ("text_pipeline", "text", texts[:count]),
+                ("ge_classifier", "image", PIXELS[:count]),
+            ):
+                datatype = "BYTES" if values.dtype == object else "FP32"
+                given = client.InferInput(name, values.shape, datatype)
+                asking.infer(model, [given.set_data_from_numpy(values)], client_timeout=60)
+        with pytest.raises(InferenceServerException, match="nobody"):
+            asking.infer("nobody", [given], client_timeout=60)
+
+
 def good_requests():
     """Texts in English and Chinese and images, alone and batched, in JSON and in bytes."""
-    texts = ["a good day", "查询 快递", "my parcel has not arrived " * 20, ""]
-    for count in range(1, len(texts) + 1):
-        yield infer("text_pipeline", tensor("text", "BYTES", [count], texts[:count]))
-        yield real_models.text_bytes(*(text.encode() for text in texts[:count]))
-    pixels = np.random.default_rng(0).uniform(0, 1, (4, 1, 12, 20)).astype("<f4")
+    for count in range(1, len(TEXTS) + 1):
+        yield infer("text_pipeline", tensor("text", "BYTES", [count], TEXTS[:count]))
+        yield real_models.text_bytes(*(text.encode() for text in TEXTS[:count]))
     for count in range(1, 5):
-        data = pixels[:count].tobytes()
+        data = PIXELS[:count].tobytes()
         described = binary("image", "FP32", [count, 1, 12, 20], len(data))
         yield infer_binary("ge_classifier", data, described)

@@ -59,10 +59,12 @@ def events(number: int, *values: float) -> Response:
     return Response(number, number, number, 200, headers, len(body), body)
 
 
-def write_capture(path: Path, answering: Answering, values: Sequence[np.ndarray]) -> Path:
+def write_capture(
+    path: Path, answering: Answering, values: Sequence[np.ndarray], **settings: str
+) -> Path:
     """A capture of these inputs and what `answering` makes of them."""
     writer = CaptureWriter.create(path)
-    writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {})])
+    writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", settings)])
     for number, x in enumerate(values):
         found = answering(number, x)
         answer = response(number, found) if isinstance(found, np.ndarray) else found

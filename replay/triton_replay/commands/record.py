@@ -20,6 +20,7 @@ from triton_replay.errors import ReplayError
 from triton_replay.recording.grpc_tap import GrpcTap
 from triton_replay.recording.http_tap import HttpTap
 from triton_replay.recording.proxy import Proxy
+from triton_replay.recording.reading import Reading, Tap
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import ALWAYS, Redaction
 from triton_replay.recording.selection import Selection
@@ -126,19 +127,25 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     )
     numbers, connections = itertools.count(), itertools.count()
 
-    def new_tap(kind: type[HttpTap] | type[GrpcTap]) -> HttpTap | GrpcTap:
-        return kind(next(connections), numbers, clock, recorder, given.max_body)
+    reading = Reading(clock, recorder.count)
+
+    def new_tap(kind: type[HttpTap] | type[GrpcTap]) -> Tap:
+        tap = kind(next(connections), numbers, reading.clock, recorder, given.max_body)
+        return reading.beside(tap)
 
     recorder.start()
+    reading.start()
     proxies: list[Proxy] = []
     try:
         for front in fronts:
-            proxy = Proxy(front.server, recorder, functools.partial(new_tap, front.tap))
+            refused = functools.partial(reading.note, recorder.count)
+            proxy = Proxy(front.server, refused, functools.partial(new_tap, front.tap))
             bound = await proxy.listen(front.listen)
             proxies.append(proxy)
             tell(f"recording {front.server} at {bound} into {given.output}")
     except ReplayError:
         await _close(proxies)
+        reading.close()
         recorder.close()
         given.output.unlink()  # nothing is in it
         raise
@@ -146,6 +153,7 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
         await _until_told(given.seconds)
     finally:
         await _close(proxies)
+        reading.close()
         try:
             recorder.close()
         finally:

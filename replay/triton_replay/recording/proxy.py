@@ -1,6 +1,6 @@
 """The proxy: for each client a connection to the server, bytes passed on as they come.
 
-Bytes go on first and are read by the tap afterwards, so that a request waits for no parser, no
+Bytes go on first and are given to the tap afterwards, so that a request waits for no parser, no
 queue and no disk. What one side cannot take yet is not read from the other.
 """
 
@@ -9,32 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from triton_replay.addresses import Address
 from triton_replay.errors import ReplayError
-from triton_replay.recording.http_tap import Sink
-
-
-class Tap(Protocol):
-    """What reads both directions of one connection."""
-
-    def sent(self, data: bytes) -> None:
-        """Take bytes that the client has sent."""
-
-    def answered(self, data: bytes) -> None:
-        """Take bytes that the server has sent."""
-
-    def closed(self, by: str) -> None:
-        """Tell that `client` or `server` has closed the connection."""
+from triton_replay.recording.reading import Tap
 
 
 class Proxy:
-    """Passes the connections that come to one address on to a server."""
+    """Passes the connections that come to one address on to a server.
 
-    def __init__(self, server: Address, sink: Sink, new_tap: Callable[[], Tap]) -> None:
+    count: is told of what cannot be recorded.
+    """
+
+    def __init__(
+        self, server: Address, count: Callable[[str], None], new_tap: Callable[[], Tap]
+    ) -> None:
         self.server = server
-        self.sink = sink
+        self.count = count
         self.clients: set[_Client] = set()
         self._new_tap = new_tap
         self._listener: asyncio.Server | None = None
@@ -119,7 +111,7 @@ class _Client(_Side):
         try:
             await loop.create_connection(lambda: _Server(self), *self._proxy.server)
         except OSError:
-            self._proxy.sink.count("connections that the server refused")
+            self._proxy.count("connections that the server refused")
             self.end()
             return
         if self._early:

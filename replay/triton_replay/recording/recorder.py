@@ -1,8 +1,9 @@
-"""The recorder: takes records from the event loop and writes them in a thread of its own.
+"""The recorder: takes records from one thread and writes them in another, its own.
 
-The loop only appends to a list. Every quarter of a second the thread takes what is there, selects,
-redacts, writes, and has the disk take it: so a crash, of the machine as well, loses at most the
-last second. Where the disk cannot keep up, records are left out and counted; traffic never waits.
+That one only appends to a list. Every quarter of a second the recorder's takes what is there,
+selects, redacts, writes, and has the disk take it: so a crash, of the machine as well, loses at
+most the last second. Where the disk cannot keep up, records are left out and counted; traffic never
+waits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_WAITING: Final = 256 * 2**20
 
 
 class Recorder:
-    """Writes one capture; `put` and `count` are for the event loop's thread.
+    """Writes one capture; `put` and `count` are for one thread at a time.
 
     clock: gives nanoseconds since the recording began.
     max_capture: bytes at which the recording ends by itself; None for no limit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from triton_replay.capture.reader import Capture
 from triton_replay.comparing.comparison import Comparison
 from triton_replay.comparing.grouping import Group
 
@@ -12,8 +13,8 @@ from triton_replay.comparing.grouping import Group
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """All that was found; times are nanoseconds."""
     return {
-        "a": {"capture": comparison.a.name, "server": comparison.a.opening.server},
-        "b": {"capture": comparison.b.name, "server": comparison.b.opening.server},
+        "a": _capture(comparison.a),
+        "b": _capture(comparison.b),
         "compared": comparison.compared,
         "differing": comparison.differing,
         "only_a": comparison.only_a,
@@ -23,6 +24,18 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             {"model": times.model, "a": asdict(times.summary_a), "b": asdict(times.summary_b)}
             for times in comparison.times
         ],
+    }
+
+
+def _capture(capture: Capture) -> dict[str, Any]:
+    opening = capture.opening
+    return {
+        "capture": capture.name,
+        "complaint": capture.complaint,
+        "server": opening.server,
+        "started": opening.started,
+        "replay_of": opening.settings.get("replay_of"),
+        "speed": opening.settings.get("speed"),
     }
 
 

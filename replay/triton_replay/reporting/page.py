@@ -10,7 +10,7 @@ from triton_replay.comparing.comparison import Comparison, ModelTimes
 from triton_replay.comparing.grouping import Group
 from triton_replay.comparing.latencies import verdict
 from triton_replay.reporting.plots import latency_plot
-from triton_replay.reporting.table import MODELS_SHOWN, interval, title_of
+from triton_replay.reporting.table import MODELS_SHOWN, interval, origin_of, title_of, unlike_loads
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --a: #2563eb; --b: #d97706; --line: #8884; --soft: #8881; }
@@ -26,6 +26,16 @@ code { overflow-wrap: anywhere; } .key-a { color: var(--a); } .key-b { color: va
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: currentColor; }
 svg .grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
 polyline.a { stroke: var(--a); } polyline.b { stroke: var(--b); stroke-dasharray: 6 3; }
+.interval { stroke-width: 6; opacity: .35; }
+.interval.a { stroke: var(--a); } .interval.b { stroke: var(--b); }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; } svg text { font-size: 15px; }
+  .groups tr:first-child { display: none; } .groups td { display: inline; border: 0; }
+  .groups tr { display: block; padding: .6rem 0; border-top: 1px solid var(--line); }
+  .groups td + td + td { display: block; text-align: left; padding: 0; }
+  .groups .number::after { content: " requests"; }
+  .captures td { display: block; border: 0; padding: 0; }
+}
 """
 
 
@@ -34,9 +44,11 @@ def comparison_page(comparison: Comparison) -> str:
     groups = "".join(_group(number, one) for number, one in enumerate(comparison.groups, 1))
     if groups:
         heads = "<th>Difference<th class=number>Requests<th>When<th>Smallest request, A and B"
-        groups = f"<h2>What differs</h2><table><tr><th>{heads}{groups}</table>"
+        groups = f"<h2>What differs</h2><table class=groups><tr><th>{heads}{groups}</table>"
     shown = comparison.times[:MODELS_SHOWN]
     kind = "differs" if comparison.differing else "same"
+    unlike = unlike_loads(comparison)
+    unlike = f" <strong>{unlike}.</strong>" if unlike else ""
     left = "".join(
         f" {count} requests are in {name} only and were not compared."
         for name, count in (("A", comparison.only_a), ("B", comparison.only_b))
@@ -47,12 +59,12 @@ def comparison_page(comparison: Comparison) -> str:
         "<meta name=viewport content='width=device-width'>"
         f"<title>{escape(comparison.a.name)} and {escape(comparison.b.name)}</title>"
         f"<style>{_STYLE}</style><h1>Two captures compared</h1>"
-        f"<table>{_capture('A', comparison.a)}{_capture('B', comparison.b)}</table>"
+        f"<table class=captures>{_capture('A', comparison.a)}{_capture('B', comparison.b)}</table>"
         f"<p class='verdict {kind}'>{comparison.compared} requests compared, the answers to "
         f"<strong>{comparison.differing}</strong> differ.{left}</p>{groups}"
         "<h2>Latency</h2><p>Percentiles with 95 % intervals, in milliseconds. "
         "<span class=key-a>A is the solid line</span>, <span class=key-b>B the dashed one</span>."
-        f"</p>{''.join(map(_model, shown))}</html>"
+        f" The bars are the intervals.{unlike}</p>{''.join(map(_model, shown))}</html>"
     )
 
 
@@ -61,7 +73,7 @@ def _capture(name: str, capture: Capture) -> str:
     complaint = f"<br>{escape(capture.complaint)}" if capture.complaint else ""
     return (
         f"<tr><th class=key-{key}>{name}<td>{escape(capture.name)}{complaint}"
-        f"<td>{escape(opening.server)}<td>{escape(opening.started)}"
+        f"<td>{escape(origin_of(capture))}<td>{escape(opening.started)}"
     )
 
 
@@ -69,7 +81,7 @@ def _group(number: int, one: Group) -> str:
     largest = f"<br>largest {one.largest:.3g}" if one.largest else ""
     return (
         f"<tr><td>{number}<td>{escape(title_of(one))}{largest}"
-        f"<td class=number>{len(one.requests)} of {one.of}<td>{escape(one.condition) or '-'}"
+        f"<td class=number>{len(one.requests)} of {one.of}<td>{escape(one.condition)}"
         f"<td>request {one.smallest.number}, {one.smallest.body_size} bytes"
         f"<br><code>{escape(one.example)}</code>"
     )
@@ -88,5 +100,5 @@ def _model(times: ModelTimes) -> str:
             f"<td class=number>{interval(other)}<td class=number>{ratio}<td>{verdict(one, other)}"
         )
     heads = "<tr><th><th class='number key-a'>A<th class='number key-b'>B<th class=number>B/A<th>"
-    plot = latency_plot(times.a, times.b)
+    plot = latency_plot(times.a, times.b, a.percentiles, b.percentiles)
     return f"<h3>{escape(times.model)}</h3>{plot}<table>{heads}{''.join(rows)}</table>"

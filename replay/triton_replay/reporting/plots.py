@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import Final
 
+from triton_replay.comparing.latencies import Percentile
+
 WIDTH, HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
 _TICKS: Final = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
@@ -13,8 +15,16 @@ _POINTS: Final = 300
 """Of a line at most; the largest value is always one."""
 
 
-def latency_plot(a: Sequence[int], b: Sequence[int]) -> str:
-    """The latencies of A and B, nanoseconds, both axes logarithmic; empty without any."""
+def latency_plot(
+    a: Sequence[int],
+    b: Sequence[int],
+    intervals_a: Sequence[Percentile] = (),
+    intervals_b: Sequence[Percentile] = (),
+) -> str:
+    """The latencies of A and B, nanoseconds, both axes logarithmic; empty without any.
+
+    intervals_a, intervals_b: percentiles whose intervals are drawn, those that are open are not.
+    """
     lines = [(name, sorted(values)) for name, values in (("a", a), ("b", b)) if values]
     if not lines:
         return ""
@@ -34,11 +44,17 @@ def latency_plot(a: Sequence[int], b: Sequence[int]) -> str:
     for percent in _TICKS:
         depth = -log10(1 - percent / 100)
         if depth <= deepest:
-            pieces.append(_grid(x(depth), HEIGHT - _BOTTOM, x(depth), _TOP))
+            pieces.append(_line("grid", x(depth), HEIGHT - _BOTTOM, x(depth), _TOP))
             pieces.append(_label(x(depth), HEIGHT - _BOTTOM + 16, f"p{percent:g}", "middle"))
     for tick in _round_values(10**bottom, 10**top):
-        pieces.append(_grid(_LEFT, y(tick), WIDTH - _RIGHT, y(tick)))
+        pieces.append(_line("grid", _LEFT, y(tick), WIDTH - _RIGHT, y(tick)))
         pieces.append(_label(_LEFT - 6, y(tick) + 4, f"{tick:g} ms", "end"))
+    for name, side, intervals in (("a", -4.0, intervals_a), ("b", 4.0, intervals_b)):
+        for one in intervals:
+            if one.low is not None and one.high is not None:
+                place = x(-log10(1 - one.percent / 100)) + side
+                ends = y(one.low / 1e6), y(one.high / 1e6)
+                pieces.append(_line(f"interval {name}", place, ends[0], place, ends[1]))
     for name, values in lines:
         points = " ".join(
             f"{x(depth):.1f},{y(value / 1e6):.1f}" for depth, value in _spectrum(values)
@@ -68,8 +84,8 @@ def _round_values(low: float, high: float) -> list[float]:
     return [value for value in values if low * 0.999 <= value <= high * 1.001]
 
 
-def _grid(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="grid" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+def _line(name: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{name}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def _label(x: float, y: float, text: str, anchor: str) -> str:

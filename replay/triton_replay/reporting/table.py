@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from triton_replay.capture.reader import Capture
 from triton_replay.comparing.comparison import Comparison, ModelTimes
 from triton_replay.comparing.grouping import Group
 from triton_replay.comparing.latencies import Percentile, verdict
@@ -13,8 +14,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     """The lines of the report."""
     a, b = comparison.a, comparison.b
     lines = [
-        f"A  {a.name}: {a.opening.server}, {a.opening.started}",
-        f"B  {b.name}: {b.opening.server}, {b.opening.started}",
+        f"A  {a.name}: {origin_of(a)}, {a.opening.started}",
+        f"B  {b.name}: {origin_of(b)}, {b.opening.started}",
         "",
         f"{comparison.compared} requests compared, the answers to {comparison.differing} differ",
     ]
@@ -26,6 +27,25 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines += ["", *_group_lines(number, one)]
     lines += ["", *_latency_lines(comparison)]
     return lines
+
+
+def origin_of(capture: Capture) -> str:
+    """Whose answers they are, and at which speed the requests came."""
+    speed = speed_of(capture)
+    how = f"replayed at speed {speed} to" if speed else "recorded at"
+    return f"{how} {capture.opening.server}"
+
+
+def unlike_loads(comparison: Comparison) -> str:
+    """Why latencies are not those of the same load; empty if they are."""
+    if speed_of(comparison.a) == speed_of(comparison.b):
+        return ""
+    return "A and B are not of one load: to compare latencies, replay twice at one speed"
+
+
+def speed_of(capture: Capture) -> str:
+    """That of a replay; empty for a recording."""
+    return str(capture.opening.settings.get("speed", ""))
 
 
 def title_of(one: Group) -> str:
@@ -47,8 +67,11 @@ def _group_lines(number: int, one: Group) -> list[str]:
 def _latency_lines(comparison: Comparison) -> list[str]:
     lines = [
         "latency in ms, 95 % intervals in brackets; requests per second",
-        f"{'':24} {'A':>22} {'B':>22}   B/A",
+        f"{'':24} {'A':>22} {'B':>22}     B/A",
     ]
+    unlike = unlike_loads(comparison)
+    if unlike:
+        lines.insert(1, unlike)
     for times in comparison.times[:MODELS_SHOWN]:
         lines += _model_lines(times)
     if len(comparison.times) > MODELS_SHOWN:
@@ -58,11 +81,11 @@ def _latency_lines(comparison: Comparison) -> list[str]:
 
 def _model_lines(times: ModelTimes) -> list[str]:
     a, b = times.summary_a, times.summary_b
-    ratio = f"{b.per_second / a.per_second:6.2f}" if a.per_second and b.per_second else ""
+    ratio = f"{b.per_second / a.per_second:8.2f}" if a.per_second and b.per_second else ""
     counts = [f"{s.count}, {s.per_second:.1f}/s" for s in (a, b)]
     lines = [f"{times.model[:24]:24} {counts[0]:>22} {counts[1]:>22}{ratio}"]
     for one, other in zip(a.percentiles, b.percentiles, strict=False):
-        ratio = f"{other.value / one.value:6.2f}" if one.value else ""
+        ratio = f"{other.value / one.value:8.2f}" if one.value else ""
         told = verdict(one, other)
         lines.append(
             f"{f'  p{one.percent}':24} {interval(one):>22} {interval(other):>22}{ratio}"
@@ -73,5 +96,9 @@ def _model_lines(times: ModelTimes) -> list[str]:
 
 def interval(percentile: Percentile) -> str:
     """The value and its interval, in milliseconds; a side without a number is open."""
-    low, high = ("" if x is None else f"{x / 1e6:.2f}" for x in (percentile.low, percentile.high))
-    return f"{percentile.value / 1e6:.2f} [{low}..{high}]"
+    low, high = ("" if x is None else _ms(x) for x in (percentile.low, percentile.high))
+    return f"{_ms(percentile.value)} [{low}..{high}]"
+
+
+def _ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:.{0 if nanoseconds >= 99_950_000 else 2}f}"

@@ -13,6 +13,7 @@ from triton_replay.capture.records import Response
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.tolerances import Tolerances, parse_tolerances
 from triton_replay.errors import ReplayError
+from triton_replay.reporting.table import comparison_lines
 
 VALUES = inputs(120)
 
@@ -142,6 +143,13 @@ def test_a_slow_tail_is_told_by_intervals_that_are_apart(compared):
     assert [p.value // MS for p in times.summary_a.percentiles] == [1, 1, 1, 1]
     assert [p.value // MS for p in times.summary_b.percentiles] == [1, 1, 9, 9]
     assert quick.differing == 0
+    p50, p90, p95, p99 = (" ".join(line.split()) for line in comparison_lines(quick)[-4:])
+    assert p50 == "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00"
+    # The tail is 12 of 120: whether it reaches below p90 the interval leaves open.
+    assert p90 == "p90 1.00 [1.00..1.00] 1.00 [1.00..9.00] 1.00"
+    assert p95 == "p95 1.00 [1.00..1.00] 9.00 [9.00..9.00] 9.00 slower"
+    # Above p99 there are too few for an upper end, hence for a verdict.
+    assert p99 == "p99 1.00 [1.00..] 9.00 [9.00..] 9.00"
 
 
 def test_captures_of_different_requests_are_not_compared(tmp_path):
@@ -156,6 +164,28 @@ def test_what_is_redacted_is_not_compared(compared):
         return dataclasses.replace(response(number, x), redacted=True)
 
     assert compared(redacted).differing == 0
+
+
+@pytest.mark.parametrize(
+    ("speeds", "told", "unlike"),
+    [
+        ((None, None), ["recorded at s:1", "recorded at s:1"], False),
+        ((None, "1"), ["recorded at s:1", "replayed at speed 1 to s:1"], True),
+        (("4", "max"), ["replayed at speed 4 to s:1", "replayed at speed max to s:1"], True),
+        (("4", "4"), ["replayed at speed 4 to s:1", "replayed at speed 4 to s:1"], False),
+    ],
+)
+def test_latencies_of_unlike_loads_are_called_so(tmp_path, capsys, speeds, told, unlike):
+    paths = [
+        write_capture(tmp_path / name, right, VALUES[:9], **({"speed": speed} if speed else {}))
+        for name, speed in zip("ab", speeds, strict=True)
+    ]
+    page = tmp_path / "page.html"
+    assert main(["compare", *map(str, paths), f"--html={page}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[1].partition(",")[0] for line in lines[:2]] == told
+    for text in ("\n".join(lines), page.read_text()):
+        assert ("A and B are not of one load" in text) == unlike
 
 
 def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, capsys):

@@ -52,7 +52,7 @@ def played(serve, ask):
             return HttpTap(0, numbers, clock, records, 2**24)
 
         numbers = itertools.count()
-        proxy = Proxy(address, records, new_tap)
+        proxy = Proxy(address, records.count, new_tap)
         front = await proxy.listen(Address("127.0.0.1", 0))
         reader, writer = await asyncio.open_connection(*front)
         try:
@@ -164,7 +164,7 @@ def test_a_server_that_has_gone_ends_the_connection_and_is_counted():
 
 def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():
     async def play():
-        await Proxy(address, Records(), int).listen(address)
+        await Proxy(address, print, int).listen(address)
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address(*taken.getsockname())

@@ -7,6 +7,7 @@ import numpy as np
 from replay.traffic import MS, inputs, response, write_capture
 
 from triton_replay.__main__ import main
+from triton_replay.comparing.latencies import latencies
 from triton_replay.reporting.plots import HEIGHT, WIDTH, latency_plot
 
 
@@ -65,3 +66,13 @@ def test_a_plot_keeps_all_points_within_and_ends_with_the_largest():
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
     assert len(second.split()) == 1
     assert latency_plot([], []) == ""
+
+
+def test_intervals_are_bars_where_both_ends_are_known():
+    values = [n * 1_000_000 for n in range(1, 101)]
+    summary = latencies(values, 10**9).percentiles
+    assert [one.high is None for one in summary] == [False, False, True, True]
+    plot = latency_plot(values, [], summary)
+    bars = re.findall(r'class="interval a" x1="([\d.]+)" y1="([\d.]+)" x2="\1" y2="([\d.]+)"', plot)
+    assert len(bars) == 2
+    assert all(float(low) > float(high) for _, low, high in bars)

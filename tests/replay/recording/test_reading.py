@@ -1,0 +1,77 @@
+"""What passes is noted at once and read later, in its order and with the time at which it came."""
+
+import itertools
+
+import pytest
+
+from triton_replay.recording import reading
+from triton_replay.recording.reading import Reading
+
+
+class Seen(list):
+    """A tap that keeps what it was told, with the clock's time."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def sent(self, data):
+        self.append(("sent", data, self.clock()))
+
+    def answered(self, data):
+        self.append(("answered", data, self.clock()))
+
+    def closed(self, by):
+        self.append(("closed", by, self.clock()))
+
+
+@pytest.fixture
+def counted():
+    return []
+
+
+@pytest.fixture
+def later(counted):
+    return Reading(itertools.count(7).__next__, counted.append)
+
+
+def test_a_tap_reads_later_what_came_in_its_order_and_at_its_time(later):
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    front.sent(b"a")
+    front.answered(b"b")
+    front.closed("client")
+    assert tap == []
+    later.read_noted()
+    assert tap == [("sent", b"a", 7), ("answered", b"b", 8), ("closed", "client", 9)]
+
+
+def test_the_thread_reads_and_the_end_waits_for_it(later):
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    later.start()
+    for number in range(1000):
+        front.sent(number)
+    later.close()
+    assert [data for _, data, _ in tap] == list(range(1000))
+    assert [at for _, _, at in tap] == list(range(7, 1007))
+
+
+def test_what_is_too_much_to_wait_is_read_at_once(later, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_NOTED", 2)
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    for data in (b"a", b"b", b"c"):
+        front.sent(data)
+    assert len(tap) == 3
+
+
+def test_a_tap_that_fails_is_counted_and_others_are_read(later, counted):
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    later.note(int, "no number")
+    front.sent(b"a")
+    later.read_noted()
+    assert len(tap) == 1
+    (told,) = counted
+    assert told.startswith("pieces that could not be read: ValueError(")
