@@ -18,6 +18,7 @@ from typing import Final
 import ge_runtime.cli.backend as backend
 import ge_runtime.cli.bench as bench
 import ge_runtime.cli.build as build
+import ge_runtime.cli.compare as compare
 import ge_runtime.cli.conformance as conformance
 import ge_runtime.cli.convert as convert
 import ge_runtime.cli.doctor as doctor
@@ -34,6 +35,7 @@ COMMANDS: Final = tuple(
         gears,
         build,
         inspect,
+        compare,
         bench,
         conformance,
         doctor,

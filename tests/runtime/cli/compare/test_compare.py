@@ -1,0 +1,213 @@
+"""`ge-runtime compare`: on the simulated card, whose FP16 really rounds."""
+
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from runtime.cli.test_build import GEARS, ON_CARD, environment  # noqa: F401
+from runtime.cli.test_inspect import ENCODER_CONFIG
+from runtime.support.graphs import ENCODER, onnx_model, write
+
+from ge_runtime import cli
+from ge_runtime.cli.compare import compare
+from ge_runtime.cli.compare.cut_graphs import CutGraph
+from ge_runtime.cli.compare.differences import Difference
+from ge_runtime.cli.compare.report import Comparison, First, Layer
+from ge_runtime.errors import ArtifactFault
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+node = helper.make_node
+WEIGHT = np.random.default_rng(5).standard_normal((4, 4)).astype(np.float32)
+
+LOSSY_CONFIG = """
+name: "lossy"
+backend: "python"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+parameters { key: "range.x" value { string_value: "-1..1" } }
+"""
+
+
+def lossy():
+    """What is added to and taken from y is all that FP16 has bits for: 2048 and 2049 are one."""
+    return onnx_model(
+        [
+            node("MatMul", ["x", "weight"], ["product"], name="project"),
+            node("Relu", ["product"], ["positive"], name="activate"),
+            node("Mul", ["one", "two"], ["offset"], name="constant"),
+            node("Add", ["positive", "offset"], ["far"], name="push"),
+            node("Sub", ["far", "offset"], ["back"], name="pull"),
+            node("Relu", ["back"], ["y"], name="last"),
+        ],
+        [("x", FLOAT, ["n", 4])],
+        [("y", FLOAT, ["n", 4])],
+        {"weight": WEIGHT, "one": np.float32(1024), "two": np.float32(2)},
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The model, compiled with FP16."""
+    return {}, tmp_path_factory.mktemp("compiled") / "lossy"
+
+
+@pytest.fixture
+def folder(tmp_path, compiled, environment):  # noqa: F811
+    """A copy of it."""
+    done, source = compiled
+    if not done:
+        (source / "1").mkdir(parents=True)
+        onnx.save(lossy(), source / "1" / "model.onnx")
+        (source / "config.pbtxt").write_text(LOSSY_CONFIG + ON_CARD)
+        assert run("build", source, "--precision", "fp16") == 0
+        done["compiled"] = True
+    return shutil.copytree(source, tmp_path / "lossy")
+
+
+def run(*arguments):
+    return cli.main([*map(str, arguments)])
+
+
+def told(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_layer_that_loses_the_accuracy_is_named(folder, tmp_path):
+    found = compare(folder, None)
+    assert found.beyond
+    told = found.as_json()
+    json.dumps(told, allow_nan=False)
+    assert told["first"]["node"] == "pull"
+    assert told["first"]["relative"] > 0.05
+    assert told["first"]["alone"]["relative"] > 0.05  # it rounds what it takes
+    assert told["outputs"]["y"]["relative"] > 0.05
+    errors = {layer["tensor"]: layer["relative"] for layer in told["layers"]}
+    assert errors.keys() >= {"back", "far", "y"}
+    assert errors["far"] < 0.01
+    assert told["compiled"] <= 3
+    printed = "\n".join(found.lines())
+    assert "model.om on npu:0, AscendSimulator, against model.onnx on the CPU" in printed
+    assert "inputs of seed 0 at batch 4" in printed
+    assert "first layer beyond 0.01: pull (Sub), tensor back, relative error 0." in printed
+    assert "by itself, on the inputs that the CPU computed: 0." in printed
+    found.draw(tmp_path / "layers.png")
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_layer_whose_own_error_is_small_makes_more_of_those_before():
+    small, large = Difference(1, 0.001, 0.1), Difference(0.9, 0.5, 9)
+    layer = Layer(7, "t", "n", "Sub", large)
+    found = Comparison("title", "inputs", 0.01, {"y": large}, [layer], 9, 2, First(layer, small))
+    assert found.lines()[-1] == (
+        "by itself, on the inputs that the CPU computed: 0.001, so it makes more of small errors "
+        "before"
+    )
+
+
+@pytest.mark.slow
+def test_types_of_their_own_are_within_and_every_layer_can_be_measured(folder, capsys):
+    assert run("build", folder, "--precision", "origin") == 0
+    capsys.readouterr()
+    assert run("compare", folder, "--every", "--cuts", "2", "--format", "json") == 0
+    found = told(capsys)
+    assert found["first"] is None
+    assert [layer["tensor"] for layer in found["layers"]] == [
+        *("product", "positive", "far", "back", "y")
+    ]
+    assert found["layer_count"] == 5
+    assert found["compiled"] == 3
+    assert all(layer["relative"] < 1e-6 for layer in found["layers"])
+    assert run("compare", folder) == 0
+    assert "all outputs are within 0.01" in capsys.readouterr().out
+
+
+def test_inputs_of_a_file(folder, capsys, tmp_path):
+    np.savez(tmp_path / "zeros.npz", x=np.zeros((4, 4), np.float32))
+    capsys.readouterr()
+    assert run("compare", folder, "--inputs", tmp_path / "zeros.npz") == 0
+    assert f"inputs of {tmp_path / 'zeros.npz'}" in capsys.readouterr().out
+    np.savez(tmp_path / "other.npz", y=np.zeros((4, 4), np.float32))
+    assert run("compare", folder, "--inputs", tmp_path / "other.npz") == 2
+
+
+@pytest.mark.slow
+def test_masks_and_gears_are_those_of_the_runtime(tmp_path, capsys):
+    folder = tmp_path / "encoder"
+    write(ENCODER, "onnxruntime", folder / "1")
+    (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS + ON_CARD)
+    assert run("build", folder) == 0
+    capsys.readouterr()
+    assert run("compare", folder, "--every") == 0
+    assert "at batch 1, tokens 8" in capsys.readouterr().out
+    assert run("compare", folder, "--gear", "batch=8,tokens=32", "--seed", "3") == 0
+    assert "inputs of seed 3 at batch 8, tokens 32" in capsys.readouterr().out
+    assert run("compare", folder, "--gear", "tokens=9") == 2
+    assert "found tokens=9, expected sizes of one of: batch=1,tokens=8; " in capsys.readouterr().err
+
+
+def test_what_cannot_be_compared_is_told(folder, capsys):
+    (folder / "1" / "model.om").unlink()
+    capsys.readouterr()
+    assert run("compare", folder) == 2
+    assert "found no model.om, expected both: `ge-runtime build`" in capsys.readouterr().err
+    with (folder / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "stages" value { string_value: "a, b" } }\n')
+    assert run("compare", folder) == 2
+    assert "found stages, expected one graph" in capsys.readouterr().err
+    for limit in ("-1", "inf", "small"):
+        with pytest.raises(SystemExit):
+            run("compare", folder, "--limit", limit)
+
+
+# -- the graph, cut ------------------------------------------------------------------------------
+
+
+def test_a_graph_knows_what_depends_on_its_inputs(tmp_path):
+    onnx.save(lossy(), tmp_path / "model.onnx")
+    graph = CutGraph(tmp_path / "model.onnx")
+    assert graph.tensors == ["product", "positive", "far", "back", "y"]
+    assert graph.before("far") == ["product", "positive"]
+    assert graph.taken("far") == ["positive"]
+    assert graph.fixed("far") == ["offset"]
+
+
+def test_parts_have_what_they_need_and_no_more(tmp_path):
+    onnx.save(lossy(), tmp_path / "model.onnx")
+    part = CutGraph(tmp_path / "model.onnx").computing(["positive"], None)
+    assert [own.op_type for own in part.graph.node] == ["MatMul", "Relu"]
+    assert [own.name for own in part.graph.initializer] == ["weight"]
+
+
+def test_a_node_with_a_graph_in_it_takes_what_that_takes_and_is_not_cut_out(tmp_path):
+    branch = helper.make_graph(
+        [node("Add", ["product", "product"], ["twice"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("twice", FLOAT, None)],
+    )
+    model = onnx_model(
+        [
+            node("MatMul", ["x", "weight"], ["product"]),
+            node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            node("Cast", ["sum"], ["positive"], to=TensorProto.BOOL),
+            node("If", ["positive"], ["y"], then_branch=branch, else_branch=branch),
+        ],
+        [("x", FLOAT, ["n", 4])],
+        [("y", FLOAT, None)],
+        {"weight": WEIGHT},
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    graph = CutGraph(tmp_path / "model.onnx")
+    assert sorted({*graph.taken("y")}) == ["positive", "product"]
+    assert graph.alone("y", {}) is None
+
+
+def test_what_is_no_graph_is_told(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"nothing of the kind")
+    with pytest.raises(ArtifactFault, match="it cannot be read"):
+        CutGraph(tmp_path / "model.onnx")
