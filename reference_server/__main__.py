@@ -5,7 +5,10 @@ import importlib
 import sys
 
 #: What a first argument that is no option runs; each module has a `main` that takes the others.
-_COMMANDS = {"check": "reference_server.checking.command"}
+_COMMANDS = {
+    "check": "reference_server.checking.command",
+    "page": "reference_server.watching.command",
+}
 
 
 def main() -> int:

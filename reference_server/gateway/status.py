@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ _MEMORY = "ge_runtime_total_bytes"
 _USEFUL = "ge_runtime_useful_elements_total"
 _EXECUTED = "ge_runtime_executed_elements_total"
 _GEARS = "ge_runtime_gear_launches_total"
+RUNTIME_FAMILIES = (_MEMORY, _USEFUL, _EXECUTED, _GEARS)
 
 
 class StatusGateway:
@@ -50,10 +51,10 @@ class StatusGateway:
     def read(self) -> Mapping[str, Any]:
         """All of it, as JSON's values. Times are nanoseconds, of all requests together."""
         served = {(each.config.name, each.version): each for each in self._repository.all()}
-        runtimes = self._runtime_metrics()
+        runtimes = by_model(self._samples())
         return {
-            "server": self._metadata.name,
-            "version": self._metadata.version,
+            "title": "Reference server",
+            "server": f"{self._metadata.name}, standing in for Triton {self._metadata.version}",
             "at_ms": self._clock.monotonic_ns() / _NS_PER_MS,
             "http_port": self._http_port,
             "log": self._log is not None,
@@ -61,7 +62,7 @@ class StatusGateway:
                 _told(
                     status,
                     served.get((status.model, status.version or 0)),
-                    runtimes.get((status.model, str(status.version)), _RuntimeMetrics()),
+                    runtimes.get((status.model, str(status.version)), RuntimeMetrics()),
                 )
                 for status in self._repository.statuses()
             ],
@@ -71,39 +72,51 @@ class StatusGateway:
         """The last lines of the log behind that number, each with its own."""
         return [] if self._log is None else self._log.after(number)
 
-    def _runtime_metrics(self) -> Mapping[tuple[str, str], _RuntimeMetrics]:
-        """What models on ge_runtime count, by model and version."""
-        found: dict[tuple[str, str], _RuntimeMetrics] = {}
+    def _samples(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
         for family in self._registry.read({}):
-            if family.head.name not in (_MEMORY, _USEFUL, _EXECUTED, _GEARS):
-                continue
-            for sample in family.samples:
-                if not isinstance(sample.value, int | float):
-                    continue
-                labels = dict(sample.labels)
-                of = labels.get("model", ""), labels.get("version", "")
-                own = found.setdefault(of, _RuntimeMetrics())
-                if family.head.name == _GEARS:
-                    own.gears[labels.get("gear", "")] += sample.value
-                else:  # of several instances, each of which has its own memory
-                    own.sums[family.head.name] += sample.value
-        return found
+            if family.head.name in RUNTIME_FAMILIES:
+                for sample in family.samples:
+                    if isinstance(sample.value, int | float):
+                        yield family.head.name, dict(sample.labels), sample.value
 
 
 @dataclass(slots=True)
-class _RuntimeMetrics:
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    gears: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+class RuntimeMetrics:
+    """What one model on ge_runtime counts, of all its instances."""
 
-    @property
-    def padding(self) -> float | None:
-        """The share of the executed elements that nobody asked for."""
-        executed = self.sums[_EXECUTED]
-        return 1 - self.sums[_USEFUL] / executed if executed else None
+    _sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _gears: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, family: str, labels: Mapping[str, str], value: float) -> None:
+        """Take in one of its series."""
+        if family == _GEARS:
+            self._gears[labels.get("gear", "")] += value
+        else:  # of several instances, each of which has its own memory
+            self._sums[family] += value
+
+    def told(self) -> Mapping[str, Any]:
+        """As the page knows it; `padding` is the share of executed elements nobody asked for."""
+        executed = self._sums[_EXECUTED]
+        return {
+            "memory_bytes": self._sums[_MEMORY],
+            "padding": 1 - self._sums[_USEFUL] / executed if executed else None,
+            "gears": sorted(self._gears.items()),
+        }
+
+
+def by_model(
+    samples: Iterable[tuple[str, Mapping[str, str], float]],
+) -> Mapping[tuple[str, str], RuntimeMetrics]:
+    """What models on ge_runtime count, by model and version: families of `RUNTIME_FAMILIES`."""
+    found: dict[tuple[str, str], RuntimeMetrics] = {}
+    for family, labels, value in samples:
+        of = labels.get("model", ""), labels.get("version", "")
+        found.setdefault(of, RuntimeMetrics()).add(family, labels, value)
+    return found
 
 
 def _told(
-    status: VersionStatus, served: ServedModel | None, own: _RuntimeMetrics
+    status: VersionStatus, served: ServedModel | None, own: RuntimeMetrics
 ) -> Mapping[str, Any]:
     told: dict[str, Any] = {
         "name": status.model,
@@ -119,9 +132,7 @@ def _told(
         "pending": served.scheduler.pending,
         "counts": _counts(snapshot),
         "batches": _batches(snapshot),
-        "memory_bytes": own.sums[_MEMORY],
-        "padding": own.padding,
-        "gears": sorted(own.gears.items()),
+        **own.told(),
     }
 
 

@@ -35,7 +35,7 @@ MODELS = ROOT / MODELS_NAME
 PROJECT = ROOT / "examples" / "test_your_model"
 REPOSITORIES = [ROOT / "model_repository", MODELS, PROJECT / "model_repository"]
 SERVER = ("reference-server ", "python -m reference_server ")
-OTHER_COMMANDS = ("reference-server check ",)
+OTHER_COMMANDS = ("reference-server check ", "reference-server page ")
 PRINTS = re.compile(r"^print\(.*\)  # (.*)$", re.M)
 
 

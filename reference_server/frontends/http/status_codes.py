@@ -11,6 +11,8 @@ NOT_FOUND = b"404 Not Found"
 NOT_ALLOWED = b"405 Not Allowed"
 BAD_REQUEST = b"400 Bad Request"
 FORBIDDEN = b"403 Forbidden"
+#: Of a page that shows another server.
+BAD_GATEWAY = b"502 Bad Gateway"
 
 STATUS: dict[Code, bytes] = {
     Code.UNKNOWN: BAD_REQUEST,

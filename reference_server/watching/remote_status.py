@@ -1,0 +1,166 @@
+"""What the live page shows of another server: asked of it by the v2 protocol and its metrics port.
+
+Only what changes nothing is asked: metadata, the repository's index, statistics, configurations.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from reference_server.core.errors import unavailable
+from reference_server.gateway.status import RUNTIME_FAMILIES, by_model
+
+_PENDING = "nv_inference_pending_request_count"
+_LINE = re.compile(rf"^({'|'.join((_PENDING, *RUNTIME_FAMILIES))})\{{(.*)\}} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+_PARTS = {
+    "queue": "queue",
+    "input": "compute_input",
+    "infer": "compute_infer",
+    "output": "compute_output",
+}
+_TIMEOUT_S = 5.0
+_MOST_BYTES = 64 << 20
+#: How old a status and the number of instances may become: several people may look at once.
+_STATUS_S = 1.0
+_CONFIG_S = 30.0
+
+
+class RemoteStatus:
+    """Asks a server for its status; `server` and `metrics` are HOST:PORT. Not thread-safe."""
+
+    def __init__(self, server: str, metrics: str) -> None:
+        self._server = server
+        self._metrics = metrics
+        self._read_at = -_STATUS_S
+        self._status: Mapping[str, Any] = {}
+        self._instances: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def read(self) -> Mapping[str, Any]:
+        """As `StatusGateway.read`. Blocks. Raises ServerError UNAVAILABLE if it does not answer."""
+        now = time.monotonic()
+        if now - self._read_at >= _STATUS_S:
+            self._status = self._ask_all(now)
+            self._read_at = now
+        return self._status
+
+    def _ask_all(self, now: float) -> Mapping[str, Any]:
+        metadata = self._ask("GET", "/v2")
+        statistics = self._ask("GET", "/v2/models/stats")["model_stats"]
+        served = {(each["name"], each["version"]): each for each in statistics}
+        samples, told = self._samples()
+        runtimes = by_model(each for each in samples if each[0] != _PENDING)
+        pending = {
+            (labels["model"], labels["version"]): value
+            for family, labels, value in samples
+            if family == _PENDING
+        }
+        return {
+            "title": f"Models of {self._server}",
+            "server": f"{metadata['name']} {metadata['version']}{told}",
+            "at_ms": now * 1000,
+            "http_port": None,
+            "log": False,
+            "models": [
+                self._told(each, served, pending, runtimes, now)
+                for each in self._ask("POST", "/v2/repository/index")
+            ],
+        }
+
+    def _told(
+        self,
+        entry: Mapping[str, str],
+        served: Mapping[tuple[str, str], Mapping[str, Any]],
+        pending: Mapping[tuple[str, str], float],
+        runtimes: Mapping[tuple[str, str], Any],
+        now: float,
+    ) -> Mapping[str, Any]:
+        of = entry["name"], entry.get("version", "")
+        told: dict[str, Any] = {
+            "name": of[0],
+            "version": of[1] or None,
+            "state": entry.get("state", "not loaded"),
+            "reason": entry.get("reason", ""),
+        }
+        statistics = served.get(of)
+        if statistics is None:
+            return told
+        own = runtimes[of].told() if of in runtimes else _NOTHING
+        return told | {
+            "instances": self._instances_of(of, now),
+            "pending": pending.get(of),
+            "counts": _counts(statistics["inference_stats"]),
+            "batches": _batches(statistics["batch_stats"]),
+            **own,
+        }
+
+    def _instances_of(self, of: tuple[str, str], now: float) -> int:
+        read_at, count = self._instances.get(of, (-_CONFIG_S, 0))
+        if now - read_at >= _CONFIG_S:
+            config = self._ask("GET", f"/v2/models/{of[0]}/versions/{of[1]}/config")
+            groups = config.get("instance_group", [])
+            count = sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
+            self._instances[of] = now, count
+        return count
+
+    def _samples(self) -> tuple[Sequence[tuple[str, Mapping[str, str], float]], str]:
+        """The series that are known, and what is to be said if there are none."""
+        try:
+            page = _fetch(self._metrics, "GET", "/metrics").decode(errors="replace")
+        except OSError:
+            return [], f", without metrics: {self._metrics} does not answer"
+        return list(_parsed(page)), ""
+
+    def _ask(self, method: str, path: str) -> Any:  # noqa: ANN401 - whatever JSON there is
+        try:
+            return orjson.loads(_fetch(self._server, method, path))
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise unavailable(f"{method} {path} of {self._server}: {error}") from error
+
+
+_NOTHING: Mapping[str, Any] = {"memory_bytes": 0, "padding": None, "gears": []}
+
+
+def _fetch(address: str, method: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        body = reply.read(_MOST_BYTES)
+    except http.client.HTTPException as error:
+        raise OSError(f"it speaks no HTTP: {error!r}") from error
+    finally:
+        connection.close()
+    if reply.status != http.client.OK:
+        raise OSError(f"{reply.status} {reply.reason} {body[:200].decode(errors='replace')}")
+    return body
+
+
+def _parsed(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    for family, labels, value in _LINE.findall(page):
+        read = {name: _ESCAPED.sub(_unescaped, text) for name, text in _LABEL.findall(labels)}
+        yield family, read, float(value)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
+
+
+def _counts(told: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    return {
+        "success": told["success"]["count"],
+        "fail": told["fail"]["count"],
+        **{name: told[part]["ns"] for name, part in _PARTS.items()},
+    }
+
+
+def _batches(told: Sequence[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
+    sizes = ((each["batch_size"], each["compute_infer"]["count"]) for each in told)
+    return sorted(sizes)
