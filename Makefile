@@ -49,8 +49,10 @@ graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
 	$(PY) -m model_factory fetch
 
 # Where the package index is out of reach, the tests that need it are skipped, and say so.
-clients: $(VENV)/serving  ## fetch the oldest client library that is supported, 0.1 MB
+clients: $(VENV)/serving  ## fetch the oldest client library that is supported, and KServe's types, 0.7 MB
 	-$(PY) -m tools.versions fetch
+	-test -e .cache/wheels/kserve-0.21.0-py3-none-any.whl || \
+	    $(PY) -m pip --disable-pip-version-check download --quiet --no-deps --dest .cache/wheels kserve==0.21.0
 
 ## Compare with NVIDIA's tritonserver
 
