@@ -127,7 +127,7 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
 def _add_server(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("-u", metavar="HOST:PORT", help="default: localhost:8000, of gRPC localhost:8001")
-    add("-i", choices=("http",), type=str.lower, default="http")
+    add("-i", choices=("http", "grpc"), type=str.lower, default="http")
     add("--streaming", action="store_true", help="streams of gRPC")
     add("-H", "--header", metavar="NAME:VALUE", action="append", default=[])
 

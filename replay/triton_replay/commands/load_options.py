@@ -11,6 +11,7 @@ from typing import Final
 from triton_replay.addresses import Address, parse_address
 from triton_replay.commands.common import parse_header
 from triton_replay.errors import ReplayError
+from triton_replay.loading.grpc_server import GrpcServer
 from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions
 from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range
@@ -94,6 +95,7 @@ def load_options(given: argparse.Namespace) -> LoadOptions:
         output_size=None if given.shared_memory == "none" else given.output_shared_memory_size,
         metrics=_metrics(given) if given.collect_metrics else None,
         silence=given.timeout,
+        streaming=given.streaming,
         responses=given.profile_export_file is not None,
     )
 
@@ -153,6 +155,8 @@ def _search(given: argparse.Namespace) -> Range | None:
 def _server(given: argparse.Namespace) -> Callable[[], Server]:
     address = parse_address(given.u or f"localhost:{_PORTS[given.i]}", "-u")
     headers = tuple(parse_header(text, "-H") for text in given.header)
+    if given.i == "grpc":
+        return lambda: GrpcServer(address, headers, streaming=given.streaming)
     binary = {
         "binary_inputs": given.input_tensor_format == "binary",
         "binary_outputs": given.output_tensor_format == "binary",

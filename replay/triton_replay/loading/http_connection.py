@@ -25,7 +25,6 @@ class HttpConnection(Wire):
         self.slots = [self._slot]
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
-        self._asked = False
         self._complete = False
         self._stays = True
 
@@ -34,8 +33,8 @@ class HttpConnection(Wire):
             self._parser = httptools.HttpResponseParser(self)
             self._feed = self._parser.feed_data
             self.open()
-        self._asked, self._complete = True, False
-        slot.failure = ""
+        self._complete = False
+        slot.failure, slot.asked = "", True
         slot.came.clear()
         self.write(request)
 
@@ -54,14 +53,14 @@ class HttpConnection(Wire):
         except httptools.HttpParserError as error:
             self._over(f"the answer is no HTTP: {error}", done)
             return
-        if not self._complete or not self._asked:
+        slot = self._slot
+        if not self._complete or not slot.asked:
             return
         self._complete = False
-        slot = self._slot
         status = self._parser.get_status_code()
         if status < 200:  # interim
             return
-        self._asked = False
+        slot.asked = False
         if status != 200:
             slot.failure = f"{status}: {bytes(slot.came[:_TOLD]).decode(errors='replace')}"
         if not self._stays:
@@ -79,7 +78,8 @@ class HttpConnection(Wire):
 
     def _over(self, reason: str, done: list[Slot]) -> None:
         self.close()
-        if self._asked:
-            self._asked = False
-            self._slot.failure = reason
-            done.append(self._slot)
+        slot = self._slot
+        if slot.asked:
+            slot.asked = False
+            slot.failure = reason
+            done.append(slot)

@@ -40,6 +40,7 @@ class LoadOptions:
     sequences: at once, in an open loop. output_size: of regions of outputs; None without regions.
     metrics: where the page is, and nanoseconds between two looks at it.
     silence: seconds without any answer until the server is given up.
+    streaming: whether requests may have many responses.
     responses: whether the time of each response is kept, for the export.
     """
 
@@ -58,6 +59,7 @@ class LoadOptions:
     output_size: int | None
     metrics: tuple[Address, str, int] | None
     silence: float
+    streaming: bool
     responses: bool
 
 
@@ -109,12 +111,16 @@ class Load:
                 lambda slot: self._next(slot),
                 self._prepare,
                 silence=options.silence,
-                responses=options.responses,
             )
             stack.callback(loop.close)
             described = describe(loop, self._server, options.model, options.version)
             model = model_of(options.model, options.version, *described)
             self.report.model, self.report.record = model, loop.record
+            if model.is_decoupled and not options.streaming:
+                text = f"-m {model.name}: it is decoupled, expected -i grpc --streaming"
+                raise ReplayError(text)
+            if options.responses or model.is_decoupled:
+                loop.record.responses = []
             made = stack.enter_context(regions(loop, self._server))
             self._make_requests(model, made)
             # Whose pauses would be latencies. What the load makes has no circles.

@@ -31,7 +31,7 @@ NextRequest = Callable[[Slot], bytes]
 class Record:
     """What was measured since the load began; indexes are those of requests, by their ends."""
 
-    def __init__(self, *, responses: bool) -> None:
+    def __init__(self) -> None:
         self.starts = array("q")
         """When each was due, or sent where nothing is due."""
         self.ends = array("q")
@@ -40,7 +40,7 @@ class Record:
         """Those without a good answer, and why."""
         self.sending = array("q")
         """How long each took from its start until the system had its bytes."""
-        self.responses: list[array[int]] | None = [] if responses else None
+        self.responses: list[array[int]] | None = None
         """When each response to it came, where that is kept."""
         self.sequences = array("q")
         """Their ids, where there are any."""
@@ -64,11 +64,10 @@ class Loop:
         prepare: Callable[[Slot], None],
         *,
         silence: float,
-        responses: bool,
     ) -> None:
         self.poll = select.epoll()
         self.by_number: dict[int, Connection] = {}
-        self.record = Record(responses=responses)
+        self.record = Record()
         self._connect = connect
         self._next_request = next_request
         self._prepare = prepare
@@ -211,8 +210,8 @@ class Loop:
             record.ends.append(slot.first or now)
             record.sending.append(slot.sent - slot.due)
             if record.responses is not None:
-                record.responses.append(slot.times or array("q", (now,)))
-                slot.times = None
+                times = slot.times
+                record.responses.append(array("q", (now,)) if times is None else times)
             if slot.sequence is not None:
                 record.sequences.append(slot.sequence.id)
             if self._closed and self._left:

@@ -13,8 +13,8 @@ class Slot:
     """One request at a time: where it is sent, and its times in nanoseconds of the loop's clock."""
 
     __slots__ = (
-        *("came", "connection", "due", "failure", "first", "reply", "sent", "sequence", "stream"),
-        "times",
+        *("asked", "came", "connection", "due", "failure", "first", "reply", "sent"),
+        *("sequence", "stream", "taken", "times"),
     )
 
     def __init__(self, connection: Connection) -> None:
@@ -28,8 +28,12 @@ class Slot:
         """Why there was no good answer."""
         self.times: array[int] | None = None
         """When each response came, where a request has many."""
+        self.asked = False
+        """Whether an answer is to come."""
         self.stream = 0
-        """Of HTTP/2."""
+        """Of HTTP/2; 0 where no call is under way."""
+        self.taken = 0
+        """Bytes that came on the stream since its window was opened again."""
         self.came = bytearray()
         """The answer, where somebody reads it."""
         self.reply: Callable[[Slot], None] | None = None

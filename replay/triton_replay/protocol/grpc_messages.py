@@ -14,6 +14,8 @@ from tritonclient.grpc import service_pb2
 from triton_replay.protocol.grpc_framing import PREFIX, MessageSplitter
 from triton_replay.protocol.http_bodies import Body, NotUnderstood
 
+FINAL = b"triton_final_response\x12\x02\x08\x01"
+"""What the last response to a request holds, where the request wants to be told."""
 INFERENCES = ("/ModelInfer", "/ModelStreamInfer")
 """How the paths of calls end that a model executes."""
 
@@ -36,6 +38,18 @@ def read_responses(body: Body) -> list[Any]:
 def read_stream_responses(body: Body) -> list[Any]:
     """The ModelStreamInferResponses of a body. Raises NotUnderstood."""
     return [_parsed(service_pb2.ModelStreamInferResponse, message) for message in _split(body)]
+
+
+def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, bool]:
+    """Of a response of a stream: its error, whether it is the last one, whether it is empty.
+
+    is_last: what holds where it does not say. Raises NotUnderstood.
+    """
+    found = _parsed(service_pb2.ModelStreamInferResponse, message)
+    response = found.infer_response
+    if "triton_final_response" in response.parameters:
+        is_last = response.parameters["triton_final_response"].bool_param
+    return str(found.error_message), is_last, not found.error_message and not response.outputs
 
 
 def framed(messages: Iterable[Any]) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from hpack import Decoder, HPACKError
+from hpack import HPACKError
 
+from triton_replay.protocol.header_blocks import HeaderBlocks
 from triton_replay.protocol.http_bodies import Headers
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -17,7 +18,6 @@ _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x4, 0x8, 0x20
 _HEAD: Final = 9
 _MAX_FRAME: Final = 2**20
 _MAX_BLOCK: Final = 2**20
-_ANY_SIZE: Final = 2**24
 
 
 class NotHttp2(Exception):
@@ -55,9 +55,7 @@ class FrameReader:
     def __init__(self, *, from_client: bool) -> None:
         self._buffer = bytearray()
         self._preface = PREFACE if from_client else b""
-        self._decoder = Decoder(_MAX_BLOCK)
-        # What the other side allows is between the two; a table that is too large harms nobody.
-        self._decoder.max_allowed_table_size = _ANY_SIZE
+        self._blocks = HeaderBlocks()
         self._block = bytearray()
         self._block_stream = 0
         self._block_ends = False
@@ -95,9 +93,9 @@ class FrameReader:
         if self._block_stream and kind != _CONTINUATION:
             raise NotHttp2("a frame between headers and their continuation")
         if kind == _DATA:
-            yield DataEvent(stream, _unpadded(payload, flags), bool(flags & _END_STREAM))
+            yield DataEvent(stream, unpadded(payload, flags), bool(flags & _END_STREAM))
         elif kind == _HEADERS:
-            block = _unpadded(payload, flags)
+            block = unpadded(payload, flags)
             self._block += block[5:] if flags & _PRIORITY else block
             self._block_stream, self._block_ends = stream, bool(flags & _END_STREAM)
             yield from self._headers(flags)
@@ -115,16 +113,16 @@ class FrameReader:
         if not flags & _END_HEADERS:
             return
         try:
-            pairs = self._decoder.decode(bytes(self._block), raw=True)
+            headers = self._blocks.decode(bytes(self._block))
         except HPACKError as error:
             raise NotHttp2(f"headers: {error}") from error
-        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
         stream, self._block_stream = self._block_stream, 0
         self._block.clear()
         yield HeadersEvent(stream, headers, self._block_ends)
 
 
-def _unpadded(payload: bytes, flags: int) -> bytes:
+def unpadded(payload: bytes, flags: int) -> bytes:
+    """The payload of a frame of data or headers. Raises NotHttp2."""
     if not flags & _PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

@@ -11,7 +11,7 @@ from support.servers import free_ports
 
 from triton_replay.__main__ import main
 
-PROTOCOLS = ["http"]
+PROTOCOLS = ["http", "grpc"]
 COLUMNS = [
     *("Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv"),
     *("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output"),
@@ -227,3 +227,44 @@ def test_what_cannot_be_is_told(load, model, words, told):
     code, _, err = load(model, *words)
     assert code == 2
     assert told in err
+
+
+def test_a_decoupled_model_is_measured_by_its_first_response(load, tmp_path):
+    path = tmp_path / "a.csv"
+    words = ("--streaming", "-t", "2", "--request-count", "9", "-f", str(path))
+    code, out, err = load("many", *words, protocol="grpc")
+    assert code == 0, err
+    (row,) = csv.DictReader(path.read_text().splitlines())
+    responses = float(row["Response Throughput"]) / float(row["Inferences/Second"])
+    assert responses == pytest.approx(3, rel=1e-4)
+    assert "Response Throughput: " in out
+
+
+def test_a_stream_answers_what_a_call_does(load):
+    code, out, err = load("rows", "--streaming", "-t", "3", "--request-count", "9", protocol="grpc")
+    assert (code, count_of(out)) == (0, [9]), err
+
+
+def test_an_error_of_a_stream_is_told(load):
+    code, _, err = load("refuses", "--streaming", "-t", "2", protocol="grpc")
+    assert code == 2
+    assert "not today" in err
+
+
+def test_a_decoupled_model_needs_a_stream(load, protocol):
+    code, _, err = load("many", "-t", "1", protocol=protocol)
+    assert code == 2
+    assert "-m many: it is decoupled, expected -i grpc --streaming" in err
+
+
+def test_messages_that_are_larger_than_a_window_are_sent_in_pieces(load):
+    words = ("--shape", "X:100000", "-t", "3", "--request-count", "9")
+    for streaming in ((), ("--streaming",)):
+        code, out, err = load("any", *words, *streaming, protocol="grpc")
+        assert (code, count_of(out)) == (0, [9]), err
+
+
+def test_parameters_and_headers_are_sent(load, protocol):
+    words = ("--request-parameter", "timeout:5000000:int", "-H", "x-a: b", "-t", "1")
+    code, out, err = load("rows", *words, "--request-count", "3", protocol=protocol)
+    assert (code, count_of(out)) == (0, [3]), err

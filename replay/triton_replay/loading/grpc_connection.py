@@ -1,0 +1,337 @@
+"""gRPC of a load: calls on one HTTP/2 connection, as bytes; answers are counted, not read.
+
+A slot is a call that is under way, of ModelInfer a new one for each request, of ModelStreamInfer
+one for all.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import unquote
+
+from hpack import Encoder, HPACKError
+
+from triton_replay.loading import http2_frames as h2
+from triton_replay.loading.slots import Connection, Slot
+from triton_replay.loading.sockets import Resolved, Wire
+from triton_replay.protocol.grpc_framing import PREFIX
+from triton_replay.protocol.grpc_messages import FINAL, read_stream_answer
+from triton_replay.protocol.header_blocks import HeaderBlocks
+from triton_replay.protocol.http2_frames import PREFACE, NotHttp2, unpadded
+from triton_replay.protocol.http_bodies import Headers
+
+_GRANT: Final = 2**24
+"""Bytes after which the server's window is opened again."""
+_ERROR: Final = b"\x0a"
+"""How a message of a stream begins that tells an error: its first field."""
+_PAIR: Final = struct.Struct(">HI")
+_LAST_STREAM: Final = 2**30
+"""After this one comes a new connection; half of what there is."""
+
+
+class GrpcConnection(Wire):
+    """A connection with some slots.
+
+    path: of the method. streaming: whether it has a stream of messages each way.
+    many: whether a request may have other than one response, the last of which says so.
+    """
+
+    def __init__(
+        self,
+        server: Resolved,
+        poll: select.epoll,
+        by_number: dict[int, Connection],
+        path: str,
+        headers: Headers,
+        slots: int,
+        *,
+        streaming: bool = False,
+        many: bool = False,
+    ) -> None:
+        super().__init__(server, poll, by_number)
+        self.slots = [Slot(self) for _ in range(slots)]
+        self._fields = [
+            *((":method", "POST"), (":scheme", "http"), (":path", path)),
+            *((":authority", str(server.address)), ("te", "trailers")),
+            *(("content-type", "application/grpc"), ("user-agent", "triton-replay")),
+            *((name.lower(), value) for name, value in headers),
+        ]
+        self._streaming = streaming
+        self._many = many
+        self._later: list[tuple[Slot, bytes]] = []
+        """What is asked while the server lets the connection end."""
+        self._reset()
+
+    def _reset(self) -> None:
+        """All that belongs to one connection and not to the next."""
+        self._encoder = Encoder()
+        self._block = self._again = b""
+        self._blocks = HeaderBlocks()
+        self._calls: dict[int, Slot] = {}
+        self._good: Headers | None = None
+        self._next_stream = 1
+        self._is_greeted = self._is_leaving = False
+        self._rest = self._part = b""
+        self._part_ends = False
+        self._out: list[bytes] = []
+        self._came = 0
+        self._window = self._stream_window = h2.DEFAULT_WINDOW
+        self._windows: dict[int, int] = {}
+        self._max_frame = h2.DEFAULT_FRAME
+        self._held: deque[tuple[int, memoryview]] = deque()
+        """What waits for the server's windows, or for its first word."""
+
+    # -- what is sent
+
+    def ask(self, slot: Slot, request: bytes) -> None:
+        if self._is_leaving and self._calls:
+            self._later.append((slot, request))
+            return
+        if self._is_leaving or not self.is_open:
+            self._connect()
+        slot.failure, slot.asked = "", True
+        slot.came.clear()
+        if self._streaming:
+            slot.times = array("q")
+        if not slot.stream:
+            self._begin(slot)
+        stream = slot.stream
+        size = len(request)
+        # The fast path: small, and nothing before it waits.
+        if self._is_greeted and not self._held and size <= self._room(stream):
+            self._spend(stream, size)
+            flags = 0 if self._streaming else h2.END_STREAM
+            self._out.append(h2.frame(h2.DATA, flags, stream, request))
+        else:
+            self._held.append((stream, memoryview(request)))
+
+    def flush(self) -> None:
+        if self._later and not self._calls:
+            later, self._later = self._later, []
+            for slot, request in later:
+                self.ask(slot, request)
+        if self._held and self._is_greeted:
+            self._send_held()
+        if self._out:
+            self.write(b"".join(self._out))
+            self._out.clear()
+
+    def _connect(self) -> None:
+        self.close()
+        self._reset()
+        self.open()
+        self.write(PREFACE + h2.opening())
+
+    def _begin(self, slot: Slot) -> None:
+        """Begin a call; headers wait for the server's settings as well."""
+        slot.stream = self._next_stream
+        self._next_stream += 2
+        if self._next_stream > _LAST_STREAM:
+            self._is_leaving = True
+        self._calls[slot.stream] = slot
+        self._windows[slot.stream] = self._stream_window
+        slot.taken = 0
+        if self._is_greeted:
+            self._out.append(self._headers(slot.stream))
+
+    def _headers(self, stream: int) -> bytes:
+        if not self._block:
+            self._block = self._encoder.encode(self._fields)
+            self._again = self._encoder.encode(self._fields)  # which refers to the first
+            block = self._block
+        else:
+            block = self._again
+        return h2.frame(h2.HEADERS, h2.END_HEADERS, stream, block)
+
+    def _room(self, stream: int) -> int:
+        return min(self._window, self._windows[stream], self._max_frame)
+
+    def _spend(self, stream: int, size: int) -> None:
+        self._window -= size
+        self._windows[stream] -= size
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, deque()
+        while held:
+            stream, left = held.popleft()
+            if stream not in self._calls:  # it is over, whatever was still to be sent
+                continue
+            while len(left):
+                size = min(self._room(stream), len(left))
+                if size <= 0:
+                    self._held.append((stream, left))
+                    break
+                self._spend(stream, size)
+                ends = size == len(left) and not self._streaming
+                flags = h2.END_STREAM if ends else 0
+                self._out.append(h2.frame(h2.DATA, flags, stream, bytes(left[:size])))
+                left = left[size:]
+
+    # -- what comes
+
+    def handle(self, mask: int, done: list[Slot]) -> None:
+        data = self.read(mask)
+        if data is None:
+            return
+        if not data:
+            self._over("the server closed the connection", done)
+            return
+        if self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        unpack = h2.HEAD.unpack_from
+        try:
+            while end - at >= h2.HEAD.size:
+                high, low, kind, flags, stream = unpack(data, at)
+                begins = at + h2.HEAD.size
+                ends = begins + (high << 8 | low)
+                if ends > end:
+                    break
+                at = ends
+                if kind == h2.DATA:
+                    self._came += ends - begins
+                    slot = self._calls.get(stream)
+                    if slot is None:
+                        continue
+                    if self._streaming:
+                        self._data(slot, unpadded(data[begins:ends], flags), done)
+                    elif slot.reply is not None:
+                        slot.came += unpadded(data[begins:ends], flags)
+                elif kind in (h2.HEADERS, h2.CONTINUATION):
+                    self._headers_came(kind, flags, stream, data[begins:ends], done)
+                else:
+                    self._control(kind, flags, stream, data[begins:ends], done)
+        except (NotHttp2, HPACKError, struct.error) as error:
+            self._over(f"the answer is no gRPC: {error}", done)
+            return
+        self._rest = data[at:]
+        if self._came > _GRANT:
+            self._out.append(h2.window_update(0, self._came))
+            self._came = 0
+
+    def _data(self, slot: Slot, data: bytes, done: list[Slot]) -> None:
+        """Take some of a stream of messages."""
+        slot.taken += len(data)
+        if slot.taken > _GRANT:
+            self._out.append(h2.window_update(slot.stream, slot.taken))
+            slot.taken = 0
+        came = slot.came
+        came += data
+        while len(came) >= PREFIX:
+            ends = PREFIX + int.from_bytes(came[1:PREFIX], "big")
+            if len(came) < ends:
+                return
+            message = bytes(came[PREFIX:ends])
+            del came[:ends]
+            if slot.asked:
+                self._message(slot, message, done)
+
+    def _message(self, slot: Slot, message: bytes, done: list[Slot]) -> None:
+        """Take a response of a stream; of a model with many the last one says that it is."""
+        now = time.perf_counter_ns()
+        is_last = not self._many
+        if message[:1] == _ERROR or (self._many and FINAL in message):
+            failure, is_last, is_empty = read_stream_answer(message, is_last=is_last)
+            if failure:
+                slot.failure, is_last = failure, True
+            if is_empty:
+                now = 0
+        if now and slot.times is not None:
+            slot.first = slot.first or now
+            slot.times.append(now)
+        if is_last:
+            slot.asked = False
+            done.append(slot)
+
+    def _headers_came(
+        self, kind: int, flags: int, stream: int, payload: bytes, done: list[Slot]
+    ) -> None:
+        if kind == h2.HEADERS:
+            self._part, self._part_ends = b"", bool(flags & h2.END_STREAM)
+            payload = unpadded(payload, flags)
+            if flags & h2.PRIORITISED:
+                payload = payload[5:]
+        self._part += payload
+        if not flags & h2.END_HEADERS:
+            return
+        headers = self._blocks.decode(self._part)
+        if not self._part_ends:
+            return
+        slot = self._calls.pop(stream, None)
+        self._windows.pop(stream, None)
+        if slot is None:
+            return
+        slot.stream = 0
+        if headers is not self._good:
+            found = dict(headers)
+            if found.get("grpc-status") == "0":
+                self._good = headers
+            else:
+                status = found.get("grpc-status", found.get(":status", "no status"))
+                text = unquote(found.get("grpc-message", ""))
+                slot.failure = f"gRPC status {status}: {text}"
+        if self._streaming and not slot.failure:
+            slot.failure = "the server ended the stream"
+        self._end(slot, done)
+
+    def _control(
+        self, kind: int, flags: int, stream: int, payload: bytes, done: list[Slot]
+    ) -> None:
+        if kind == h2.SETTINGS and not flags & h2.ACK:
+            for name, value in _PAIR.iter_unpack(payload):
+                self._set(name, value)
+            self._out.append(h2.frame(h2.SETTINGS, h2.ACK, 0))
+            if not self._is_greeted:
+                self._is_greeted = True
+                self._out += [self._headers(stream) for stream in self._calls]
+        elif kind == h2.PING and not flags & h2.ACK:
+            self._out.append(h2.frame(h2.PING, h2.ACK, 0, payload))
+        elif kind == h2.WINDOW_UPDATE:
+            size = int.from_bytes(payload, "big")
+            if not stream:
+                self._window += size
+            elif stream in self._windows:
+                self._windows[stream] += size
+        elif kind == h2.RST_STREAM:
+            code = int.from_bytes(payload, "big")
+            self._fail_calls((stream,), f"the server reset the call: error {code} of HTTP/2", done)
+        elif kind == h2.GOAWAY:
+            self._is_leaving = True
+            last = int.from_bytes(payload[:4], "big")
+            late = [stream for stream in self._calls if stream > last]
+            self._fail_calls(late, "the server takes no more calls on the connection", done)
+
+    def _set(self, name: int, value: int) -> None:
+        if name == h2.INITIAL_WINDOW:
+            for stream in self._windows:
+                self._windows[stream] += value - self._stream_window
+            self._stream_window = value
+        elif name == h2.MAX_FRAME:
+            self._max_frame = value
+        elif name == h2.TABLE_SIZE:
+            self._encoder.header_table_size = min(value, self._encoder.header_table_size)
+            self._block = b""
+
+    def _fail_calls(self, streams: Iterable[int], reason: str, done: list[Slot]) -> None:
+        for stream in streams:
+            slot = self._calls.pop(stream, None)
+            self._windows.pop(stream, None)
+            if slot is not None:
+                slot.stream = 0
+                slot.failure = reason
+                self._end(slot, done)
+
+    def _end(self, slot: Slot, done: list[Slot]) -> None:
+        if slot.asked:
+            slot.asked = False
+            done.append(slot)
+
+    def _over(self, reason: str, done: list[Slot]) -> None:
+        self.close()
+        self._fail_calls(list(self._calls), reason, done)
