@@ -4,16 +4,22 @@ It takes the device's place as CANN does, by the environment: `eval "$(python -m
 env)"`, and from then on `import acl` and the command `atc` are the simulator's. What it refuses and
 a device would not is a rule of its own, see `RULES`; what is simulated, see `Settings`.
 
-Tests in the same process use `reset_for_tests` and what `report` gives.
+Tests in the same process use `reset_for_tests` and what `report` gives, or the fixture
+`ascend_card` of `pytest_plugin`. Nothing is imported before it is used: pytest loads that module at
+its start wherever this package is installed.
 """
 
 from __future__ import annotations
 
-from ascend_simulator.process import Process, current, reset_for_tests
-from ascend_simulator.report import Report, freeze, report, thaw
-from ascend_simulator.settings import Settings, from_environment
-from ascend_simulator.streams.tasks import Span
-from ascend_simulator.violations import RULES, Rule, SimulatorViolation, SimulatorWarning
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ascend_simulator.process import Process, current, reset_for_tests
+    from ascend_simulator.reporting import Report, freeze, report, thaw
+    from ascend_simulator.settings import Settings, from_environment
+    from ascend_simulator.streams.tasks import Span
+    from ascend_simulator.violations import RULES, Rule, SimulatorViolation, SimulatorWarning
 
 __all__ = [
     "RULES",
@@ -31,3 +37,29 @@ __all__ = [
     "reset_for_tests",
     "thaw",
 ]
+
+_HOMES: Final = {
+    "Process": "process",
+    "RULES": "violations",
+    "Report": "reporting",
+    "Rule": "violations",
+    "Settings": "settings",
+    "SimulatorViolation": "violations",
+    "SimulatorWarning": "violations",
+    "Span": "streams.tasks",
+    "current": "process",
+    "freeze": "reporting",
+    "from_environment": "settings",
+    "report": "reporting",
+    "reset_for_tests": "process",
+    "thaw": "reporting",
+}
+"""Name -> the module of this package that has it."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -34,7 +34,7 @@ def at_exit() -> None:
         return
     # An exception that nobody caught is why things are left, and Python has told of it.
     if now.init_count and not now.forked and getattr(sys, "last_value", None) is None:
-        left = now.live() + [f"device {device} set" for device, _ in now.contexts.sets()]
+        left = left_over(now)
         if left:
             text = f"found no acl.finalize(), and left {', '.join(left)}"
             violations.note(NOT_FINALIZED, text, Origin("at the end of the program", "", 0, ""))
@@ -46,6 +46,11 @@ def at_exit() -> None:
         sys.stdout.flush()
         # An exit handler has no other way to set it.
         os._exit(now.settings.exit_code)
+
+
+def left_over(now: process.Process) -> list[str]:
+    """Names of what the program should have released by now."""
+    return now.live() + [f"device {device} set" for device, _ in now.contexts.sets()]
 
 
 def summary(found: Sequence[Finding], mode: str) -> str:

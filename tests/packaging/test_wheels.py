@@ -136,6 +136,15 @@ def test_ascend_simulator_stands_in_for_acl_with_what_its_wheel_asks_for(wheels,
     assert name == "AscendSimulator"
     assert "--soc_version" in "\n".join(usage)
 
+    # Where pytest is installed as well, it has the fixture.
+    pip("install", "pytest", python=python)
+    test = tmp_path / "test_it.py"
+    test.write_text("def test_it(ascend_card):\n    ascend_card.rt.free(64)\n")
+    command = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", test)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "SimulatorViolation: [process.not-initialised]" in done.stdout
+
 
 @pytest.mark.slow
 def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
