@@ -15,7 +15,7 @@ from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.own_gears import OwnGearPartitioner
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import EnginePlace, RuntimeConfig
-from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
+from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
 from ge_runtime.engines.contract import Contract
@@ -89,6 +89,7 @@ def assemble(
     )
     with ExitStack() as opened:  # closed again if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
+        artifacts = for_chip(artifacts, backends[0].hardware)  # as the first has them
         # A compiled file has its gears in itself: known once it is open, and before all that is
         # planned from them.
         if engines[0].shapes is not None:
@@ -175,7 +176,9 @@ def _open(
         opened.callback(backend.close)
         try:
             engine = backend.open(
-                artifacts, threads=config.intra_op_threads, outputs=config.results
+                for_chip(artifacts, backend.hardware),
+                threads=config.intra_op_threads,
+                outputs=config.results,
             )
         except OutOfMemory as fault:
             raise PlanFault(f"the graph does not fit: {fault}") from fault

@@ -58,6 +58,8 @@ class EngineEntry:
     """Why it comes before others of its device, where that is told."""
     experimental: bool = False
     """Whether it was never run on such a device."""
+    by_chip: bool = False
+    """Whether artifacts for several chips may lie side by side: see `artifact.chip_file`."""
 
     @property
     def backend_class(self) -> str:
@@ -142,6 +144,7 @@ _BUILT_IN: Final = (
         engine="ge_runtime.engines.om:OmEngine",
         requires=Requirement("acl", _SET_ENV),
         preferred_because="all its memory is planned",
+        by_chip=True,
     ),
     EngineEntry(
         name="torch",

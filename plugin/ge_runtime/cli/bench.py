@@ -29,7 +29,7 @@ from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
 from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.devices import Device
-from ge_runtime.engines.artifact import find_artifacts
+from ge_runtime.engines.artifact import find_artifacts, for_chip
 from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine
@@ -271,12 +271,13 @@ def bench(
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
-    files = shown(*(artifact.path for artifact in artifacts))
     with ExitStack() as opened:
         backend, phases = _open(config, artifacts[0].engine, clock)
         opened.callback(backend.close)
+        artifacts = for_chip(artifacts, backend.hardware)
         engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
+        files = shown(*(artifact.path for artifact in artifacts))
         config = config_for(folder, config, engine.signature)
         if engine.shapes is not None:
             config = with_compiled_gears(config, engine.shapes, files)

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, misused_flag
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
+from ge_runtime.engines.artifact import chip_file
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.chain import Shape, Wiring, foresee
 from ge_runtime.engines.contract import Contract
@@ -49,6 +51,9 @@ stage has the shapes that the earlier ones give at these gears.
 Needs CANN's compiler `atc`, and no card if --soc-version is given. Beside each file a record is
 written, e.g. model.om.json: the digests of both files, the options and the compiler. Where nothing
 of it has changed, nothing is compiled.
+
+With --soc-version more than once each chip has files of its own, model.910b3.om and model.310p3.om;
+at load those of the card that is there are taken, else model.om.
 """
 
 _EPILOG: Final = """\
@@ -62,6 +67,7 @@ are refused, with what to use instead.
 
 examples:
   ge-runtime build model_repository/text_encoder --soc-version Ascend910B3
+  ge-runtime build model_repository/text_encoder --soc-version Ascend910B3 --soc-version Ascend310P3
   ge-runtime build model_repository/ge_classifier --precision fp16
   ge-runtime build model_repository/ge_classifier --atc op_precision_mode=softmax.ini
 
@@ -72,7 +78,13 @@ Exit codes: 0 the .om files are there, 2 arguments or input that cannot be used,
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
-    add("--soc-version", metavar="CHIP", help="e.g. Ascend910B3 (that of the first card here)")
+    add(
+        "--soc-version",
+        metavar="CHIP",
+        action="append",
+        default=[],
+        help="e.g. Ascend910B3 (that of the first card here); repeated, a file for each chip",
+    )
     add(
         "--precision",
         metavar="MODE",
@@ -110,25 +122,20 @@ COMMAND: Final = Command(
 def build(
     folder: Path,
     version_dir: Path,
-    soc_version: str | None,
+    chips: Sequence[str],
     precision: str | None,
     further: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Make the .om files in `version_dir` that are not there as they would be made; what was done.
 
-    soc_version: None for the first card's. precision: None for what config.pbtxt says, or
+    chips: of several each has files of its own, see `chip_file`; none is that of the first card.
+    precision: None for what config.pbtxt says, or
     what the chip can. further: flags of ATC, before those of config.pbtxt; paths are from here.
     Raises ConfigFault, ArtifactFault, NoDevice or OSError.
     """
     config = read_runtime_config(folder)
     shapes, notes = shape_flags(folder, version_dir, config)
-    options = dict(config.ge_options)
-    chip = soc_version or _first_card()
-    if precision or _PRECISION not in options:
-        options[_PRECISION] = precision or own_precision(chip)
-        if not precision and options[_PRECISION] != "origin":
-            notes = [*notes, f"{chip} has no FP32 in its matrix units, so FP32 became FP16"]
-    others = [f"{ATC_FLAGS[option]}={value}" for option, value in sorted(options.items())]
+    chips = list(dict.fromkeys(chips)) or [_first_card()]
     passed = [
         *_passed(config.atc_flags, folder, config.atc_flags.keys() - (further or {}).keys()),
         *_passed(further or {}, Path(), further or {}),
@@ -137,8 +144,15 @@ def build(
     atc = Atc.find()
     lines: list[str] = []
     made = False
-    for stage, own in shapes.items():
+    halved: list[str] = []
+    for chip, (stage, own) in product(chips, shapes.items()):
         source, om = version_dir / f"{stage}.onnx", version_dir / f"{stage}.om"
+        if len(chips) > 1:
+            om = chip_file(om, chip)
+        options = dict(config.ge_options)
+        if precision or _PRECISION not in options:
+            options[_PRECISION] = precision or own_precision(chip)
+        others = [f"{ATC_FLAGS[option]}={value}" for option, value in sorted(options.items())]
         decided = (f"--soc_version={chip}", *own, *others)
         flags = (*decided, *(f"--{each.flag}={each.value}" for each in passed))
         record = BuildRecord(_digest(source), flags, atc.identity, files)
@@ -149,7 +163,16 @@ def build(
             atc.compile(source.resolve(), om, (*decided, *found))
             record.write(om)
             done, made = f"made with {shlex.join(flags)}", True
+            if not (precision or _PRECISION in config.ge_options) and own_precision(chip) == "fp16":
+                halved.append(chip)
         lines.append(f"{om}: {done}")
+    notes = [
+        *notes,
+        *(
+            f"{chip} has no FP32 in its matrix units, so FP32 became FP16"
+            for chip in dict.fromkeys(halved)
+        ),
+    ]
     if made and config.device_kind != "npu":
         devices = ", ".join(config.devices)
         notes = [

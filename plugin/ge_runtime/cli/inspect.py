@@ -15,7 +15,13 @@ from ge_runtime.cli.config_pbtxt import ensure_model, read_model_config, read_ru
 from ge_runtime.cli.tensor_matches import TENSOR_HEADER, TensorMatch, inputs_of, outputs_of
 from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifact, find_artifacts
+from ge_runtime.engines.artifact import (
+    Artifact,
+    experimental_notes,
+    find_artifact,
+    find_artifacts,
+    for_chip,
+)
 from ge_runtime.engines.backend import DeviceSettings, open_backend
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.contract import Contract
@@ -114,6 +120,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             engine=artifacts[0].engine,
         )
         opened.callback(backend.close)
+        artifacts = for_chip(artifacts, backend.hardware)
         engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
         config = config_for(folder, config, engine.signature)

@@ -9,12 +9,12 @@ import hashlib
 import importlib.util
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
 
-from ge_runtime.components import DEVICES, Requirement, engines_on
+from ge_runtime.components import DEVICES, EngineEntry, Requirement, engine_entries, engines_on
 from ge_runtime.errors import ArtifactFault
 
 
@@ -23,6 +23,7 @@ class Artifact:
     """A file, the engine that will execute it, and the reason for both in words."""
 
     path: Path
+    """Of an engine `by_chip` it may not be there, and one for the chip is: see `for_chip`."""
     engine: str
     reason: str
 
@@ -46,6 +47,48 @@ def experimental_notes(artifacts: Sequence[Artifact], device_kind: str) -> list[
         for name in dict.fromkeys(artifact.engine for artifact in artifacts)
         if engines[name].experimental
     ]
+
+
+def chip_file(path: Path, chip: str) -> Path:
+    """Where the artifact for a chip lies: model.910b3.om of model.om and Ascend910B3."""
+    return path.with_name(f"{path.stem}{_chip_suffix(chip)}{path.suffix}")
+
+
+def graph_name(path: Path, chip: str) -> str:
+    """The name of the graph, without the file's suffix and the chip's."""
+    return path.stem.removesuffix(_chip_suffix(chip))
+
+
+def _chip_suffix(chip: str) -> str:
+    return f".{chip.lower().removeprefix('ascend')}"
+
+
+def for_chip(artifacts: Sequence[Artifact], chip: str) -> tuple[Artifact, ...]:
+    """Of each artifact the file for this chip, where there are files by chip.
+
+    Raises ArtifactFault if there are only others'.
+    """
+    by_chip = {entry.name for entry in engine_entries() if entry.by_chip}
+    return tuple(
+        _for_chip(artifact, chip) if artifact.engine in by_chip else artifact
+        for artifact in artifacts
+    )
+
+
+def _for_chip(artifact: Artifact, chip: str) -> Artifact:
+    path = artifact.path
+    own = chip_file(path, chip)
+    if own.is_file():
+        return replace(artifact, path=own, reason=f"{artifact.reason}; {own.name} is for {chip}")
+    if path.is_file():
+        return artifact
+    others = ", ".join(
+        sorted(each.name for each in path.parent.glob(f"{path.stem}.*{path.suffix}"))
+    )
+    raise ArtifactFault(
+        f"{path.parent}: found {others or 'none'}, expected {own.name} or {path.name}, for {chip}: "
+        f"`ge-runtime build --soc-version {chip}`"
+    )
 
 
 def only_graph(artifacts: Sequence[Artifact], device: str) -> Artifact:
@@ -105,19 +148,20 @@ def find_artifact(
     if engine != "auto":
         engines = {engine: engines[engine]}
     wanted = {name: stem + entry.suffix for name, entry in engines.items()}
-    there = [name for name in wanted if (version_dir / wanted[name]).is_file()]
+    files = {name: _there(version_dir, stem, entry) for name, entry in engines.items()}
+    there = [name for name, found in files.items() if found]
     usable = [name for name in there if installed(engines[name].requires)]
     if not there:
         raise ArtifactFault(_nothing_there(version_dir, wanted, stem, device_kind))
     if not usable:
         lacking = " or ".join(engines[name].requires.name for name in there)
         raise ArtifactFault(
-            f"{version_dir}: found {' and '.join(wanted[name] for name in there)}, but "
+            f"{version_dir}: found {' and '.join(files[name] for name in there)}, but "
             f"{lacking} is not installed; run `{engines[there[0]].requires.cure}`"
         )
     chosen = engines[usable[0]]  # the table lists a device's engines in order of preference
     why = f": {chosen.preferred_because}" if chosen.preferred_because else ""
-    reason = f"{wanted[chosen.name]} is there and {chosen.requires.name} is installed"
+    reason = f"{files[chosen.name]} is there and {chosen.requires.name} is installed"
     for name, file in wanted.items():
         if name in usable[1:]:
             reason += f"; {file} would do too, but {chosen.name} is preferred{why}"
@@ -128,6 +172,15 @@ def find_artifact(
     if engine == chosen.name:  # not "auto": the table had this one engine
         reason += "; config.pbtxt asks for it"
     return Artifact(version_dir / wanted[chosen.name], chosen.name, reason)
+
+
+def _there(version_dir: Path, stem: str, entry: EngineEntry) -> str:
+    """The engine's artifact, or those for chips, by their names; empty if there is none."""
+    if (version_dir / (stem + entry.suffix)).is_file():
+        return stem + entry.suffix
+    if not entry.by_chip:
+        return ""
+    return ", ".join(sorted(own.name for own in version_dir.glob(f"{stem}.*{entry.suffix}")))
 
 
 def _told(entry: Path) -> str:

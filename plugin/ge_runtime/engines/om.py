@@ -23,6 +23,7 @@ from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.ascend.slot import CardExecution, Slot, Transfer, slot_layout, tensor_bytes
 from ge_runtime.ascend.stream_executor import StreamExecutor
 from ge_runtime.devices import Device
+from ge_runtime.engines.artifact import graph_name
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.engines.chain import Wiring
 from ge_runtime.engines.om_files import load_fault, read_files, refuse_what_nobody_can_feed
@@ -65,7 +66,7 @@ class OmEngine:
         self._slot: Slot | None = None
         self._buffers = buffers
         self._closed = False
-        models = {stage.path.stem: stage.model for stage in stages}
+        models = {graph_name(stage.path, card.soc_name): stage.model for stage in stages}
         signatures = {name: signature_of(model) for name, model in models.items()}
         self._wiring = Wiring.of(signatures, asked)
         self._inputs = [tensor.name for tensor in self._wiring.signature.inputs]

@@ -10,6 +10,7 @@ from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.driver import ACL_DTYPES, AIPP_INPUT, GEAR_INPUT, PLAIN_FORMATS
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
+from ge_runtime.engines.artifact import graph_name
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault
 
 
@@ -51,7 +52,7 @@ def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
         return OutOfMemory(f"{path}: {fault}")
     return ArtifactFault(
         f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
-        f"makes it anew from {path.stem}.onnx, for this chip"
+        f"makes it anew from {graph_name(path, card.soc_name)}.onnx, for this chip"
     )
 
 

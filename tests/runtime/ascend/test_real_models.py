@@ -42,7 +42,7 @@ def folders(tmp_path_factory):
             for parameter, value in {key: gears, "devices": "npu:0", "cost": COST}.items():
                 text += f'parameters {{ key: "{parameter}" value {{ string_value: "{value}" }} }}\n'
             (folder / "config.pbtxt").write_text(text)
-            build(folder, folder / "1", "AscendSimulator", None)
+            build(folder, folder / "1", ["AscendSimulator"], None)
             built[name] = folder
     return built
 

@@ -117,7 +117,7 @@ def test_axes_without_gears_have_the_size_of_their_limit(folder, capsys):
     (folder / "config.pbtxt").write_text(
         ENCODER_CONFIG + parameter("gears.batch", "1, 8") + ON_CARD
     )
-    lines = build(folder, folder / "1", "AscendSimulator", "fp16")
+    lines = build(folder, folder / "1", ["AscendSimulator"], "fp16")
     assert "--dynamic_batch_size=1,8" in lines[0]
     assert "--precision_mode_v2=fp16" in lines[0]
     assert lines[1:] == ["without gears, so always tokens 32"]
@@ -416,3 +416,39 @@ def test_sizes_that_only_an_execution_tells_are_refused_with_the_cure(pipeline, 
     told = capsys.readouterr().err
     assert "find.onnx: found no sizes for what it gives the next stage, hidden, expected" in told
     assert "make it one graph with the next" in told
+
+
+@pytest.mark.slow
+def test_files_of_several_chips_lie_side_by_side_and_each_card_takes_its_own(folder, capsys):
+    chips = ("Ascend910B3", "Ascend310P3")
+    assert run("build", folder, *(word for chip in chips for word in ("--soc-version", chip))) == 0
+    assert "Ascend310P3 has no FP32 in its matrix units" in capsys.readouterr().out
+    made = sorted(path.name for path in (folder / "1").glob("model.*"))
+    files = ("model.310p3.om", "model.910b3.om")
+    assert made == sorted(("model.onnx", *files, *(f"{name}.json" for name in files)))
+    for chip, name, precision in zip(chips, reversed(files), ("origin", "fp16"), strict=True):
+        record = json.loads((folder / "1" / f"{name}.json").read_text())
+        assert f"--soc_version={chip}" in record["flags"]
+        assert f"--precision_mode_v2={precision}" in record["flags"]
+        Machine().start(soc=chip)
+        PROCESS_CARDS.__init__()
+        assert run("inspect", folder) == 0
+        told = capsys.readouterr().out
+        assert "om, because model.310p3.om, model.910b3.om is there and acl is installed; " in told
+        assert f"; {name} is for {chip}" in told
+        assert run("conformance", folder, "--rounds", "2") == 0
+        capsys.readouterr()
+    Machine().start(soc="Ascend910B1")
+    PROCESS_CARDS.__init__()
+    assert run("inspect", folder) == 2
+    assert capsys.readouterr().err == (
+        f"ge-runtime: {folder / '1'}: found model.310p3.om, model.910b3.om, expected "
+        "model.910b1.om or model.om, for Ascend910B1: `ge-runtime build --soc-version "
+        "Ascend910B1`\n"
+    )
+    assert run("build", folder, "--soc-version", "Ascend910B1") == 0
+    assert (folder / "1" / "model.om").exists()
+    capsys.readouterr()
+    assert run("inspect", folder) == 0
+    assert "om, because model.om is there" in capsys.readouterr().out
+    Machine()

@@ -7,6 +7,8 @@ from ge_runtime.engines.artifact import (
     Artifact,
     find_artifact,
     find_artifacts,
+    for_chip,
+    graph_name,
     is_installed,
 )
 from ge_runtime.errors import ArtifactFault
@@ -264,3 +266,26 @@ def test_a_card_without_its_interface_is_told_what_brings_it(folder):
 def test_a_card_without_a_compiled_file_is_told_what_builds_it(folder):
     with pytest.raises(ArtifactFault, match=r"expected model.om .*; `ge-runtime build` builds the"):
         find_artifact(folder("model.onnx"), "auto", ALL, device_kind="npu")
+
+
+def test_files_for_chips_are_an_artifact_as_well(folder):
+    path = folder("encoder.910b3.om", "encoder.310p3.om", "other.om")
+    found = find_artifact(path, "auto", ALL, stem="encoder", device_kind="npu")
+    assert (found.path, found.engine) == (path / "encoder.om", "om")
+    assert found.reason.startswith("encoder.310p3.om, encoder.910b3.om is there and acl is")
+    (own,) = for_chip([found], "Ascend910B3")
+    assert own.path == path / "encoder.910b3.om"
+    assert own.reason == f"{found.reason}; encoder.910b3.om is for Ascend910B3"
+    assert graph_name(own.path, "Ascend910B3") == "encoder"
+    with pytest.raises(
+        ArtifactFault, match=r"found .*, expected encoder\.910b1\.om or encoder\.om"
+    ):
+        for_chip([found], "Ascend910B1")
+    (path / "encoder.om").touch()
+    assert for_chip([found], "Ascend910B1") == (found,)
+
+
+def test_graphs_of_other_engines_are_for_all_chips(folder):
+    path = folder("model.910b3.onnx", "model.onnx")
+    found = find_artifact(path, "auto", ALL)
+    assert for_chip([found], "Ascend910B3") == (found,)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ge_runtime.ascend.atc import Atc, own_precision, record_path
 from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig
-from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.artifact import Artifact, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Shapes
 from ge_runtime.errors import ArtifactFault, EngineFault
@@ -52,14 +52,23 @@ class CardGraphs:
     """Graphs on a card, each compiled with the flags that a file was made with. Use in a `with`."""
 
     def __init__(self, device: str, folder: Path, om: Path, config: RuntimeConfig) -> None:
-        """folder: the model's, where paths of flags begin. Raises NoDevice or EngineLost."""
+        """folder: the model's, where paths of flags begin. om: there may be one for the chip.
+
+        Raises ArtifactFault, NoDevice or EngineLost.
+        """
         self.compiled = 0
         self._device = device
         self._opened = ExitStack()
         self._backend: DeviceBackend = open_backend(device, DeviceSettings(), engine="om")
         self._opened.callback(self._backend.close)
-        self._flags = _flags(folder, om, config, self._backend.hardware)
-        self._scratch = Path(self._opened.enter_context(TemporaryDirectory()))
+        with ExitStack() as undo:
+            undo.push(self._opened)
+            chip = self._backend.hardware
+            self.om = for_chip([Artifact(om, "om", "")], chip)[0].path
+            """The file for this chip."""
+            self._flags = _flags(folder, self.om, config, chip)
+            self._scratch = Path(self._opened.enter_context(TemporaryDirectory()))
+            undo.pop_all()
 
     def __enter__(self) -> CardGraphs:
         return self
@@ -71,9 +80,9 @@ class CardGraphs:
     def hardware(self) -> str:
         return self._backend.hardware
 
-    def shapes(self, om: Path) -> Sequence[Shapes]:
-        """The shapes of its inputs that a file executes. Raises RuntimeFault."""
-        engine = self._backend.open([Artifact(om, "om", "")], threads=1, outputs=())
+    def shapes(self) -> Sequence[Shapes]:
+        """The shapes of its inputs that the file executes. Raises RuntimeFault."""
+        engine = self._backend.open([Artifact(self.om, "om", "")], threads=1, outputs=())
         try:
             return engine.shapes or ()
         finally:

@@ -154,7 +154,11 @@ def test_what_cannot_be_compared_is_told(folder, capsys):
     (folder / "1" / "model.om").unlink()
     capsys.readouterr()
     assert run("compare", folder) == 2
-    assert "found no model.om, expected both: `ge-runtime build`" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "found none, expected model.simulator.om or model.om, for AscendSimulator: " in told
+    (folder / "1" / "model.onnx").unlink()
+    assert run("compare", folder) == 2
+    assert "model.onnx: found nothing, expected the graph" in capsys.readouterr().err
     with (folder / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "stages" value { string_value: "a, b" } }\n')
     assert run("compare", folder) == 2
