@@ -30,6 +30,7 @@ __all__ = [
     "listing",
     "pair",
     "status",
+    "triple",
     "value",
 ]
 
@@ -182,6 +183,9 @@ value: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed:
 
 pair: Final = _shape(lambda _, got: (*got, ACL_SUCCESS), lambda _, code, __: (0, 0, code))
 """`(a, b, ret)`; `(0, 0, ret)` after a refusal. The function inside returns a pair."""
+
+triple: Final = _shape(lambda _, got: (*got, ACL_SUCCESS), lambda _, code, __: (0, 0, 0, code))
+"""`(a, b, c, ret)`; `(0, 0, 0, ret)` after a refusal. The function inside returns three."""
 
 echo: Final = _shape(
     lambda given, _: (given[0], ACL_SUCCESS), lambda given, code, _: (given[0], code)

@@ -8,6 +8,7 @@ from ascend_simulator.calls import EXPORTED, I32, STR, U32, U64
 
 TOP = """
     init finalize finalize_reference get_soc_name get_recent_err_msg data_type_size
+    get_version app_log float16_to_float float_to_float16
 """
 RT = """
     get_device_count set_device get_device reset_device reset_device_force get_run_mode
@@ -23,6 +24,7 @@ RT = """
     host_register host_register_v2 host_unregister pointer_get_attributes
     device_get_bare_tgid ipc_mem_get_export_key ipc_mem_set_import_pid ipc_mem_import_by_key
     ipc_mem_close
+    stream_query set_op_wait_timeout set_op_execute_time_out
     subscribe_report unsubscribe_report launch_callback process_report
 """
 UTIL = """
@@ -35,7 +37,7 @@ OURS = [
     *(f"util.{name}" for name in UTIL.split()),
 ]
 TAKES_NOTHING = {
-    *("finalize", "finalize_reference", "get_soc_name", "get_recent_err_msg"),
+    *("finalize", "finalize_reference", "get_soc_name", "get_recent_err_msg", "get_version"),
     *("rt.get_device_count", "rt.get_device", "rt.get_run_mode", "rt.get_context"),
     *("rt.create_stream", "rt.create_event", "rt.synchronize_device"),
     *("rt.device_get_stream_priority_range", "rt.device_get_bare_tgid"),

@@ -38,6 +38,15 @@ GROUPS = {
         rt.destroy_event rt.free rt.free_host rt.memcpy rt.memcpy_async rt.memset rt.memset_async
         rt.mem_flush rt.mem_invalidate rt.host_register_v2 rt.host_unregister
         rt.ipc_mem_set_import_pid rt.ipc_mem_close
+        rt.set_op_wait_timeout rt.set_op_execute_time_out
+        media.dvpp_free media.dvpp_destroy_channel_desc media.dvpp_set_channel_desc_mode
+        media.dvpp_create_channel media.dvpp_destroy_channel media.dvpp_destroy_pic_desc
+        media.dvpp_set_pic_desc_data media.dvpp_set_pic_desc_size media.dvpp_set_pic_desc_format
+        media.dvpp_set_pic_desc_width media.dvpp_set_pic_desc_height
+        media.dvpp_set_pic_desc_width_stride media.dvpp_set_pic_desc_height_stride
+        media.dvpp_destroy_roi_config media.dvpp_set_resize_config_interpolation
+        media.dvpp_destroy_resize_config media.dvpp_jpeg_decode_async media.dvpp_vpc_resize_async
+        media.dvpp_vpc_crop_async media.dvpp_vpc_crop_and_paste_async
         rt.subscribe_report rt.unsubscribe_report rt.launch_callback rt.process_report
         mdl.unload mdl.bundle_unload mdl.execute mdl.execute_v2 mdl.execute_async
         mdl.set_dynamic_batch_size mdl.set_dynamic_hw_size mdl.set_input_dynamic_dims
@@ -46,7 +55,8 @@ GROUPS = {
         mdl.destroy_desc mdl.destroy_dataset util.stop_thread
     """,
     "value": """
-        finalize_reference get_tensor_desc_dim_v2
+        finalize_reference get_tensor_desc_dim_v2 rt.stream_query
+        media.dvpp_malloc media.dvpp_jpeg_predict_dec_size
         rt.get_device_count rt.get_device rt.get_run_mode rt.create_context rt.get_context
         rt.create_stream rt.create_stream_with_config rt.create_event rt.create_event_with_flag
         rt.create_event_ex_with_flag rt.query_event rt.query_event_status rt.event_elapsed_time
@@ -57,6 +67,7 @@ GROUPS = {
         mdl.bundle_get_model_id mdl.get_input_index_by_name mdl.get_output_index_by_name
         mdl.get_input_dynamic_gear_count util.start_thread
     """,
+    "triple": "get_version media.dvpp_jpeg_get_image_info",
     "pair": """
         mdl.query_size mdl.query_size_from_mem rt.get_mem_info rt.device_get_stream_priority_range
     """,
@@ -67,6 +78,12 @@ GROUPS = {
     """,
     "listing": "mdl.get_input_dynamic_dims",
     "bare": """
+        app_log float16_to_float float_to_float16
+        media.dvpp_create_channel_desc media.dvpp_create_pic_desc media.dvpp_create_roi_config
+        media.dvpp_create_resize_config media.dvpp_get_pic_desc_data media.dvpp_get_pic_desc_size
+        media.dvpp_get_pic_desc_format media.dvpp_get_pic_desc_width
+        media.dvpp_get_pic_desc_height media.dvpp_get_pic_desc_width_stride
+        media.dvpp_get_pic_desc_height_stride media.dvpp_get_pic_desc_ret_code
         get_soc_name get_recent_err_msg data_type_size create_data_buffer get_data_buffer_addr
         get_data_buffer_size get_data_buffer_size_v2 create_tensor_desc get_tensor_desc_type
         get_tensor_desc_format get_tensor_desc_size get_tensor_desc_num_dims destroy_tensor_desc

@@ -247,3 +247,35 @@ def test_allocations_of_the_run_are_counted_apart(machine):
     ascend_simulator.thaw()
     ok(acl.rt.malloc(64, 0))
     assert ascend_simulator.report().mallocs == {"load": 2, "run": 1}
+
+
+@pytest.mark.parametrize(("least", "told"), [("1", True), ("3", False), (None, False)])
+def test_a_programs_log_is_printed_where_canns_variables_say_so(
+    machine, monkeypatch, capsys, least, told
+):
+    acl = machine()
+    monkeypatch.setenv("ASCEND_SLOG_PRINT_TO_STDOUT", "1")
+    monkeypatch.delenv("ASCEND_GLOBAL_LOG_LEVEL", raising=False)
+    if least:
+        monkeypatch.setenv("ASCEND_GLOBAL_LOG_LEVEL", least)
+    assert acl.app_log(2, "it is late") is None
+    assert capsys.readouterr().out.endswith("): it is late\n") == told
+    assert acl.app_log(3, "it is too late") is None
+    assert capsys.readouterr().out.startswith("[ERROR] APP(")
+    monkeypatch.setenv("ASCEND_SLOG_PRINT_TO_STDOUT", "0")
+    acl.app_log(3, "nobody listens")
+    assert capsys.readouterr().out == ""
+
+
+def test_the_version_of_the_interface(acl):
+    assert acl.get_version() == (1, 16, 0, 0)
+
+
+@pytest.mark.parametrize(("number", "bits"), [(1.0, 0x3C00), (-2.5, 0xC100), (1e9, 0x7C00)])
+def test_half_precision_numbers_there_and_back(acl, number, bits):
+    assert acl.float_to_float16(number) == bits
+    assert acl.float16_to_float(bits) == (number if number < 1e5 else float("inf"))
+
+
+def test_limits_of_operators_are_taken(acl):
+    assert acl.rt.set_op_wait_timeout(5) == acl.rt.set_op_execute_time_out(5) == 0

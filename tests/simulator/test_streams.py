@@ -443,3 +443,14 @@ def test_the_last_copies_and_executions_are_remembered(machine, tmp_path):
     assert len({span.stream for span in spans}) == 1
     times = [time for span in spans for time in (span.begin_ns, span.end_ns)]
     assert times == sorted(times)
+
+
+def test_a_stream_is_asked_whether_it_is_done(acl):
+    stream = ok(acl.rt.create_stream())
+    assert acl.rt.stream_query(stream) == (0, 0)
+    blocked = Blocked(stream)
+    assert acl.rt.stream_query(stream) == (1, 0)
+    blocked.release()
+    while acl.rt.stream_query(stream) == (1, 0):
+        pass
+    assert current().stream(stream, "test").is_idle

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from ascend_simulator import process
-from ascend_simulator.calls import I32, STR, bare, status, value
+from ascend_simulator.calls import I32, STR, U32, bare, status, triple, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType
 from ascend_simulator.violations import declare, violate
@@ -22,6 +25,8 @@ DUMP_AND_PROFILER = declare(
 
 _UNKNOWN_BYTES: Final = 8
 """The size of a type that CANN does not know, those of 4 and 6 bits among them."""
+_VERSION: Final = (1, 16, 0)
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 _DEEPEST: Final = 10  # objects, and arrays, within each other
 
 
@@ -86,6 +91,37 @@ def get_soc_name() -> str:
 def get_recent_err_msg() -> str | None:
     """The text of the last refusal of this thread, once; then None."""
     return process.current().take_error()
+
+
+@triple("get_version")
+def get_version() -> tuple[int, int, int]:
+    """The version of the interface, as CANN 8.5 has it (an inference)."""
+    return _VERSION
+
+
+@bare("app_log", I32, STR, failed=None, anytime=True)
+def app_log(level: int, text: str) -> None:
+    """A line of the program for CANN's log: 0 debug, 1 info, 2 warning, 3 error.
+
+    It is printed where CANN's variables have its log on stdout, and else goes nowhere.
+    """
+    if os.environ.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1" and 0 <= level < len(_LEVELS):
+        least = os.environ.get("ASCEND_GLOBAL_LOG_LEVEL", "3")
+        if not least.isdecimal() or level >= int(least):
+            print(f"[{_LEVELS[level]}] APP({os.getpid()}): {text}", flush=True)
+
+
+@bare("float16_to_float", U32)
+def float16_to_float(bits: int) -> float:
+    """The number that 16 bits are."""
+    return float(np.uint16(bits & 0xFFFF).view(np.float16))
+
+
+@bare("float_to_float16", float)
+def float_to_float16(number: float) -> int:
+    """The 16 bits of the nearest half precision number."""
+    with np.errstate(over="ignore"):
+        return int(np.float16(number).view(np.uint16))
 
 
 @bare("data_type_size", I32)

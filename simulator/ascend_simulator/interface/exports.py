@@ -9,6 +9,8 @@ import ascend_simulator.interface.descs
 import ascend_simulator.interface.gears
 import ascend_simulator.interface.load_config
 import ascend_simulator.interface.mdl
+import ascend_simulator.interface.media
+import ascend_simulator.interface.media_tasks
 import ascend_simulator.interface.model_desc
 import ascend_simulator.interface.rt
 import ascend_simulator.interface.rt_ipc

@@ -161,6 +161,25 @@ def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
     _wait(now, now.stream(stream, "synchronize_stream_with_timeout"), timeout_s)
 
 
+@value("rt.stream_query", U64)
+def stream_query(stream: int) -> int:
+    """Whether all tasks of the stream are done: 0 complete, 1 not ready. Nothing is reported."""
+    now = process.current()
+    return int(not now.streams.is_through(now.stream(stream, "stream_query")))
+
+
+@status("rt.set_op_wait_timeout", U32)
+def set_op_wait_timeout(seconds: int) -> None:
+    """How long a task may wait on the device; nothing here takes so long."""
+    process.current().context()
+
+
+@status("rt.set_op_execute_time_out", U32)
+def set_op_execute_time_out(seconds: int) -> None:
+    """How long a task may run on the device; nothing here takes so long."""
+    process.current().context()
+
+
 @status("rt.synchronize_device", releases_gil=True, lost=_LOST)
 def synchronize_device() -> None:
     """Wait for all streams of the current context's device; the first failure is reported."""

@@ -98,6 +98,14 @@ class Streams:
         """Whether something was done because the host looks. Never blocks."""
         return self._runner.look()
 
+    def is_through(self, stream: Stream) -> bool:
+        """Whether nothing is left to do on it; if so the host then knows. Never blocks."""
+        self._runner.look()
+        if stream.is_through:
+            stream.wait()
+            return True
+        return False
+
     def is_done(self, mark: Mark) -> bool:
         """Whether `mark` is passed; if so the host then knows what it knows. Never blocks."""
         self._runner.look()

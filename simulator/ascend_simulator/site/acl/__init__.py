@@ -13,5 +13,6 @@ except ValueError as _error:  # whoever imports says it in a line of its own
 _install()
 globals().update(_functions(""))
 mdl = _namespace("mdl")
+media = _namespace("media")
 rt = _namespace("rt")
 util = _namespace("util")

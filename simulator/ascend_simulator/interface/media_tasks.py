@@ -1,0 +1,176 @@
+"""acl.media: JPEG files decoded, pictures resized and cut, when a stream comes to it."""
+
+from __future__ import annotations
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, U32, U64, status, triple, value
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.copies import OTHER_DEVICE
+from ascend_simulator.interface.media import HOLDER, Area, channel, media, picture
+from ascend_simulator.media import pictures, pixels
+from ascend_simulator.media.pictures import Picture
+from ascend_simulator.memory.blocks import host_view
+from ascend_simulator.models.datasets import living
+from ascend_simulator.streams.tasks import Task
+from ascend_simulator.violations import declare, violate
+
+MEMORY = declare("dvpp.memory", "DVPP reads and writes memory of dvpp_malloc.")
+
+# -- JPEG ----------------------------------------------------------------------------------------
+
+
+@triple("media.dvpp_jpeg_get_image_info", U64, U32)
+def dvpp_jpeg_get_image_info(data: int, size: int) -> tuple[int, int, int]:
+    """Width, height and components of a file in host memory. Refused: INVALID_PARAM."""
+    info = _info(data, size, "dvpp_jpeg_get_image_info")
+    return info.width, info.height, info.components
+
+
+@value("media.dvpp_jpeg_predict_dec_size", U64, U32, I32)
+def dvpp_jpeg_predict_dec_size(data: int, size: int, layout: int) -> int:
+    """Bytes for the decoded picture of a file in host memory. Refused: INVALID_PARAM."""
+    what = "dvpp_jpeg_predict_dec_size"
+    if layout not in tuple(pictures.PixelFormat):
+        raise Refused(Code.API_NOT_SUPPORT, f"{what}: format: found {layout}, expected 1 or 2")
+    info = _info(data, size, what)
+    return pictures.predicted_bytes(info.width, info.height)
+
+
+@status("media.dvpp_jpeg_decode_async", U64, U64, U32, U64, U64)
+def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, stream: int) -> None:
+    """Decode when the stream comes to it.
+
+    A file that cannot be decoded, a progressive one among them, is a failure of the stream.
+    """
+    what = "dvpp_jpeg_decode_async"
+    now = process.current()
+    channel(handle, what)
+    described = picture(output, what)
+    home = now.stream(stream, what)
+    across = pictures.jpeg_stride(now.settings.soc)
+    rounded = Picture(**vars(described))
+    # Its dims may be the file's, which are odd at times: the decoder makes them even.
+    rounded.width, rounded.height = described.width // 2 * 2, described.height // 2 * 2
+    pictures.check(rounded, what, across=across, down=16)
+    source = _memory(data, size, what)
+    _memory(rounded.data, rounded.size, what)
+
+    def run() -> None:
+        file = now.memory.resolve(*source, want="device", write=False, what=what).tobytes()
+        try:
+            info = pixels.jpeg_info(file)
+            if info.is_progressive:
+                raise ValueError("a progressive file")
+            if info.width not in pictures.JPEG_SIDES or info.height not in pictures.JPEG_SIDES:
+                raise ValueError(f"{info.width} x {info.height} pixels")
+            decoded = pixels.decode_jpeg(file)
+            if decoded.size != (rounded.width, rounded.height):
+                raise ValueError(f"{info.width} x {info.height} pixels, described otherwise")
+        except ValueError as error:
+            described.ret_code = int(Code.RT_AICPU_EXCEPTION)
+            raise Refused(Code.RT_AICPU_EXCEPTION, f"{what}: found {error}") from error
+        described.width, described.height = decoded.size
+        target = now.memory.resolve(rounded.data, rounded.needed, want="device", write=True)
+        pictures.write(rounded, target, decoded)
+
+    home.submit(Task(run, (source,), ((rounded.data, rounded.needed),), what))
+
+
+# -- VPC -----------------------------------------------------------------------------------------
+
+
+@status("media.dvpp_vpc_resize_async", U64, U64, U64, U64, U64)
+def dvpp_vpc_resize_async(handle: int, given: int, output: int, scaling: int, stream: int) -> None:
+    """Stretch a picture to the dims of another."""
+    what = "dvpp_vpc_resize_async"
+    living(media().scalings, scaling, what)
+    _convert(what, handle, given, output, None, None, stream)
+
+
+@status("media.dvpp_vpc_crop_async", U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_async(handle: int, given: int, output: int, area: int, stream: int) -> None:
+    """Stretch an area of a picture to the dims of another."""
+    what = "dvpp_vpc_crop_async"
+    _convert(what, handle, given, output, living(media().areas, area, what), None, stream)
+
+
+@status("media.dvpp_vpc_crop_and_paste_async", U64, U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_and_paste_async(
+    handle: int, given: int, output: int, area: int, paste: int, stream: int
+) -> None:
+    """Stretch an area of a picture to an area of another; what is beside it stays."""
+    what = "dvpp_vpc_crop_and_paste_async"
+    cut, place = (living(media().areas, one, what) for one in (area, paste))
+    _convert(what, handle, given, output, cut, place, stream)
+
+
+def _convert(
+    what: str,
+    handle: int,
+    given: int,
+    output: int,
+    area: Area | None,
+    place: Area | None,
+    stream: int,
+) -> None:
+    now = process.current()
+    channel(handle, what)
+    source, target = (Picture(**vars(picture(one, what))) for one in (given, output))
+    home = now.stream(stream, what)
+    for one in (source, target):
+        pictures.check_vpc(one, what)
+        _memory(one.data, one.size, what)
+    left, top, right, bottom = _bounds(what, source, area)
+    x, y, end, floor = _bounds(what, target, place)
+    pictures.check_scale(what, (right - left, bottom - top), (end - x, floor - y))
+
+    def run() -> None:
+        content = now.memory.resolve(source.data, source.needed, want="device", write=False)
+        part = pixels.cropped(pictures.read(source, content), left, top, right, bottom)
+        result = pixels.resized(part, end - x, floor - y)
+        content = now.memory.resolve(target.data, target.needed, want="device", write=True)
+        pictures.write(target, content, result, x, y)
+
+    reads, writes = ((one.data, one.needed) for one in (source, target))
+    home.submit(Task(run, (reads,), (writes,), what))
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _memory(ptr: int, nbytes: int, what: str) -> tuple[int, int]:
+    """The range. Violates MEMORY and `copies.OTHER_DEVICE`; Refused as `Addresses.locate`."""
+    now = process.current()
+    block = now.memory.locate(ptr, nbytes, want="device", what=what)
+    assert block is not None  # only pageable memory has none
+    if not block.holders[HOLDER]:
+        violate(MEMORY, f"{what}: {ptr:#x}: found {block!r}, which rt.malloc gave")
+    device = now.context().device
+    if block.device != device:
+        violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+    return ptr, nbytes
+
+
+def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int, int]:
+    """Left, top, and behind the last column and row. Violates `pictures.PICTURE`."""
+    if area is None:
+        return 0, 0, whole.width, whole.height
+    wrong = []
+    for name, first, last, most in (
+        ("columns", area.left, area.right, whole.width),
+        ("rows", area.top, area.bottom, whole.height),
+    ):
+        if first % 2 or not last % 2 or not first < last < most:
+            wrong.append(f"{name} {first} to {last}, expected even to odd, below {most}")
+    pictures.refuse(what, wrong)
+    return area.left, area.top, area.right + 1, area.bottom + 1
+
+
+def _info(data: int, size: int, what: str) -> pixels.JpegInfo:
+    if data == 0 or size == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found {size:,} bytes at {data:#x}")
+    process.current().memory.locate(data, size, want="host", what=what)
+    try:
+        return pixels.jpeg_info(host_view(data, size).tobytes())
+    except ValueError as error:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found no JPEG file: {error}") from error

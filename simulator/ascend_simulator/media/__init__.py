@@ -1,0 +1,1 @@
+"""Pictures as the image unit DVPP takes them: their descriptions, and what is done to pixels."""

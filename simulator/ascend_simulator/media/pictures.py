@@ -1,0 +1,168 @@
+"""Descriptions of pictures, and what DVPP wants of them: formats, dims, strides, bytes.
+
+The numbers are those of CANN's pages on JPEGD and VPC. Where products differ they are the stricter
+ones, but for the stride of JPEGD, of which each chip has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.media.pixels import Yuv
+from ascend_simulator.memory.blocks import Bytes, round_up
+from ascend_simulator.violations import declare, violate
+
+PICTURE = declare(
+    "dvpp.picture", "A picture has the format, dims, strides and bytes that DVPP's tables want."
+)
+
+JPEG_SIDES: Final = range(32, 8192 + 1)
+"""Width and height of what JPEGD takes."""
+
+_WIDTHS: Final = range(10, 4096 + 1)
+_HEIGHTS: Final = range(6, 4096 + 1)
+_SHRINKS: Final = 32
+_GROWS: Final = 16
+_CHIPS_OF_128: Final = ("Ascend310", "AscendSimulator")
+"""Beside those whose name begins with Ascend910 and a letter but B and C, or none."""
+
+
+class PixelFormat(IntEnum):
+    """acldvppPixelFormat, as far as it is simulated: both are 8 bits, 12 a pixel."""
+
+    PIXEL_FORMAT_YUV_SEMIPLANAR_420 = 1
+    PIXEL_FORMAT_YVU_SEMIPLANAR_420 = 2
+
+
+@dataclass
+class Picture:
+    """A description; the names are those of its setters."""
+
+    data: int = 0
+    size: int = 0
+    format: int = 0
+    width: int = 0
+    height: int = 0
+    width_stride: int = 0
+    height_stride: int = 0
+    ret_code: int = 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes that its strides need."""
+        return self.width_stride * self.height_stride * 3 // 2
+
+
+def jpeg_stride(soc: str) -> int:
+    """The width stride of what JPEGD writes is a multiple of it."""
+    is_910 = soc.startswith("Ascend910") and soc[9:10] not in ("B", "C", "_")
+    return 128 if soc in _CHIPS_OF_128 or is_910 else 64
+
+
+def predicted_bytes(width: int, height: int) -> int:
+    """Bytes that any chip needs for a decoded picture."""
+    return round_up(width, 128) * round_up(height, 16) * 3 // 2
+
+
+def check(picture: Picture, what: str, *, across: int, down: int) -> None:
+    """Whether the picture can be: strides are multiples of `across` and `down`.
+
+    Violates PICTURE. Raises Refused: INVALID_PARAM, API_NOT_SUPPORT for formats that are not
+    simulated.
+    """
+    if picture.data == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found a picture without data")
+    if picture.format not in tuple(PixelFormat):
+        text = f"{what}: format: found {picture.format}, and the simulator has 1 and 2 (YUV420SP)"
+        raise Refused(Code.API_NOT_SUPPORT, text)
+    wrong = [
+        f"{name} {found}, expected {expected}"
+        for name, found, fits, expected in (
+            ("width", picture.width, picture.width % 2 == 0, "an even number"),
+            ("height", picture.height, picture.height % 2 == 0, "an even number"),
+            (
+                "width stride",
+                picture.width_stride,
+                _is_stride(picture.width_stride, picture.width, across),
+                f"{round_up(picture.width, across)} (a multiple of {across})",
+            ),
+            (
+                "height stride",
+                picture.height_stride,
+                _is_stride(picture.height_stride, picture.height, down),
+                f"{round_up(picture.height, down)} (a multiple of {down})",
+            ),
+            ("size", picture.size, picture.size >= picture.needed, f"{picture.needed:,} or more"),
+        )
+        if not fits
+    ]
+    refuse(what, wrong)
+
+
+def check_vpc(picture: Picture, what: str) -> None:
+    """As `check`, of what VPC reads or writes."""
+    check(picture, what, across=16, down=2)
+    sides = (("width", picture.width, _WIDTHS), ("height", picture.height, _HEIGHTS))
+    refuse(
+        what,
+        [
+            f"{name} {found}, expected {fits[0]} to {fits[-1]}"
+            for name, found, fits in sides
+            if found not in fits
+        ],
+    )
+
+
+def check_scale(what: str, before: tuple[int, int], after: tuple[int, int]) -> None:
+    """VPC makes a side at most 32 times smaller and 16 times larger. Violates PICTURE."""
+    wrong = [
+        f"a side of {old} made {new}, expected 1/{_SHRINKS} to {_GROWS} times as much"
+        for old, new in zip(before, after, strict=True)
+        if not old <= new * _SHRINKS or not new <= old * _GROWS
+    ]
+    refuse(what, wrong)
+
+
+def refuse(what: str, wrong: list[str]) -> None:
+    """Violates PICTURE if anything is wrong; then Refused INVALID_PARAM."""
+    if wrong:
+        text = f"{what}: found {'; '.join(wrong)}"
+        violate(PICTURE, text)
+        raise Refused(Code.INVALID_PARAM, text)
+
+
+def read(picture: Picture, content: Bytes) -> Yuv:
+    """The pixels of a picture that was checked; a copy."""
+    y, colours = _planes(picture, content)
+    first, second = colours[..., 0].copy(), colours[..., 1].copy()
+    return Yuv(y.copy(), *((second, first) if _is_swapped(picture) else (first, second)))
+
+
+def write(picture: Picture, content: Bytes, pixels: Yuv, left: int = 0, top: int = 0) -> None:
+    """Write pixels into it, from column `left` and row `top` on; what lies beside stays."""
+    y, colours = _planes(picture, content)
+    width, height = pixels.size
+    y[top : top + height, left : left + width] = pixels.y
+    pair = (pixels.v, pixels.u) if _is_swapped(picture) else (pixels.u, pixels.v)
+    part = slice(top // 2, (top + height) // 2), slice(left // 2, (left + width) // 2)
+    colours[part] = np.stack(pair, axis=-1)
+
+
+def _planes(picture: Picture, content: Bytes) -> tuple[Bytes, Bytes]:
+    stride, rows = picture.width_stride, picture.height_stride
+    y = content[: stride * rows].reshape(rows, stride)[: picture.height, : picture.width]
+    colours = content[stride * rows : picture.needed].reshape(rows // 2, stride // 2, 2)
+    return y, colours[: picture.height // 2, : picture.width // 2]
+
+
+def _is_swapped(picture: Picture) -> bool:
+    return picture.format == PixelFormat.PIXEL_FORMAT_YVU_SEMIPLANAR_420
+
+
+def _is_stride(stride: int, side: int, multiple: int) -> bool:
+    return stride >= side and stride % multiple == 0

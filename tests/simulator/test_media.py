@@ -1,0 +1,317 @@
+"""DVPP: JPEG files decoded, pictures resized and cut, and what its tables want of them."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from simulator.support.driving import D2H, H2D, ok
+from simulator.support.models import breaks
+
+from ascend_simulator import report
+
+NV12, NV21 = 1, 2
+WIDTH, HEIGHT = 100, 62
+
+
+def jpeg(width=WIDTH, height=HEIGHT, mode="RGB", **options):
+    """A file whose left half is dark red and whose right half is white."""
+    image = Image.new("RGB", (width, height), (120, 10, 10))
+    image.paste((255, 255, 255), (width // 2, 0, width, height))
+    file = io.BytesIO()
+    image.convert(mode).save(file, "JPEG", quality=95, **options)
+    return file.getvalue()
+
+
+def up(side, multiple):
+    return -(-side // multiple) * multiple
+
+
+class Dvpp:
+    """As helper classes have it: a channel, a stream, descriptions of pictures in new memory."""
+
+    def __init__(self, acl):
+        self.acl, self.media = acl, acl.media
+        self.stream = ok(acl.rt.create_stream())
+        self.channel = self.media.dvpp_create_channel_desc()
+        ok(self.media.dvpp_create_channel(self.channel))
+        self.scaling = self.media.dvpp_create_resize_config()
+
+    def file(self, data):
+        ptr = ok(self.media.dvpp_malloc(len(data)))
+        host = np.frombuffer(data, np.uint8)
+        ok(self.acl.rt.memcpy(ptr, len(data), host.ctypes.data, len(data), H2D))
+        return ptr
+
+    def picture(self, width, height, across=16, down=2, layout=NV12, data=None, size=None):
+        strides = up(width, across), up(height, down)
+        size = size or strides[0] * strides[1] * 3 // 2
+        desc = self.media.dvpp_create_pic_desc()
+        data = ok(self.media.dvpp_malloc(size)) if data is None else data
+        media = self.media
+        ok(media.dvpp_set_pic_desc_data(desc, data))
+        ok(media.dvpp_set_pic_desc_size(desc, size))
+        ok(media.dvpp_set_pic_desc_format(desc, layout))
+        ok(media.dvpp_set_pic_desc_width(desc, width))
+        ok(media.dvpp_set_pic_desc_height(desc, height))
+        ok(media.dvpp_set_pic_desc_width_stride(desc, strides[0]))
+        ok(media.dvpp_set_pic_desc_height_stride(desc, strides[1]))
+        return desc
+
+    def decoded(self, data, width=WIDTH, height=HEIGHT, **options):
+        desc = self.picture(width, height, 128, 16, **options)
+        ptr = self.file(data)
+        code = self.media.dvpp_jpeg_decode_async(self.channel, ptr, len(data), desc, self.stream)
+        assert code == 0
+        return desc
+
+    def wait(self):
+        return self.acl.rt.synchronize_stream(self.stream)
+
+    def planes(self, desc):
+        """Brightness and the two colours of a picture, without its strides."""
+        media, host = self.media, np.zeros(self.media.dvpp_get_pic_desc_size(desc), np.uint8)
+        data = media.dvpp_get_pic_desc_data(desc)
+        ok(self.acl.rt.memcpy(host.ctypes.data, host.nbytes, data, host.nbytes, D2H))
+        width, height = media.dvpp_get_pic_desc_width(desc), media.dvpp_get_pic_desc_height(desc)
+        stride = media.dvpp_get_pic_desc_width_stride(desc)
+        rows = media.dvpp_get_pic_desc_height_stride(desc)
+        y = host[: rows * stride].reshape(rows, stride)[:height, :width]
+        colours = host[rows * stride :][: rows * stride // 2].reshape(rows // 2, stride // 2, 2)
+        return y, colours[: height // 2, : width // 2]
+
+
+@pytest.fixture
+def dvpp(acl):
+    return Dvpp(acl)
+
+
+def test_a_file_is_decoded_behind_the_host(dvpp):
+    desc = dvpp.decoded(jpeg())
+    assert dvpp.wait() == 0
+    y, colours = dvpp.planes(desc)
+    red = Image.new("RGB", (1, 1), (120, 10, 10)).convert("YCbCr").getpixel((0, 0))
+    assert abs(int(y[5, 5]) - red[0]) <= 3
+    assert np.abs(colours[3, 3].astype(int) - red[1:]).max() <= 4
+    assert y[5, -5] >= 252
+    assert np.abs(colours[3, -3].astype(int) - 128).max() <= 3
+    assert dvpp.media.dvpp_get_pic_desc_ret_code(desc) == 0
+    assert dvpp.media.dvpp_get_pic_desc_format(desc) == NV12
+
+
+def test_the_colours_of_the_other_format_are_the_other_way_round(dvpp):
+    one, other = dvpp.decoded(jpeg()), dvpp.decoded(jpeg(), layout=NV21)
+    assert dvpp.wait() == 0
+    np.testing.assert_array_equal(dvpp.planes(one)[1], dvpp.planes(other)[1][..., ::-1])
+
+
+def test_grey_files_have_no_colour(dvpp):
+    desc = dvpp.decoded(jpeg(mode="L"))
+    assert dvpp.wait() == 0
+    assert (dvpp.planes(desc)[1] == 128).all()
+
+
+def test_odd_dims_are_made_even(dvpp):
+    desc = dvpp.decoded(jpeg(99, 61), 99, 61)
+    assert dvpp.wait() == 0
+    media = dvpp.media
+    assert (media.dvpp_get_pic_desc_width(desc), media.dvpp_get_pic_desc_height(desc)) == (98, 60)
+
+
+def test_the_head_of_a_file_tells_its_dims_and_bytes(dvpp):
+    data = np.frombuffer(jpeg(), np.uint8)
+    media, given = dvpp.media, (data.ctypes.data, data.nbytes)
+    assert media.dvpp_jpeg_get_image_info(*given) == (WIDTH, HEIGHT, 3, 0)
+    assert media.dvpp_jpeg_predict_dec_size(*given, NV12) == (128 * 64 * 3 // 2, 0)
+    assert media.dvpp_jpeg_predict_dec_size(*given, 12) == (0, 200001)
+    noise = np.zeros(64, np.uint8)
+    for bad in ((noise.ctypes.data, 64), (0, 64), (noise.ctypes.data, 0)):
+        assert media.dvpp_jpeg_get_image_info(*bad) == (0, 0, 0, 100000)
+    with breaks("memory.device-for-host"):
+        media.dvpp_jpeg_get_image_info(dvpp.file(jpeg()), data.nbytes)
+
+
+@pytest.mark.parametrize(
+    ("data", "dims", "told"),
+    [
+        (jpeg(progressive=True), (WIDTH, HEIGHT), "a progressive file"),
+        (jpeg(16, 16), (16, 16), "16 x 16 pixels"),
+        (jpeg(), (WIDTH, 64), "100 x 62 pixels, described otherwise"),
+        (b"no file", (WIDTH, HEIGHT), "cannot identify"),
+        (jpeg()[:-200], (WIDTH, HEIGHT), "truncated"),
+    ],
+)
+def test_a_file_that_cannot_be_decoded_is_a_failure_of_the_stream(dvpp, data, dims, told):
+    desc = dvpp.decoded(data, *dims)
+    assert dvpp.wait() == 507018
+    assert told in dvpp.acl.get_recent_err_msg()
+    assert dvpp.media.dvpp_get_pic_desc_ret_code(desc) == 507018
+
+
+@pytest.mark.parametrize(
+    ("soc", "across", "fits"),
+    [
+        *(("Ascend310", 64, False), ("Ascend310", 128, True), ("Ascend910A", 64, False)),
+        *(("Ascend310P3", 64, True), ("Ascend910B3", 64, True), ("Ascend910B3", 16, False)),
+    ],
+)
+def test_each_chip_has_a_stride_of_its_decoder(machine, soc, across, fits):
+    acl = machine(soc=soc)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    dvpp = Dvpp(acl)
+    desc, data = dvpp.picture(160, 64, across, 16), jpeg(160, 64)
+    given = (dvpp.channel, dvpp.file(data), len(data), desc, dvpp.stream)
+    if fits:
+        assert dvpp.media.dvpp_jpeg_decode_async(*given) == 0
+        assert dvpp.wait() == 0
+    else:
+        with breaks("dvpp.picture"):
+            dvpp.media.dvpp_jpeg_decode_async(*given)
+
+
+def test_a_picture_is_resized(dvpp):
+    small = dvpp.picture(32, 32)
+    big = dvpp.decoded(jpeg())
+    assert (
+        dvpp.media.dvpp_vpc_resize_async(dvpp.channel, big, small, dvpp.scaling, dvpp.stream) == 0
+    )
+    assert dvpp.wait() == 0
+    y, colours = dvpp.planes(small)
+    assert y.shape == (32, 32)
+    assert (y[:, 20:] >= 250).all()
+    assert (y[:, :10] < 60).all()
+    assert np.abs(colours[:, 10:].astype(int) - 128).max() <= 4
+
+
+def test_an_area_is_cut_and_pasted(dvpp):
+    media, big = dvpp.media, dvpp.decoded(jpeg())
+    right = media.dvpp_create_roi_config(60, 91, 0, 31)
+    cut, board = dvpp.picture(64, 64), dvpp.picture(64, 64)
+    assert media.dvpp_vpc_crop_async(dvpp.channel, big, cut, right, dvpp.stream) == 0
+    place = media.dvpp_create_roi_config(0, 15, 32, 47)
+    given = (dvpp.channel, big, board, right, place, dvpp.stream)
+    assert media.dvpp_vpc_crop_and_paste_async(*given) == 0
+    assert dvpp.wait() == 0
+    assert (dvpp.planes(cut)[0] >= 250).all()
+    y, _ = dvpp.planes(board)
+    assert (y[32:48, :16] >= 250).all()
+    assert (y[:32] == 0x7F).all()  # beside it all is as it was
+    for handle in (right, place):
+        assert media.dvpp_destroy_roi_config(handle) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"width": 31}, "width 31, expected an even number"),
+        ({"width_stride": 40}, "width stride 40, expected 32 (a multiple of 16)"),
+        ({"width_stride": 16}, "width stride 16"),
+        ({"height_stride": 33}, "height stride 33, expected 32 (a multiple of 2)"),
+        ({"size": 100}, "size 100, expected 1,536 or more"),
+        ({"width": 8}, "width 8, expected 10 to 4096"),
+        ({"height": 4}, "height 4, expected 6 to 4096"),
+    ],
+)
+def test_what_a_picture_must_be(dvpp, changed, told):
+    small, big = dvpp.picture(32, 32), dvpp.decoded(jpeg())
+    for name, given in changed.items():
+        ok(getattr(dvpp.media, f"dvpp_set_pic_desc_{name}")(small, given))
+    with breaks("dvpp.picture") as raised:
+        dvpp.media.dvpp_vpc_resize_async(dvpp.channel, big, small, dvpp.scaling, dvpp.stream)
+    assert told in str(raised.value)
+
+
+def test_lenient_mode_refuses_a_picture_by_its_code(machine):
+    acl = machine(mode="report")
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    dvpp = Dvpp(acl)
+    one, other = dvpp.picture(32, 32), dvpp.picture(33, 32)
+    given = (dvpp.channel, one, other, dvpp.scaling, dvpp.stream)
+    assert dvpp.media.dvpp_vpc_resize_async(*given) == 100000
+    assert report().broken == {"dvpp.picture": 1}
+
+
+@pytest.mark.parametrize(("dims", "fits"), [((512, 512), True), ((514, 512), False)])
+def test_a_side_grows_sixteen_times_at_most(dvpp, dims, fits):
+    given = (dvpp.channel, dvpp.picture(32, 32), dvpp.picture(*dims), dvpp.scaling, dvpp.stream)
+    if fits:
+        assert dvpp.media.dvpp_vpc_resize_async(*given) == dvpp.wait() == 0
+    else:
+        with breaks("dvpp.picture"):
+            dvpp.media.dvpp_vpc_resize_async(*given)
+
+
+@pytest.mark.parametrize("area", [(1, 31, 0, 31), (0, 30, 0, 31), (0, 31, 0, 33), (8, 7, 0, 31)])
+def test_an_area_lies_within_and_begins_even_and_ends_odd(dvpp, area):
+    one, other = dvpp.picture(32, 32), dvpp.picture(32, 32)
+    roi = dvpp.media.dvpp_create_roi_config(*area)
+    with breaks("dvpp.picture"):
+        dvpp.media.dvpp_vpc_crop_async(dvpp.channel, one, other, roi, dvpp.stream)
+
+
+def test_formats_that_are_not_simulated_have_a_code(dvpp):
+    one, other = dvpp.picture(32, 32), dvpp.picture(32, 32, layout=12)
+    given = (dvpp.channel, one, other, dvpp.scaling, dvpp.stream)
+    assert dvpp.media.dvpp_vpc_resize_async(*given) == 200001
+
+
+def test_pictures_lie_in_memory_of_dvpp(dvpp):
+    plain = dvpp.picture(32, 32, data=ok(dvpp.acl.rt.malloc(1536, 0)))
+    given = (dvpp.channel, dvpp.picture(32, 32), plain, dvpp.scaling, dvpp.stream)
+    with breaks("dvpp.memory"):
+        dvpp.media.dvpp_vpc_resize_async(*given)
+
+
+def test_memory_of_dvpp_and_of_rt_are_given_back_to_whom_they_came_from(dvpp):
+    ptr, plain = ok(dvpp.media.dvpp_malloc(64)), ok(dvpp.acl.rt.malloc(64, 0))
+    with breaks("memory.free-while-held"):
+        dvpp.acl.rt.free(ptr)
+    with breaks("dvpp.bad-free"):
+        dvpp.media.dvpp_free(plain)
+    assert dvpp.media.dvpp_free(0) == 100000
+    assert dvpp.media.dvpp_free(ptr) == 0
+    with breaks("dvpp.bad-free"):
+        dvpp.media.dvpp_free(ptr)
+
+
+def test_memory_of_a_picture_that_is_written_is_not_freed(dvpp):
+    desc = dvpp.decoded(jpeg())
+    ptr = dvpp.media.dvpp_get_pic_desc_data(desc)
+    with breaks("memory.free-while-in-use"):
+        dvpp.media.dvpp_free(ptr)
+    assert dvpp.wait() == 0
+    assert dvpp.media.dvpp_free(ptr) == 0
+
+
+def test_a_channel_is_created_before_it_is_used(dvpp):
+    media = dvpp.media
+    closed = media.dvpp_create_channel_desc()
+    assert media.dvpp_set_channel_desc_mode(closed, 1) == 0
+    one = dvpp.picture(32, 32)
+    assert media.dvpp_vpc_resize_async(closed, one, one, dvpp.scaling, dvpp.stream) == 100000
+    assert media.dvpp_destroy_channel(closed) == 100000
+    assert media.dvpp_create_channel(dvpp.channel) == 100000
+
+
+def test_what_is_left_of_it_is_named_at_the_end(dvpp):
+    media = dvpp.media
+    picture, area = media.dvpp_create_pic_desc(), media.dvpp_create_roi_config(0, 1, 0, 1)
+    assert set(report().live) >= {
+        *("1 DVPP channel description(s)", "1 picture description(s)", "1 DVPP channel(s)"),
+        *("1 area configuration(s)", "1 resize configuration(s)"),
+    }
+    assert media.dvpp_set_resize_config_interpolation(dvpp.scaling, 1) == 0
+    assert media.dvpp_destroy_pic_desc(picture) == media.dvpp_destroy_roi_config(area) == 0
+    assert media.dvpp_destroy_resize_config(dvpp.scaling) == 0
+    assert media.dvpp_destroy_channel(dvpp.channel) == 0
+    assert media.dvpp_destroy_channel_desc(dvpp.channel) == 0
+    assert report().live == ["stream 1"]
+
+
+def test_who_lacks_pillow_hears_what_to_install(acl, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(ImportError, match=r"pip install 'ascend-simulator\[media\]'"):
+        acl.media.dvpp_create_channel(acl.media.dvpp_create_channel_desc())
