@@ -15,6 +15,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
+from ge_runtime.engines.backend import Watched
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -62,6 +63,7 @@ class Runtime:
             if parts.pool is not None
             else None
         )
+        self._watched = [own for own in parts.backends if isinstance(own, Watched)]
         self._recorded = Histogram((ROWS, *parts.config.limits))
         self._open = True  # this and the next guarded by the condition
         self._batches = 0  # in progress
@@ -172,8 +174,12 @@ class Runtime:
         return answers
 
     def is_ready(self) -> bool:
-        """Whether requests would be executed: the runtime is open and no engine is lost."""
-        return self._open and not any(executor.lost for executor in self._parts.executors)
+        """Whether requests would be executed: open, no engine lost, and its devices are well."""
+        return (
+            self._open
+            and not any(executor.lost for executor in self._parts.executors)
+            and not any(backend.fault() for backend in self._watched)
+        )
 
     def counts(self) -> Counts:
         """All that was counted since the runtime was opened."""
@@ -196,6 +202,8 @@ class Runtime:
                 for memory in backend.memories
             ),
         }
+        for backend in self._watched[:1]:  # gauges are an instance's: of several its first device's
+            gauges |= backend.telemetry()
         resident = own_resident_bytes()
         if resident is not None:
             gauges["resident_bytes"] = resident

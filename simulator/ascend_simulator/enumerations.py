@@ -26,6 +26,13 @@ class MemType(IntFlag):
     ACL_MEM_TYPE_HIGH_BAND_WIDTH = 0x1000
 
 
+class DeviceStatus(IntEnum):
+    """aclrtDeviceStatus."""
+
+    ACL_RT_DEVICE_STATUS_NORMAL = 0
+    ACL_RT_DEVICE_STATUS_ABNORMAL = 1
+
+
 class MemAttr(IntEnum):
     """aclrtMemAttr: which memory acl.rt.get_mem_info is asked about."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from ascend_simulator import violations
 from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import DeviceStatus
 from ascend_simulator.faults import Faults
 from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.resources import Budget, Counters, Handles
@@ -66,6 +67,8 @@ class Process:
         self.config = ""
         """What acl.init() was given, normalised."""
         self.error_per_process = False
+        self.device_status = DeviceStatus.ACL_RT_DEVICE_STATUS_NORMAL
+        """What devices say of themselves; for tests to change."""
         self.lost = False
         self.is_a_programs = False
         """Whether a program began it, and no test."""

@@ -5,6 +5,7 @@ from runtime.support.threads import Beside
 from simulator.support.driving import Blocked, content, ok
 
 from ascend_simulator import SimulatorViolation, current
+from ascend_simulator.enumerations import DeviceStatus
 from ascend_simulator.streams.tasks import Task
 
 
@@ -207,3 +208,22 @@ def test_device_memory_belongs_to_the_device_not_to_a_context(two):
     ok(two.rt.memset(ptr, 64, 7, 64))
     assert content(ptr, 64) == bytes([7]) * 64
     ok(two.rt.free(ptr))
+
+
+def test_a_device_tells_how_it_is(acl):
+    assert acl.rt.query_device_status(0) == (0, 0)
+    current().device_status = DeviceStatus.ACL_RT_DEVICE_STATUS_ABNORMAL
+    assert acl.rt.query_device_status(0) == (1, 0)
+    for call in (acl.rt.query_device_status, acl.rt.get_device_utilization_rate):
+        assert call(1)[1] == 107001
+
+
+def test_a_device_tells_how_busy_it_is(acl):
+    half = current().settings.hbm_bytes // 2
+    ok(acl.rt.malloc(half, 0))
+    told = {"vector_utilization": -1, "aicpu_utilization": -1, "memory_utilization": 50}
+    blocked = Blocked()
+    assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 100, **told}
+    blocked.release()
+    ok(acl.rt.synchronize_stream(0))
+    assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 0, **told}

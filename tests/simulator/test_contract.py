@@ -58,6 +58,7 @@ GROUPS = {
         finalize_reference get_tensor_desc_dim_v2 rt.stream_query
         media.dvpp_malloc media.dvpp_jpeg_predict_dec_size
         rt.get_device_count rt.get_device rt.get_run_mode rt.create_context rt.get_context
+        rt.query_device_status
         rt.create_stream rt.create_stream_with_config rt.create_event rt.create_event_with_flag
         rt.create_event_ex_with_flag rt.query_event rt.query_event_status rt.event_elapsed_time
         rt.event_get_timestamp rt.malloc rt.malloc_align32 rt.malloc_cached rt.malloc_host
@@ -73,6 +74,7 @@ GROUPS = {
     """,
     "echo": "mdl.add_dataset_buffer mdl.set_dataset_tensor_desc",
     "dictionary": """
+        rt.get_device_utilization_rate
         mdl.get_input_dims mdl.get_input_dims_v2 mdl.get_output_dims mdl.get_cur_output_dims
         mdl.get_input_dims_range mdl.get_dynamic_batch mdl.get_dynamic_hw rt.pointer_get_attributes
     """,

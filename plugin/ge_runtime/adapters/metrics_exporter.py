@@ -51,6 +51,13 @@ GAUGES: Final = {
     "resident_bytes": "Memory of this process that no other shares: models and libraries together",
     "workspace_leased_bytes": "Workspace that is leased now, of all models in the process",
     "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",
+    "device_unwell": "1 while the device says that it cannot be used, or does not answer",
+    "device_free_bytes": "Memory of the device that no process has taken",
+    "device_total_bytes": "Memory of the device",
+    "device_cube_percent": "How busy the device's matrix units are",
+    "device_vector_percent": "How busy its vector units are",
+    "device_aicpu_percent": "How busy its AI CPUs are",
+    "device_memory_percent": "How much of its memory, or its bandwidth, is in use",
     "cost_drift": "How many times as long launches take as when they were calibrated",
     "size_drift": "How far sizes are from those the gears were chosen for: 0 not at all, 1 wholly",
 }

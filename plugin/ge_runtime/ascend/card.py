@@ -22,6 +22,7 @@ from ge_runtime.ascend.om_model import ModelFile, Stage
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.ascend.stream_executor import StreamExecutor
+from ge_runtime.ascend.watch import CardWatch
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.errors import PlanFault
 
@@ -36,6 +37,7 @@ class Card(AscendDevice):
         self.memory = CardMemory(self)
         """For weights and workspace."""
         self.weights = SharedWeights(self.memory)
+        self.watch = CardWatch(self)
         self._executors: dict[int, StreamExecutor] = {}
 
     def load(

@@ -228,6 +228,12 @@ class Driver(Protocol):
     def memory_info(self) -> tuple[int, int]:
         """Bytes free and in all, on the current context's card, other processes' included."""
 
+    def is_well(self, device: int) -> bool:
+        """Whether a device says that it can be used; True where the driver does not tell."""
+
+    def utilization(self, device: int) -> dict[str, int]:
+        """Unit of a device: how busy it is, in percent. Empty where the driver does not tell."""
+
     def malloc(self, nbytes: int) -> Address:
         """Bytes of device memory, from a multiple of 64 on."""
 

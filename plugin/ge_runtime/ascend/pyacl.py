@@ -32,6 +32,7 @@ from ge_runtime.ascend.return_codes import (
     REPEAT_INITIALIZE,
     SUCCESS,
     DriverFault,
+    FailureKind,
     ReturnCodeChecker,
 )
 from ge_runtime.errors import NoDevice
@@ -42,6 +43,9 @@ Acl: TypeAlias = Any
 _HUGE_FIRST: Final = 0
 """Policy: pages of 2 MB where a block is larger than 1 MB and there are any."""
 _DDR, _HBM = 0, 1
+_NORMAL: Final = 0
+"""ACL_RT_DEVICE_STATUS_NORMAL."""
+_UNITS: Final = ("cube", "vector", "aicpu", "memory")
 _PINNED: Final = 0x10000000
 """ACL_HOST_REG_PINNED. MAPPED, all that host_register has, is not said to lock pages."""
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
@@ -159,6 +163,35 @@ class PyAclDriver:
             if total:
                 break
         return int(free), int(total)
+
+    def is_well(self, device: int) -> bool:
+        try:
+            answer = self._rt.query_device_status(device)
+            return bool(self._value("acl.rt.query_device_status", answer) == _NORMAL)
+        except AttributeError:  # older releases lack it
+            return True
+        except DriverFault as fault:
+            if fault.code == NOT_SUPPORTED:
+                return True
+            raise
+
+    def utilization(self, device: int) -> dict[str, int]:
+        try:
+            answer = self._rt.get_device_utilization_rate(device)
+            rates = self._value("acl.rt.get_device_utilization_rate", answer)
+        except AttributeError:
+            return {}
+        except DriverFault as fault:
+            if fault.kind is FailureKind.LOST:
+                raise
+            return {}  # no figure is worth more than that: not every chip has them
+        # No document that was read names the keys, but what they are of.
+        return {
+            unit: int(percent)
+            for unit in _UNITS
+            for key, percent in rates.items()
+            if unit in key.lower() and 0 <= percent <= 100
+        }
 
     def malloc(self, nbytes: int) -> Address:
         return Address(self._value("acl.rt.malloc", self._rt.malloc(nbytes, _HUGE_FIRST)))

@@ -204,7 +204,23 @@ def _service(stats: Stats) -> list[str]:
         f"{turns['cancelled']} cancelled",
         f"  memory  weights {_size(memory['weights'])}, arenas {_size(memory['arenas'])}, "
         f"allocated {_size(allocated)}, resident {_size(memory['resident'])}",
+        *_card(stats.get("card", {})),
     ]
+
+
+def _card(card: Stats) -> list[str]:
+    """What the device tells of itself, if it does."""
+    if not card:
+        return []
+    if card["device_unwell"]:
+        return ["  card    it says that it cannot be used, or does not answer: its log says what"]
+    told = [f"{_size(card['device_free_bytes'])} free of {_size(card['device_total_bytes'])}"]
+    told += [
+        f"{name.removeprefix('device_').removesuffix('_percent')} {value}%"
+        for name, value in card.items()
+        if name.endswith("_percent")
+    ]
+    return [f"  card    {', '.join(told)}"]
 
 
 def _models(stats: Stats) -> list[Sequence[str]]:

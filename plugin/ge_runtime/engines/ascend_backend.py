@@ -98,6 +98,17 @@ class AscendBackend:
     def memories(self) -> tuple[Device[Any], ...]:
         return self.memory, self.device_memory, self.shared_memory
 
+    def fault(self) -> str:
+        return self._card.watch.look().fault
+
+    def telemetry(self) -> dict[str, float]:
+        look = self._card.watch.look()
+        told: dict[str, float] = {"device_unwell": bool(look.fault)}
+        if not look.fault:
+            told |= {"device_free_bytes": look.free_bytes, "device_total_bytes": look.total_bytes}
+            told |= {f"device_{unit}_percent": each for unit, each in look.percent.items()}
+        return told
+
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:

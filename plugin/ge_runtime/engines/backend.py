@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,17 @@ class DeviceBackend(Protocol):
 
         What answers are still views of stays theirs until the last of them is gone.
         """
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What a backend tells besides whose device says how it is. From any thread."""
+
+    def fault(self) -> str:
+        """Why the device is not to be trusted with an execution; empty if it is well."""
+
+    def telemetry(self) -> dict[str, float]:
+        """What the device tells of itself, by the names of gauges: see `GAUGES`."""
 
 
 class HostBackend:

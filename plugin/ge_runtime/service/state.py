@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from ge_runtime.clock import Clock
 from ge_runtime.devices import Device
-from ge_runtime.engines.backend import DeviceBackend
+from ge_runtime.engines.backend import DeviceBackend, Watched
 from ge_runtime.service.fair_queue import QueueEntry, State
 from ge_runtime.service.fair_scheduler import FairScheduler
 from ge_runtime.service.identity import physical_device
@@ -273,6 +273,7 @@ class ServiceState:
             "place": None
             if backend is None
             else {"kind": backend.kind, "name": backend.name, "hardware": backend.hardware},
+            "card": backend.telemetry() if isinstance(backend, Watched) else {},
             "pid": os.getpid(),
             "up_s": self.clock.now() - self.started_at,
             "cpu_s": usage.ru_utime + usage.ru_stime,

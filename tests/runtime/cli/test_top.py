@@ -16,7 +16,7 @@ from runtime.support.graphs import ENCODER
 from runtime.support.services import ClientProcess, Services
 
 from ge_runtime.cli import main
-from ge_runtime.cli.top import table
+from ge_runtime.cli.top import _card, table
 from ge_runtime.service.protocol import VERSION
 
 pytestmark = pytest.mark.brute_force
@@ -104,6 +104,14 @@ def test_share_is_of_the_time_since_the_last_look():
     assert [line.split()[-1] for line in lines[-2:]] == ["75%", "25%"]
     lines = table([stats(13.0, 31.0)], {"cpu": stats(13.0, 31.0)}, Path("/x"))
     assert [line.split()[-1] for line in lines[-2:]] == ["-", "-"]
+
+
+def test_a_card_tells_of_itself():
+    told = {"device_unwell": False, "device_free_bytes": 3 * 2**29, "device_total_bytes": 2**31}
+    lines = _card({**told, "device_cube_percent": 40, "device_memory_percent": 25})
+    assert lines == ["  card    1.5 GiB free of 2.0 GiB, cube 40%, memory 25%"]
+    assert "does not answer" in _card({"device_unwell": True})[0]
+    assert _card({}) == []
 
 
 def test_narrow_terminal_shows_what_is_needed_most(services, version_dir):
