@@ -140,7 +140,7 @@ class Server:
             forks.default_in_forks(number)
         listeners: dict[str, Listener] = {}
         try:
-            await self._load_on(loop)
+            await self.load_on(loop)
             # Metrics first: whoever finds the server ready finds them too.
             if self._options.metrics is not None:
                 listeners["metrics service"] = self._metrics_listener(self._options.metrics)
@@ -150,20 +150,18 @@ class Server:
                 listeners[_HTTP] = self._http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
-            self._tell_open_ports()
-            self._keep_ports_from_forks()
-            self._lag.start(loop)
+            self._ports_are_open()
             if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
             await self._stopping.wait()
         except BaseException:
             with contextlib.suppress(ExitTimeout):
-                await self._shut_down(listeners)
+                await self.shut_down(listeners)
             raise
-        await self._shut_down(listeners)
+        await self.shut_down(listeners)
 
-    def _tell_open_ports(self) -> None:
-        """Warn where others than this machine can ask."""
+    def _ports_are_open(self) -> None:
+        """Warn where others than this machine can ask; keep all ports from forks."""
         options = self._options
         fronts = {"HTTP": options.http, "gRPC": options.grpc, "metrics": options.metrics}
         opened = [
@@ -171,6 +169,9 @@ class Server:
             for name, front in fronts.items()
             if front is not None and front.address in _EVERYWHERE
         ]
+        for front in fronts.values():
+            if front is not None:
+                forks.listens(front.port)
         if opened:
             log.warning(
                 "Open to all networks of this machine: %s. Whoever reaches these ports may ask "
@@ -178,11 +179,10 @@ class Server:
                 ", ".join(opened),
             )
 
-    def _keep_ports_from_forks(self) -> None:
-        options = self._options
-        for given in (options.metrics, options.grpc, options.http):
-            if given is not None:
-                forks.listens(given.port)
+    async def load_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """`load`, and look after the loop from then on. Raises ServerError: see `serve`."""
+        await self._load_on(loop)
+        self._lag.start(loop)
 
     async def _load_on(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -360,7 +360,8 @@ class Server:
             rows.append((status.model, version, shown))
         return rows
 
-    async def _shut_down(self, listeners: Mapping[str, Listener]) -> None:
+    async def shut_down(self, listeners: Mapping[str, Listener]) -> None:
+        """Drain the ports, then unload the models, then let go of all else. Raises ExitTimeout."""
         first = {name: port for name, port in listeners.items() if name == _HTTP}
         last = {name: port for name, port in listeners.items() if name != _HTTP}
         models = None if self._has_failed else self

@@ -13,9 +13,8 @@ import httptools
 import numpy as np
 
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
-from reference_server.core.numerals import leading_integer
 from reference_server.frontends.connections import Phase, Wait
-from reference_server.frontends.http.request import Request, RequestHead
+from reference_server.frontends.http.request import Request, RequestHead, may_be_larger
 
 #: Bytes of a body still to come from which it is received in place.
 _IN_PLACE_BYTES = 8192
@@ -324,13 +323,7 @@ class RequestReader:
             self._receiver.complete(self._incoming)
 
     def _may_be_larger(self) -> bool:
-        """Whether more than the limit may be of use: as binary data, or to be decompressed."""
-        headers = self._incoming.headers
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            return True
-        text = headers.get(b"inference-header-content-length", b"0").decode("latin-1")
-        length = leading_integer(text) or 0  # 0: all of the body is the tensor
-        return length != 0 and length <= self._max_input
+        return may_be_larger(self._incoming.headers, self._max_input)
 
     # -- what llhttp stops at, and Triton does not
 

@@ -6,10 +6,11 @@ The lines of headers, and their order, are those of Triton's HTTP library.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from reference_server.core.backlog import Backlog
+from reference_server.core.numerals import leading_integer
 from reference_server.core.request import Cancellation
 from reference_server.frontends.http import status_codes
 
@@ -152,6 +153,15 @@ class Request:
             [status_codes.body(message)],
             content_type=b"application/json" if as_json else None,
         )
+
+
+def may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
+    """Whether more than `limit` bytes of a body may be of use: as binary data, or packed."""
+    if headers.get(b"content-encoding", b"identity") != b"identity":
+        return True
+    text = headers.get(b"inference-header-content-length", b"0").decode("latin-1")
+    length = leading_integer(text) or 0  # 0: all of the body is the tensor
+    return length != 0 and length <= limit
 
 
 # Most replies are told by one of few heads.

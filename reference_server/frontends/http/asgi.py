@@ -1,0 +1,173 @@
+"""One request of an ASGI server: what it sends becomes a `Request`, what is answered its messages.
+
+https://asgi.readthedocs.io/en/latest/specs/www.html, version 3.0. All on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from reference_server.frontends.http.request import (
+    Header,
+    Part,
+    Request,
+    RequestHead,
+    may_be_larger,
+)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class AsgiExchange:
+    """A request and its reply. `receive` and `send` are those that the ASGI server has given.
+
+    Of JSON that has more than `max_input` bytes nothing is kept, as over the server's own port.
+    """
+
+    def __init__(self, receive: Receive, send: Send, max_input: int | None) -> None:
+        self._receive = receive
+        self._send = send
+        self._max_input = math.inf if max_input is None else max_input
+        self._request: Request | None = None
+        self._outgoing: deque[Message] = deque()
+        self._unsent = 0  # bytes of their bodies
+        self._more = asyncio.Event()
+        self._has_ended = False
+        self._has_left = False
+
+    async def run(self, scope: Message, handle: Callable[[Request], None]) -> None:
+        """Read the request, have it handled, and send what is answered until that is whole.
+
+        A client that leaves has its request cancelled.
+        """
+        self._request = request = Request(self, _head(scope))
+        if not await self._read_body(request):
+            return
+        handle(request)
+        leaving = asyncio.ensure_future(self._notice_leaving(request))
+        try:
+            while not self._has_left and (self._outgoing or not self._has_ended):
+                await self._more.wait()
+                self._more.clear()
+                await self._send_all()
+        except OSError:  # as servers since version 2.4 tell that the client is gone
+            self._leave(request)
+        finally:
+            leaving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await leaving
+
+    async def _read_body(self, request: Request) -> bool:
+        """Whether it came whole."""
+        chunks: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return False
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            more = message.get("more_body", False)
+            if size <= self._max_input or may_be_larger(request.headers, self._max_input):
+                chunks.append(chunk)
+            else:
+                chunks.clear()
+                request.dropped = size
+        request.body = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        return True
+
+    async def _notice_leaving(self, request: Request) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        if self._has_ended and not self._outgoing:
+            return
+        self._has_left = True
+        self._outgoing.clear()
+        self._more.set()
+        if request.cancellation is not None:
+            request.cancellation.cancel()
+        if request.backlog is not None:
+            request.backlog.close()
+
+    async def _send_all(self) -> None:
+        """Send what waits; it takes as long as the client does to read."""
+        while self._outgoing:
+            message = self._outgoing.popleft()
+            await self._send(message)
+            self._unsent -= len(message.get("body", b""))
+            self._tell_backlog()
+
+    def _tell_backlog(self) -> None:
+        backlog = None if self._request is None else self._request.backlog
+        if backlog is not None and not (self._has_ended or self._has_left):
+            backlog.keep(self._unsent)
+
+    # -- what handlers answer
+
+    def reply(
+        self,
+        request: Request,
+        status: bytes,
+        parts: Sequence[Part],
+        headers: Sequence[Header],
+        content_type: bytes | None,
+    ) -> None:
+        """The whole reply."""
+        body = b"".join(parts)
+        told = [(b"content-type", content_type or b"text/plain")]
+        told += [(name.lower(), value) for name, value in headers]
+        told.append((b"content-length", b"%d" % len(body)))
+        self._begin(status, told)
+        self._has_ended = True
+        self._body(body, more=False)
+
+    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+        """The head of a reply whose length is not known yet."""
+        self._begin(status, [(b"content-type", content_type)])
+
+    def send_chunk(self, data: bytes) -> None:
+        """A piece of its body."""
+        self._body(data, more=True)
+        self._tell_backlog()
+
+    def end_chunks(self, request: Request) -> None:
+        """The end of it."""
+        self._has_ended = True
+        if request.backlog is not None:
+            request.backlog.close()
+        self._body(b"", more=False)
+
+    def _begin(self, status: bytes, headers: list[Header]) -> None:
+        code = int(status.partition(b" ")[0])
+        self._put({"type": "http.response.start", "status": code, "headers": headers})
+
+    def _body(self, data: bytes, *, more: bool) -> None:
+        self._unsent += len(data)
+        self._put({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _put(self, message: Message) -> None:
+        if not self._has_left:
+            self._outgoing.append(message)
+            self._more.set()
+
+
+def _head(scope: Message) -> RequestHead:
+    fields: list[Header] = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
+    headers: dict[bytes, bytes] = {}
+    for name, value in fields:
+        headers.setdefault(name.lower(), value)
+    path = scope.get("raw_path") or scope["path"].encode()
+    query = scope.get("query_string", b"")
+    url = b"%b?%b" % (path, query) if query else path
+    return RequestHead(url, scope["method"], "1.1", True, headers, fields, {})

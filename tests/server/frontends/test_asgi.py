@@ -1,0 +1,246 @@
+"""The ASGI application: the same answers as over the server's own port, in ASGI's messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server.support.model_folders import IDENTITY, VECTOR, write_model
+
+from reference_server.asgi import Application, application
+
+#: Answers `count` times, in chunks of a megabyte.
+STREAMING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            for number in range(int(x[0])):
+                if request.is_cancelled():
+                    break
+                y = np.full(int(x[1]), number, np.float32)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]))
+            with open(__file__ + ".sent", "a") as file:
+                file.write(f"{number + 1}\\n")
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = VECTOR + "\nmodel_transaction_policy { decoupled: true }"
+Message = dict[str, Any]
+
+
+class Client:
+    """One request as an ASGI server gives it, and what the application sends."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self.sent: list[Message] = []
+        self.read = asyncio.Event()  # until it is set, `send` returns at once
+        self.read.set()
+        self.came = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *chunks: bytes,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        url, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": url,
+            "raw_path": url.encode(),
+            "query_string": query.encode(),
+            "headers": [
+                (name.lower().encode(), value.encode()) for name, value in (headers or {}).items()
+            ],
+        }
+        last = len(chunks) - 1
+        received = [
+            {"type": "http.request", "body": chunk, "more_body": index < last}
+            for index, chunk in enumerate(chunks)
+        ] or [{"type": "http.request"}]
+
+        async def receive() -> Message:
+            if received:
+                return received.pop(0)
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            self.sent.append(message)
+            self.came.set()
+            await self.read.wait()
+
+        await self._app(scope, receive, send)
+
+    @property
+    def status(self) -> int:
+        status: int = self.sent[0]["status"]
+        return status
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.sent[0]["headers"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+
+def within(app: Application, steps: Callable[[], Awaitable[None]]) -> list[Message]:
+    """Run `steps` in the application's lifespan; what it says of that."""
+    told: list[Message] = []
+
+    async def run() -> None:
+        wanted: asyncio.Queue[Message] = asyncio.Queue()
+        started = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            told.append(message)
+            started.set()
+
+        await wanted.put({"type": "lifespan.startup"})
+        life = asyncio.ensure_future(app({"type": "lifespan"}, wanted.get, send))
+        await started.wait()
+        if told[0]["type"] == "lifespan.startup.complete":
+            await steps()
+        await wanted.put({"type": "lifespan.shutdown"})
+        await life
+
+    asyncio.run(run())
+    return told
+
+
+def opened(folder: Path, *options: str) -> Application:
+    return application(["--log-error=false", f"--model-repository={folder}", *options])
+
+
+INFER = json.dumps(
+    {"inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1.5, 2]}]}
+).encode()
+
+
+def test_requests_are_answered_within_the_lifespan(tmp_path):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    app = opened(tmp_path)
+    ready, asked, plain, none = (Client(app) for _ in range(4))
+
+    async def steps() -> None:
+        await ready.ask("GET", "/v2/health/ready")
+        await asked.ask("POST", "/v2/models/m/infer", INFER[:20], INFER[20:])
+        await plain.ask("GET", "/v2/models/m/infer")
+        await none.ask("GET", "/v2/models/none/ready")
+
+    told = within(app, steps)
+    assert [message["type"] for message in told] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+    assert (ready.status, ready.body) == (200, b"")
+    assert asked.status == 200
+    assert asked.headers[b"content-type"] == b"application/json"
+    assert int(asked.headers[b"content-length"]) == len(asked.body)
+    assert json.loads(asked.body)["outputs"][0]["data"] == [1.5, 2.0]
+    assert plain.status == 405
+    assert plain.headers[b"content-type"] == b"text/plain"
+    assert none.status == 404
+
+
+def test_metrics_are_at_the_same_port_unless_switched_off(tmp_path):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    for options, status in ((), 200), (("--allow-metrics=false",), 404):
+        app = opened(tmp_path, *options)
+        client = Client(app)
+        within(app, lambda client=client: client.ask("GET", "/metrics"))
+        assert client.status == status
+
+
+def test_a_body_beyond_the_limit_is_not_kept(tmp_path):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    app = opened(tmp_path, "--http-max-input-size=100")
+    client = Client(app)
+    within(app, lambda: client.ask("POST", "/v2/models/m/infer", b" " * 60, b" " * 60))
+    assert client.status == 400
+    assert b"exceeds the maximum allowed input size" in client.body
+
+
+def test_an_unreadable_repository_fails_the_start(tmp_path):
+    told = within(opened(tmp_path / "nowhere"), asyncio.Event().wait)
+    assert told[0]["type"] == "lifespan.startup.failed"
+    assert "failed to stat file" in told[0]["message"]
+
+
+STREAM = "/v2/models/m/generate_stream"
+
+
+def test_events_are_sent_one_by_one(tmp_path):
+    write_model(tmp_path, "m", DECOUPLED, STREAMING)
+    app = opened(tmp_path)
+    client = Client(app)
+    within(app, lambda: client.ask("POST", STREAM, b'{"X": [3, 1]}'))
+    assert client.headers[b"content-type"].startswith(b"text/event-stream")
+    events = [line for line in client.body.split(b"\n\n") if line]
+    assert [json.loads(event[5:])["Y"] for event in events] == [0.0, 1.0, 2.0]
+    assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def test_a_client_that_does_not_read_holds_up_its_model_and_no_other(tmp_path):
+    folder = write_model(tmp_path, "m", DECOUPLED, STREAMING)
+    write_model(tmp_path, "other", VECTOR, IDENTITY)
+    app = opened(tmp_path)
+    slow, quick = Client(app), Client(app)
+
+    async def steps() -> None:
+        slow.read.clear()
+        asked = asyncio.ensure_future(slow.ask("POST", STREAM, b'{"X": [200, 100000]}'))
+        await slow.came.wait()
+        await quick.ask("POST", "/v2/models/other/infer", INFER)
+        slow.left.set()
+        slow.read.set()
+        await asked
+
+    within(app, steps)
+    assert quick.status == 200
+    # Each response is some 400 kB as text: the model waited, and stopped when its client left.
+    assert int((folder / "1" / "model.py.sent").read_text()) < 200
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing(tmp_path):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    app = opened(tmp_path)
+    sent: list[Message] = []
+
+    async def steps() -> None:
+        received = [
+            {"type": "http.request", "body": INFER[:9], "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+
+        async def receive() -> Message:
+            return received.pop(0)
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        path = "/v2/models/m/infer"
+        await app({"type": "http", "method": "POST", "path": path, "headers": []}, receive, send)
+
+    within(app, steps)
+    assert sent == []
+
+
+def test_wrong_options_end_the_process(tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        opened(tmp_path, "--no-such-option")
+    assert ended.value.code == 1
