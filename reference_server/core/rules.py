@@ -25,8 +25,6 @@ _BATCH_NOTE = (
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "
     "docs for more info on max_batch_size."
 )
-
-
 _MAX_INT64 = 2**63 - 1
 
 
@@ -80,7 +78,11 @@ class RequestRules:
         )
         self._compares_names = len(self._required) < len(self._inputs)
         self._reshapes = any(tensor.reshape is not None for tensor in signature.inputs)
-        self._admitted: dict[Hashable, _Admission] = {}  # by pattern
+        # Strings are looked at one by one, and new layouts are new tensors.
+        self._remembers = not self._reshapes and not any(
+            tensor.datatype is DataType.BYTES for tensor in signature.inputs
+        )
+        self._admitted: dict[Hashable, _Admission] = {}  # by pattern, or likeness
 
     def admit(self, request: InferRequest) -> None:
         """Check `request`, then fill in its batch size and batch key and reshape its inputs.
@@ -88,10 +90,12 @@ class RequestRules:
         Raises ServerError INVALID_ARG at the fault that Triton finds first; a BackendError, which
         is for the sink, if a string is cut. Inputs are in Triton's order then.
         """
-        pattern = request.pattern
-        if pattern is None:
+        if not self._remembers:
             self._check(request)
             return
+        pattern = request.pattern
+        if pattern is None:
+            pattern = _likeness(request)
         sizes = [tensor.byte_size for tensor in request.inputs.values()]
         known = self._admitted.get(pattern)
         if known is None or known.sizes != sizes:
@@ -136,8 +140,7 @@ class RequestRules:
         self._reshape(request, first)
         if self._correlation is not None:
             self._check_correlation(request, self._correlation)
-        # Strings are looked at one by one, and new layouts are new tensors.
-        return not (self._reshapes or rows == 0 or any(map(_has_strings, request.inputs.values())))
+        return rows != 0
 
     def _check_correlation(self, request: InferRequest, correlation: Correlation) -> None:
         given = DataType.BYTES if isinstance(request.correlation_id, str) else DataType.UINT64
@@ -300,6 +303,15 @@ class RequestRules:
                 request.inputs[name] = tensor.renamed(name, tensor.shape[:first] + inner)
 
 
+def _likeness(request: InferRequest) -> Hashable:
+    """Equal if the rules think the same of both, given the sizes. Types by identity: quick."""
+    return (
+        request.requested_outputs,
+        type(request.correlation_id),
+        *((tensor.name, id(tensor.datatype), tensor.shape) for tensor in request.inputs.values()),
+    )
+
+
 def _check_sizes(tensor: Tensor, datatype: DataType) -> None:
     """Raise ServerError for a size that is none, and for more elements than can be counted."""
     what = "element count" if datatype.is_bytes else "byte size"
@@ -319,10 +331,6 @@ def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
     """
     free = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
     return tuple(next(free) if dim == -1 else dim for dim in other)
-
-
-def _has_strings(tensor: Tensor) -> bool:
-    return tensor.datatype is DataType.BYTES
 
 
 def _listed(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:

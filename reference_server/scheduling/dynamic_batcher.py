@@ -158,6 +158,8 @@ class DynamicBatcher:
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
         """The batch that a free instance shall run now; None if it is worth waiting."""
+        if self._packs:
+            return self._pack()
         self._prepare(now_ns)
         self._due_ns = None
         while self._prepared:
@@ -170,6 +172,23 @@ class DynamicBatcher:
                 return wanted
         self._due_ns = self._forming.due_ns(self._delay_ns) if self._waiting else None
         return None
+
+    def _pack(self) -> Batch | None:
+        """As many as fit together, from the front."""
+        waiting, largest = self._waiting, self._sizes.largest
+        batch: Batch = []
+        rows = 0
+        while waiting:
+            request = waiting[0]
+            if request.cancellation.is_cancelled:
+                self._cancelled.append(Refusal(waiting.popleft(), CANCELLED))
+                continue
+            rows += request.batch_size
+            if batch and (rows > largest or request.batch_key != batch[0].batch_key):
+                break
+            batch.append(waiting.popleft())
+        self._size = len(waiting)
+        return batch or None
 
     def _wanted(self, batch: Batch) -> Batch:
         """`batch` without those that were cancelled since they joined it."""
@@ -200,7 +219,8 @@ class DynamicBatcher:
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
         """Prepare batches ahead for so many more, or fewer."""
         self._ahead += _AHEAD * (len(added) - len(leaving))
-        self._prepare(now_ns)
+        if not self._packs:
+            self._prepare(now_ns)
 
     def keeps(self, instance: int) -> bool:
         """Never: any instance will do."""

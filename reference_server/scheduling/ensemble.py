@@ -108,7 +108,8 @@ class EnsembleScheduler:
         """A run has answered its request for the last time."""
         with self._changed:
             self._running -= 1
-            self._changed.notify_all()
+            if self._closing:
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Refuse new requests and wait for those that run."""
@@ -283,7 +284,8 @@ class EnsembleRun:
 
     def _act(self, starts: list[_Start]) -> None:
         """Send what is to be sent, to the client and to the steps. Not under the lock."""
-        self._send_answers()
+        if self._outbox:
+            self._send_answers()
         for number, (branch, index) in enumerate(starts):
             not_sent = len(starts) - number
             if self._request.cancellation.is_cancelled:

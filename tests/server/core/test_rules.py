@@ -72,12 +72,15 @@ def outcome(rules, inputs, pattern):
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=3),
     st.lists(st.sampled_from([0, 4, 16, 32]), min_size=2, max_size=3),
     st.permutations("ABC"),
+    st.sampled_from([None, object()]),
 )
-def test_requests_of_one_pattern_are_admitted_as_each_by_itself(model, shapes, sizes, order):
+def test_requests_that_are_alike_are_admitted_as_each_by_itself(
+    model, shapes, sizes, order, pattern
+):
     names = [name for name in order if name in "AC"] + ["B"]
     if model is not TRIPLE:
         names = ["X" if model is not WORD_ROWS else "T"]
-    rules, pattern = RequestRules(model), object()
+    rules = RequestRules(model)
     datatype = BYTES if model is WORD_ROWS else FP32
     for size in (*sizes, *sizes):
         inputs = [
@@ -95,6 +98,19 @@ def test_a_pattern_is_checked_once():
     again.inputs["A"].shape = ()  # nobody looks
     rules.admit(again)
     assert again.batch_size == 2
+
+
+def test_what_is_not_alike_is_checked_again():
+    rules = RequestRules(PAIR)
+    rules.admit(a_request(fp32("A", 2, 4), int32("B", 2, 1, 2)))
+    for request in (
+        a_request(fp32("A", 1, 4), int32("B", 2, 1, 2)),
+        a_request(fp32("B", 2, 4), int32("A", 2, 1, 2)),
+        a_request(fp32("A", 2, 4), fp32("B", 2, 1, 2)),
+        a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), requested_outputs=("nobody",)),
+    ):
+        with pytest.raises(ServerError):
+            rules.admit(request)
 
 
 # ----------------------------------------------------------------------------------- single checks

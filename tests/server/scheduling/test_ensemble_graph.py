@@ -32,11 +32,11 @@ def diamond():
     [([], [0]), ([0], [1, 2]), ([0, 1], [2]), ([0, 1, 2], [3]), ([0, 1, 2, 3], [])],
 )
 def test_a_step_is_ready_when_its_sources_have_finished(diamond, finished, ready):
-    assert diamond.ready(range(4), started=finished, finished=finished) == ready
+    assert diamond.ready({*range(4)}, started={*finished}, finished={*finished}) == ready
 
 
 def test_a_started_step_is_not_ready_again(diamond):
-    assert diamond.ready(range(4), started=[0, 1], finished=[0]) == [2]
+    assert diamond.ready({*range(4)}, started={0, 1}, finished={0}) == [2]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_every_needed_step_runs_once_and_after_its_sources(ensemble, data):
     needed = graph.needed_for(())
     started, finished = [], []
     while len(finished) < len(needed):
-        ready = graph.ready(needed, started, finished)
+        ready = graph.ready(needed, {*started}, {*finished})
         for index in ready:
             assert sources(steps, index) <= set(finished)
         started += ready
