@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
 from triton_replay.commands.common import print_result, tell
-from triton_replay.commands.load_options import load_options
+from triton_replay.commands.load_options import PORTS, load_options
 from triton_replay.errors import FileUnwritable
 from triton_replay.loading.levels import CONCURRENCY, Level
 from triton_replay.loading.load import Load, LoadReport
 from triton_replay.loading.windows import Measurement, Window
 from triton_replay.reporting.load_csv import load_csv
+from triton_replay.reporting.load_export import load_export
+from triton_replay.reporting.load_page import load_page
 from triton_replay.reporting.load_table import measurement_lines, summary_lines
 
-UNSTABLE = 1
-"""The exit code where a load was not stable, or requests failed."""
+UNSTABLE, INTERRUPTED = 1, 5
+"""Exit codes: a load was not stable, or requests failed; not all loads were measured."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,12 +35,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Measure; 0 if all loads were stable and all requests answered well. Raises ReplayError."""
     options = load_options(given)
-    report = LoadReport(given.u or "", options.plan.stability.percent, given.collect_metrics)
+    report = LoadReport(
+        given.u or f"localhost:{PORTS[given.i]}",
+        datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        options.plan.stability.percent,
+        given.collect_metrics,
+    )
     load = Load(options, report, _progress, lambda one: _print_measurement(report, one))
     try:
         load.run()
+    except KeyboardInterrupt:
+        tell("interrupted: loads that were measured until then are told")
+        return INTERRUPTED
     finally:
-        # What was measured before the server died, or before Ctrl-C, is there.
+        # Also of a server that has died.
         if report.measurements:
             print_result("\n".join(summary_lines(report)))
             _write(given, report)
@@ -62,6 +73,10 @@ def _print_measurement(report: LoadReport, one: Measurement) -> None:
 def _write(given: argparse.Namespace, report: LoadReport) -> None:
     if given.f is not None:
         _write_file(given.f, load_csv(report, verbose=given.verbose_csv))
+    if given.profile_export_file is not None:
+        _write_file(given.profile_export_file, load_export(report))
+    if given.html is not None:
+        _write_file(given.html, load_page(report))
 
 
 def _write_file(path: Path, text: str) -> None:

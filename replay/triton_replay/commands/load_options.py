@@ -21,7 +21,7 @@ from triton_replay.loading.questions import Server
 from triton_replay.loading.schedule import read_intervals
 from triton_replay.loading.windows import Stability
 
-_PORTS: Final = {"http": 8000, "grpc": 8001}
+PORTS: Final = {"http": 8000, "grpc": 8001}
 _TYPES: Final[dict[str, Callable[[str], object]]] = {
     "int": int,
     "uint": int,
@@ -153,7 +153,7 @@ def _search(given: argparse.Namespace) -> Range | None:
 
 
 def _server(given: argparse.Namespace) -> Callable[[], Server]:
-    address = parse_address(given.u or f"localhost:{_PORTS[given.i]}", "-u")
+    address = parse_address(given.u or f"localhost:{PORTS[given.i]}", "-u")
     headers = tuple(parse_header(text, "-H") for text in given.header)
     if given.i == "grpc":
         return lambda: GrpcServer(address, headers, streaming=given.streaming)

@@ -69,7 +69,7 @@ def parse_range(text: str, option: str, mode: str) -> Range:
         values = [float(part) for part in parts]
     except ValueError:
         values = []
-    whole = mode == RATE or all(value == int(value) for value in values)
+    whole = mode == RATE or all(value % 1 == 0 for value in values)
     if not 1 <= len(values) <= 3 or not whole or not all(0 <= one < 1e9 for one in values):
         kind = "numbers" if mode == RATE else "whole numbers"
         raise ReplayError(f"{option}: found {text!r}, expected START:END:STEP of {kind}")

@@ -68,6 +68,7 @@ class LoadReport:
     """What was found so far."""
 
     server: str
+    began: str
     percent: int | None
     collects_metrics: bool
     model: Model | None = None

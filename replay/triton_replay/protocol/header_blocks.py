@@ -11,7 +11,9 @@ from triton_replay.protocol.http_bodies import Headers
 _MAX_BLOCK: Final = 2**20
 _ANY_SIZE: Final = 2**24
 _KEPT: Final = 64
-"""Blocks, of at most so many bytes each."""
+"""Blocks at most."""
+_LONGEST: Final = 512
+"""Bytes of a block that is kept."""
 
 
 class HeaderBlocks:
@@ -32,7 +34,7 @@ class HeaderBlocks:
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
         if _changes_the_table(block):
             self._known.clear()
-        elif len(block) <= _KEPT and len(self._known) < _KEPT:
+        elif len(block) <= _LONGEST and len(self._known) < _KEPT:
             self._known[block] = headers
         return headers
 

@@ -1,8 +1,8 @@
-"""Plots as SVG: latencies over percentiles, the tail stretched, for two captures."""
+"""Plots as SVG: latencies over percentiles, the tail stretched, and over loads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Final
 
@@ -13,54 +13,96 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
 _TICKS: Final = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _POINTS: Final = 300
 """Of a line at most; the largest value is always one."""
+_MOST_TICKS: Final = 8
+"""On the axis of loads."""
 
 
 def latency_plot(
-    a: Sequence[int],
-    b: Sequence[int],
-    intervals_a: Sequence[Percentile] = (),
-    intervals_b: Sequence[Percentile] = (),
+    measured: Mapping[str, Sequence[int]],
+    intervals: Mapping[str, Sequence[Percentile]] | None = None,
 ) -> str:
-    """The latencies of A and B, nanoseconds, both axes logarithmic; empty without any.
+    """Latencies in nanoseconds by the key of their line, both axes logarithmic; empty without.
 
-    intervals_a, intervals_b: percentiles whose intervals are drawn, those that are open are not.
+    intervals: by the same keys, percentiles whose intervals are drawn; those that are open are not.
     """
-    lines = [(name, sorted(values)) for name, values in (("a", a), ("b", b)) if values]
+    lines = {name: sorted(values) for name, values in measured.items() if values}
     if not lines:
         return ""
-    low = min(max(values[0], 1) for _, values in lines) / 1e6
-    high = max(values[-1] for _, values in lines) / 1e6
-    bottom, top = floor(log10(low) * 3) / 3, ceil(log10(max(high, low)) * 3 + 0.01) / 3
-    deepest = max(_depth(len(values)) for _, values in lines)
+    scale = _LatencyAxis([end for values in lines.values() for end in (values[0], values[-1])])
+    deepest = max(_depth(len(values)) for values in lines.values())
 
     def x(depth: float) -> float:
         return _LEFT + depth / deepest * (WIDTH - _LEFT - _RIGHT)
 
-    def y(milliseconds: float) -> float:
-        share = (log10(max(milliseconds, low)) - bottom) / (top - bottom)
-        return HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM)
-
-    pieces = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="latencies">']
+    pieces = [_begin("latencies")]
     for percent in _TICKS:
         depth = -log10(1 - percent / 100)
         if depth <= deepest:
-            pieces.append(_line("grid", x(depth), HEIGHT - _BOTTOM, x(depth), _TOP))
-            pieces.append(_label(x(depth), HEIGHT - _BOTTOM + 16, f"p{percent:g}", "middle"))
-    for tick in _round_values(10**bottom, 10**top):
-        pieces.append(_line("grid", _LEFT, y(tick), WIDTH - _RIGHT, y(tick)))
-        pieces.append(_label(_LEFT - 6, y(tick) + 4, f"{tick:g} ms", "end"))
-    for name, side, intervals in (("a", -4.0, intervals_a), ("b", 4.0, intervals_b)):
-        for one in intervals:
+            pieces += _tick(x(depth), f"p{percent:g}")
+    pieces += scale.grid()
+    for number, (name, percentiles) in enumerate((intervals or {}).items()):
+        side = 8.0 * number - 4.0
+        for one in percentiles:
             if one.low is not None and one.high is not None:
                 place = x(-log10(1 - one.percent / 100)) + side
-                ends = y(one.low / 1e6), y(one.high / 1e6)
+                ends = scale.y(one.low), scale.y(one.high)
                 pieces.append(_line(f"interval {name}", place, ends[0], place, ends[1]))
-    for name, values in lines:
+    for name, values in lines.items():
         points = " ".join(
-            f"{x(depth):.1f},{y(value / 1e6):.1f}" for depth, value in _spectrum(values)
+            f"{x(depth):.1f},{scale.y(value):.1f}" for depth, value in _spectrum(values)
         )
         pieces.append(f'<polyline class="{name}" points="{points}"/>')
     return "".join([*pieces, "</svg>"])
+
+
+def load_plot(loads: Sequence[float], measured: Mapping[str, Sequence[int]], what: str) -> str:
+    """Latencies in nanoseconds over loads by the key of their line; `what` is a load's unit."""
+    scale = _LatencyAxis([value for values in measured.values() for value in values])
+    most = max(loads) * 1.05
+
+    def x(load: float) -> float:
+        return _LEFT + load / most * (WIDTH - _LEFT - _RIGHT)
+
+    pieces = [_begin("latencies over loads"), *scale.grid()]
+    step = next(one for one in _round_values(most / 100, most) if most / one <= _MOST_TICKS)
+    for number in range(int(most / step) + 1):
+        pieces += _tick(x(number * step), f"{number * step:g}")
+    pieces.append(_label(WIDTH - _RIGHT, HEIGHT - 4, what, "end"))
+    for name, values in measured.items():
+        points = [
+            (f"{x(load):.1f}", f"{scale.y(value):.1f}")
+            for load, value in zip(loads, values, strict=True)
+        ]
+        places = " ".join(",".join(point) for point in points)
+        pieces.append(f'<polyline class="{name}" points="{places}"/>')
+        pieces += [
+            f'<circle class="key-{name}" fill="currentColor" r="3" cx="{across}" cy="{up}"/>'
+            for across, up in points
+        ]
+    return "".join([*pieces, "</svg>"])
+
+
+class _LatencyAxis:
+    """The axis upwards, logarithmic, that holds these nanoseconds."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        low = max(min(values), 1) / 1e6
+        high = max(max(values) / 1e6, low)
+        self._bottom = floor(log10(low) * 3) / 3
+        self._top = ceil(log10(high) * 3 + 0.01) / 3
+
+    def y(self, nanoseconds: float) -> float:
+        place = max(log10(max(nanoseconds, 1) / 1e6), self._bottom)
+        share = (place - self._bottom) / (self._top - self._bottom)
+        return HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM)
+
+    def grid(self) -> list[str]:
+        pieces = []
+        for tick in _round_values(10**self._bottom, 10**self._top):
+            up = self.y(tick * 1e6)
+            pieces.append(_line("grid", _LEFT, up, WIDTH - _RIGHT, up))
+            pieces.append(_label(_LEFT - 6, up + 4, f"{tick:g} ms", "end"))
+        return pieces
 
 
 def _depth(count: int) -> float:
@@ -82,6 +124,15 @@ def _round_values(low: float, high: float) -> list[float]:
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     values = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
     return [value for value in values if low * 0.999 <= value <= high * 1.001]
+
+
+def _begin(what: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{what}">'
+
+
+def _tick(at: float, text: str) -> list[str]:
+    bottom = HEIGHT - _BOTTOM
+    return [_line("grid", at, bottom, at, _TOP), _label(at, bottom + 16, text, "middle")]
 
 
 def _line(name: str, x1: float, y1: float, x2: float, y2: float) -> str:

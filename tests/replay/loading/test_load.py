@@ -3,11 +3,15 @@
 import csv
 import json
 import re
+import signal
 import socket
+import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
-from support.servers import free_ports
+from support.replaying import command, environment
+from support.servers import free_ports, start_reference_server
 
 from triton_replay.__main__ import main
 
@@ -268,3 +272,78 @@ def test_parameters_and_headers_are_sent(load, protocol):
     words = ("--request-parameter", "timeout:5000000:int", "-H", "x-a: b", "-t", "1")
     code, out, err = load("rows", *words, "--request-count", "3", protocol=protocol)
     assert (code, count_of(out)) == (0, [3]), err
+
+
+def test_times_of_each_request_are_exported(load, asked, tmp_path, protocol):
+    path = tmp_path / "a.json"
+    words = ("-t", "2", "--request-count", "9", "--profile-export-file", str(path))
+    assert load("turns", *words, protocol=protocol)[0] == 0
+    document = json.loads(path.read_text())
+    (experiment,) = document["experiments"]
+    assert experiment["experiment"] == {"mode": "concurrency", "value": 2}
+    start, end = experiment["window_boundaries"]
+    assert len(experiment["requests"]) == 9
+    for request in experiment["requests"]:
+        (answered,) = request["response_timestamps"]
+        assert request["timestamp"] < answered <= end
+        assert request["sequence_id"] in {sequence for sequence, _, _ in asked()}
+    assert start < end
+
+
+def test_a_page_shows_each_load(load, tmp_path):
+    path = tmp_path / "a.html"
+    words = ("--concurrency-range", "1:3", "--html", str(path))
+    assert load("rows", *words)[0] == 0
+    page = path.read_text()
+    assert page.count("<svg") == 2
+    assert all(f"<td>{count} in flight<td" in page for count in (1, 2, 3))
+    assert "A closed loop" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_file_that_cannot_be_written_is_told(load):
+    words = ("-t", "1", "--request-count", "3", "-f", "/nowhere/a.csv")
+    code, _, err = load("rows", *words)
+    assert code == 4
+    assert "/nowhere/a.csv: cannot be written" in err
+
+
+def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_path):
+    path = tmp_path / "a.csv"
+    short = ("-p", "20", "-s", "100000", "-r", "100", "--concurrency-range", "1:100000")
+    with start_reference_server(load_repository) as server:
+        words = ("load", "-m", "rows", "-u", server.http, *short, "-f", path)
+        told, code = interrupted(words, "concurrency 3, ", server.process.kill)
+    assert code == 3
+    assert f"-u {server.http}: nobody listens there any more" in told
+    assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
+        "1",
+        "2",
+    ]
+
+
+def test_what_was_measured_before_an_interrupt_is_told(server, tmp_path):
+    path = tmp_path / "a.csv"
+    short = ("-p", "20", "-s", "100000", "-r", "100", "--concurrency-range", "1:100000")
+    words = ("load", "-m", "rows", "-u", server.http, *short, "-f", path)
+    told, code = interrupted(words, "concurrency 3, ", None)
+    assert code == 5
+    assert "interrupted: " in told
+    assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
+        "1",
+        "2",
+    ]
+
+
+def interrupted(words, when, act):
+    """Run a load, `act` or interrupt it when its progress says so; what was told, and its code."""
+    with subprocess.Popen(
+        command(*words),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        next(line for line in process.stderr if line.startswith(when))
+        (act or partial(process.send_signal, signal.SIGINT))()
+        return process.stderr.read(), process.wait()

@@ -58,21 +58,21 @@ def test_a_page_without_differences_says_so_and_escapes_names(tmp_path):
 
 def test_a_plot_keeps_all_points_within_and_ends_with_the_largest():
     values = [n * n * 1000 + 5000 for n in range(5000)]
-    plot = latency_plot(values, [7_000_000])
+    plot = latency_plot({"a": values, "b": [7_000_000]})
     first, second = re.findall(r'points="([^"]*)"', plot)
     points = [tuple(map(float, pair.split(","))) for pair in first.split()]
     assert len(points) <= 301
     assert points == sorted(points, key=lambda point: (point[0], -point[1]))
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
     assert len(second.split()) == 1
-    assert latency_plot([], []) == ""
+    assert latency_plot({"a": [], "b": []}) == ""
 
 
 def test_intervals_are_bars_where_both_ends_are_known():
     values = [n * 1_000_000 for n in range(1, 101)]
     summary = latencies(values, 10**9).percentiles
     assert [one.high is None for one in summary] == [False, False, True, True]
-    plot = latency_plot(values, [], summary)
+    plot = latency_plot({"a": values}, {"a": summary})
     bars = re.findall(r'class="interval a" x1="([\d.]+)" y1="([\d.]+)" x2="\1" y2="([\d.]+)"', plot)
     assert len(bars) == 2
     assert all(float(low) > float(high) for _, low, high in bars)

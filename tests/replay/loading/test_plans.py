@@ -1,0 +1,170 @@
+"""What is decided before a load and while it runs: levels, times, sequences, windows."""
+
+import contextlib
+import itertools
+import random
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triton_replay.errors import ReplayError
+from triton_replay.loading.levels import (
+    CONCURRENCY,
+    RATE,
+    SHARES,
+    Level,
+    Range,
+    doubling,
+    parse_range,
+    shares_of,
+)
+from triton_replay.loading.schedule import evenly, poisson, read_intervals, repeated
+from triton_replay.loading.sequences import Running, SequencePlan, Sequences
+from triton_replay.loading.windows import Stability, Window
+
+SECOND = 10**9
+
+
+def visited(levels, meets):
+    """The values that are tried when `meets` says which meet the threshold."""
+    values = []
+    try:
+        level = next(levels)
+        while True:
+            values.append(level.value)
+            level = levels.send(meets(level.value))
+    except StopIteration:
+        return values
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "values"),
+    [
+        ("3", CONCURRENCY, [3]),
+        ("1:4", CONCURRENCY, [1, 2, 3, 4]),
+        ("1:8:3", CONCURRENCY, [1, 4, 7]),
+        ("0.1:0.3:0.1", RATE, [0.1, 0.2, 0.3]),
+    ],
+)
+def test_a_range_is_walked_to_its_end(text, mode, values):
+    levels = parse_range(text, "--x", mode).linear()
+    assert visited(levels, lambda _: True) == pytest.approx(values)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "0", "2:1", "1:2:0", "1.5", "-1", "1:nan"])
+def test_a_range_that_cannot_be_is_told(text):
+    with pytest.raises(ReplayError, match="--x: found"):
+        parse_range(text, "--x", CONCURRENCY)
+
+
+def test_a_range_without_an_end_ends_where_the_threshold_is_not_met():
+    levels = parse_range("1:0:2", "--x", CONCURRENCY).linear()
+    assert visited(levels, lambda value: value < 6) == [1, 3, 5, 7]
+
+
+@given(st.integers(1, 50), st.integers(1, 500), st.integers(0, 600))
+def test_a_search_finds_the_largest_that_meets_the_threshold(start, more, limit):
+    found = visited(
+        Range(CONCURRENCY, start, start + more, 1).binary(), lambda value: value <= limit
+    )
+    met = [value for value in found if value <= limit]
+    assert max(met, default=start) == max(min(limit, start + more), start)
+    assert len(found) <= 12
+
+
+def test_doubling_ends_when_more_in_flight_give_hardly_more():
+    trying = doubling()
+    tried = [next(trying)]
+    with contextlib.suppress(StopIteration):
+        while True:
+            tried.append(trying.send(min(100 * tried[-1], 500)))
+    assert tried == [1, 2, 4, 8, 16]
+
+
+def test_shares_of_a_capacity_are_below_it():
+    rates = visited(shares_of(1234.5), lambda _: True)
+    assert rates == pytest.approx([share * 1234.5 for share in SHARES], rel=0.05)
+
+
+def test_constant_times_do_not_drift():
+    assert list(itertools.islice(evenly(3, 7), 4)) == [7, 7 + 333333333, 7 + 666666667, 7 + SECOND]
+    assert next(itertools.islice(evenly(3, 0), 3 * 10**5, None)) == 10**5 * SECOND
+
+
+def test_poisson_times_have_their_rate_and_are_the_same_for_a_seed():
+    times = [list(itertools.islice(poisson(100, 5, random.Random(0)), 20000)) for _ in range(2)]
+    assert times[0] == times[1] == sorted(times[0])
+    assert times[0][-1] == pytest.approx(200 * SECOND, rel=0.03)
+
+
+def test_intervals_come_again(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("1000\n\n2.5\n")
+    gaps = read_intervals(path)
+    assert gaps == [1_000_000, 2500]
+    assert list(itertools.islice(repeated(gaps, 1), 4)) == [1, 1000001, 1002501, 2002501]
+
+
+@pytest.mark.parametrize("text", ["", "1\nx\n", "0\n", "-5\n", "inf\n"])
+def test_intervals_that_cannot_be_are_told_with_their_line(tmp_path, text):
+    path = tmp_path / "a"
+    path.write_text(text)
+    with pytest.raises(ReplayError, match="expected microseconds"):
+        read_intervals(path)
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=200),
+    st.one_of(st.none(), st.integers(1, 9)),
+    st.sampled_from([None, 8]),
+)
+def test_sequences_begin_and_end_and_share_no_id(turns, length, end):
+    plan = SequencePlan([[0, 1, 2], [3]], length, 0.5, 5, end)
+    source = Sequences(plan, random.Random(0))
+    slots = [Running(source) for _ in range(3)]
+    open_ids = {}
+    for turn in turns:
+        index, sequence, start, ends = slots[turn].step()
+        assert start == (turn not in open_ids)
+        assert 5 <= sequence < (end or 10**6)
+        assert open_ids.setdefault(turn, sequence) == sequence
+        assert len(set(open_ids.values())) == len(open_ids)
+        assert index in range(4)
+        if ends:
+            del open_ids[turn]
+
+
+def window(*latencies, seconds=1, failures=0):
+    end = seconds * SECOND
+    count = len(latencies)
+    return Window(0, end, 0, count + failures, array("q", latencies), failures)
+
+
+def test_windows_agree_when_three_in_a_row_do():
+    rule = Stability(0.1, None, 0, 10)
+    calm = [window(100, 100)] * 3
+    assert rule.agree(calm)
+    assert rule.agree([window(900), *calm])
+    assert not rule.agree(calm[:2])
+    assert not rule.agree([*calm, window(100, 100, 100)])  # requests per second
+    assert not rule.agree([*calm, window(130, 130)])  # latency
+    assert not rule.agree([*calm, window()])
+
+
+def test_a_percentile_can_be_what_windows_agree_in():
+    loud = [*[window(1, 1, 1, 9)] * 2, window(1, 1, 1, 90)]
+    assert not Stability(0.1, None, 0, 10).agree(loud)
+    assert Stability(0.1, 50, 0, 10).agree(loud)
+
+
+def test_a_threshold_is_exceeded_by_three_windows_in_a_row():
+    rule = Stability(0.1, None, 50, 10)
+    assert rule.exceed([window(60)] * 3)
+    assert not rule.exceed([window(60), window(60), window(40)])
+    assert not Stability(0.1, None, 0, 10).exceed([window(60)] * 3)
+
+
+def test_a_level_is_named_by_its_mode():
+    assert next(Range(RATE, 5, 5, 1).linear()) == Level(RATE, 5)
