@@ -10,7 +10,7 @@ from triton_replay.addresses import Address
 from triton_replay.loading.http_connection import HttpConnection
 from triton_replay.loading.http_requests import HttpRequests, message
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.model import Model
+from triton_replay.loading.model import Model, model_path
 from triton_replay.loading.questions import Question, Requests
 from triton_replay.loading.slots import Connection
 from triton_replay.loading.sockets import resolve
@@ -55,13 +55,13 @@ class HttpServer:
         )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Question:
-        return self._get(loop, _path(model, version))
+        return self._get(loop, model_path(model, version))
 
     def config(self, loop: Loop, model: str, version: str) -> Question:
-        return self._get(loop, f"{_path(model, version)}/config")
+        return self._get(loop, f"{model_path(model, version)}/config")
 
     def statistics(self, loop: Loop, model: str, version: str) -> Question:
-        return self._get(loop, f"{_path(model, version)}/stats")
+        return self._get(loop, f"{model_path(model, version)}/stats")
 
     def register(self, loop: Loop, region: str, size: int) -> Question:
         body = json.dumps({"key": f"/{region}", "offset": 0, "byte_size": size}).encode()
@@ -82,10 +82,6 @@ class HttpServer:
     def _post(self, loop: Loop, target: str, body: bytes) -> Question:
         request = message("POST", target, self._address, self._headers, body)
         return Question(self.connect(loop), request, lambda _: None)
-
-
-def _path(model: str, version: str) -> str:
-    return f"/v2/models/{model}" + (f"/versions/{version}" if version else "")
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from triton_replay.errors import ReplayError
 
 CONCURRENCY: Final = "concurrency"
 RATE: Final = "request_rate"
-INTERVALS: Final = "custom_request_intervals"
 
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
 """Of what a server can do at most; at more than these its queues grow without end."""

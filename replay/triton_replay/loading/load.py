@@ -14,7 +14,7 @@ from triton_replay.addresses import Address
 from triton_replay.errors import ReplayError
 from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions, read_streams
-from triton_replay.loading.levels import CONCURRENCY, INTERVALS, Level, Levels, Range, shares_of
+from triton_replay.loading.levels import CONCURRENCY, RATE, Level, Levels, Range, shares_of
 from triton_replay.loading.loop import Loop, NextRequest, Record
 from triton_replay.loading.measuring import Looks, Meter, Plan
 from triton_replay.loading.metrics import Scraper
@@ -157,7 +157,7 @@ class Load:
             return search.binary() if options.is_binary_search else search.linear()
         if options.plan.gaps:
             gaps = options.plan.gaps
-            return _once(Level(INTERVALS, round(len(gaps) / (sum(gaps) / 1e9))))
+            return _once(Level(RATE, round(len(gaps) / (sum(gaps) / 1e9))))
         return shares_of(meter.capacity())
 
     def _make_requests(self, model: Model, made: Regions) -> None:

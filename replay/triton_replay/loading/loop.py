@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from triton_replay.errors import ServerUnreachable
+from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.loading.slots import Connection, Slot
 
 _NEVER: Final = 2**63 - 1
@@ -65,6 +65,8 @@ class Loop:
         *,
         silence: float,
     ) -> None:
+        if not hasattr(select, "epoll"):
+            raise ReplayError("load needs Linux: this system has no epoll")
         self.poll = select.epoll()
         self.by_number: dict[int, Connection] = {}
         self.record = Record()

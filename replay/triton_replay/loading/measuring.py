@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from triton_replay.errors import ReplayError
-from triton_replay.loading.levels import CONCURRENCY, RATE, Level, doubling
+from triton_replay.loading.levels import CONCURRENCY, Level, doubling
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.metrics import Scraper
 from triton_replay.loading.questions import Failed, Question, ask
@@ -22,6 +24,7 @@ from triton_replay.loading.windows import (
     AGREEING,
     Measurement,
     Stability,
+    Times,
     Window,
     percentiles_of,
 )
@@ -48,6 +51,10 @@ class Plan:
     batch: int
     is_poisson: bool
     gaps: Sequence[int]
+
+
+def _times(values: array[int]) -> Times:
+    return np.frombuffer(values, np.int64)
 
 
 class Looks:
@@ -181,10 +188,8 @@ class Meter:
     ) -> Measurement:
         record, stability = self._loop.record, self._plan.stability
         first, last = windows[0].first, windows[-1].last
-        latencies = array("q")
-        for window in windows:
-            latencies.extend(window.latencies)
-        if not latencies:
+        latencies = np.concatenate([window.latencies for window in windows])
+        if not len(latencies):
             raise ReplayError(
                 f"no request was answered within {len(windows)} windows of "
                 f"{self._plan.interval / 1e6:g} ms: give a longer --measurement-interval"
@@ -201,7 +206,7 @@ class Meter:
             is_stable=is_stable,
             meets_threshold=not stability.threshold or sum(mean) / len(mean) <= stability.threshold,
             percentiles=percentiles_of(latencies, stability.percent),
-            sending=sum(sending) / len(sending),
+            sending=float(_times(sending).mean()),
             failures=Counter(why for index, why in record.failed.items() if first <= index < last),
             responses=responses,
             unsent=unsent,
@@ -213,7 +218,7 @@ class Meter:
         )
 
     def _dues(self, level: Level, start: int) -> Iterator[int]:
-        if level.mode != RATE:
+        if self._plan.gaps:
             return repeated(self._plan.gaps, start)
         if self._plan.is_poisson:
             return poisson(level.value, start, random.Random(_SEED))
@@ -229,16 +234,12 @@ class Meter:
         else:
             self._run(start + interval, _NEVER)
         end, last = time.perf_counter_ns(), len(record.ends)
-        failed = record.failed
-        latencies = array(
-            "q",
-            (
-                record.ends[index] - record.starts[index]
-                for index in range(first, last)
-                if index not in failed
-            ),
-        )
-        return Window(start, end, first, last, latencies, last - first - len(latencies))
+        # The load goes on as soon as this is done: arrays are subtracted as a whole.
+        latencies = _times(record.ends[first:last]) - _times(record.starts[first:last])
+        failed = [index - first for index in record.failed if first <= index < last]
+        if failed:
+            latencies = np.delete(latencies, failed)
+        return Window(start, end, first, last, latencies, len(failed))
 
     def _run(self, until: int, ends: int) -> None:
         loop, record = self._loop, self._loop.record
@@ -248,6 +249,6 @@ class Meter:
 
     def _look_for_failure(self, window: Window) -> None:
         """Raise ReplayError if no request was answered well, but some badly."""
-        if window.failures and not window.latencies:
+        if window.failures and not len(window.latencies):
             why = self._loop.record.failed[window.last - 1]
             raise ReplayError(f"all {window.failures} requests failed, the last one: {why}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from triton_replay.errors import ReplayError
 
 Document = Mapping[str, Any]
+_SAFE: Final = "!$&'()*+,;=:@"
+"""What servers take as it is in a path, and do not decode."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,13 @@ class Model:
     @property
     def path(self) -> str:
         """Where it is found over HTTP."""
-        version = f"/versions/{self.version}" if self.version else ""
-        return f"/v2/models/{self.name}{version}"
+        return model_path(self.name, self.version)
+
+
+def model_path(name: str, version: str) -> str:
+    """Where a model is found over HTTP; version: empty for the newest."""
+    versions = f"/versions/{quote(version)}" if version else ""
+    return f"/v2/models/{quote(name, _SAFE)}{versions}"
 
 
 def model_of(name: str, version: str, metadata: Document, config: Document) -> Model:

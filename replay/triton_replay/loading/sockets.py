@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from triton_replay.addresses import Address
 from triton_replay.errors import ServerUnreachable
 from triton_replay.loading.slots import Connection
 
+if TYPE_CHECKING:
+    import select
+
 _CHUNK = 1 << 18
-_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_IN, _OUT = 1, 4
+"""Of epoll, as Linux has them; other systems import this module and have none."""
 
 
 class Resolved(NamedTuple):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from triton_replay.comparing.latencies import Percentile, percentile
 from triton_replay.loading.levels import Level
 from triton_replay.loading.statistics import ServerSide
 
+Times = NDArray[np.int64]
 AGREEING: Final = 3
 """Windows that have to agree."""
 PERCENTILES: Final = (50, 90, 95, 99)
@@ -25,7 +28,7 @@ class Window:
     end: int
     first: int
     last: int
-    latencies: array[int]
+    latencies: Times
     """Of those that were answered well."""
     failures: int
 
@@ -114,12 +117,9 @@ class Measurement:
         return self.count * self.batch / self.seconds
 
     @property
-    def latencies(self) -> array[int]:
+    def latencies(self) -> Times:
         """Of all windows."""
-        found = array("q")
-        for window in self.windows:
-            found.extend(window.latencies)
-        return found
+        return np.concatenate([window.latencies for window in self.windows])
 
     @property
     def mean(self) -> float:
@@ -129,20 +129,21 @@ class Measurement:
     @property
     def deviation(self) -> float:
         """The standard deviation of the latencies."""
-        mean = self.mean
-        return sqrt(sum((value - mean) ** 2 for value in self.latencies) / max(self.count, 1))
+        return float(self.latencies.std())
 
 
-def percentiles_of(latencies: array[int], percent: int | None) -> tuple[Percentile, ...]:
+def percentiles_of(latencies: Times, percent: int | None) -> tuple[Percentile, ...]:
     """The usual ones and that one, with their 95 % intervals."""
-    ordered = sorted(latencies)
+    ordered = np.sort(latencies).tolist()
     wanted = sorted({*PERCENTILES, *(() if percent is None else (percent,))})
     return tuple(percentile(ordered, one) for one in wanted) if ordered else ()
 
 
-def _latency(latencies: array[int], percent: int | None) -> float:
-    if not latencies:
+def _latency(latencies: Times, percent: int | None) -> float:
+    """While a load goes on, so it must not take long: nothing is sorted."""
+    if not len(latencies):
         return 0.0
     if percent is None:
-        return sum(latencies) / len(latencies)
-    return float(sorted(latencies)[min(len(latencies), ceil(len(latencies) * percent / 100)) - 1])
+        return float(latencies.mean())
+    place = ceil(len(latencies) * percent / 100) - 1
+    return float(np.partition(latencies, place)[place])

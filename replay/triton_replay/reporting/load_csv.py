@@ -51,7 +51,8 @@ def _row(report: LoadReport, one: Measurement, verbose: bool) -> dict[str, str]:
     for found in one.percentiles:
         row[f"p{found.percent} latency"] = str(found.value // 1000)
     if verbose:
-        row["Avg latency"] = str(mean)
+        if report.percent is None:
+            row["Avg latency"] = str(mean)
         row["request/response"] = str(send)
         row["response wait"] = str(max(mean - send, 0))
         if report.collects_metrics:

@@ -64,7 +64,7 @@ def _spectra(measured: list[Measurement]) -> str:
     told = ", ".join(
         f"<span class=key-{key}>{escape(_name(one))}</span>" for key, one in keys.items()
     )
-    plot = latency_plot({key: one.latencies for key, one in keys.items()})
+    plot = latency_plot({key: one.latencies.tolist() for key, one in keys.items()})
     return f"<h2>Latencies of each load</h2><p>{told}</p>{plot}"
 
 

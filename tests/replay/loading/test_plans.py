@@ -3,8 +3,8 @@
 import contextlib
 import itertools
 import random
-from array import array
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,7 +139,7 @@ def test_sequences_begin_and_end_and_share_no_id(turns, length, end):
 def window(*latencies, seconds=1, failures=0):
     end = seconds * SECOND
     count = len(latencies)
-    return Window(0, end, 0, count + failures, array("q", latencies), failures)
+    return Window(0, end, 0, count + failures, np.array(latencies, np.int64), failures)
 
 
 def test_windows_agree_when_three_in_a_row_do():
