@@ -72,6 +72,7 @@ ANSWERS = {
     17: "ge.graph cannot be imported: .*",
     18: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(\(8, 32\), \(64, 16\)\), input "
     r"\(1, 16, -1, -1\); .* gear: True; are .* before: True; answers right: \[True, True\]",
+    19: r"refused: \[memory\.unknown\] .*",
 }
 
 
@@ -117,6 +118,23 @@ def waited(*given):
 rt.synchronize_stream_with_timeout = waited
 """,
         "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is wrong",
+    ),
+    19: (
+        """
+import ascend_simulator
+malloc, buffer, blocks = rt.malloc, create_data_buffer, set()
+def kept(*given):
+    blocks.add((answer := malloc(*given))[0])
+    return answer
+def create_data_buffer(address, nbytes):
+    if address - 2**44 in blocks:  # the one of the execution that is to fail
+        ascend_simulator.current().faults.arm("execute@1=507015")
+        address -= 2**44
+    return buffer(address, nbytes)
+rt.malloc = kept
+""",
+        "execute_async and the wait give 0 and 507015; then in the same stream 0 and 0, right; in "
+        "a new context, with the model loaded again, 0 and 0, right",
     ),
     15: (
         "mdl.get_cur_output_dims = mdl.get_output_dims",

@@ -170,6 +170,15 @@ CHECKS: Final = (
         "such models could not be planned, or would be executed at a wrong size",
         model_probes.what_a_model_of_images_tells,
     ),
+    DeviceCheck(
+        19,
+        "Do executions go on after one that the AI core failed in (507015, 507035)?",
+        "yes, in a new context and stream, with the models loaded again: that is what an executor "
+        "does",
+        "these codes would be those of a lost device, and the process would have to be restarted",
+        model_probes.after_a_failed_execution,
+        risk="an exception of the AI core, after which the card may have to be reset",
+    ),
 )
 
 _STARTED: Final[tuple[Probe, ...]] = (

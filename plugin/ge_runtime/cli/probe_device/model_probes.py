@@ -29,6 +29,8 @@ _ANY_PROCESS: Final = 1
 _SHORT_BY: Final = 128
 """Bytes: more than the 64 that a device is known to let pass."""
 _TURNS: Final = 200
+_FAR: Final = 2**44
+"""Bytes, beyond all memory that a card has."""
 _SHARED_BYTES: Final = 2 * 1024 * 1024
 """More than the weights: only whole pages may be exported, and this is one of the larger kind."""
 
@@ -239,6 +241,47 @@ def after_a_time_limit(session: ProbeSession) -> Answer:
         f"{waits[2]}; its answer is {'right' if right else 'wrong'}",
         {"waits": waits, "execute_async": again, "right": right, "queued": queued},
     )
+
+
+def after_a_failed_execution(session: ProbeSession) -> Answer:
+    """Have an execution write where no memory is; execute again, there and in a new context."""
+    session.open_device()
+    model, stream = session.load(), session.stream()
+    slot, other = model.slot(), model.slot()
+    nowhere = session.dataset([_nowhere(slot.output_address)], [model.output_bytes])
+    failed = [
+        session.code("mdl.execute_async", model.number, slot.inputs, nowhere, stream),
+        session.code("rt.synchronize_stream_with_timeout", stream, LONG_MS),
+    ]
+    same, same_right = _execute(session, model.number, slot, stream)
+    session.context()
+    again = session.load()
+    new, new_right = _execute(session, again.number, other, session.stream())
+    return Answer(
+        f"execute_async and the wait give {failed[0]} and {failed[1]}; then in the same stream "
+        f"{same[0]} and {same[1]}, {same_right}; in a new context, with the model loaded again, "
+        f"{new[0]} and {new[1]}, {new_right}",
+        {"failed": failed, "same_stream": same, "new_context": new},
+    )
+
+
+def _nowhere(address: int) -> int:
+    """An address that no memory of the device is at."""
+    return address + _FAR
+
+
+def _execute(
+    session: ProbeSession, model: int, slot: ProbeSlot, stream: int
+) -> tuple[list[int], str]:
+    """The codes of an execution and of the wait for it, and what its answer is."""
+    codes = [
+        session.code("mdl.execute_async", model, slot.inputs, slot.outputs, stream),
+        session.code("rt.synchronize_stream_with_timeout", stream, LONG_MS),
+    ]
+    try:
+        return codes, "right" if slot.is_right() else "wrong"
+    except DriverFault as fault:
+        return codes, f"which cannot be read: {fault.code}"
 
 
 def gear_while_the_stream_works(session: ProbeSession) -> Answer:

@@ -160,6 +160,14 @@ class ProbeSession:
         self._made.callback(self.call, "rt.destroy_stream", stream)
         return stream
 
+    def context(self) -> int:
+        """A new context, current in this thread until it goes."""
+        before = self.call("rt.get_context")
+        self._made.callback(self.call, "rt.set_context", before)
+        context: int = self.call("rt.create_context", self.device)
+        self._made.callback(self.call, "rt.destroy_context", context)
+        return context
+
     def wait(self, stream: int) -> None:
         """Wait until the stream is done. Raises DriverFault for what failed in it."""
         self.call("rt.synchronize_stream_with_timeout", stream, LONG_MS)
