@@ -136,6 +136,17 @@ def test_ascend_simulator_stands_in_for_acl_with_what_its_wheel_asks_for(wheels,
     assert name == "AscendSimulator"
     assert "--soc_version" in "\n".join(usage)
 
+    leaves = """import acl
+acl.init(), acl.rt.set_device(0)
+try:
+    acl.media.dvpp_create_channel(acl.media.dvpp_create_channel_desc())
+except ImportError as error:
+    print(error)"""
+    line = f"""eval "$({command} env --exit-code 9)" && {python} -c '{leaves}'; echo $?"""
+    assert run("/bin/sh", "-c", line).splitlines() == [
+        'acl.media: found no Pillow, expected it: pip install "ascend-simulator[media]"',
+        "9",
+    ]
     # Where pytest is installed as well, it has the fixture.
     pip("install", "pytest", python=python)
     test = tmp_path / "test_it.py"

@@ -313,5 +313,5 @@ def test_what_is_left_of_it_is_named_at_the_end(dvpp):
 
 def test_who_lacks_pillow_hears_what_to_install(acl, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ImportError, match=r"pip install 'ascend-simulator\[media\]'"):
+    with pytest.raises(ImportError, match=r'pip install "ascend-simulator\[media\]"'):
         acl.media.dvpp_create_channel(acl.media.dvpp_create_channel_desc())

@@ -45,7 +45,7 @@ def pillow() -> ModuleType:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
-        text = "acl.media: found no Pillow, expected it: pip install 'ascend-simulator[media]'"
+        text = 'acl.media: found no Pillow, expected it: pip install "ascend-simulator[media]"'
         raise ImportError(text) from error
 
 
