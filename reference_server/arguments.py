@@ -19,6 +19,7 @@ from reference_server.config_options import (
     nearest,
     warn,
 )
+from reference_server.core.intake import half_of_memory
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.option_values import (
     boolean,
@@ -236,6 +237,10 @@ def _add_time_limits(add: _Add) -> None:
             help=f"how long {meaning}; 0 is for ever ({default:g})")
     add("--connection-most", type=within(0, 2**31 - 1), default=MOST_CONNECTIONS, metavar="COUNT",
         help=f"connections that each port has at once; 0 is any number ({MOST_CONNECTIONS})")
+    add("--connection-memory-mib", type=within(0, 2**31 - 1),
+        default=half_of_memory() >> 20, metavar="MIB",
+        help="what the requests of more than 64 KiB of all connections may have together, while "
+        "they come and until they are answered; 0 is any number (half of the memory)")
 
 
 def _add_metrics(add: _Add) -> None:

@@ -161,6 +161,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             given.connection_unread_secs,
         ),
         most_connections=given.connection_most,
+        most_request_bytes=given.connection_memory_mib << 20,
         server_id=given.id,
         http=http if given.allow_http else None,
         grpc=grpc if given.allow_grpc else None,

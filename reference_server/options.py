@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reference_server.core.intake import half_of_memory
 from reference_server.core.profiles import NEWEST, TritonProfile
 
 #: Where Triton's containers have their backends.
@@ -303,10 +304,11 @@ class ServerOptions:
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
     `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Load requests may
     bring files with `file_override`. Models' files may be links out of their folders with
-    `outside_links`. Executions of inline models that take longer than
-    `execution_warning_s` are told to the log, none of 0. Clients may register
-    shared memory with `client_shared_memory`, and models of several repositories may have one name
-    with `model_namespacing`. `profile` is the tritonserver to stand in for.
+    `outside_links`. Long requests may hold `most_request_bytes` together; 0 is any number.
+    Executions of inline models that take longer than `execution_warning_s` are told to the log,
+    none of 0. Clients may register shared memory with `client_shared_memory`, and models of
+    several repositories may have one name with `model_namespacing`. `profile` is the tritonserver
+    to stand in for.
     """
 
     model_repositories: tuple[Path, ...]
@@ -316,6 +318,7 @@ class ServerOptions:
     metrics: MetricsOptions | None = field(default_factory=MetricsOptions)
     time_limits: TimeLimits = field(default_factory=TimeLimits)
     most_connections: int = MOST_CONNECTIONS
+    most_request_bytes: int = field(default_factory=half_of_memory)
     log: LogOptions = field(default_factory=LogOptions)
     trace: TraceOptions = field(default_factory=TraceOptions)
     exit_on_error: bool = True

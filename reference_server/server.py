@@ -18,6 +18,7 @@ from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.intake import Intake
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
 from reference_server.frontends.event_loop import LoopTurns
@@ -75,6 +76,7 @@ class Server:
         latencies = LatencyMetrics() if options.metrics is None else options.metrics.latencies
         self._turns = LoopTurns()
         self._incidents = Incidents(time.monotonic)
+        self._intake = Intake(options.most_request_bytes)
         self._executions = ExecutionWatch(
             self._clock, options.execution_warning_s, InlineInstance._run.__code__
         )
@@ -257,29 +259,25 @@ class Server:
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
         """What answers HTTP requests, on the loop's thread."""
         return HttpHandlers(
-            self.gateway,
-            self._shared_memory,
-            self.control,
-            loop,
-            self._clock,
+            *(self.gateway, self._shared_memory, self.control, loop, self._clock),
             restrictions=options.restricted,
             forwarding=self._forwarding(options.forwarded),
             profile=self._options.profile,
             limit=InputLimit(options.max_input_bytes),
             page=options.page and self._shows_pages,
+            intake=self._intake,
         )
 
     def _http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
         return HttpListener(
-            "HTTPService",
-            options.address,
-            options.port,
+            *("HTTPService", options.address, options.port),
             self.http_handlers(options, loop).handle,
             reuse_port=options.reuse_port,
             max_input=options.max_input_bytes,
             limits=self._options.time_limits,
             report=self._incidents.of("http"),
             most_connections=self._options.most_connections,
+            intake=self._intake,
         )
 
     def grpc_methods(
@@ -302,7 +300,7 @@ class Server:
         methods = self.grpc_methods(options, loop)
         return GrpcListener(
             *(options, methods, self._options.time_limits, self._incidents.of("grpc")),
-            self._options.most_connections,
+            *(self._options.most_connections, self._intake),
         )
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
@@ -343,13 +341,12 @@ class Server:
     def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
         handlers = self.metrics_handlers(options)
         return HttpListener(
-            "Metrics Service",
-            options.address,
-            options.port,
+            *("Metrics Service", options.address, options.port),
             handlers.handle,
             limits=self._options.time_limits,
             report=self._incidents.of("metrics"),
             most_connections=self._options.most_connections,
+            intake=self._intake,
         )
 
     def _rows(self) -> list[tuple[str, str, str]]:

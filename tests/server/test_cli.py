@@ -108,6 +108,7 @@ OPTIONS = {
     "--allow-outside-links=false": ("outside_links", False),
     "--execution-warning-secs=9": ("execution_warning_s", 9.0),
     "--connection-most=7": ("most_connections", 7),
+    "--connection-memory-mib=7": ("most_request_bytes", 7 << 20),
     "--connection-most=0": ("most_connections", 0),
     "--log-verbose=2": ("log", LogOptions(verbose_level=2)),
     "--log-info=off": ("log", LogOptions(info=False)),

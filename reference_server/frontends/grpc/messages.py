@@ -14,6 +14,7 @@ import numpy as np
 
 from reference_server.codecs import compression
 from reference_server.codecs.proto_pieces import Data
+from reference_server.core.intake import UNCOUNTED, Charge, Intake
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
 #: A message out of its compressed form. Raises CallFailed.
@@ -85,10 +86,15 @@ class Packed(NamedTuple):
 class MessageReader:
     """The messages in the body of one request."""
 
-    __slots__ = ("_before", "_buffer", "_filled", "_inflate", "_is_packed", "_prefix")
+    __slots__ = (
+        *("_before", "_buffer", "_charge", "_filled"),
+        *("_inflate", "_intake", "_is_packed", "_prefix"),
+    )
 
-    def __init__(self, inflate: Inflate | None) -> None:
+    def __init__(self, inflate: Inflate | None, intake: Intake | None = None) -> None:
         self._inflate = inflate
+        self._intake = intake or Intake()
+        self._charge: Charge | None = None  # for the message that is not whole
         self._prefix = b""  # of a prefix that is not whole
         self._buffer: memoryview | None = None  # of a message that is not whole
         self._filled = 0
@@ -145,10 +151,12 @@ class MessageReader:
             raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(length))
         try:
             # Not touched before the bytes are there: a length alone takes no memory.
-            self._buffer = np.empty(length, np.uint8).data
+            buffer = np.empty(length, np.uint8)
         except MemoryError:
             text = f"a message of {length} bytes does not fit the server's memory"
             raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
+        self._charge = None if length <= UNCOUNTED else self._intake.charge()
+        self._buffer = buffer.data if self._charge is None else self._charge.hold(buffer)
         self._filled = 0
         self._is_packed = bool(is_packed)
         return self._buffer
@@ -156,11 +164,13 @@ class MessageReader:
     def _gather(self, buffer: memoryview, piece: memoryview) -> Data | Packed | None:
         """Put the next piece of a message into its buffer; the message if that is the last."""
         filled = self._filled + len(piece)
+        if self._charge is not None and not self._charge.grow(len(piece)):
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, self._intake.refusal(len(buffer)))
         buffer[self._filled : filled] = piece
         self._filled = filled
         if filled < len(buffer):
             return None
-        self._buffer = None
+        self._buffer = self._charge = None
         self._before += filled
         self._filled = 0
         return self._packed(buffer) if self._is_packed else buffer

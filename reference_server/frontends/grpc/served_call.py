@@ -10,6 +10,7 @@ from reference_server.codecs.proto_pieces import Data
 from reference_server.codecs.proto_wire import UNREADABLE
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
+from reference_server.core.intake import Intake
 from reference_server.frontends.grpc.calls import (
     IGNORING,
     STATUS,
@@ -83,6 +84,7 @@ class ServedCall:
         "_has_ended",
         "_has_message",
         "_headers",
+        "_intake",
         "_is_busy",
         "_is_half_closed",
         "_is_held",
@@ -107,13 +109,15 @@ class ServedCall:
         headers: RequestHeaders,
         encoding: str,
         run: Run,
+        intake: Intake | None = None,
     ) -> None:
         self._responder = responder
         self._run = run
         self._stream_id = stream_id
         self._headers = headers
         self._encoding = encoding
-        self._reader = MessageReader(INFLATE[headers.encoding])
+        self._intake = intake or Intake()
+        self._reader = MessageReader(INFLATE[headers.encoding], self._intake)
         self._streams = False
         self._answer: Data | None = None
         self._has_message = False
@@ -267,10 +271,16 @@ class ServedCall:
             self._run(message.plain, self._unpacked, self._not_unpacked)
 
     def _unpacked(self, message: Data) -> None:
-        if not self._has_ended:
-            self._is_busy = False
-            self._handler.receive(message)
-            self._go_on()
+        if self._has_ended:
+            return
+        self._is_busy = False
+        try:
+            kept = self._intake.keep(memoryview(message))
+        except ServerError as error:
+            self._fail(Status.RESOURCE_EXHAUSTED, error.message)
+            return
+        self._handler.receive(kept)
+        self._go_on()
 
     def _go_on(self) -> None:
         """Take the messages that have waited."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_server.codecs.proto_pieces import Data
+from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Patience, Phase, Report, Wait, report_nothing
 from reference_server.frontends.grpc import headers, messages
 from reference_server.frontends.grpc.calls import CallFailed, Method, Run, Status
@@ -59,8 +60,10 @@ class Session:
         close: Callable[[], None],
         limits: TimeLimits | None = None,
         report: Report = report_nothing,
+        intake: Intake | None = None,
     ) -> None:
         self._report = report
+        self._intake = intake
         self._table = table
         self._patience = Patience(limits or TimeLimits())
         self._compression = options.compression
@@ -235,7 +238,7 @@ class Session:
             self.fail(stream_id, failure.status, failure.message, opened=False)
             return
         call = self._calls[stream_id] = ServedCall(
-            self, stream_id, request, self._encoding, self._run
+            self, stream_id, request, self._encoding, self._run, self._intake
         )
         call.begin(method, self._clock)
         if ended:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from reference_server.core.errors import invalid_arg
+from reference_server.core.intake import Intake
 from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
@@ -44,7 +45,8 @@ class GrpcListener:
     """Serves the methods in `table` on one port, on the loop's thread.
 
     `open`, then `stop_accepting` and `drained`, then `close`. `report` is told of connections and
-    calls that end badly. Beyond `most_connections` (0: any number) those that come are sent away.
+    calls that end badly; `intake` has what long messages hold. Beyond `most_connections` (0: any
+    number) those that come are sent away.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class GrpcListener:
         limits: TimeLimits | None = None,
         report: Report = report_nothing,
         most_connections: int = 0,
+        intake: Intake | None = None,
     ) -> None:
         self._report = report
+        self._intake = intake
         self._options = options
         self._table = table
         self._limits = limits or TimeLimits()
@@ -80,7 +84,7 @@ class GrpcListener:
             self._server = await loop.create_server(
                 lambda: _Connection(
                     *(self._table, options, self._limits, loop, run, scratch),
-                    *(ours.opened, ours.closed, self._report),
+                    *(ours.opened, ours.closed, self._report, self._intake),
                 ),
                 options.address,
                 options.port,
@@ -136,13 +140,17 @@ class _Connection(asyncio.BufferedProtocol):
         opened: Callable[[_Connection], None],
         closed: Callable[[_Connection], None],
         report: Report,
+        intake: Intake | None,
     ) -> None:
         self._options = options
         self._loop = loop
         self._scratch = scratch
         self._opened = opened
         self._closed = closed
-        self._session = Session(table, options, loop, run, self._write, self._close, limits, report)
+        self._session = Session(
+            *(table, options, loop, run, self._write, self._close),
+            *(limits, report, intake),
+        )
         self._incoming = Incoming(
             *(self._session.receive, self._session.plain, loop.call_soon), portion=_PORTION_BYTES
         )

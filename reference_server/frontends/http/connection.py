@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from reference_server.core.intake import Intake
 from reference_server.frontends.connections import (
     Incoming,
     Patience,
@@ -34,6 +35,7 @@ from reference_server.frontends.http.request import (
 )
 from reference_server.options import TimeLimits
 
+_NOTHING = memoryview(b"")
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
 #: The same of their bodies' bytes.
@@ -68,6 +70,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         limits: TimeLimits | None = None,
         heads: KnownHeads | None = None,
         report: Report = report_nothing,
+        intake: Intake | None = None,
     ) -> None:
         self._report = report
         self._patience = Patience(limits or TimeLimits())
@@ -87,7 +90,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advancing = False
         self._is_unread = False  # enough of what was written waits for the client
         self._closing = False
-        self._reader = RequestReader(self, max_input, heads or KnownHeads())
+        self._reader = RequestReader(self, max_input, heads or KnownHeads(), intake)
         self._incoming = Incoming(self._take, self._reader.plain, call_soon, clock)
 
     @property
@@ -263,6 +266,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Write the reply to the current request, then go on with the next."""
         self._current = None
+        request.body = _NOTHING  # which a cycle would keep until the next collection
         if self._transport is None:
             return
         length = sum(map(len, parts))
@@ -291,6 +295,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def end_chunks(self, request: Request) -> None:
         """Write the end of the body, then go on with the next request."""
         self._current = None
+        request.body = _NOTHING
         self._is_chunked = False
         if request.backlog is not None:
             request.backlog.close()

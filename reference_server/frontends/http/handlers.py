@@ -10,6 +10,7 @@ from reference_server.codecs import management_json
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
 from reference_server.core.health import Probe
+from reference_server.core.intake import Intake
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -59,6 +60,7 @@ class HttpHandlers:
         profile: TritonProfile = V2_51,
         limit: InputLimit = UNLIMITED,
         page: bool = False,
+        intake: Intake | None = None,
     ) -> None:
         self._limit = limit
         self._page = Page("try.html") if page else None
@@ -76,8 +78,7 @@ class HttpHandlers:
                 *(gateway, shared_memory, clock, inference.TRACE_EVENTS),
                 *(answers.post, codecs.run, forwarding),
             ),
-            profile,
-            limit,
+            *(profile, limit, intake or Intake()),
         )
         self._handlers: dict[Operation, _Handler] = {
             Operation.LIVE: self._live,

@@ -19,6 +19,7 @@ from reference_server.codecs.response_forms import (
 )
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.intake import Intake
 from reference_server.core.metadata import Signature
 from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
@@ -52,7 +53,7 @@ AT_ONCE = 1 << 17
 class InferenceHandlers:
     """The handlers of the inference operations.
 
-    `limit` is for the sizes of bodies, and what they become.
+    `limit` is for the sizes of bodies, and what they become; `intake` has what these hold.
     """
 
     def __init__(
@@ -60,12 +61,15 @@ class InferenceHandlers:
         inferences: Inferences,
         profile: TritonProfile,
         limit: InputLimit,
+        intake: Intake,
     ) -> None:
         self._inferences = inferences
         self._decoder = InferRequestDecoder(profile, limit)
         self._profile = profile
         self._limit = limit
-        self._terms = _Terms(limit, profile.strict_header_lengths, InferResponseEncoder().encode)
+        self._terms = _Terms(
+            limit, intake, profile.strict_header_lengths, InferResponseEncoder().encode
+        )
 
     def infer(self, request: Request, route: Route) -> None:
         """Answer `request` when its model has answered. Raises ServerError."""
@@ -186,6 +190,7 @@ class _Terms(NamedTuple):
     """What all calls of `infer` have in common."""
 
     limit: InputLimit
+    intake: Intake
     strict_lengths: bool
     encode: Callable[[InferResponse, ResponseForm, Signature, Labels], EncodedResponse]
 
@@ -215,7 +220,8 @@ class _InferCall:
         body = request.body
         size = request.dropped or len(body)
         if self._head.is_packed:
-            body = compression.decompress(self._head.coding, body, self._terms.limit)
+            plain = compression.decompress(self._head.coding, body, self._terms.limit)
+            body = self._terms.intake.keep(plain)
             size = len(body)
         length = self._head.json_length(size, strictly=self._terms.strict_lengths)
         self._reached_json = True

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from reference_server.core.intake import Intake
 from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
@@ -28,7 +29,8 @@ class HttpListener:
 
     `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
     of JSON more than `max_input` bytes are not kept. `report` is told of connections that end
-    badly. Beyond `most_connections` (0: any number) those that come are closed.
+    badly; `intake` has what long bodies hold. Beyond `most_connections` (0: any number) those that
+    come are closed.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class HttpListener:
         limits: TimeLimits | None = None,
         report: Report = report_nothing,
         most_connections: int = 0,
+        intake: Intake | None = None,
     ) -> None:
+        self._intake = intake
         self._report = report
         self._limits = limits or TimeLimits()
         self._max_input = max_input
@@ -76,6 +80,7 @@ class HttpListener:
                     limits=self._limits,
                     heads=heads,
                     report=self._report,
+                    intake=self._intake,
                 ),
                 self._address,
                 self._port,

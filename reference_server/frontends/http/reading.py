@@ -10,10 +10,11 @@ import re
 from typing import Protocol
 
 import httptools
-import numpy as np
 
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
+from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Phase, Wait
+from reference_server.frontends.http.bodies import Body, NoRoom
 from reference_server.frontends.http.request import Request, RequestHead, may_be_larger
 
 #: Bytes of a body still to come from which it is received in place.
@@ -27,8 +28,6 @@ _MAX_HEAD = 1 << 20
 _HEADER_COST = 32
 #: Bytes of a body that come at once where only the parser knows its end.
 _BODY_PORTION = 1 << 14
-#: Where tensor data begins in a body that is received in place, for aligned NumPy views.
-_ALIGNMENT = 64
 #: The method of a request line that is in order but for llhttp not knowing the method.
 _METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
 _UNREADABLE = "failed to read the HTTP request"
@@ -91,25 +90,29 @@ class RequestReader:
     """Reads for one connection, on the loop's thread.
 
     max_input: bytes of JSON or of a raw tensor; a body that has more is read to its end, and only
-    counted. heads: those that the port has read so far.
+    counted. heads: those that the port has read so far. intake: what long bodies hold.
     """
 
-    def __init__(self, receiver: Receiver, max_input: int | None, heads: KnownHeads) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        max_input: int | None,
+        heads: KnownHeads,
+        intake: Intake | None = None,
+    ) -> None:
+        self._intake = intake or Intake()
         self._receiver = receiver
         self._heads = heads
         self._max_input = _UNLIMITED if max_input is None else max_input
         self._parser = self._new_parser()
         self._incoming = receiver.begin()  # the request being read
-        self._chunks: list[bytes] = []  # its body so far
-        self._received = 0  # the size of that
+        self._body = Body(self._intake)
         self._chunk_count, self._in_new_chunk = 0, False  # of those with data
         self._head_bytes = 0  # since anything but a header or a chunk's size has come
         self._headers_done = False
         self._whole = True  # nothing of a request has come that is not complete
         self._begun = 0  # requests
         self._completed = 0  # messages that ended within the bytes being read
-        self._body_buffer: memoryview | None = None  # its body, when it is received in place
-        self._filled = 0
 
     @property
     def lacks(self) -> Wait:
@@ -118,34 +121,38 @@ class RequestReader:
             return Wait(Phase.REQUEST, self._begun)
         if not self._headers_done:
             return Wait(Phase.HEAD, self._begun)
-        done = self._received if self._body_buffer is None else self._filled
-        return Wait(Phase.BODY, self._begun, done)
+        return Wait(Phase.BODY, self._begun, self._body.received)
 
     @property
     def body_buffer(self) -> memoryview | None:
         """Where the next bytes are wanted, if these are a long body's."""
-        return None if self._body_buffer is None else self._body_buffer[self._filled :]
+        return self._body.rest
 
     def filled(self, nbytes: int) -> None:
         """So many bytes have come into what `body_buffer` gave last."""
-        self._filled += nbytes
-        self._check_filled()
+        try:
+            self._body.filled(nbytes)
+        except NoRoom as lack:
+            self._refuse_body(lack)
+        else:
+            self._check_filled()
 
     def end(self) -> None:
         """Keep nothing of what has come: nothing follows."""
-        self._chunks, self._body_buffer = [], None
+        self._body = Body(self._intake)
 
     def plain(self) -> int:
         """How many of the next bytes are a body's, of which little is to be understood."""
-        if self._body_buffer is not None:
-            return len(self._body_buffer) - self._filled
+        if self._body.lacks:
+            return self._body.lacks
         return _BODY_PORTION if self._headers_done and not self._whole else 0
 
     def take(self, data: memoryview) -> None:
         """Read bytes, which are no longer needed afterwards."""
-        if self._body_buffer is not None:
-            piece = data[: self.plain()]
-            self._body_buffer[self._filled : self._filled + len(piece)] = piece
+        rest = self._body.rest
+        if rest is not None:
+            piece = data[: len(rest)]
+            rest[: len(piece)] = piece
             data = data[len(piece) :]
             self.filled(len(piece))
         is_first = self._whole and self._incoming.keep_alive and len(data) <= LONGEST_KEY
@@ -212,8 +219,7 @@ class RequestReader:
     def on_message_begin(self) -> None:
         self._begun += 1
         self._incoming = self._receiver.begin()
-        self._chunks = []
-        self._received = 0
+        self._body = Body(self._intake)
         self._chunk_count = 0
         self._in_new_chunk = False
         self._head_bytes = 0
@@ -253,11 +259,10 @@ class RequestReader:
             self._in_new_chunk, self._chunk_count = False, self._chunk_count + 1
             if self._chunk_count > _MOST_CHUNKS:
                 raise _TooManyChunks
-        self._received += len(body)
-        if self._received <= self._max_input or self._may_be_larger():
-            self._chunks.append(body)
+        if self._body.received + len(body) <= self._max_input or self._may_be_larger():
+            self._body.add(body)
         else:
-            self._chunks.clear()
+            self._body.drop(len(body))
 
     def on_message_complete(self) -> None:
         headers = self._incoming.headers
@@ -267,12 +272,11 @@ class RequestReader:
             return  # see _past_upgrade
         self._whole = True
         self._completed += 1
-        chunks, self._chunks = self._chunks, []
-        if self._received > self._max_input and not self._may_be_larger():
-            self._incoming.dropped = self._received
+        if self._body.received > self._max_input and not self._may_be_larger():
+            self._incoming.dropped = self._body.received
             self._receiver.complete(self._incoming)
             return
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        body = self._body.whole()
         if (length := int(headers.get(b"content-length", len(body)))) != len(body):
             # Of chunks that are longer Triton reads no further, of others it misses the rest; with
             # length 0 it takes all for a raw tensor.
@@ -281,7 +285,7 @@ class RequestReader:
                 self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
                 return
             body = body[:length]
-        self._incoming.body = memoryview(body)
+        self._incoming.body = body
         self._receiver.complete(self._incoming)
 
     # -- bodies past the parser
@@ -294,30 +298,26 @@ class RequestReader:
         length = int(headers.get(b"content-length", b"0"))
         if length > self._max_input and not self._may_be_larger():
             return  # nothing of it is kept
-        if length - self._received >= _IN_PLACE_BYTES:
-            self._make_body_buffer(length)
+        if length - self._body.received >= _IN_PLACE_BYTES:
+            self._place_body(length)
 
-    def _make_body_buffer(self, length: int) -> None:
+    def _place_body(self, length: int) -> None:
         """Go on reading the body in memory of its own, where what has come of it is put first."""
         headers = self._incoming.headers
         try:
-            buffer = _aligned(length, _number(headers.get(b"inference-header-content-length")))
-        except (MemoryError, ValueError):  # ValueError: more than any memory can have
-            reason = f"a request body of {length} bytes does not fit the server's memory"
-            self._receiver.refuse_body(self._incoming, reason)
-            return
-        self._filled = 0
-        for chunk in self._chunks:
-            buffer[self._filled : self._filled + len(chunk)] = chunk
-            self._filled += len(chunk)
-        self._chunks = []
-        self._body_buffer = buffer
-        self._check_filled()
+            self._body.place(length, _number(headers.get(b"inference-header-content-length")))
+        except NoRoom as lack:
+            self._refuse_body(lack)
+        else:
+            self._check_filled()
+
+    def _refuse_body(self, lack: NoRoom) -> None:
+        self.end()
+        self._receiver.refuse_body(self._incoming, str(lack))
 
     def _check_filled(self) -> None:
-        if self._body_buffer is not None and self._filled == len(self._body_buffer):
-            self._incoming.body = self._body_buffer
-            self._body_buffer = None
+        if self._body.is_full:
+            self._incoming.body = self._body.whole()
             self._whole = True
             self._parser = self._new_parser()
             self._receiver.complete(self._incoming)
@@ -335,6 +335,9 @@ class RequestReader:
 
     def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
         """Say why, where Triton would have read the request in one of two ways; else just end."""
+        if isinstance(error.__context__, NoRoom):
+            self._refuse_body(error.__context__)
+            return
         if isinstance(error.__context__, _TooManyChunks):
             self._receiver.refuse_body(
                 self._incoming,
@@ -365,8 +368,12 @@ class RequestReader:
             reason = f"found an Upgrade with a body of {length} bytes"
             self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
             return b""
-        self._chunks = [bytes(data[:length])]
-        self._make_body_buffer(length)
+        try:
+            self._body.add(bytes(data[:length]))
+        except NoRoom as lack:
+            self._refuse_body(lack)
+            return b""
+        self._place_body(length)
         return data[length:]
 
     def _with_refused_method(self, data: bytes | memoryview) -> bytes:
@@ -379,14 +386,6 @@ class RequestReader:
             self._receiver.not_http("no request begins so")
             return b""
         return _REFUSED_METHOD + data[found.end() :]
-
-
-def _aligned(length: int, data_offset: int) -> memoryview:
-    """`length` writable bytes, placed so that byte `data_offset` is aligned for any data type."""
-    memory = np.empty(length + _ALIGNMENT, np.uint8)
-    address = memory.__array_interface__["data"][0]
-    start = -(address + data_offset) % _ALIGNMENT
-    return memory.data[start : start + length]
 
 
 def _number(text: bytes | None) -> int:

@@ -1,0 +1,114 @@
+"""What long requests of all clients hold together is bounded, whichever way they come."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import json
+import queue
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+from contract.probes import write_probes
+from support.servers import Server, start_reference_server
+from tritonclient.utils import InferenceServerException
+
+SECONDS = 30
+COUNT = 400_000  # of FP32: more than a MiB
+INFER = "/v2/models/vector/infer"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """It has one MiB for all long requests together."""
+    folder = tmp_path_factory.mktemp("models")
+    write_probes(folder, "vector")
+    with start_reference_server(folder, connection_memory_mib=1) as running:
+        yield running
+
+
+def body(count: int) -> tuple[bytes, dict[str, str]]:
+    """A request with so many numbers in binary data, and its headers."""
+    data = np.zeros(count, np.float32).tobytes()
+    tensor = {"name": "X", "datatype": "FP32", "shape": [count]}
+    tensor["parameters"] = {"binary_data_size": len(data)}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    return head + data, {"Inference-Header-Content-Length": str(len(head))}
+
+
+def answered(
+    server: Server, sent: bytes, headers: dict[str, str], *, chunked: bool = False
+) -> tuple[int, bytes]:
+    host, _, port = server.http.rpartition(":")
+    client = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
+    pieces = iter([sent[start : start + 50_000] for start in range(0, len(sent), 50_000)])
+    # It may be refused before all is sent.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        client.request("POST", INFER, pieces if chunked else sent, headers, encode_chunked=chunked)
+    answer = client.getresponse()
+    found = answer.status, answer.read()
+    client.close()
+    return found
+
+
+def test_requests_with_room_are_served(server: Server):
+    for _ in range(20):
+        assert answered(server, *body(10_000))[0] == 200
+    for _ in range(20):  # which are given back
+        assert answered(server, *body(100_000))[0] == 200
+
+
+@pytest.mark.parametrize("way", ["in place", "in chunks", "packed"])
+def test_a_request_without_room_is_refused_over_http(server: Server, way: str):
+    sent, headers = body(COUNT)
+    if way == "packed":
+        sent, headers = gzip.compress(sent), headers | {"Content-Encoding": "gzip"}
+    if way == "in chunks":
+        headers |= {"Transfer-Encoding": "chunked"}
+    status, text = answered(server, sent, headers, chunked=way == "in chunks")
+    assert (status, b"finds no room" in text) == (503 if way == "packed" else 400, True)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_request_without_room_is_refused_over_grpc(server: Server, compression: str | None):
+    with grpc.InferenceServerClient(server.grpc) as client:
+        for count, fits in ((COUNT, False), *[(100_000, True)] * 10):
+            values = np.zeros(count, np.float32)
+            x = grpc.InferInput("X", [count], "FP32").set_data_from_numpy(values)
+            ask = {"client_timeout": SECONDS, "compression_algorithm": compression}
+            if fits:
+                assert client.infer("vector", [x], **ask).as_numpy("Y").size == count
+                continue
+            with pytest.raises(InferenceServerException, match="finds no room") as caught:
+                client.infer("vector", [x], **ask)
+            assert "RESOURCE_EXHAUSTED" in str(caught.value.status())
+
+
+def test_what_a_stream_has_had_answered_is_given_back(server: Server):
+    answers: queue.Queue = queue.Queue()
+    with grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        x = grpc.InferInput("X", [100_000], "FP32")
+        x.set_data_from_numpy(np.zeros(100_000, np.float32))
+        for _ in range(10):
+            client.async_stream_infer("vector", [x])
+            assert answers.get(timeout=SECONDS).as_numpy("Y").size == 100_000
+        client.stop_stream()
+
+
+def test_who_sends_no_more_holds_what_came_until_the_end_of_the_connection(server: Server):
+    host, _, port = server.http.rpartition(":")
+    sent, headers = body(200_000)
+    headers |= {"Host": "x", "Content-Length": str(len(sent))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    with socket.create_connection((host, int(port)), SECONDS) as client:
+        client.sendall(f"POST {INFER} HTTP/1.1\r\n{head}\r\n".encode() + sent[:-1])
+        while answered(server, *body(200_000))[0] == 200:
+            pass  # not all of it has been read yet
+        assert answered(server, *body(10_000))[0] == 200
+    while answered(server, *body(200_000))[0] == 400:
+        pass  # that it has left is not seen at once
