@@ -54,6 +54,20 @@ def quoted(cell):
 RECORD = functions()
 
 
+def test_the_page_counts_what_its_functions_rest_on():
+    marks = [
+        {mark for mark in "DSI" if re.search(rf"(^|[ ;]){mark} ", read)}
+        for _, read, *_ in RECORD.values()
+    ]
+    told = re.search(
+        r"Of the (\d+) functions below (\d+) rest on a document, (\d+) on source, (\d+) on both, "
+        r"and (\d+) on an inference",
+        PAGE,
+    )
+    counts = [sum(wanted <= own for own in marks) for wanted in ({"D"}, {"S"}, {"D", "S"}, {"I"})]
+    assert [*map(int, told.groups())] == [len(marks), *counts]
+
+
 def called_to_serve():
     """Functions that the runtime calls."""
     return called(PYACL.read_text())
