@@ -88,6 +88,8 @@ def turn(
     with running(*TOOLS[tool], *words, *endless) as client:
         before = count(server)
         while count(server) < before + 100:  # until it has started
+            if client.poll() is not None:
+                raise SystemExit(f"{tool} has ended by itself: {client.args}")
             time.sleep(0.05)
         time.sleep(0.3)
         began, cpu, first = time.perf_counter(), cpu_us(client.pid), count(server)

@@ -52,6 +52,8 @@ def run(given: argparse.Namespace) -> int:
         if report.measurements:
             print_result("\n".join(summary_lines(report)))
             _write(given, report)
+    if report.scraper is not None and report.scraper.failure:
+        tell(f"--metrics-url: {report.scraper.failure}")
     good = all(one.is_stable and not one.failures for one in report.measurements)
     return 0 if good else UNSTABLE
 

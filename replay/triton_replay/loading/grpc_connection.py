@@ -190,7 +190,10 @@ class GrpcConnection(Wire):
             while end - at >= h2.HEAD.size:
                 high, low, kind, flags, stream = unpack(data, at)
                 begins = at + h2.HEAD.size
-                ends = begins + (high << 8 | low)
+                size = high << 8 | low
+                if size > h2.DEFAULT_FRAME or (kind != h2.SETTINGS and not self._is_greeted):
+                    raise NotHttp2("the server begins with something else than settings")
+                ends = begins + size
                 if ends > end:
                     break
                 at = ends

@@ -35,7 +35,7 @@ class GrpcServer:
 
     def __init__(self, address: Address, headers: Headers, *, streaming: bool) -> None:
         self._headers = headers
-        self._resolved = resolve(address)
+        self._resolved = resolve(address, "-u")
         self._streaming = streaming
         self._many = False
 

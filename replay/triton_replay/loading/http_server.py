@@ -21,6 +21,7 @@ from triton_replay.protocol.http_bodies import Headers
 class HttpServer:
     """Raises ServerUnreachable if nobody listens at the address.
 
+    option: which has the address.
     binary_inputs, binary_outputs: whether tensors travel in bytes, behind the JSON.
     """
 
@@ -31,12 +32,13 @@ class HttpServer:
         *,
         binary_inputs: bool = True,
         binary_outputs: bool = True,
+        option: str = "-u",
     ) -> None:
         self._address = address
         self._headers = headers
         self._binary_inputs = binary_inputs
         self._binary_outputs = binary_outputs
-        self._resolved = resolve(address)
+        self._resolved = resolve(address, option)
 
     def connect(self, loop: Loop) -> Connection:
         return HttpConnection(self._resolved, loop.poll, loop.by_number)

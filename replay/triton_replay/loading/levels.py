@@ -82,13 +82,13 @@ def parse_range(text: str, option: str, mode: str) -> Range:
     return Range(mode, start, end, step)
 
 
-def doubling() -> Generator[int, float, None]:
+def doubling(most: int) -> Generator[int, float, None]:
     """How many requests in flight to try to see what a server can do; is sent what came of each.
 
     Ends when twice as many give hardly more.
     """
     best, in_flight = 0.0, 1
-    while in_flight <= 256:
+    while in_flight <= most:
         rate = yield in_flight
         if rate < best * 1.1:
             return

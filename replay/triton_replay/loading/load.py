@@ -74,6 +74,7 @@ class LoadReport:
     model: Model | None = None
     measurements: list[Measurement] = field(default_factory=list)
     record: Record | None = None
+    scraper: Scraper | None = None
 
     def parts_of(self, one: Measurement) -> dict[str, float] | None:
         """Microseconds of the parts of a request at the server, if it tells statistics."""
@@ -136,7 +137,9 @@ class Load:
         scraper = None
         if options.metrics is not None:
             address, page, interval = options.metrics
-            scraper = Scraper(loop, HttpServer(address, ()).text(loop, page), interval)
+            server = HttpServer(address, (), option="--metrics-url")
+            scraper = Scraper(loop, server.text(loop, page), interval)
+            self.report.scraper = scraper
         at_once = options.sequences if model.is_sequence else IN_FLIGHT
         meter = Meter(loop, options.plan, looks, scraper, at_once, self._windows)
         levels = self._levels(meter)

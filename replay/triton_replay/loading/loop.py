@@ -11,7 +11,7 @@ import ctypes
 import select
 import time
 from array import array
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -87,6 +87,7 @@ class Loop:
         self._heard = 0
         self._woken = False
         _wake_up_in_time()
+        _allow_connections()
 
     # -- what is to be done
 
@@ -266,6 +267,10 @@ def _wake_up_in_time() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def reasons(failed: dict[int, str], first: int, last: int) -> Counter[str]:
-    """How many requests of a range failed, by reason."""
-    return Counter(reason for index, reason in failed.items() if first <= index < last)
+def _allow_connections() -> None:
+    """As many files as the system lets a process have: each connection is one."""
+    import resource  # which not all systems have
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -120,7 +120,7 @@ class Meter:
 
     def capacity(self) -> float:
         """Requests per second that the server answers at most, by a first look."""
-        best, trying = 0.0, doubling()
+        best, trying = 0.0, doubling(self._at_once)
         in_flight = next(trying)
         try:
             while True:

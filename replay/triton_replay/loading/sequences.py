@@ -85,6 +85,7 @@ class Sequences:
     def begin(self) -> tuple[int, Sequence[int], int]:
         """The id, the data and the length of a new sequence."""
         plan = self._plan
+        plan.check(len(self._taken) + 1)
         while self._next in self._taken or self._next == plan.end:
             self._next = plan.first if self._next == plan.end else self._next + 1
         found = self._next

@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from triton_replay.addresses import Address
-from triton_replay.errors import ServerUnreachable
+from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.loading.slots import Connection
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ class Resolved(NamedTuple):
     place: tuple[object, ...]
 
 
-def resolve(address: Address) -> Resolved:
-    """Connect once and leave again. Raises ServerUnreachable."""
+def resolve(address: Address, option: str) -> Resolved:
+    """Connect once and leave again. Raises ServerUnreachable, which names `option`."""
     try:
         with socket.create_connection(address, timeout=10) as found:
             return Resolved(address, found.family, found.getpeername())
     except OSError as error:
         raise ServerUnreachable(
-            f"-u {address}: nobody listens there: {error.strerror or error}"
+            f"{option} {address}: nobody listens there: {error.strerror or error}"
         ) from error
 
 
@@ -60,8 +60,13 @@ class Wire(Connection):
         return self._socket is not None
 
     def open(self) -> None:
-        """Begin to connect. Raises ServerUnreachable."""
-        made = socket.socket(self._server.family, socket.SOCK_STREAM)
+        """Begin to connect. Raises ServerUnreachable, or ReplayError if there are too many."""
+        try:
+            made = socket.socket(self._server.family, socket.SOCK_STREAM)
+        except OSError as error:
+            count = len(self._by_number)
+            text = f"{count} connections are open, and there cannot be more: {error.strerror}"
+            raise ReplayError(text) from error
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = made

@@ -261,11 +261,26 @@ def test_a_decoupled_model_needs_a_stream(load, protocol):
     assert "-m many: it is decoupled, expected -i grpc --streaming" in err
 
 
-def test_messages_that_are_larger_than_a_window_are_sent_in_pieces(load):
-    words = ("--shape", "X:100000", "-t", "3", "--request-count", "9")
-    for streaming in ((), ("--streaming",)):
-        code, out, err = load("any", *words, *streaming, protocol="grpc")
+def test_requests_larger_than_a_socket_or_a_window_are_sent_in_pieces(load):
+    words = ("--shape", "X:1000000", "-t", "3", "--request-count", "9")
+    for protocol, more in (("http", ()), ("grpc", ()), ("grpc", ("--streaming",))):
+        code, out, err = load("any", *words, *more, protocol=protocol)
         assert (code, count_of(out)) == (0, [9]), err
+
+
+def test_the_other_protocol_s_port_is_told(load, server):
+    for protocol, address in (("http", server.grpc), ("grpc", server.http)):
+        code, _, err = load("rows", "-u", address, protocol=protocol)
+        assert code == 2
+        assert "-m rows: the answer is no " in err or "-m rows: the server closed" in err
+
+
+def test_a_metrics_page_that_is_not_there_is_told(load):
+    (port,) = free_ports(1)
+    where = ("--collect-metrics", "--metrics-url", f"127.0.0.1:{port}/metrics")
+    code, _, err = load("rows", "-t", "1", *where)
+    assert code == 3
+    assert f"--metrics-url 127.0.0.1:{port}: nobody listens there" in err
 
 
 def test_parameters_and_headers_are_sent(load, protocol):

@@ -75,12 +75,16 @@ def test_a_search_finds_the_largest_that_meets_the_threshold(start, more, limit)
 
 
 def test_doubling_ends_when_more_in_flight_give_hardly_more():
-    trying = doubling()
+    trying = doubling(100)
     tried = [next(trying)]
     with contextlib.suppress(StopIteration):
         while True:
             tried.append(trying.send(min(100 * tried[-1], 500)))
     assert tried == [1, 2, 4, 8, 16]
+    trying = doubling(1)
+    assert next(trying) == 1
+    with pytest.raises(StopIteration):
+        trying.send(100)
 
 
 def test_shares_of_a_capacity_are_below_it():
