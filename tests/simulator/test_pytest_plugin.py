@@ -1,8 +1,10 @@
 """The fixture `ascend_card` in the tests of a program that says `import acl`, run by pytest."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,11 +96,14 @@ def outcome(tmp_path):
 
 
 def test_each_test_has_a_card_of_its_own_and_fails_of_what_it_breaks_or_leaves(outcome):
-    files = {"program.py": PROGRAM, "test_it.py": TESTS}
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    (shown,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    files = {"program.py": PROGRAM, "test_it.py": TESTS, "test_page.py": shown}
     code, told = outcome(files, "-q", "-rA", "--strict-markers", "-W", "error")
     assert code == 1, told
     results = {line for line in told.splitlines() if line[:6] in ("PASSED", "FAILED", "ERROR ")}
     assert {line.partition(" - ")[0].replace("test_it.py::test_", "") for line in results} == {
+        "PASSED test_page.py::test_of_the_page",
         *("PASSED right[0]", "PASSED right[1]", "PASSED settings", "PASSED atc", "PASSED without"),
         *("PASSED swallowed", "ERROR swallowed", "PASSED leaves", "ERROR leaves"),
         *("FAILED raised", "FAILED own_failure"),
