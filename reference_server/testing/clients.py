@@ -185,8 +185,8 @@ class _Call:
     def fields(self) -> list[tuple[bytes, bytes]]:
         return [(name.encode(), value.encode()) for name, value in self._metadata.items()]
 
-    def send(self, message: bytes) -> None:
-        self._messages.append(message)
+    def send(self, *message: bytes | memoryview) -> None:
+        self._messages.append(b"".join(message))
 
     def watch(self, backlog: Backlog) -> None:
         """All that is sent is taken at once."""

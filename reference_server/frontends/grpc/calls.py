@@ -89,7 +89,7 @@ class Call(Protocol):
     def fields(self) -> Sequence[tuple[bytes, bytes]]:
         """All that the client sent beside its messages, in order."""
 
-    def send(self, message: bytes) -> None:
+    def send(self, *message: Data) -> None:
         """Send one message. Does not wait for it."""
 
     def watch(self, backlog: Backlog) -> None:

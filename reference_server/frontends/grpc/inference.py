@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from reference_server.codecs import infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_pieces import Data
-from reference_server.codecs.proto_wire import ReceivedRequest
+from reference_server.codecs.proto_wire import Parts, ReceivedRequest
 from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import ServerError
@@ -126,11 +126,10 @@ class _UnaryCall:
     def fields(self) -> Sequence[tuple[bytes, bytes]]:
         return self._call.fields()
 
-    def encode(self, served: ServedModel, response: InferResponse) -> bytes:
-        parts = infer_proto_response.encode(
+    def encode(self, served: ServedModel, response: InferResponse) -> Parts:
+        return infer_proto_response.encode(
             response, self._form, served.config.signature, served.labels
         )
-        return b"".join(parts)
 
     def backlog(self, backlogs: Backlogs) -> None:
         """Its model sends one response."""
@@ -138,9 +137,9 @@ class _UnaryCall:
     def takes_long(self, response: InferResponse) -> bool:
         return self._form.takes_long(response.outputs)
 
-    def reply(self, body: bytes, *, final: bool) -> None:
+    def reply(self, body: Parts, *, final: bool) -> None:
         self._inference = None  # which holds this call: together they would wait for a collection
-        self._call.send(body)
+        self._call.send(*body)
         self._call.end()
 
     def fail(self, error: ServerError, *, final: bool) -> None:

@@ -1,6 +1,7 @@
 """The length-prefixed messages of gRPC: a flag, the length in four bytes, and the message.
 
-A long message is gathered in memory of its full size; each of its bytes is copied once.
+A long message is gathered in memory of its full size; each of its bytes is copied once, so that the
+tensor at its end can be used in place. What is sent goes in parts, none of which is copied.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from reference_server.codecs import compression
 from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_wire import Parts
 from reference_server.core.intake import UNCOUNTED, Charge, Intake
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
@@ -22,18 +24,21 @@ Inflate = Callable[[Data], Data]
 
 _PREFIX = struct.Struct(">BI")
 _MAX_BYTES = 2**31 - 1
+#: No element type needs more. A message ends with its last tensor, so its end is what is aligned.
+_ALIGNMENT = 64
 #: zlib's own framing for deflate, that of gzip for gzip.
 _WINDOW_BITS = {"deflate": zlib.MAX_WBITS, "gzip": zlib.MAX_WBITS | 16}
 
 
-def framed(message: Data, encoding: str) -> tuple[bytes, Data]:
+def framed(message: Parts, encoding: str) -> Parts:
     """The prefix and what follows it: the message, compressed if that makes it shorter."""
+    size = sum(map(len, message))
     if encoding != "identity":
         packer = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
-        packed = packer.compress(message) + packer.flush()
-        if len(packed) < len(message):
+        packed = b"".join((*map(packer.compress, message), packer.flush()))
+        if len(packed) < size:
             return _PREFIX.pack(True, len(packed)), packed
-    return _PREFIX.pack(False, len(message)), message
+    return _PREFIX.pack(False, size), *message
 
 
 def _inflating(encoding: str) -> Inflate:
@@ -151,10 +156,12 @@ class MessageReader:
             raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(length))
         try:
             # Not touched before the bytes are there: a length alone takes no memory.
-            buffer = np.empty(length, np.uint8)
+            room = np.empty(length + _ALIGNMENT, np.uint8)
         except MemoryError:
             text = f"a message of {length} bytes does not fit the server's memory"
             raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
+        start = -(room.__array_interface__["data"][0] + length) % _ALIGNMENT
+        buffer = room[start : start + length]
         self._charge = None if length <= UNCOUNTED else self._intake.charge()
         self._buffer = buffer.data if self._charge is None else self._charge.hold(buffer)
         self._filled = 0

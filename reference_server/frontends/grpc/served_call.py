@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reference_server.codecs.proto_pieces import Data
-from reference_server.codecs.proto_wire import UNREADABLE
+from reference_server.codecs.proto_wire import UNREADABLE, Parts
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
 from reference_server.core.intake import Intake
@@ -54,13 +54,13 @@ class Clock(Protocol):
 class Responder(Protocol):
     """Where answers go; calls are named by their streams."""
 
-    def reply(self, stream_id: int, encoding: str, body: tuple[bytes, Data]) -> None:
+    def reply(self, stream_id: int, encoding: str, body: Parts) -> None:
         """Answer with one message, which is framed, and end the call well."""
 
     def open(self, stream_id: int, encoding: str) -> None:
         """Begin the response of a call that has several messages."""
 
-    def send(self, stream_id: int, encoding: str, message: Data) -> int:
+    def send(self, stream_id: int, encoding: str, message: Parts) -> int:
         """Send one of them; how many bytes of them wait for the client now."""
 
     def hold(self, stream_id: int, *, held: bool) -> None:
@@ -119,7 +119,7 @@ class ServedCall:
         self._intake = intake or Intake()
         self._reader = MessageReader(INFLATE[headers.encoding], self._intake)
         self._streams = False
-        self._answer: Data | None = None
+        self._answer: Parts | None = None
         self._has_message = False
         self._has_ended = False
         self._handler: CallHandler = IGNORING
@@ -145,8 +145,8 @@ class ServedCall:
         """All metadata, in their order."""
         return self._headers.fields
 
-    def send(self, message: bytes) -> None:
-        """Send a message; the one of a call that has only one waits for its end."""
+    def send(self, *message: Data) -> None:
+        """Send a message in parts; the one of a call that has only one waits for its end."""
         if self._has_ended:
             return
         if not self._streams:
@@ -185,9 +185,9 @@ class ServedCall:
             self._open()
             self._responder.finish(self._stream_id)
 
-    def _reply(self, answer: Data) -> None:
+    def _reply(self, answer: Parts) -> None:
         encoding = self._encoding
-        if encoding == "identity" or len(answer) <= _PACKED_AT_ONCE:
+        if encoding == "identity" or sum(map(len, answer)) <= _PACKED_AT_ONCE:
             self._replied(framed(answer, encoding))
         else:
             plain = framed(answer, "identity")  # if there is no thread for it
@@ -195,7 +195,7 @@ class ServedCall:
                 lambda: framed(answer, encoding), self._replied, lambda _: self._replied(plain)
             )
 
-    def _replied(self, body: tuple[bytes, Data]) -> None:
+    def _replied(self, body: Parts) -> None:
         self._responder.reply(self._stream_id, self._encoding, body)
 
     # -- the client's side

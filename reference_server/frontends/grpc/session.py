@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_wire import Parts
 from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Patience, Phase, Report, Wait, report_nothing
 from reference_server.frontends.grpc import headers, messages
@@ -321,7 +321,7 @@ class Session:
 
     # -- what the calls say
 
-    def reply(self, stream_id: int, encoding: str, body: tuple[bytes, Data]) -> None:
+    def reply(self, stream_id: int, encoding: str, body: Parts) -> None:
         """Answer a call with one message, which is framed, and end it well."""
         self._has_told = True
         self._http2.reply(stream_id, headers.OPENING[encoding], body, headers.OK_TRAILERS)
@@ -331,7 +331,7 @@ class Session:
         """Begin the response of a call that has several messages."""
         self._http2.headers(stream_id, headers.OPENING[encoding])
 
-    def send(self, stream_id: int, encoding: str, message: Data) -> int:
+    def send(self, stream_id: int, encoding: str, message: Parts) -> int:
         """Send one of them; how many bytes of them wait for the client now."""
         self._has_told = True
         unsent = self._http2.data(stream_id, *messages.framed(message, encoding))

@@ -41,9 +41,9 @@ class MadeUpCall:
     def fields(self) -> list[tuple[bytes, bytes]]:
         return [(name.encode(), value.encode()) for name, value in self._metadata.items()]
 
-    def send(self, message: bytes) -> None:
+    def send(self, *message: bytes | memoryview) -> None:
         assert not self.has_ended, "something is sent after the end"
-        self.sent.append(message)
+        self.sent.append(b"".join(message))
 
     def end(self, error: ServerError | None = None) -> None:
         if not self.has_ended:

@@ -100,8 +100,7 @@ class Sender:
             stream.send_window -= size
             self.output.append(b"".join((frames.frame_header(DATA, 0, stream.id, size), *parts)))
             return
-        for part in parts:
-            stream.queue.append(part)
+        stream.queue += [part for part in parts if part]
         stream.queued_bytes += size
         self._pump(stream)
 

@@ -4,6 +4,7 @@ import gzip
 import struct
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +41,16 @@ def test_a_message_in_pieces_is_gathered_in_place():
     (whole,) = reader.feed(wire[500:])
     assert isinstance(whole, memoryview)
     assert whole == bytes(1_000)
+
+
+@pytest.mark.parametrize("length", [100, 1_001, 4_096])
+def test_what_ends_a_message_in_pieces_is_aligned(length):
+    reader = MessageReader(None)
+    wire = memoryview(message(bytes(length)))
+    assert list(reader.feed(wire[:50])) == []
+    (whole,) = reader.feed(wire[50:])
+    assert len(whole) == length
+    assert np.frombuffer(whole[-64:], np.float64).flags.aligned
 
 
 def test_a_message_that_came_whole_does_not_hang_on_to_the_buffer():
@@ -98,11 +109,17 @@ def test_few_bytes_may_not_become_very_many(monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", INFLATE)
-@pytest.mark.parametrize("plain", [b"", b"short", bytes(1_000)])
-def test_what_is_written_is_read(encoding, plain):
-    prefix, rest = messages.framed(plain, encoding)
-    assert read([prefix + rest], encoding) == [plain]
-    assert len(rest) <= len(plain)
+@pytest.mark.parametrize("parts", [[], [b""], [b"short"], [b"head", memoryview(bytes(1_000))]])
+def test_what_is_written_is_read(encoding, parts):
+    prefix, *rest = messages.framed(parts, encoding)
+    assert read([b"".join((prefix, *rest))], encoding) == [b"".join(parts)]
+    assert sum(map(len, rest)) <= sum(map(len, parts))
+
+
+def test_what_is_not_compressed_is_not_copied():
+    parts = [b"head", memoryview(bytes(1_000))]
+    _, *rest = messages.framed(parts, "identity")
+    assert all(one is other for one, other in zip(rest, parts, strict=True))
 
 
 def test_a_message_that_unpacks_to_more_than_there_is_is_refused(monkeypatch):

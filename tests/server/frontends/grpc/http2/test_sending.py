@@ -49,6 +49,16 @@ def body(frames, stream=1):
     return b"".join(one.payload for one in frames if (one.kind, one.stream) == (DATA, stream))
 
 
+def test_parts_without_bytes_make_no_frames():
+    peer = asking(1)
+    long = bytes(WINDOW + 1)
+    peer.connection.reply(1, HEAD, (b"abc", b"", long, b""), TAIL)
+    peer.say(widen(0, WINDOW), widen(1, WINDOW))
+    sent = peer.take()
+    assert body(sent) == b"abc" + long
+    assert all(one.payload for one in sent if one.kind == DATA)
+
+
 def test_a_short_response_is_one_buffer():
     peer = asking(1)
     peer.connection.reply(1, HEAD, (b"abc", b"def"), TAIL)
