@@ -75,6 +75,8 @@ class GraphModel:
         self._clock = clock or SystemClock()
         instance_name = args["model_instance_name"]
         self._log = FaultLog(pb_utils, instance_name)
+        self._ready = True
+        """As it was asked last."""
         model_config = json.loads(args["model_config"])
         policy = model_config.get("model_transaction_policy") or {}
         self._decoupled = bool(policy.get("decoupled"))
@@ -155,7 +157,11 @@ class GraphModel:
 
     def is_ready(self) -> bool:
         """Whether a request would be executed: for a model's own `is_ready`."""
-        return self._runtime.is_ready()
+        ready = self._runtime.is_ready()
+        if ready is not self._ready:
+            self._ready = ready
+            self._metrics.note()  # no request does while it is not, and gauges say why
+        return ready
 
     def close(self) -> None:
         """Free the graph. Safe to call twice."""

@@ -1,16 +1,19 @@
 """What a card tells of itself: readiness before a request meets it, and gauges."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
 from runtime.ascend.test_om_serving import on_card, right
 from runtime.support.configs import encoder_config
+from runtime.support.triton import PbUtils
 
 import ge_runtime.ascend.watch as watch
 from ascend_simulator import current
 from ascend_simulator.enumerations import DeviceStatus
 from ge_runtime import Runtime
+from ge_runtime.adapters.triton import GraphModel
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.ascend.return_codes import NOT_SUPPORTED, DriverFault
@@ -45,6 +48,29 @@ def test_a_card_that_says_it_is_abnormal_makes_its_models_not_ready(runtime, cap
         assert runtime.is_ready()
     assert "npu:0: it is well again" in caplog.messages
     assert runtime.gauges()["device_unwell"] == 0
+
+
+def test_gauges_go_out_when_readiness_changes_though_no_request_comes(encoder_dir, monkeypatch):
+    monkeypatch.setattr(watch, "INTERVAL_S", 0.0)
+    args = {
+        "model_config": json.dumps(on_card(encoder_config())),
+        "model_instance_name": "encoder_0",
+        "model_repository": str(encoder_dir.parent),
+        "model_version": encoder_dir.name,
+        "model_name": "encoder",
+    }
+    model, noted = GraphModel(args, PbUtils()), []
+    monkeypatch.setattr(model._metrics, "note", lambda: noted.append("note"))
+    assert model.is_ready()
+    assert noted == []
+    current().device_status = ABNORMAL
+    assert not model.is_ready()
+    assert not model.is_ready()
+    assert len(noted) == 1
+    current().device_status = NORMAL
+    assert model.is_ready()
+    assert len(noted) == 2
+    model.close()
 
 
 def test_a_card_that_is_lost_is_found_before_a_request(runtime, machine):
