@@ -1,14 +1,10 @@
 """The gRPC of a load on servers that say exactly what a test wants."""
 
-import contextlib
-import socket
 import struct
-import threading
 
 import pytest
-from hpack import Encoder
+from replay.loading.peers import OK, asked, grpc_loop
 from support.http2 import (
-    ACK,
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -17,7 +13,6 @@ from support.http2 import (
     HEADERS,
     PADDED,
     PING,
-    PREFACE,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
@@ -25,104 +20,6 @@ from support.http2 import (
     message,
     settings,
 )
-
-from triton_replay.addresses import Address
-from triton_replay.loading.grpc_connection import GrpcConnection
-from triton_replay.loading.loop import Loop
-from triton_replay.loading.sockets import resolve
-
-REQUEST = message(b"x" * 300)  # 305 bytes
-SETTINGS_ALONE = settings()
-OK = [("grpc-status", "0")]
-
-
-class Peer:
-    """One connection of a server: reads frames, writes what it is told."""
-
-    def __init__(self, connection, opening):
-        self.socket = connection
-        self.encoder = Encoder()
-        self.calls, self.data, self.acks, self.pongs = [], {}, 0, 0
-        self._read(len(PREFACE))
-        self.send(opening)
-
-    def _read(self, size):
-        data = b""
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            if not piece:
-                raise ConnectionError
-            data += piece
-        return data
-
-    def send(self, *frames):
-        self.socket.sendall(b"".join(frames))
-
-    def call(self, size=305):
-        """Read until the next call has come, and so much of its message; its stream."""
-        while True:
-            head = self._read(9)
-            kind, flags, stream = struct.unpack(">BBI", head[3:])
-            payload = self._read(int.from_bytes(head[:3], "big"))
-            if kind == HEADERS:
-                self.calls.append(stream)
-            elif kind == SETTINGS:
-                self.acks += flags & ACK
-            elif kind == PING:
-                self.pongs += flags & ACK
-            elif kind == DATA:
-                self.data[stream] = self.data.get(stream, b"") + payload
-                if len(self.data[stream]) >= size:
-                    return stream
-
-    def answer(self, stream, trailers=OK):
-        block = self.encoder.encode([(":status", "200"), ("content-type", "application/grpc")])
-        self.send(
-            frame(HEADERS, END_HEADERS, stream, block),
-            frame(DATA, 0, stream, message(b"y")),
-            frame(HEADERS, END_HEADERS | END_STREAM, stream, self.encoder.encode(trailers)),
-        )
-
-
-@contextlib.contextmanager
-def loop_on(*scripts, opening=SETTINGS_ALONE, in_flight=1, request=REQUEST):
-    """A loop on a server whose connections, in their order, do what the scripts say."""
-    errors = []
-
-    def serve(listener):
-        try:
-            for script in scripts:
-                with listener.accept()[0] as connection, contextlib.suppress(ConnectionError):
-                    script(Peer(connection, opening))
-        except Exception as error:
-            errors.append(error)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = resolve(Address(*listener.getsockname()), "-u")
-        listener.accept()[0].close()
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        loop = Loop(
-            lambda loop: GrpcConnection(
-                server, loop.poll, loop.by_number, "/service/method", (("X-A", "b"),), in_flight
-            ),
-            lambda _: request,
-            lambda _: None,
-            silence=20,
-        )
-        try:
-            yield loop
-        finally:
-            loop.close()
-            thread.join()
-    assert errors == []
-
-
-def asked(loop, in_flight, requests):
-    """Ask so many in all; why those failed that did."""
-    loop.keep(in_flight, requests)
-    loop.run(2**63 - 1, requests)
-    return [loop.record.failed.get(index, "") for index in range(requests)]
 
 
 def test_calls_are_answered_by_their_stream_and_in_any_order():
@@ -133,7 +30,7 @@ def test_calls_are_answered_by_their_stream_and_in_any_order():
             peer.answer(stream)
         peer.answer(peer.call())
 
-    with loop_on(script, in_flight=3) as loop:
+    with grpc_loop(script, in_flight=3) as loop:
         assert asked(loop, 3, 4) == [""] * 4
 
 
@@ -143,7 +40,7 @@ def test_what_fails_is_told_and_the_next_call_is_another():
         peer.send(frame(RST_STREAM, 0, peer.call(), struct.pack(">I", 8)))
         peer.answer(peer.call())
 
-    with loop_on(script) as loop:
+    with grpc_loop(script) as loop:
         assert asked(loop, 1, 3) == [
             "gRPC status 3: no such input",
             "the server reset the call: error 8 of HTTP/2",
@@ -162,7 +59,7 @@ def test_a_connection_that_the_server_ends_is_followed_by_another():
         for _ in range(3):
             peer.answer(peer.call())
 
-    with loop_on(leaves, goes_on, in_flight=2) as loop:
+    with grpc_loop(leaves, goes_on, in_flight=2) as loop:
         assert asked(loop, 2, 5) == [""] * 5
 
 
@@ -173,7 +70,7 @@ def test_calls_that_the_server_did_not_take_fail():
         peer.send(frame(GOAWAY, 0, 0, struct.pack(">II", first, 0)))
         peer.answer(first)
 
-    with loop_on(script, in_flight=2) as loop:
+    with grpc_loop(script, in_flight=2) as loop:
         assert sorted(asked(loop, 2, 2)) == ["", "the server takes no more calls on the connection"]
 
 
@@ -181,7 +78,7 @@ def test_a_connection_that_breaks_is_opened_again():
     def breaks(peer):
         peer.call()
 
-    with loop_on(breaks, lambda peer: peer.answer(peer.call())) as loop:
+    with grpc_loop(breaks, lambda peer: peer.answer(peer.call())) as loop:
         assert asked(loop, 1, 2) == ["the server closed the connection", ""]
 
 
@@ -199,7 +96,7 @@ def test_pings_and_settings_are_answered_and_padding_and_continuations_are_read(
         peer.answer(peer.call())
         assert (peer.acks, peer.pongs) == (2, 1)
 
-    with loop_on(script) as loop:
+    with grpc_loop(script) as loop:
         assert asked(loop, 1, 2) == ["", ""]
 
 
@@ -219,7 +116,7 @@ def test_a_message_waits_for_the_windows_of_the_server():
         assert peer.data[stream] == request
         peer.answer(stream)
 
-    with loop_on(script, opening=settings(_4=1000), request=request) as loop:
+    with grpc_loop(script, opening=settings(_4=1000), request=request) as loop:
         assert asked(loop, 1, 1) == [""]
 
 
@@ -227,6 +124,6 @@ def test_a_message_waits_for_the_windows_of_the_server():
     "opening", [b"HTTP/1.1 400 Bad Request\r\n\r\n", frame(PING, 0, 0, b"1" * 8)]
 )
 def test_a_server_of_another_protocol_is_told(opening):
-    with loop_on(lambda peer: peer.call(), opening=opening) as loop:
+    with grpc_loop(lambda peer: peer.call(), opening=opening) as loop:
         (why,) = asked(loop, 1, 1)
         assert why.startswith("the answer is no gRPC")

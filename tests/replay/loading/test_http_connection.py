@@ -1,0 +1,26 @@
+"""The HTTP of a load on servers that say exactly what a test wants."""
+
+from replay.loading.peers import asked, http_loop
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def test_answers_are_counted_however_they_come():
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n" + OK
+    with http_loop([OK, chunked, interim, OK]) as loop:
+        assert asked(loop, 1, 4) == [""] * 4
+
+
+def test_a_connection_that_the_server_closes_is_opened_again():
+    closing = OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
+    with http_loop([closing], [OK]) as loop:
+        assert asked(loop, 1, 2) == ["", ""]
+
+
+def test_what_fails_is_told_with_what_the_server_said():
+    refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 9\r\n\r\n" + b'{"error"}'
+    with http_loop([refused, OK[:-1]], [b"SSH-2.0\r\n"], [OK]) as loop:
+        assert asked(loop, 1, 4)[:2] == ['400: {"error"}', "the server closed the connection"]
+        assert loop.record.failed[2].startswith("the answer is no HTTP")
+        assert 3 not in loop.record.failed
