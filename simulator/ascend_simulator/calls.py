@@ -2,8 +2,8 @@
 
 A function inside takes checked arguments, returns its values, and raises `Refused`. What `acl`
 exports takes positional arguments only, converts them as the binding does (sizes and addresses are
-masked, not checked), and gives back values followed by a return code. Only TypeError, ValueError,
-OverflowError and, in strict mode, SimulatorViolation leave it.
+masked, not checked), and gives back values followed by a return code. Only TypeError, ValueError
+and, in strict mode, SimulatorViolation leave it, but for what is documented of single functions.
 """
 
 from __future__ import annotations
@@ -84,19 +84,19 @@ def U32(given: SupportsIndex) -> int:
 
 
 def I32(given: SupportsIndex) -> int:
-    """int: anything with __index__. Raises TypeError for others, OverflowError beyond 32 bits."""
+    """int: anything with __index__. Raises TypeError for others, and beyond 32 bits, as pyACL."""
     number = index(given)
     if not -(1 << 31) <= number < 1 << 31:
-        raise OverflowError("signed integer is out of range for a C int")
+        raise TypeError("signed integer is out of range for a C int")
     return number
 
 
 def STR(given: object) -> str:
-    """Const char *: str. Raises TypeError for others, ValueError for embedded nulls."""
+    """Const char *: str. Raises TypeError for others, and for embedded nulls, as pyACL."""
     if not isinstance(given, str):
         raise TypeError(f"a str is required (found {type(given).__name__})")
     if "\0" in given:
-        raise ValueError("embedded null character")
+        raise TypeError("embedded null character")
     return given
 
 

@@ -149,6 +149,17 @@ def test_each_function_is_on_one_of_two_pages():
     assert set(named) == set(EXPORTED) - set(RECORD)
 
 
+def test_the_page_counts_its_rows():
+    counted = [
+        int(number) for number in re.findall(r"\d+", PAGE.split("\nOf ")[1].split("\n\n")[0])
+    ]
+    here = sum(len(quoted(row[0])) for row in FUNCTIONS)
+    media = sum(name.startswith("media.") for name in EXPORTED)
+    left_out = sum(row.values[0][1].startswith(NOT_SIMULATED) for row in STATEMENTS)
+    all_of_them = [len(EXPORTED), len(RECORD), here, media, len(STATEMENTS)]
+    assert counted == [*all_of_them, len(STATEMENTS) - left_out, left_out]
+
+
 def test_what_is_said_not_to_be_there_is_not():
     ((rows),) = [rows for _, header, rows in TABLES if header == ["Functions", "Why"]]
     names = {name for row in rows for name in quoted(row[0])}

@@ -69,7 +69,7 @@ def test_numpy_converters_take_arrays_only(util, given):
 
 @pytest.mark.parametrize("given", [bytearray(4), "text", np.zeros(4), 1])
 def test_bytes_to_ptr_takes_bytes_only(util, given):
-    with pytest.raises(TypeError, match="bytes"):
+    with pytest.raises(ValueError, match="bytes"):
         util.bytes_to_ptr(given)
 
 

@@ -34,7 +34,7 @@ def _array(given: object) -> NDArray[Any]:
 
 def _bytes(given: object) -> bytes:
     if not isinstance(given, bytes):
-        raise TypeError(f"a bytes object is required (found {type(given).__name__})")
+        raise ValueError(f"a bytes object is required (found {type(given).__name__})")
     return given
 
 
