@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -126,13 +126,29 @@ def _compare_answers(
         one, other = a.fields.get(name), b.fields.get(name)
         if one != other:
             kind = "error text" if name == "error" else "field"
-            yield Difference(kind, model, name, f"{_short(one)} and {_short(other)}")
+            place, one, other = _first_apart(one, other)
+            told = f"{place.lstrip('.')}: " if place else ""
+            yield Difference(kind, model, name, f"{told}{_short(one)} and {_short(other)}")
     for name in sorted({*a.tensors, *b.tensors}):
         if name not in b.tensors or name not in a.tensors:
             kind = "output missing" if name in a.tensors else "output beside those of A"
             yield Difference(kind, model, name, "")
             continue
         yield from _compare_tensors(model, name, a.tensors[name], b.tensors[name], tolerances)
+
+
+def _first_apart(a: object, b: object) -> tuple[str, object, object]:
+    """Where in two documents that differ the first difference is, and what is there in each."""
+    pairs: Iterable[tuple[str, object, object]] = ()
+    if isinstance(a, dict) and isinstance(b, dict):
+        pairs = ((f".{key}", a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        pairs = ((f"[{place}]", *both) for place, both in enumerate(zip(a, b, strict=True)))
+    for place, one, other in pairs:
+        if one != other:
+            within, one, other = _first_apart(one, other)
+            return place + within, one, other
+    return "", a, b
 
 
 def _compare_tensors(

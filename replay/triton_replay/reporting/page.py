@@ -10,7 +10,13 @@ from triton_replay.comparing.grouping import Group
 from triton_replay.comparing.latencies import verdict
 from triton_replay.reporting.html import html_page
 from triton_replay.reporting.plots import latency_plot
-from triton_replay.reporting.table import MODELS_SHOWN, interval, origin_of, title_of, unlike_loads
+from triton_replay.reporting.table import (
+    interval,
+    origin_of,
+    shown_times,
+    title_of,
+    unlike_loads,
+)
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -19,7 +25,7 @@ def comparison_page(comparison: Comparison) -> str:
     if groups:
         heads = "<th>Difference<th class=number>Requests<th>When<th>Smallest request, A and B"
         groups = f"<h2>What differs</h2><table class=groups><tr><th>{heads}{groups}</table>"
-    shown = comparison.times[:MODELS_SHOWN]
+    shown = shown_times(comparison)
     kind = "differs" if comparison.differing else "same"
     unlike = unlike_loads(comparison)
     unlike = f" <strong>{unlike}.</strong>" if unlike else ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from triton_replay.capture.reader import Capture
 from triton_replay.comparing.comparison import Comparison, ModelTimes
 from triton_replay.comparing.grouping import Group
 from triton_replay.comparing.latencies import Percentile, verdict
 
-MODELS_SHOWN = 20
+MODELS_SHOWN: Final = 20
+FEW: Final = 10
+"""Of fewer requests every interval is open."""
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -72,11 +77,19 @@ def _latency_lines(comparison: Comparison) -> list[str]:
     unlike = unlike_loads(comparison)
     if unlike:
         lines.insert(1, unlike)
-    for times in comparison.times[:MODELS_SHOWN]:
+    shown = shown_times(comparison)
+    for times in shown:
         lines += _model_lines(times)
-    if len(comparison.times) > MODELS_SHOWN:
-        lines.append(f"... and {len(comparison.times) - MODELS_SHOWN} more, in JSON (--json)")
+    if len(comparison.times) > len(shown):
+        rest = len(comparison.times) - len(shown)
+        lines.append(f"... and {rest} with fewer requests, in JSON (--json)")
     return lines
+
+
+def shown_times(comparison: Comparison) -> Sequence[ModelTimes]:
+    """The models, and paths, whose latencies tell something; all of them if none has many."""
+    many = [one for one in comparison.times if len(one.a) >= FEW]
+    return (many or comparison.times)[:MODELS_SHOWN]
 
 
 def _model_lines(times: ModelTimes) -> list[str]:

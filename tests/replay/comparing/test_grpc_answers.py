@@ -1,5 +1,9 @@
 """Answers over gRPC: seeded differences in calls and streams."""
 
+import dataclasses
+import itertools
+import json
+
 import numpy as np
 import pytest
 from support.http2 import message
@@ -54,6 +58,28 @@ def stream(*responses):
         messages.append(StreamMessage(0, False, 0, len(body), body))
     ended = Response(0, 0, 0, 200, (), 0, trailers=(("grpc-status", "0"),))
     return Exchange(infer("ModelStreamInfer"), ended, tuple(messages))
+
+
+def test_of_fields_within_fields_the_first_that_differs_is_named():
+    def config(**more):
+        steps = [{"model": "a"}, {"model": "b", **more}]
+        return Exchange(
+            Request(0, 0, 0, 0, "GET", "/v2/models/m/config", (), 0),
+            Response(0, 0, 0, 200, (), 0, json.dumps({"name": "m", "steps": steps}).encode()),
+        )
+
+    pairs = [config(), config(limit=[1, 2]), config(limit=[1, 3]), config(limit=[1])]
+    pairs = [dataclasses.replace(one, response=whole(one.response)) for one in pairs]
+    told = [compare_answers("m", a, b, Tolerances())[0] for a, b in itertools.pairwise(pairs)]
+    assert [(one.output, one.detail) for one in told] == [
+        ("steps", "[1].limit: 'None' and '[1, 2]'"),
+        ("steps", "[1].limit[1]: '2' and '3'"),
+        ("steps", "[1].limit: '[1, 3]' and '[1]'"),
+    ]
+
+
+def whole(response):
+    return dataclasses.replace(response, body_size=len(response.body))
 
 
 WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
