@@ -33,6 +33,16 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code (docs/replay.md)."""
+    given = make_parser().parse_args(arguments)
+    try:
+        return int(given.run(given))
+    except ReplayError as error:
+        print(f"triton-replay: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
     parser = argparse.ArgumentParser(
         prog="triton-replay",
         description="Records the traffic of a Triton server, sends it again, compares the answers.",
@@ -44,12 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         module.add_options(command)
         command.set_defaults(run=module.run)
-    given = parser.parse_args(arguments)
-    try:
-        return int(given.run(given))
-    except ReplayError as error:
-        print(f"triton-replay: {error}", file=sys.stderr)
-        return error.exit_code
+    return parser
 
 
 if __name__ == "__main__":
