@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
 from replay.traffic import MS, inputs, response, write_capture
 
 from triton_replay.__main__ import main
@@ -66,6 +67,14 @@ def test_a_plot_keeps_all_points_within_and_ends_with_the_largest():
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
     assert len(second.split()) == 1
     assert latency_plot({"a": [], "b": []}) == ""
+
+
+def test_the_steps_of_a_logarithmic_axis_are_as_wide_as_they_should_be():
+    plot = latency_plot({"a": [8_000_000, 900_000_000]})
+    places = re.findall(r'y="([\d.]+)" text-anchor="end">(\d+) ms<', plot)
+    heights = {int(tick): float(y) for y, tick in places}
+    assert heights.keys() == {5, 10, 20, 50, 100, 200, 500, 1000}
+    assert heights[5] - heights[10] == pytest.approx(heights[50] - heights[100], abs=0.2)
 
 
 def test_intervals_are_bars_where_both_ends_are_known():
