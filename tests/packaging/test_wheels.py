@@ -1,6 +1,7 @@
 """The four wheels: what is in them, and that each works alone in a new environment."""
 
 import email
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from replay.serving import serving
 
 from tools import release
 
@@ -176,7 +178,34 @@ def test_triton_replay_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     assert not loaded & {"ge_runtime", "reference_server"}
     command = python.with_name("triton-replay")
     assert run(command, "--version") == f"triton-replay {VERSION}\n"
-    assert "record" in run(command, "--help")
+    listed = re.findall(r"^    (\w+)\s", run(command, "--help"), re.MULTILINE)
+    used = use_each_command(command, tmp_path)
+    assert used | {"load"} == set(listed)  # which wants statistics of a server
+    assert "--concurrency-range" in run(command, "load", "--help")
+
+
+def use_each_command(command: Path, folder: Path) -> set[str]:
+    """Run them on a load that is made up; those that were run."""
+    made, a, b = (folder / name for name in ("made.trc", "a.trc", "b.trc"))
+    with serving() as server:
+        to = f"--server={server}"
+        lines: list[tuple[str | Path, ...]] = [
+            ("generate", "--output", made, "--model=m", "--input=x:FP32:1", "--seconds=1"),
+            ("replay", made, to, "--output", a, "--speed=max"),
+            ("replay", made, to, "--output", b, "--speed=max"),
+            ("compare", a, b, "--html", folder / "page.html"),
+            ("export", a, "--output", folder / "loads"),
+            ("export", a, "--output", folder / "tests", "--pytest"),
+            ("show", a),
+            ("record", to, "--listen=127.0.0.1:0", "--output", folder / "c.trc", "--seconds=0"),
+        ]
+        for line in lines:
+            run(command, *line)
+        # What answers everything alike is no server of the protocol.
+        words = [command, "conformance", to, "--model=m"]
+        done = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
+        assert (done.returncode, "inference" in done.stdout) == (1, True), done.stderr
+    return {str(line[0]) for line in lines} | {"conformance"}
 
 
 def test_ge_runtime_leaves_what_it_can_do_without():
