@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, save
 from runtime.support.ascend import compile_om
 from runtime.support.graphs import onnx_model
 
+import ge_runtime.ascend.dims_order as looks
 from ge_runtime.ascend.atc import sha256_of
 from ge_runtime.ascend.dims_order import dims_order
 from ge_runtime.ascend.driver import GEAR_INPUT, ModelDescription, ModelTensor
@@ -115,6 +116,12 @@ def test_gears_in_no_order_are_refused(tmp_path):
         order_of(tmp_path, described(("x", (-1, 4), 128), gears=((2, 5),)))
 
 
+def test_inputs_of_open_sizes_may_not_be_left_out_of_gears(tmp_path):
+    both = described(("x", (-1, 4), 128), ("y", (-1, 4), 128), gears=((2, 4), (8, 4)))
+    with pytest.raises(ArtifactFault, match="expected the dims of x, y in some order"):
+        order_of(tmp_path, both)
+
+
 def test_inputs_that_are_alike_may_stand_in_any_order(tmp_path):
     alike = [(name, (-1, -1), 128) for name in "abc"]
     assert order_of(tmp_path, described(*alike, gears=((2, 4) * 3, (1, 8) * 3))) == (0, 1, 2)
@@ -124,6 +131,16 @@ def test_more_orders_than_can_be_looked_at_are_refused(tmp_path):
     alike = [(f"x{i}", (-1, -1), 128) for i in range(9)]
     with pytest.raises(ArtifactFault, match="or of others, in this order"):
         order_of(tmp_path, described(*alike, gears=((2, 4) * 9, (1, 8) * 9)))
+
+
+def test_all_orders_are_looked_at_up_to_the_most_steps(tmp_path, monkeypatch):
+    alike = [(name, (-1, -1), 128) for name in "abc"]
+    model = described(*alike, gears=((2, 4) * 3, (1, 8) * 3))
+    monkeypatch.setattr(looks, "_MOST_STEPS", 1 + 3 + 6 + 6)  # of none, one, two and all three
+    assert order_of(tmp_path, model) == (0, 1, 2)
+    monkeypatch.setattr(looks, "_MOST_STEPS", 15)
+    with pytest.raises(ArtifactFault, match="or of others, in this order"):
+        order_of(tmp_path, model)
 
 
 def test_models_without_gears_of_dims_have_no_order(tmp_path):
