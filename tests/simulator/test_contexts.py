@@ -218,9 +218,11 @@ def test_a_device_tells_how_it_is(acl):
         assert call(1)[1] == 107001
 
 
-def test_a_device_tells_how_busy_it_is(acl):
-    half = current().settings.hbm_bytes // 2
-    ok(acl.rt.malloc(half, 0))
+def test_a_device_tells_how_busy_it_is(machine):
+    acl = machine(hbm_mib=8)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    ok(acl.rt.malloc(current().settings.hbm_bytes // 2 - 32, 0))
     told = {"vector_utilization": -1, "aicpu_utilization": -1, "memory_utilization": 50}
     blocked = Blocked()
     assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 100, **told}
