@@ -9,7 +9,8 @@ While a server is attacked a bystander asks it over HTTP and gRPC, and knows wha
 `lost` are its requests that were not answered, `refused` those answered with an error of the
 server's, `wrong` answers that are not those to its questions; `ms` is the time of a round of four
 requests. `MiB`, `fds` and `threads` are what the server and its processes hold more once the attack
-is over. The attacks have the same dice in every run with the same --seed.
+is over. In the end stands the table of docs/campaign.md: p99, MiB, and what was lost. The attacks
+have the same dice in every run with the same --seed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.bystanders import ATTACKS as FLOODS
-from benchmarks.instruments import percentile, print_machine_facts, print_table
-from campaign import ROOT, clients, hardship, mutators, neighbours
+from benchmarks.instruments import percentile, print_machine_facts
+from campaign import ROOT, clients, hardship, mutators, neighbours, page
 from campaign.endurance import endurance
 from campaign.ground import SIDES, Ground, models, started
 from campaign.reducing import keep, reduced
@@ -289,7 +290,8 @@ def main() -> None:
             "tritonserver is not installed; run `make oracle`, or leave it out: --sides"
         )
     print_machine_facts()
-    print(f"seed     {options.seed}")
+    print(f"seed     {options.seed}\n")
+    print(*HEADINGS, sep="  ")
     rows = []
     for side in options.sides:
         for row in campaign(options.only, side, options):
@@ -297,12 +299,10 @@ def main() -> None:
             rows.append(row)
     print()
     rows.sort(key=lambda row: (list(ATTACKS).index(row.attack), SIDES.index(row.side)))
-    widest = max(len(str(row.cells()[-1])) for row in rows)
-    cells = [row.cells() for row in rows]
-    print_table(HEADINGS, [[*line[:-1], str(line[-1]).ljust(widest)] for line in cells])
     RESULTS.parent.mkdir(exist_ok=True)
     told = [dict(zip(HEADINGS, row.cells(), strict=True), failures=row.failures) for row in rows]
     RESULTS.write_text(json.dumps({"seed": options.seed, "rows": told}, indent=1))
+    print(*page.table(told), sep="\n")
     sys.exit(any(row.failures for row in rows if row.side != "triton"))
 
 

@@ -40,16 +40,17 @@ def loads(
     that is not strict is read by `unusual`, or is not (ValueError).
     """
     reader = _Reader(deepest, unusual)
-    for text, is_last in _pieces(document, piece):
+    for text, is_last in _pieces(document, piece, deepest):
         reader.take(text, is_last=is_last)
         turns.give_way()
     return reader.value()
 
 
-def _pieces(document: memoryview, size: int) -> Iterator[tuple[bytes, bool]]:
+def _pieces(document: memoryview, size: int, deepest: int) -> Iterator[tuple[bytes, bool]]:
     """What stands between the commas that it is cut at, about `size` bytes; and if it is the last.
 
-    One that has no comma for so long is longer, but for the white space in it.
+    One that has no comma for so long is longer, but for the white space in it. Raises ValueError
+    where brackets nest deeper: without commas between them they do.
     """
     gathered: list[bytes] = []
     start, is_in_string = 0, False
@@ -64,6 +65,10 @@ def _pieces(document: memoryview, size: int) -> Iterator[tuple[bytes, bool]]:
             gathered, is_in_string = [], False
             start += comma + 1
             continue
+        if not is_in_string:
+            brackets = _STRING.sub(b"", plain) if b'"' in plain else plain
+            if brackets.count(b"[") + brackets.count(b"{") > deepest:
+                raise ValueError("nested too deeply")
         start += len(window)
         is_space = not is_in_string and not window.strip(_SPACE)
         gathered.append(b" " if is_space else window)

@@ -67,7 +67,7 @@ def split(data: Data) -> tuple[Data, str, list[memoryview]]:
         while position < end:
             fields += 1
             if not fields % proto_pieces.FIELDS and fields > _FIELDS_AT_ONCE:
-                turns.give_way()
+                turns.stand_back()  # so many fields no request needs
             start = position
             tag = data[position]
             position += 1

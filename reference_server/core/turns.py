@@ -21,6 +21,8 @@ ELEMENTS = 1 << 14
 _MESSAGES = 1 << 10
 #: Who only lets go of the lock may be the first to have it again; who sleeps is not.
 _TURN_S = 20e-6
+#: Some times as long as what is done between two such turns.
+_LONG_TURN_S = 200e-6
 #: How long there may be no collection of garbage.
 _UNCOLLECTED_S = 10.0
 
@@ -30,6 +32,11 @@ T = TypeVar("T")
 def give_way() -> None:
     """Let others have the interpreter."""
     time.sleep(_TURN_S)
+
+
+def stand_back() -> None:
+    """The same for longer, after work that is of no use to anybody."""
+    time.sleep(_LONG_TURN_S)
 
 
 class _Collector:

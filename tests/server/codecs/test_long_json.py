@@ -260,3 +260,9 @@ def test_long_documents_with_equal_names_are_read_as_short_ones():
     document = b'{"a":"%b","b":[%b],"a":2}' % (b"x" * 200_000, b"1," * 100_000 + b"1")
     value = rapid_json.loads(document)
     assert value == {"a": "x" * 200_000, "b": [1] * 100_001}
+
+
+def test_a_document_that_only_opens_brackets_is_refused_at_its_first_piece():
+    for opening in (b"[", b'{"a":', b" [ "):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            next(long_json._pieces(memoryview(opening * 1_000_000), 2_000, 100))
