@@ -146,6 +146,13 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     add("-u", metavar="HOST:PORT", help="default: localhost:8000, of gRPC localhost:8001")
     add("-i", choices=("http", "grpc"), type=str.lower, default="http")
     add("--streaming", action="store_true", help="streams of gRPC")
+    add("--grpc-compression-algorithm", choices=("none", "gzip", "deflate"), default="none")
+    add(
+        "--bls-composing-models",
+        metavar="MODEL[:VERSION],...",
+        default="",
+        help="whom the model asks: their statistics are told as well",
+    )
     add("-H", "--header", metavar="NAME:VALUE", action="append", default=[])
 
 

@@ -94,6 +94,7 @@ def load_options(given: argparse.Namespace) -> LoadOptions:
         sequence_ids=(first, end),
         output_size=None if given.shared_memory == "none" else given.output_shared_memory_size,
         metrics=_metrics(given) if given.collect_metrics else None,
+        composing=tuple(map(_composing, filter(None, given.bls_composing_models.split(",")))),
         silence=given.timeout,
         streaming=given.streaming,
         responses=given.profile_export_file is not None,
@@ -122,6 +123,8 @@ def _check_what_excludes_each_other(given: argparse.Namespace) -> None:
         raise ReplayError(f"{' and '.join(chosen)}: expected one of them")
     if given.streaming and given.i != "grpc":
         raise ReplayError("--streaming: is of gRPC, expected -i grpc")
+    if given.grpc_compression_algorithm != "none" and given.i != "grpc":
+        raise ReplayError("--grpc-compression-algorithm: is of gRPC, expected -i grpc")
     if given.shared_memory == "cuda":
         raise ReplayError(
             "--shared-memory cuda: is not supported, expected none or system; no memory of a GPU "
@@ -156,7 +159,12 @@ def _server(given: argparse.Namespace) -> Callable[[], Server]:
     address = parse_address(given.u or f"localhost:{PORTS[given.i]}", "-u")
     headers = tuple(parse_header(text, "-H") for text in given.header)
     if given.i == "grpc":
-        return lambda: GrpcServer(address, headers, streaming=given.streaming)
+        return lambda: GrpcServer(
+            address,
+            headers,
+            streaming=given.streaming,
+            compression=given.grpc_compression_algorithm,
+        )
     binary = {
         "binary_inputs": given.input_tensor_format == "binary",
         "binary_outputs": given.output_tensor_format == "binary",
@@ -182,6 +190,12 @@ def _sequence_ids(text: str) -> tuple[int, int | None]:
             f"--sequence-id-range: found {text!r}, expected START or START:END of numbers above 0"
         )
     return found
+
+
+def _composing(text: str) -> tuple[str, str]:
+    """A model and its version, empty for the newest."""
+    name, _, version = text.strip().partition(":")
+    return name, version
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from hpack import Encoder, HPACKError
 
 from triton_replay.loading import http2_frames as h2
-from triton_replay.loading.slots import Connection, Slot
+from triton_replay.loading.slots import CLOSED, Connection, Slot
 from triton_replay.loading.sockets import Resolved, Wire
 from triton_replay.protocol.grpc_framing import PREFIX
 from triton_replay.protocol.grpc_messages import FINAL, read_stream_answer
@@ -180,7 +180,7 @@ class GrpcConnection(Wire):
         if data is None:
             return
         if not data:
-            self._over("the server closed the connection", done)
+            self._over(CLOSED, done)
             return
         if self._rest:
             data = self._rest + data

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from tritonclient.grpc import service_pb2
 
@@ -11,11 +14,19 @@ from triton_replay.loading.model import Model
 from triton_replay.loading.questions import InSequence
 from triton_replay.loading.tensors import Region, RequestData
 
+COMPRESSIONS: Final[Mapping[str, Callable[[bytes], bytes] | None]] = {
+    "none": None,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
+"""As gRPC names them."""
+
 
 class GrpcRequests:
     """Makes requests to one model.
 
     tells_last: whether the last of many responses is to say that it is.
+    compression: of messages, a name in COMPRESSIONS.
     """
 
     def __init__(
@@ -25,7 +36,9 @@ class GrpcRequests:
         outputs: Mapping[str, Region],
         *,
         tells_last: bool,
+        compression: str,
     ) -> None:
+        self._compress = COMPRESSIONS[compression]
         request = service_pb2.ModelInferRequest(model_name=model.name, model_version=model.version)
         for name, value in parameters.items():
             _set(request.parameters[name], value)
@@ -37,7 +50,7 @@ class GrpcRequests:
 
     def whole(self, data: RequestData) -> bytes:
         """A request that belongs to no sequence."""
-        return _framed(self._message(data))
+        return self._framed(self._message(data))
 
     def in_sequence(self, data: RequestData) -> InSequence:
         """Makes this request for sequences."""
@@ -49,9 +62,14 @@ class GrpcRequests:
             more.parameters["sequence_start"].bool_param = start
             more.parameters["sequence_end"].bool_param = end
             # Messages one behind the other are one message, by the rules of protobuf.
-            return _framed(message + more.SerializeToString())
+            return self._framed(message + more.SerializeToString())
 
         return made
+
+    def _framed(self, message: bytes) -> bytes:
+        if self._compress is not None:
+            message = self._compress(message)
+        return struct.pack(">BI", self._compress is not None, len(message)) + message
 
     def _message(self, data: RequestData) -> bytes:
         request = service_pb2.ModelInferRequest()
@@ -63,10 +81,6 @@ class GrpcRequests:
             else:
                 request.raw_input_contents.append(one.data)
         return bytes(request.SerializeToString())
-
-
-def _framed(message: bytes) -> bytes:
-    return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def _set(parameter: Any, value: object) -> None:  # noqa: ANN401  protobuf's classes

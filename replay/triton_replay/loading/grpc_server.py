@@ -30,24 +30,39 @@ _SERVICE: Final = "/inference.GRPCInferenceService"
 class GrpcServer:
     """Raises ServerUnreachable if nobody listens at the address.
 
-    streaming: whether inferences are messages of streams.
+    streaming: whether inferences are messages of streams. compression: of their messages.
     """
 
-    def __init__(self, address: Address, headers: Headers, *, streaming: bool) -> None:
+    def __init__(
+        self, address: Address, headers: Headers, *, streaming: bool, compression: str
+    ) -> None:
         self._headers = headers
         self._resolved = resolve(address, "-u")
         self._streaming = streaming
+        self._compression = compression
         self._many = False
 
     def connect(self, loop: Loop) -> Connection:
         method = "ModelStreamInfer" if self._streaming else "ModelInfer"
-        return self._connection(loop, method, SHARED, streaming=self._streaming, many=self._many)
+        encoding = (("grpc-encoding", self._compression),) if self._compression != "none" else ()
+        return GrpcConnection(
+            self._resolved,
+            loop.poll,
+            loop.by_number,
+            f"{_SERVICE}/{method}",
+            (*self._headers, *encoding),
+            SHARED,
+            streaming=self._streaming,
+            many=self._many,
+        )
 
     def requests(
         self, model: Model, parameters: Mapping[str, Any], outputs: Mapping[str, Region]
     ) -> Requests:
         self._many = model.is_decoupled
-        return GrpcRequests(model, parameters, outputs, tells_last=self._many)
+        return GrpcRequests(
+            model, parameters, outputs, tells_last=self._many, compression=self._compression
+        )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Question:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
@@ -91,18 +106,7 @@ class GrpcServer:
             found = MessageToDict(message, preserving_proto_field_name=True)
             return found.get(field, {}) if field else found
 
-        return Question(self._connection(loop, method, 1), framed([request]), read)
-
-    def _connection(
-        self, loop: Loop, method: str, slots: int, *, streaming: bool = False, many: bool = False
-    ) -> GrpcConnection:
-        return GrpcConnection(
-            self._resolved,
-            loop.poll,
-            loop.by_number,
-            f"{_SERVICE}/{method}",
-            self._headers,
-            slots,
-            streaming=streaming,
-            many=many,
-        )
+        path = f"{_SERVICE}/{method}"
+        where = (self._resolved, loop.poll, loop.by_number)
+        connection = GrpcConnection(*where, path, self._headers, slots=1)
+        return Question(connection, framed([request]), read)

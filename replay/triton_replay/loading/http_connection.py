@@ -7,7 +7,7 @@ from typing import Final
 
 import httptools
 
-from triton_replay.loading.slots import Connection, Slot
+from triton_replay.loading.slots import CLOSED, Connection, Slot
 from triton_replay.loading.sockets import Resolved, Wire
 
 _TOLD: Final = 200
@@ -46,7 +46,7 @@ class HttpConnection(Wire):
         if data is None:
             return
         if not data:
-            self._over("the server closed the connection", done)
+            self._over(CLOSED, done)
             return
         try:
             self._feed(data)

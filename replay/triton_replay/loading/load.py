@@ -39,6 +39,7 @@ class LoadOptions:
     search: the range of loads; None with `gaps` of intervals, or for rates below a capacity.
     sequences: at once, in an open loop. output_size: of regions of outputs; None without regions.
     metrics: where the page is, and nanoseconds between two looks at it.
+    composing: models beside it, and their versions, whose statistics are told.
     silence: seconds without any answer until the server is given up.
     streaming: whether requests may have many responses.
     responses: whether the time of each response is kept, for the export.
@@ -58,6 +59,7 @@ class LoadOptions:
     sequence_ids: tuple[int, int | None]
     output_size: int | None
     metrics: tuple[Address, str, int] | None
+    composing: tuple[tuple[str, str], ...]
     silence: float
     streaming: bool
     responses: bool
@@ -132,7 +134,7 @@ class Load:
 
     def _measure(self, loop: Loop, model: Model) -> None:
         options = self._options
-        asked = [(model.name, model.version), *model.steps]
+        asked = [(model.name, model.version), *model.steps, *options.composing]
         looks = Looks(loop, [self._server.statistics(loop, *one) for one in dict.fromkeys(asked)])
         scraper = None
         if options.metrics is not None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from triton_replay.errors import ReplayError
+from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.loading.levels import CONCURRENCY, Level, doubling
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.metrics import Scraper
 from triton_replay.loading.questions import Failed, Question, ask
 from triton_replay.loading.schedule import evenly, poisson, repeated
+from triton_replay.loading.slots import CLOSED
 from triton_replay.loading.statistics import Statistics, between, read_statistics
 from triton_replay.loading.windows import (
     AGREEING,
@@ -248,7 +249,9 @@ class Meter:
             loop.run(stop, ends)
 
     def _look_for_failure(self, window: Window) -> None:
-        """Raise ReplayError if no request was answered well, but some badly."""
+        """Raise ReplayError or ServerUnreachable if no request was answered well, some badly."""
         if window.failures and not len(window.latencies):
             why = self._loop.record.failed[window.last - 1]
-            raise ReplayError(f"all {window.failures} requests failed, the last one: {why}")
+            # A server that dies may still take a connection, and closes it.
+            kind = ServerUnreachable if why == CLOSED else ReplayError
+            raise kind(f"all {window.failures} requests failed, the last one: {why}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from triton_replay.loading.sequences import Running
+
+CLOSED: Final = "the server closed the connection"
+"""Why a request failed whose connection ended before its answer."""
 
 
 class Slot:

