@@ -76,7 +76,7 @@ def test_without_a_name_the_first_model_that_is_ready_is_taken(server, capsys):
     assert main(["conformance", f"--server={started.http}"]) == 0
     first, _, *rows = capsys.readouterr().out.splitlines()
     assert first in [f"{started.http}, model {name}" for name in ("vector", "text")]
-    assert [row.split()[-1] for row in rows if row.startswith("gRPC")] == ["-", "-"]
+    assert [row.split()[-1] for row in rows if row.startswith("gRPC")] == ["-"] * 3
 
 
 def test_mlserver(tmp_path, capsys):

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from triton_replay.addresses import look_for_server
 from triton_replay.conformance.cases import Fails
-from triton_replay.conformance.subject import Subject
+from triton_replay.conformance.subject import NotApplicable, Subject
 
 _REFUSALS: Final = frozenset(
     (
@@ -22,6 +22,18 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNAVAILABLE,
     )
 )
+
+_FIELDS: Final = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Of InferTensorContents, by type."""
 
 # protobuf's classes are made at run time.
 Message = Any
@@ -83,6 +95,22 @@ def _infer(subject: Subject, model: str = "") -> Message:
         request.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
         request.raw_input_contents.append(one.raw())
     return request
+
+
+def _typed(subject: Subject) -> Message:
+    """The values in the fields of their types, which those of two bytes do not have."""
+    request = _infer(subject)
+    del request.raw_input_contents[:]
+    for one, tensor in zip(subject.inputs, request.inputs, strict=True):
+        if one.datatype not in _FIELDS:
+            raise NotApplicable(f"the model takes {one.datatype}, which has no field")
+        value = one.raw()[4:5] if one.datatype == "BYTES" else one.value()
+        getattr(tensor.contents, _FIELDS[one.datatype]).extend([value] * one.count)
+    return request
+
+
+def _any(_: Subject, __: Message) -> None:
+    """An answer of its type is all that is asked for."""
 
 
 def _inferred(subject: Subject, answer: Message) -> None:
@@ -156,7 +184,31 @@ GRPC_CASES: Final = (
         _true("outputs"),
     ),
     GrpcCase("gRPC", "an inference of raw contents", "ModelInfer", _infer, _inferred),
+    GrpcCase("gRPC", "an inference of typed contents", "ModelInfer", _typed, _inferred),
     GrpcCase("gRPC", "an unknown model", "ModelInfer", lambda s: _infer(s, "no_such_model"), None),
+    *(
+        GrpcCase("gRPC extensions", name, method, message, _any)
+        for name, method, message in (
+            (
+                "the model's configuration",
+                "ModelConfig",
+                lambda s: service_pb2.ModelConfigRequest(name=s.model),
+            ),
+            (
+                "its statistics",
+                "ModelStatistics",
+                lambda s: service_pb2.ModelStatisticsRequest(name=s.model),
+            ),
+            ("the index", "RepositoryIndex", lambda _: service_pb2.RepositoryIndexRequest()),
+            ("settings of traces", "TraceSetting", lambda _: service_pb2.TraceSettingRequest()),
+            ("settings of the log", "LogSettings", lambda _: service_pb2.LogSettingsRequest()),
+            (
+                "shared memory",
+                "SystemSharedMemoryStatus",
+                lambda _: service_pb2.SystemSharedMemoryStatusRequest(),
+            ),
+        )
+    ),
     GrpcCase("gRPC streams", "a response", "ModelStreamInfer", _infer, _streamed, stream=True),
     GrpcCase(
         "gRPC streams",

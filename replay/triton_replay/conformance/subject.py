@@ -72,7 +72,8 @@ class Input:
 class Subject:
     """A server and a model that it serves.
 
-    grpc: None where gRPC is not tried. timeout: seconds. outputs: name to datatype.
+    grpc: None where gRPC is not tried. timeout: seconds. outputs: name to datatype. version: one
+    that the model's metadata name, or empty.
     """
 
     server: Address
@@ -82,6 +83,7 @@ class Subject:
     model: str
     inputs: tuple[Input, ...]
     outputs: Mapping[str, str]
+    version: str
 
     @property
     def path(self) -> str:
@@ -125,6 +127,7 @@ def look_at(server: Address, grpc: Address | None, model: str, timeout: float) -
             name,
             tuple(_input(one) for one in metadata["inputs"]),
             {str(one["name"]): str(one["datatype"]) for one in metadata["outputs"]},
+            str((metadata.get("versions") or [""])[-1]),
         )
     except (KeyError, TypeError, ValueError) as error:
         text = f"the metadata of model {name!r} tell no inputs and outputs: {reply.told()}"

@@ -86,7 +86,10 @@ def _over_http(subject: Subject, case: Case) -> Finding:
 def _over_grpc(subject: Subject, case: GrpcCase) -> Finding:
     if subject.grpc is None:
         return Finding(case.extension, case.name, "not tried", "no --grpc")
-    command = case.command(subject)
+    try:
+        command = case.command(subject)
+    except NotApplicable as error:
+        return Finding(case.extension, case.name, "not tried", str(error))
     try:
         case.attempt(subject)
     except ServerUnreachable as error:

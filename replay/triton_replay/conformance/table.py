@@ -178,6 +178,25 @@ def _events(subject: Subject, reply: Reply) -> None:
         raise Fails(f"found {reply.told()}, expected lines `data: {{...}}`")
 
 
+def _of_version(rest: str) -> Any:  # noqa: ANN401  makes a request
+    """A question about the version of the model that its metadata name."""
+
+    def ask(subject: Subject) -> Ask:
+        return Ask("GET", f"{_versioned(subject)}{rest}")
+
+    return ask
+
+
+def _infer_version(subject: Subject) -> Ask:
+    return Ask("POST", f"{_versioned(subject)}/infer", subject.infer().body)
+
+
+def _versioned(subject: Subject) -> str:
+    if not subject.version:
+        raise NotApplicable("the metadata name no versions")
+    return f"{subject.path}/versions/{subject.version}"
+
+
 def _sequence(subject: Subject) -> Ask:
     return subject.infer(
         parameters={"sequence_id": 4711, "sequence_start": True, "sequence_end": True}
@@ -189,9 +208,11 @@ CASES: Final = (
     Case("health", "the server is ready", get("/v2/health/ready"), good),
     Case("health", "the model is ready", get("{model}/ready"), good),
     Case("health", "an unknown model is not ready", get(f"{_NOBODY}/ready"), refused_somehow),
+    Case("health", "its version is ready", _of_version("/ready"), good),
     Case("metadata", "of the server", get("/v2"), holds(name=str, version=str, extensions=list)),
     Case("metadata", "of the model", get("{model}"), holds(name=str, platform=str)),
     Case("metadata", "tensors of the model", get("{model}"), _tensors),
+    Case("metadata", "of a version", _of_version(""), _tensors),
     Case("inference", "JSON", lambda s: s.infer(), inferred),
     Case("inference", "the id comes back", lambda s: s.infer(id="42"), _field("id", "42")),
     Case(
@@ -206,7 +227,9 @@ CASES: Final = (
         lambda s: s.infer(outputs=[_first_output(s)]),
         _only_the_first,
     ),
+    Case("inference", "a version that is named", _infer_version, inferred),
     Case("errors", "metadata of an unknown model", get(_NOBODY), refused),
+    Case("errors", "an unknown version", get("{model}/versions/987654"), refused),
     Case("errors", "an unknown model", post(f"{_NOBODY}/infer", b'{"inputs":[]}'), refused),
     Case("errors", "no JSON", post("{model}/infer", b"{nonsense"), refused),
     Case("errors", "no inputs", post("{model}/infer"), refused),
