@@ -187,6 +187,18 @@ def test_any_thread_serves_by_its_number_of_the_system(acl):
     assert ran == ["here"]
 
 
+def test_under_a_seed_a_thread_that_waits_for_callbacks_has_the_streams_run(machine):
+    acl = machine(seed=1)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    ran = []
+    assert acl.rt.subscribe_report(threading.get_ident(), 0) == 0
+    assert acl.rt.launch_callback(ran.append, "here", BLOCK, 0) == 0
+    assert acl.rt.process_report(1) == 0
+    assert ran == ["here"]
+    assert acl.rt.synchronize_stream(0) == 0
+
+
 def test_a_subscription_that_is_left_is_named_at_the_end(acl):
     stream = ok(acl.rt.create_stream())
     assert acl.rt.subscribe_report(threading.get_ident(), stream) == 0

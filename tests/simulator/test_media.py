@@ -119,6 +119,11 @@ def test_odd_dims_are_made_even(dvpp):
     assert (media.dvpp_get_pic_desc_width(desc), media.dvpp_get_pic_desc_height(desc)) == (98, 60)
 
 
+def test_the_smallest_file_is_decoded(dvpp):
+    dvpp.decoded(jpeg(32, 32), 32, 32)
+    assert dvpp.wait() == 0
+
+
 def test_the_head_of_a_file_tells_its_dims_and_bytes(dvpp):
     data = np.frombuffer(jpeg(), np.uint8)
     media, given = dvpp.media, (data.ctypes.data, data.nbytes)
@@ -183,6 +188,8 @@ def test_a_picture_is_resized(dvpp):
     assert (y[:, 20:] >= 250).all()
     assert (y[:, :10] < 60).all()
     assert np.abs(colours[:, 10:].astype(int) - 128).max() <= 4
+    red = Image.new("RGB", (1, 1), (120, 10, 10)).convert("YCbCr").getpixel((0, 0))
+    assert np.abs(colours[:, :5].astype(int) - red[1:]).max() <= 4
 
 
 def test_an_area_is_cut_and_pasted(dvpp):
@@ -256,6 +263,11 @@ def test_formats_that_are_not_simulated_have_a_code(dvpp):
     one, other = dvpp.picture(32, 32), dvpp.picture(32, 32, layout=12)
     given = (dvpp.channel, one, other, dvpp.scaling, dvpp.stream)
     assert dvpp.media.dvpp_vpc_resize_async(*given) == 200001
+
+
+def test_a_picture_without_data_is_refused(dvpp):
+    given = (dvpp.channel, dvpp.picture(32, 32), dvpp.picture(32, 32, data=0), dvpp.scaling)
+    assert dvpp.media.dvpp_vpc_resize_async(*given, dvpp.stream) == 100000
 
 
 def test_pictures_lie_in_memory_of_dvpp(dvpp):
