@@ -6,9 +6,8 @@ Faults are found, and answered, in the order in which Triton finds them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from tritonclient.grpc.service_pb2 import (
 
 from reference_server.codecs import proto_wire
 from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_spans import Span, read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
@@ -52,12 +52,55 @@ _TYPED = {
 }
 
 
+class _Said(NamedTuple):
+    """What a message says: its template, and which inputs and outputs are in shared memory.
+
+    `spans` has one entry for each input, None where its data is in the message. `placed` are
+    outputs; the template's form is that of the others, since a buffer is good for one request.
+    """
+
+    template: RequestTemplate
+    spans: tuple[Span | None, ...]
+    placed: tuple[tuple[str, Span], ...]
+    raw_count: int
+
+    @classmethod
+    def of(cls, message: ModelInferRequest, request: InferRequest, form: ResponseForm) -> _Said:
+        spans = tuple(map(read_span, message.inputs))
+        placed = [(output.name, read_span(output)) for output in message.outputs]
+        plain = {name: own for name, own in form.outputs.items() if own.buffer is None}
+        return cls(
+            RequestTemplate.of(request, ResponseForm(outputs=plain)),
+            spans,
+            tuple((name, span) for name, span in placed if span is not None),
+            spans.count(None),
+        )
+
+    def request(
+        self, received: ReceivedRequest, sink: ResponseSink, regions: Regions
+    ) -> tuple[InferRequest, ResponseForm]:
+        """The next request that says the same, over its own data. Raises ServerError."""
+        template, form, raw = self.template, self.template.form, iter(received.raw)
+        inputs = {
+            name: Tensor(
+                name, datatype, shape, raw=next(raw) if span is None else regions.read(*span)
+            )
+            for (name, datatype, shape), span in zip(template.inputs, self.spans, strict=True)
+        }
+        if self.placed:
+            buffers = {
+                name: OutputForm(buffer=regions.output_buffer(*span)) for name, span in self.placed
+            }
+            form = ResponseForm(outputs={**form.outputs, **buffers})
+        return template.request(template.model_name, received.request_id, inputs, sink), form
+
+
 @dataclass(slots=True)
 class _KnownMessage:
     """A message without its data, and what it says, once it has been asked."""
 
     message: ModelInferRequest
-    template: RequestTemplate | None = None
+    said: _Said | None = None
 
 
 #: Fields of a message from which on it takes long to read.
@@ -70,7 +113,7 @@ class InferMessageDecoder:
     """Reads messages. Used by one thread, since it remembers those that it has read.
 
     Not so for one that `takes_long`: any thread may `read` and `decode` it; and any may `decode`
-    one that has tensors in regions, which are not remembered.
+    one that has tensors in regions.
     """
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
@@ -102,32 +145,22 @@ class InferMessageDecoder:
         self, signature: Signature, received: ReceivedRequest, sink: ResponseSink, regions: Regions
     ) -> tuple[InferRequest, ResponseForm]:
         """The request that `read` gave, and the form of its response. Raises ServerError."""
-        head, raw = received.head, received.raw
-        known = None if head is None else self._memo.recall(head)
-        template = None if known is None else known.template
+        known = None if received.head is None else self._memo.recall(received.head)
+        said = None if known is None else known.said
         if (
-            template is None
-            or len(raw) < len(template.inputs)
-            or template.model_name != signature.name
+            said is not None
+            and len(received.raw) >= said.raw_count
+            and said.template.model_name == signature.name
         ):
-            request, form = decode(signature, received, sink, regions, self._profile)
-            if known is not None and _is_plain(received):
-                known.template = RequestTemplate.of(request, form)
-            return request, form
-        inputs = {
-            name: Tensor(name, datatype, shape, raw=data)
-            for (name, datatype, shape), data in zip(template.inputs, raw, strict=False)
-        }
-        return template.request(signature.name, received.request_id, inputs, sink), template.form
-
-
-def _is_plain(received: ReceivedRequest) -> bool:
-    """True if all data is raw, and no output goes to a region: a buffer is good for one request."""
-    message = received.message
-    return len(received.raw) >= len(message.inputs) and not any(
-        "shared_memory_region" in tensor.parameters
-        for tensor in (*message.inputs, *message.outputs)
-    )
+            return said.request(received, sink, regions)
+        request, form = decode(signature, received, sink, regions, self._profile)
+        if known is not None:
+            said = _Said.of(received.message, request, form)
+            is_repeated = len(request.requested_outputs) < len(received.message.outputs)
+            # Typed contents are data that nobody else has.
+            if len(received.raw) >= said.raw_count and not is_repeated:
+                known.said = said
+        return request, form
 
 
 def decode(
@@ -235,7 +268,7 @@ def _read_form(
     regions: Regions,
     most_classified: int | None,
 ) -> OutputForm:
-    span = _read_span(output)
+    span = read_span(output)
     classes = 0
     if "classification" in output.parameters:
         value = output.parameters["classification"]
@@ -258,7 +291,7 @@ def _read_inputs(
     raw = iter(received.raw)
     for tensor in turns.spread(received.message.inputs):
         placed = request.inputs[tensor.name]
-        span = _read_span(tensor)
+        span = read_span(tensor)
         if span is not None:
             if tensor.HasField("contents"):
                 raise invalid_arg(
@@ -328,46 +361,3 @@ def _check_range(numbers: npt.NDArray[Any], datatype: DataType, where: str) -> N
     outside = numbers[(numbers < limits.min) | (numbers > limits.max)]
     if outside.size:
         raise invalid_arg(f"{where}, value {outside[0]} is out of range for '{datatype.value}'")
-
-
-def _read_span(
-    tensor: (ModelInferRequest.InferInputTensor | ModelInferRequest.InferRequestedOutputTensor),
-) -> tuple[str, int, int] | None:
-    """The shared memory that a tensor names: region, offset and size; None if it names none."""
-    parameters = tensor.parameters
-    region, offset = None, 0
-    if "shared_memory_region" in parameters:
-        region = _read_part(tensor.name, parameters, "region", "string_param")
-    if "shared_memory_offset" in parameters:
-        if region is None:
-            raise _without_region("offset", tensor.name)
-        offset = _read_part(tensor.name, parameters, "offset", "int64_param")
-    if "shared_memory_byte_size" in parameters:
-        if region is None:
-            raise _without_region("byte_size", tensor.name)
-        size = _read_part(tensor.name, parameters, "byte_size", "int64_param")
-    elif region is None:
-        return None
-    else:
-        raise invalid_arg(
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
-            f"parameter for tensor '{tensor.name}'"
-        )
-    return region, offset % _UINT64, size % _UINT64  # negative numbers are very large ones
-
-
-def _read_part(tensor: str, parameters: Mapping[str, InferParameter], part: str, kind: str) -> Any:  # noqa: ANN401 - what `kind` says
-    value = parameters[f"shared_memory_{part}"]
-    if value.WhichOneof("parameter_choice") != kind:
-        raise invalid_arg(
-            f"invalid value type for 'shared_memory_{part}' parameter for tensor '{tensor}', "
-            f"expected {kind}."
-        )
-    return getattr(value, kind)
-
-
-def _without_region(part: str, tensor: str) -> ServerError:
-    return invalid_arg(
-        f"'shared_memory_{part}' can not be specified without 'shared_memory_region' parameter "
-        f"for tensor '{tensor}'"
-    )

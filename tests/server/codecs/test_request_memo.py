@@ -32,6 +32,10 @@ class Regions:
         self.asked.append(span)
         return memoryview(b"abcd")
 
+    def output_buffer(self, *span):
+        self.asked.append(span)
+        return memoryview(repr(span).encode())
+
 
 def message(*, raw=(bytes(4),), names=("X",), **fields):
     inputs = [
@@ -40,6 +44,27 @@ def message(*, raw=(bytes(4),), names=("X",), **fields):
     ]
     usual = {"model_name": "m", "inputs": inputs, "raw_input_contents": raw}
     return pb.ModelInferRequest(**usual | fields)
+
+
+def placed(tensor, region):
+    """The same tensor in shared memory."""
+    tensor.parameters["shared_memory_region"].string_param = region
+    tensor.parameters["shared_memory_byte_size"].int64_param = 4
+    return tensor
+
+
+def in_regions(*, inputs, outputs=(), **fields):
+    """A message with these inputs and outputs, those in capitals in shared memory."""
+    input_kind, output_kind = (
+        pb.ModelInferRequest.InferInputTensor,
+        pb.ModelInferRequest.InferRequestedOutputTensor,
+    )
+    tensors = [input_kind(name=name, datatype="FP32", shape=[1]) for name in inputs]
+    wanted = [output_kind(name=name) for name in outputs]
+    for tensor in (*tensors, *wanted):
+        if tensor.name.isupper():
+            placed(tensor, f"r{tensor.name}")
+    return message(inputs=tensors, outputs=wanted, **fields)
 
 
 def told(decoded):
@@ -81,6 +106,10 @@ KINDS = [
     message(outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name="Y")]),
     message(raw=[bytes(4), b"one too many"]),
     message(raw=(), names=()),
+    in_regions(inputs="AB", outputs="X", raw=()),
+    in_regions(inputs="aBc", outputs="xYz", raw=[b"abcd", b"wxyz"]),
+    in_regions(inputs="aBc", outputs="xYz", raw=[b"1234", b"5678"]),
+    in_regions(inputs="a", outputs="YxY"),
 ]  # fmt: skip
 
 
