@@ -35,9 +35,11 @@ RUN cd /opt/venv/lib/python3.11/site-packages \
  && rm -rf capi/libonnxruntime.so.* quantization tools transformers
 
 
+# The compiler makes C of the modules that setup.py names; without it they would run as Python.
 FROM base AS packages
+RUN apt-get update -qq && apt-get install -qq --no-install-recommends gcc libc6-dev > /dev/null
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY reference_server reference_server
 COPY triton_python_backend_utils triton_python_backend_utils
 COPY plugin plugin

@@ -141,7 +141,7 @@ train: $(VENV)/train  ## train ge_classifier again and replace the parameters th
 
 clean:  ## remove all that these commands made
 	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info \
-	    replay/*.egg-info
+	    replay/*.egg-info reference_server/codecs/*.so
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
 	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json \
 	    model_repository/*/*/characters.txt
@@ -154,8 +154,11 @@ $(VENV)/pyvenv.cfg:
 	needed, and $(PYTHON) is older; name another one: make PYTHON=python3.11 ...")'
 	$(call step,Environment $(VENV)) $(PYTHON) -m venv $(VENV)
 
+# A module with a .pxd is compiled where a C compiler is, and again when it has changed.
+COMPILED := $(wildcard reference_server/codecs/*.pxd)
+
 $(VENV)/serving: pyproject.toml plugin/pyproject.toml replay/pyproject.toml simulator/pyproject.toml \
-    | $(VENV)/pyvenv.cfg
+    setup.py $(COMPILED) $(COMPILED:.pxd=.py) | $(VENV)/pyvenv.cfg
 	$(call step,Packages) $(INSTALL) --editable '.[models,factory,client]' --editable ./plugin \
 	    --editable ./simulator --editable ./replay '$(NUMPY)'
 	@touch $@

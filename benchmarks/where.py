@@ -3,10 +3,11 @@
     pip install py-spy
     python -m benchmarks.where                                     half a minute
     python -m benchmarks.where --front grpc --in-flight 32 --top 20
+    python -m benchmarks.where --front json-1000                   any small row of benchmarks.bars
     python -m benchmarks.where --servers tree:../before reference
 
-py-spy looks at the server's stacks from outside, 500 times a second, while a closed loop asks the
-model add_sub. Each sample of a thread that runs counts for the module of its innermost Python
+py-spy looks at the server's stacks from outside, 500 times a second, while a closed loop asks a
+small model. Each sample of a thread that runs counts for the module of its innermost Python
 frame, so that what Python's C code and the system do for it is its own: a write to a socket is the
 connection's. The samples are scaled to the CPU time that the system counted, so the table adds up.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import subprocess
 import tempfile
 from collections import Counter
@@ -22,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.bars import ROWS, copy_add_sub
+from benchmarks.bars import MICRO, ROWS
 from benchmarks.closed_loop import Run, ask_for, client_process, cpu_us, starter
 from benchmarks.instruments import print_machine_facts, print_table
 
@@ -39,13 +41,20 @@ ROOMS = {
     "reference_server/backends": "host and model API",
     "reference_server/observability": "statistics",
     "reference_server": "core",
-    "add_sub/1/model.py": "the model",
+    "/1/model.py": "the model",
     "triton_python_backend_utils": "host and model API",
     "numpy": "the model",
     "threading.py": "schedulers",
     "asyncio": "event loop",
     "uvloop": "event loop",
 }
+
+
+FRONTS = [
+    name
+    for name, row in ROWS.items()
+    if row.repository == "micro" and row.kind is not None and not row.regions
+]
 
 
 class Profile(NamedTuple):
@@ -66,7 +75,7 @@ def record(server: str, options: argparse.Namespace, run: Run) -> Profile:
     row = ROWS[options.front]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="where-")))
-        copy_add_sub(folder, in_process=False)
+        shutil.copytree(MICRO, folder, dirs_exist_ok=True)
         running = stack.enter_context(starter(server)(folder, allow_metrics=False))
         address = running.grpc if row.is_grpc else running.http
         load = (ask_for, address, row.kind, row.requests(), row.streams, options.in_flight)
@@ -115,7 +124,7 @@ def shown(frame: str) -> str:
     """`function (file.py)`, without the folders that lead to the package, and without the line."""
     function, _, place = frame.partition(" (")
     path = place.rpartition(":")[0] or place
-    for root in ("reference_server/", "site-packages/", "lib/", "add_sub/1/"):
+    for root in ("reference_server/", "site-packages/", "lib/", "/1/"):
         path = path.rpartition(root)[2]
     return f"{function} ({path})"
 
@@ -160,7 +169,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--servers", nargs="+", default=["reference"], metavar="SERVER")
-    parser.add_argument("--front", choices=["http", "grpc", "json"], default="http")
+    parser.add_argument("--front", choices=FRONTS, default="http")
     parser.add_argument("--in-flight", type=int, default=8, help="requests (8)")
     parser.add_argument("--seconds", type=float, default=8.0, help="that are looked at (8)")
     parser.add_argument("--top", type=int, default=0, help="functions to name (0)")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from reference_server import __version__
+from reference_server.codecs.json_data import IS_COMPILED
 from reference_server.config_options import (
     backend_setting,
     cache_setting,
@@ -61,7 +62,8 @@ def parser() -> CommandParser:
         "--version",
         action="version",
         version=f"reference-server {__version__} (tritonserver "
-        f"{' or '.join(profile.version for profile in PROFILES.values())})",
+        f"{' or '.join(profile.version for profile in PROFILES.values())}; "
+        f"{'compiled' if IS_COMPILED else 'not compiled'})",
         help="show the versions of this server and of those it stands in for",
     )
     made.add_argument(

@@ -17,6 +17,7 @@ except ImportError:  # no uvloop on this platform: the same server, slower
 from reference_server import arguments as command_line
 from reference_server import config_options, preflight, trace_config
 from reference_server.arguments import CommandParser
+from reference_server.codecs.json_data import IS_COMPILED
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
 from reference_server.observability import logs, printing
@@ -227,6 +228,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Standing in for tritonserver %s (--triton-version=%s)",
         options.profile.version,
         options.profile.name,
+    )
+    log.info(
+        "Numbers in JSON are read and printed by %s",
+        "compiled code" if IS_COMPILED else "Python: nothing was compiled when it was installed",
     )
     hints = preflight.hints(options)
     for warning in (*warnings, *hints):

@@ -38,7 +38,7 @@ _UNRELEASED = re.compile(r"^## (\S+) - \S+$", re.M)
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 #: What is not shipped: caches, and what the builds themselves leave.
 _LEFT_OUT = shutil.ignore_patterns(
-    ".*", "*.egg-info", "build", "dist", "__pycache__", "model_repository"
+    ".*", "*.egg-info", "*.so", "build", "dist", "__pycache__", "model_repository"
 )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from reference_server.codecs import grisu
+from reference_server.codecs import grisu, grisu_numpy, number_reader
 from reference_server.codecs.rapid_json import (
     as_array,
     as_bool,
@@ -38,6 +38,8 @@ _MAX_INT64 = 2**63 - 1
 #: What -1 is as an unsigned number of 64 bits.
 _UNKNOWN = 2**64 - 1
 _Array = npt.NDArray[np.generic]
+#: Whether the modules were compiled that read and print numbers.
+IS_COMPILED = grisu.IS_COMPILED and number_reader.IS_COMPILED
 
 
 class _Element(NamedTuple):
@@ -84,6 +86,11 @@ def packed(text: bytes, datatype: DataType, count: int) -> memoryview | None:
 
     None for all that is not as simple as that, be it a fault or not: `read` tells.
     """
+    if _read_doubles is not None and datatype in _LARGEST:
+        doubles = _read_doubles(text, count, _LARGEST[datatype])
+        return (
+            None if doubles is None else doubles.astype(datatype.numpy, copy=False).data.cast("B")
+        )
     typecode, types = PACKED[datatype]
     try:
         elements = orjson.loads(text)
@@ -96,6 +103,13 @@ def packed(text: bytes, datatype: DataType, count: int) -> memoryview | None:
     except (ValueError, OverflowError, TypeError, IndexError):
         pass
     return None
+
+
+_LARGEST = {
+    DataType.FP32: float(np.finfo(np.float32).max),
+    DataType.FP64: float(np.finfo(np.float64).max),
+}
+_read_doubles = number_reader.doubles if number_reader.IS_COMPILED else None
 
 
 def element_count(name: str, datatype: DataType | None, shape: tuple[int, ...]) -> int:
@@ -251,9 +265,7 @@ def _first_fault(
 # -- tensors to JSON: byte for byte as RapidJSON's writer prints it. orjson prints what needs no
 # rounding, integers above all; `grisu` prints doubles.
 
-#: Up to here one double after the other is faster than NumPy's fixed cost per call.
-_FEW = 64
-#: Doubles per piece: many enough for NumPy, few enough for the processor's cache.
+#: Doubles per piece: some milliseconds' work in NumPy, and few enough for the processor's cache.
 _ROUND = 32768
 
 
@@ -306,15 +318,12 @@ def _integers_text(elements: _Array) -> bytes:
 def _doubles_text(elements: _Array) -> bytes:
     if elements.size == 0:
         return b""
-    if elements.size <= _FEW:
-        listed: list[float] = elements.tolist()
-        written = orjson.dumps(listed)
-        are_whole = written.count(b".0,") + written.endswith(b".0]") == len(listed)
-        if are_whole and grisu.are_exact(max(*listed, -min(listed))):
-            return written[1:-1]
-        return ",".join(map(grisu.text, listed)).encode()
-    with np.errstate(invalid="ignore"):  # signalling NaNs
-        return grisu.texts(elements.astype(np.float64, copy=False))
+    if elements.dtype != np.float32:
+        elements = elements.astype(np.float64, copy=False)
+    return _doubles_texts(cast("grisu.Floats", elements))
+
+
+_doubles_texts = grisu.texts if grisu.IS_COMPILED else grisu_numpy.texts
 
 
 def _strings_text(elements: _Array) -> bytes:

@@ -1,10 +1,12 @@
 """The four wheels: what is in them, and that each works alone in a new environment."""
 
 import email
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from datetime import date
@@ -31,6 +33,14 @@ BESIDE = {
     "reference_server": ["triton_python_backend_utils"],
     "triton_replay": [],
 }
+#: What is compiled where a C compiler is.
+COMPILED = {
+    "reference_server": {
+        f"reference_server/codecs/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        for module in ("grisu", "number_reader")
+    }
+}
+COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
 #: The command that the simulator's environment puts on PATH.
 ATC = "ascend_simulator/site/bin/atc"
 
@@ -92,13 +102,26 @@ def test_the_page_of_releases_has_the_table_of_what_is_declared():
 def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     source = SOURCES[package]
     held = (package, *BESIDE[package])
-    kinds = ("*.py", "*.html")
+    kinds = ("*.py", "*.pxd", "*.html")
     files = (file for name in held for kind in kinds for file in (source / name).rglob(kind))
     expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:
         found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     commands = {ATC} & {f"{package}/site/bin/atc" for package in held}
-    assert found == expected | {f"{name}/py.typed" for name in held} | commands
+    compiled = COMPILED.get(package, set()) if shutil.which(COMPILER) else set()
+    assert found == expected | {f"{name}/py.typed" for name in held} | commands | compiled
+
+
+@pytest.mark.slow
+def test_without_a_compiler_a_wheel_is_built_of_python_alone(tmp_path):
+    source, *_ = release.copied(tmp_path / "source")
+    # What the build requires is here already, which saves downloads.
+    build = ("wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path, source)
+    pip(*build, CC="no-such-compiler")
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = wheel.namelist()
+    assert "reference_server/codecs/grisu.py" in names
+    assert not COMPILED["reference_server"] & set(names)
 
 
 @pytest.mark.slow
@@ -231,18 +254,25 @@ def import_all(python: Path, package: str) -> set[str]:
     return set(run(python, "-I", "-c", IMPORT_ALL, package).split())
 
 
-def pip(*arguments: str | Path, python: Path | None = None) -> None:
+def pip(*arguments: str | Path, python: Path | None = None, **environment: str) -> None:
     """Run this Python's pip, on the environment of `python` if one is given."""
     target = ("--python", python) if python else ()
     # Compiling all of NumPy and ONNX takes longer than installing it.
     install = ("--no-compile",) if arguments[0] == "install" else ()
     first, *others = arguments
     command = ("-m", "pip", "--disable-pip-version-check", *target, first, *install, *others)
-    run(sys.executable, *command)
+    run(sys.executable, *command, **environment)
 
 
-def run(*command: str | Path) -> str:
+def run(*command: str | Path, **environment: str) -> str:
     """Run a command away from the sources; its output, or a failure that shows it."""
-    result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command,
+        cwd="/",
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

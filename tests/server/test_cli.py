@@ -8,6 +8,7 @@ import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
 from reference_server import __version__, cli
+from reference_server.codecs.json_data import IS_COMPILED
 from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import (
     Compression,
@@ -486,7 +487,8 @@ def test_version_names_this_server_and_the_tritonserver_it_stands_in_for(capsys)
     assert exited.value.code == 0
     assert (
         capsys.readouterr().out
-        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.73.0)\n"
+        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.73.0; "
+        f"{'compiled' if IS_COMPILED else 'not compiled'})\n"
     )
 
 

@@ -9,16 +9,31 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server.support.compiled import as_python, unless_compiled
 
-from reference_server.codecs import grisu, json_data
+from reference_server.codecs import grisu, grisu_numpy, json_data
 from reference_server.codecs.json_data import encode, encode_string
 from reference_server.codecs.rapid_json import loads
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rapid_json_numbers.json").read_text())
-MANY = json_data._FEW + 1
+MANY = grisu_numpy.FEW + 1
 DOUBLES = st.floats() | st.integers(0, 2**64 - 1).map(
     lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0]
 )
+
+
+PYTHON = as_python(grisu)
+FORMS = [
+    pytest.param(grisu.texts, id="compiled", marks=unless_compiled(grisu)),
+    pytest.param(PYTHON.texts, id="python"),
+    pytest.param(grisu_numpy.texts, id="numpy"),
+]
+
+
+@pytest.fixture(params=FORMS)
+def printer(request, monkeypatch):
+    """Makes `encode` print doubles in each of the forms that there are."""
+    monkeypatch.setattr(json_data, "_doubles_texts", request.param)
 
 
 def powers_of_ten():
@@ -31,12 +46,13 @@ def texts(values):
 
 
 def one_by_one(values):
-    return [grisu.text(value) for value in values.tolist()]
+    return [PYTHON.text(value) for value in values.tolist()]
 
 
 # ---------------------------------------------------------------------------------- the real server
 
 
+@pytest.mark.usefixtures("printer")
 @pytest.mark.parametrize(("datatype", "dtype"), [("FP64", ">f8"), ("FP32", ">f4")])
 def test_floats_are_printed_as_by_the_real_server(datatype, dtype):
     bits, printed = zip(*GOLDEN[datatype], strict=True)
@@ -58,13 +74,15 @@ def test_strings_are_printed_as_by_the_real_server():
 
 
 @pytest.mark.brute_force
+@pytest.mark.parametrize("form", FORMS)
 @given(st.lists(DOUBLES, min_size=1, max_size=20))
-def test_many_doubles_are_printed_as_one_by_one(values):
+def test_many_doubles_are_printed_as_one_by_one(form, values):
     array = np.resize(np.array(values), MANY)
-    assert texts(array) == one_by_one(array)
+    assert form(array).decode().split(",") == one_by_one(array)
 
 
 @pytest.mark.brute_force
+@pytest.mark.usefixtures("printer")
 @pytest.mark.parametrize(
     "values",
     [
@@ -91,6 +109,7 @@ def test_rounds_are_joined():
     assert texts(array) == one_by_one(array)
 
 
+@pytest.mark.usefixtures("printer")
 @pytest.mark.parametrize("count", [1, MANY])
 def test_whole_doubles_have_a_decimal(count):
     values = [0.0, -0.0, 1.0, -1.0, 2.0**53 - 1, 2.0**53, 1e15, 1e16, 1e20]
@@ -99,6 +118,7 @@ def test_whole_doubles_have_a_decimal(count):
     assert texts(np.array(values * count)) == expected * count
 
 
+@pytest.mark.usefixtures("printer")
 @pytest.mark.parametrize("count", [1, MANY])
 def test_exponents_begin_at_their_limits(count):
     values = [1e21, -1.5e21, 1e-6, 9.9e-7, 1e-7, 0.000123, 5e-324, 1e100]
@@ -106,6 +126,7 @@ def test_exponents_begin_at_their_limits(count):
     assert texts(np.array(values * count)) == expected * count
 
 
+@pytest.mark.usefixtures("printer")
 @pytest.mark.parametrize("count", [1, MANY])
 def test_nan_and_infinities_are_bare_words(count):
     values = [math.nan, -math.nan, math.inf, -math.inf, 0.5]
@@ -113,6 +134,16 @@ def test_nan_and_infinities_are_bare_words(count):
     assert texts(np.array(values * count)) == expected * count
     signalling = np.array([0x7F800001] * count, np.uint32).view(np.float32)
     assert texts(signalling) == ["NaN"] * count
+
+
+@pytest.mark.brute_force
+@pytest.mark.usefixtures("printer")
+def test_numbers_of_32_bits_are_printed_as_doubles():
+    edges = np.array([0, 1, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000], np.uint32)
+    drawn = np.random.default_rng(0).integers(0, 2**31, 3000).astype(np.uint32)
+    bits = np.concatenate([edges, drawn])
+    singles = np.concatenate([bits, bits | 2**31]).view(np.float32)
+    assert texts(singles) == [PYTHON.text(value) for value in singles.tolist()]
 
 
 def test_half_precision_has_no_json_form():
