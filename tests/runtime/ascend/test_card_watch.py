@@ -18,6 +18,7 @@ from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.ascend.return_codes import NOT_SUPPORTED, DriverFault
 from ge_runtime.ascend.watch import CardWatch
+from ge_runtime.engines.ascend_backend import AscendBackend
 
 pytestmark = pytest.mark.brute_force
 
@@ -130,3 +131,12 @@ def test_percentages_are_found_by_what_they_are_of():
     driver = PyAclDriver(type("Acl", (), {"rt": Rt, "mdl": None, "get_recent_err_msg": None}))
     assert driver.utilization(0) == {"cube": 40, "aicpu": 7}
     assert np.all([isinstance(value, int) for value in driver.utilization(0).values()])
+
+
+def test_who_closes_twice_leaves_the_card_to_others(machine):
+    one, other = AscendBackend(0), AscendBackend(0)
+    one.close()
+    one.close()
+    assert other.telemetry()["device_total_bytes"] == 32 * 2**30
+    assert PROCESS_CARDS._users[0] == 1
+    other.close()
