@@ -270,6 +270,19 @@ def test_a_picture_without_data_is_refused(dvpp):
     assert dvpp.media.dvpp_vpc_resize_async(*given, dvpp.stream) == 100000
 
 
+def test_a_resize_needs_its_configuration(dvpp):
+    given = (dvpp.channel, dvpp.picture(32, 32), dvpp.picture(32, 32))
+    assert dvpp.media.dvpp_vpc_resize_async(*given, 0, dvpp.stream) == 100000
+
+
+def test_an_area_is_shrunk_by_its_own_sides(dvpp):
+    """From column 576 on 64 are left, which is not too many for 16."""
+    wide, small = dvpp.picture(640, 64), dvpp.picture(16, 16)
+    area = dvpp.media.dvpp_create_roi_config(576, 639, 0, 63)
+    assert dvpp.media.dvpp_vpc_crop_async(dvpp.channel, wide, small, area, dvpp.stream) == 0
+    assert dvpp.wait() == 0
+
+
 def test_pictures_lie_in_memory_of_dvpp(dvpp):
     plain = dvpp.picture(32, 32, data=ok(dvpp.acl.rt.malloc(1536, 0)))
     given = (dvpp.channel, dvpp.picture(32, 32), plain, dvpp.scaling, dvpp.stream)
