@@ -93,6 +93,17 @@ def test_a_blocking_callback_reads_what_the_next_task_writes(served):
     assert report().broken == {}
 
 
+def test_after_a_blocking_callback_the_host_waits_as_before(served):
+    acl, stream, _ = served
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    assert acl.rt.launch_callback(id, None, BLOCK, stream) == 0
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert acl.rt.memcpy_async(device, 64, pinned, 64, H2D, stream) == 0
+    out = np.zeros(64, np.uint8)
+    with breaks("memory.busy"):
+        acl.rt.memcpy(out.ctypes.data, 64, device, 64, D2H)
+
+
 def test_a_callback_that_does_not_block_races_with_the_next_task(machine):
     acl = machine(mode="report", seed=1)
     ok(acl.init())
