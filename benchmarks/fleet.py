@@ -63,6 +63,11 @@ class Replica:
         self.executions = 0
         self.busy_ns = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many are not being executed."""
+        return self.in_flight - len(self._batch or ())
+
     def come(self, request: InferRequest, now_ns: int) -> int | None:
         """Take a request in; when to look again, if that is known."""
         self.in_flight += 1

@@ -15,7 +15,7 @@ from contract.probes import MODELS, Probe, write_probe
 from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import exchange
 from support.prometheus import Prometheus, needs_prometheus, start_prometheus
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 from tools.dashboard import RATE, ROWS, Panel
@@ -38,6 +38,7 @@ PROBES = {
         MODELS / "faults.py",
     ),
 }
+AUTOSCALING = ROOT / "observe" / "autoscaling.yml"
 PANELS = [panel for panels in ROWS.values() for panel in panels]
 
 
@@ -61,7 +62,10 @@ def watched(
         start_reference_server(repository, triton_version="newest", **flags) as reference,
     ):
         jobs = {"triton": triton.metrics, "reference": reference.metrics}
-        with start_prometheus(tmp_path_factory.mktemp("prometheus"), jobs) as prometheus:
+        rules = AUTOSCALING.read_text().replace("my_model", "geared")
+        with start_prometheus(
+            tmp_path_factory.mktemp("prometheus"), jobs, rules=rules.replace("15s", "500ms")
+        ) as prometheus:
             ended = threading.Event()
             asking = [
                 threading.Thread(target=ask, args=(server, ended)) for server in (triton, reference)
@@ -127,3 +131,14 @@ def test_the_panels_tell_what_happened(watched: Prometheus):
         assert {(labels["model"], labels["reason"]) for labels, value in reasons if value} == {
             ("faults", "BACKEND")
         }
+
+
+def test_the_rule_for_autoscaling_has_an_answer_for_both_servers(watched: Prometheus):
+    def wanted() -> dict[str, float]:
+        found = watched.values('job_model:replicas_wanted:ratio{model="geared"}')
+        return {labels["job"]: value for labels, value in found if value > 0}
+
+    # Prometheus wants two looks at rates first.
+    assert eventually(lambda: wanted().keys(), {"reference", "triton"}) == {"reference", "triton"}
+    # Some ten rows a second, of 667 that are said to be possible.
+    assert all(value < 0.5 for value in wanted().values())

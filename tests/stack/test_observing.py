@@ -32,8 +32,9 @@ def test_prometheus_takes_its_configuration():
 
 
 @needs_promtool
-def test_alerts_fire_when_they_should():
-    promtool("test", "rules", "alerts_test.yml")
+@pytest.mark.parametrize("file", ["alerts_test.yml", "autoscaling_test.yml"])
+def test_rules_do_what_their_cases_say(file: str):
+    promtool("test", "rules", file)
 
 
 def test_each_alert_has_a_case_in_which_it_fires_and_a_row_on_the_page():
@@ -82,7 +83,7 @@ def test_the_page_names_the_profiles_of_compose():
         assert command in ("up", f"--profile {profile} up", f"run --rm {profile}")
 
 
-@pytest.mark.parametrize("file", ["prometheus.yml", "alerts.yml"])
+@pytest.mark.parametrize("file", ["prometheus.yml", "alerts.yml", "autoscaling.yml"])
 def test_the_image_has_what_prometheus_reads(file: str):
     assert (OBSERVE / file).is_file()
     assert "COPY observe/*.yml /etc/prometheus/" in (ROOT / "Dockerfile").read_text()

@@ -46,12 +46,20 @@ class Prometheus:
 
 @contextlib.contextmanager
 def start_prometheus(
-    folder: Path, jobs: Mapping[str, str], *, scrape_s: float = 0.5
+    folder: Path, jobs: Mapping[str, str], *, rules: str = "groups: []"
 ) -> Iterator[Prometheus]:
-    """Run one that asks these addresses; `jobs` has them by the job that they are of."""
+    """Run one that asks these addresses; `jobs` has them by the job that they are of.
+
+    `rules` is a file of rules, as text.
+    """
     assert PROMETHEUS is not None
     configuration = {
-        "global": {"scrape_interval": f"{round(scrape_s * 1000)}ms", "scrape_timeout": "500ms"},
+        "global": {
+            "scrape_interval": "500ms",
+            "scrape_timeout": "500ms",
+            "evaluation_interval": "500ms",
+        },
+        "rule_files": ["rules.yml"],
         "scrape_configs": [
             {"job_name": job, "static_configs": [{"targets": [address]}]}
             for job, address in jobs.items()
@@ -59,6 +67,7 @@ def start_prometheus(
     }
     file = folder / "prometheus.yml"
     file.write_text(json.dumps(configuration))  # JSON is YAML
+    (folder / "rules.yml").write_text(rules)
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     with (folder / "log").open("wb") as log:
