@@ -121,7 +121,8 @@ def _name(page: Path) -> str:
 
 def _navigation() -> list[str]:
     """The sections and pages of docs/README.md, as YAML."""
-    lines = ["  - Start: index.md", "  - 中文: zh.md"]
+    lines = ["  - Start: index.md", "  - 中文:", "      - zh.md"]
+    lines += [f"      - {page.name}" for page in sorted((ROOT / "docs").glob("*.zh.md"))]
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for title, rows in _SECTION.findall(text):
         lines.append(f"  - {title}:")
