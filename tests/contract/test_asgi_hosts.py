@@ -31,8 +31,20 @@ HOSTS: dict[str, Callable[[int], tuple[str, ...]]] = {
     "hypercorn": lambda port: ("hypercorn", f"{FACTORY}()", f"--bind=127.0.0.1:{port}"),
 }
 STOP_SECONDS = 40
+
+
+def _bytes(case: Case) -> bytes:
+    return case.request if isinstance(case.request, bytes) else b"".join(case.request)
+
+
+#: The one that loads quickest.
+MODEL = "ge_classifier"
 #: Those whose answers are in bytes that the server chooses, and not in the order of a hash table.
-CASES = [case for case in real_models.CASES if case.unstable is nothing and case.replies == 1]
+CASES = [
+    case
+    for case in real_models.CASES
+    if MODEL.encode() in _bytes(case) and case.unstable is nothing and case.replies == 1
+]
 
 
 @contextlib.contextmanager
@@ -70,12 +82,17 @@ def is_ready(port: int) -> bool:
 
 @pytest.fixture(scope="module", params=HOSTS)
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """A host of the project's models."""
+    """A host of one of the project's models."""
     log = tmp_path_factory.mktemp("host") / "log"
-    options = [f"--model-repository={ROOT / 'model_repository'}", "--triton-version=2.51"]
+    options = [
+        f"--model-repository={ROOT / 'model_repository'}",
+        "--triton-version=2.51",
+        "--model-control-mode=explicit",
+        f"--load-model={MODEL}",
+    ]
     with hosted(request.param, options, log) as found:
         yield found
-    assert "successfully unloaded 'text_encoder' version 1" in log.read_text()
+    assert f"successfully unloaded '{MODEL}' version 1" in log.read_text()
 
 
 def test_answers_are_those_of_the_servers_own_port(address: str, reference: Server):
@@ -94,9 +111,9 @@ def test_tritonclient_sends_tensors_in_bytes_and_gets_them(address: str):
     image = triton.InferInput("image", [2, 1, 12, 20], "FP32")
     image.set_data_from_numpy(np.zeros((2, 1, 12, 20), np.float32), binary_data=True)
     wanted = triton.InferRequestedOutput("logits", binary_data=True)
-    answer = client.infer("ge_classifier", [image], outputs=[wanted])
+    answer = client.infer(MODEL, [image], outputs=[wanted])
     assert answer.as_numpy("logits").shape == (2, 10)
-    assert client.get_inference_statistics("ge_classifier")["model_stats"][0]["inference_count"]
+    assert client.get_inference_statistics(MODEL)["model_stats"][0]["inference_count"]
     client.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ needs_kserve = pytest.mark.skipif(
 Manifest = dict[str, Any]
 
 
+@functools.cache
 def built(overlay: str) -> list[Manifest]:
     """What kubectl makes of an overlay."""
     command = ("kubectl", "kustomize", str(FOLDER / overlay))
