@@ -311,7 +311,8 @@ def family(pid: int) -> list[int]:
     processes = [pid]
     for each in processes:  # which grows on the way
         for task in Path(f"/proc/{each}/task").iterdir():
-            processes += map(int, (task / "children").read_text().split())
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                processes += map(int, (task / "children").read_text().split())
     return processes
 
 
