@@ -31,41 +31,41 @@ class AsgiExchange:
     Of JSON that has more than `max_input` bytes nothing is kept, as over the server's own port.
     """
 
-    def __init__(self, receive: Receive, send: Send, max_input: int | None) -> None:
+    def __init__(self, scope: Message, receive: Receive, send: Send, max_input: int | None) -> None:
+        self._request = Request(self, _head(scope))
         self._receive = receive
         self._send = send
         self._max_input = math.inf if max_input is None else max_input
-        self._request: Request | None = None
         self._outgoing: deque[Message] = deque()
         self._unsent = 0  # bytes of their bodies
         self._more = asyncio.Event()
         self._has_ended = False
         self._has_left = False
 
-    async def run(self, scope: Message, handle: Callable[[Request], None]) -> None:
+    async def run(self, handle: Callable[[Request], None]) -> None:
         """Read the request, have it handled, and send what is answered until that is whole.
 
         A client that leaves has its request cancelled.
         """
-        self._request = request = Request(self, _head(scope))
-        if not await self._read_body(request):
+        if not await self._read_body():
             return
-        handle(request)
-        leaving = asyncio.ensure_future(self._notice_leaving(request))
+        handle(self._request)
+        leaving = asyncio.ensure_future(self._notice_leaving())
         try:
             while not self._has_left and (self._outgoing or not self._has_ended):
                 await self._more.wait()
                 self._more.clear()
                 await self._send_all()
         except OSError:  # as servers since version 2.4 tell that the client is gone
-            self._leave(request)
+            self._leave()
         finally:
             leaving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leaving
 
-    async def _read_body(self, request: Request) -> bool:
+    async def _read_body(self) -> bool:
         """Whether it came whole."""
+        request = self._request
         chunks: list[bytes] = []
         size = 0
         more = True
@@ -84,21 +84,21 @@ class AsgiExchange:
         request.body = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
         return True
 
-    async def _notice_leaving(self, request: Request) -> None:
+    async def _notice_leaving(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._leave(request)
+        self._leave()
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self) -> None:
         if self._has_ended and not self._outgoing:
             return
         self._has_left = True
         self._outgoing.clear()
         self._more.set()
-        if request.cancellation is not None:
-            request.cancellation.cancel()
-        if request.backlog is not None:
-            request.backlog.close()
+        if self._request.cancellation is not None:
+            self._request.cancellation.cancel()
+        if self._request.backlog is not None:
+            self._request.backlog.close()
 
     async def _send_all(self) -> None:
         """Send what waits; it takes as long as the client does to read."""
@@ -109,7 +109,7 @@ class AsgiExchange:
             self._tell_backlog()
 
     def _tell_backlog(self) -> None:
-        backlog = None if self._request is None else self._request.backlog
+        backlog = self._request.backlog
         if backlog is not None and not (self._has_ended or self._has_left):
             backlog.keep(self._unsent)
 
