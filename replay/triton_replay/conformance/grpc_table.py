@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from triton_replay.addresses import look_for_server
 from triton_replay.conformance.cases import Fails
 from triton_replay.conformance.subject import NotApplicable, Subject
+from triton_replay.protocol.grpc_tensors import CONTENTS
 
 _REFUSALS: Final = frozenset(
     (
@@ -22,18 +23,6 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNAVAILABLE,
     )
 )
-
-_FIELDS: Final = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "INT64": "int64_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
-"""Of InferTensorContents, by type."""
 
 # protobuf's classes are made at run time.
 Message = Any
@@ -102,10 +91,10 @@ def _typed(subject: Subject) -> Message:
     request = _infer(subject)
     del request.raw_input_contents[:]
     for one, tensor in zip(subject.inputs, request.inputs, strict=True):
-        if one.datatype not in _FIELDS:
+        if one.datatype not in CONTENTS:
             raise NotApplicable(f"the model takes {one.datatype}, which has no field")
         value = one.raw()[4:5] if one.datatype == "BYTES" else one.value()
-        getattr(tensor.contents, _FIELDS[one.datatype]).extend([value] * one.count)
+        getattr(tensor.contents, CONTENTS[one.datatype]).extend([value] * one.count)
     return request
 
 

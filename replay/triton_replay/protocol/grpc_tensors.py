@@ -15,7 +15,8 @@ from triton_replay.protocol.grpc_messages import (
 )
 from triton_replay.protocol.http_bodies import Body, NotUnderstood
 
-_CONTENTS: Final = {
+#: The fields of InferTensorContents, by type.
+CONTENTS: Final = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "INT64": "int64_contents",
@@ -75,6 +76,6 @@ def _tensors(described: Any, raw: Any) -> dict[str, Tensor]:  # noqa: ANN401
                 raise NotUnderstood(f"tensor {one.name!r}: no raw contents")
             found[one.name] = tensor_of_wire(one.name, one.datatype, shape, memoryview(data))
         else:
-            values = list(getattr(one.contents, _CONTENTS.get(one.datatype, "bytes_contents")))
+            values = list(getattr(one.contents, CONTENTS.get(one.datatype, "bytes_contents")))
             found[one.name] = tensor_of_values(one.name, one.datatype, shape, values)
     return found
