@@ -1,7 +1,8 @@
-"""The driver by the module `acl`, CANN's pyACL: no other file knows the shapes of its answers.
+"""The driver by the module `acl`, CANN's pyACL.
 
-pyACL raises for arguments of wrong types or counts alone: all else is a return code, the last of
-what comes back. Some functions have none, and fail with 0, -1, "" or None.
+No files but this and those named pyacl_... know the shapes of its answers. pyACL raises for
+arguments of wrong types or counts alone: all else is a return code, the last of what comes back.
+Some functions have none, and fail with 0, -1, "" or None.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from ge_runtime.ascend.driver import (
     UNKNOWN_CHIP,
@@ -22,10 +23,10 @@ from ge_runtime.ascend.driver import (
     GearSetting,
     ModelDescription,
     ModelId,
-    ModelTensor,
     Stream,
 )
 from ge_runtime.ascend.installation import import_cann_module
+from ge_runtime.ascend.pyacl_description import Acl, PyAclDescriptions
 from ge_runtime.ascend.return_codes import (
     NOT_SUPPORTED,
     REPEAT_FINALIZE,
@@ -37,9 +38,6 @@ from ge_runtime.ascend.return_codes import (
 )
 from ge_runtime.errors import NoDevice
 
-# The module, which comes without types.
-Acl: TypeAlias = Any
-
 _HUGE_FIRST: Final = 0
 """Policy: pages of 2 MB where a block is larger than 1 MB and there are any."""
 _DDR, _HBM = 0, 1
@@ -50,12 +48,6 @@ _PINNED: Final = 0x10000000
 """ACL_HOST_REG_PINNED. MAPPED, all that host_register has, is not said to lock pages."""
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
 """Linux: registering what was not allocated by malloc_host is documented to raise exceptions."""
-
-_RESERVED_INDEX: Final = -1
-"""What the functions of gears want for their argument `index`."""
-_STAND_IN: Final = "acl_modelId_"
-"""How a name begins that stands for one that is too long."""
-_INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
 
 
 def _linux() -> tuple[int, ...]:
@@ -89,7 +81,7 @@ class PyAclDriver:
         self._status = checker.status
         self._value = checker.value
         self._handle = checker.handle
-        self._getter = checker.getter
+        self._descriptions = PyAclDescriptions(acl, checker)
 
     # -- process, device, context --
 
@@ -254,20 +246,10 @@ class PyAclDriver:
         self._status("acl.mdl.unload", self._mdl.unload(model))
 
     def describe(self, model: ModelId) -> ModelDescription:
-        desc = self._create_desc(model)
-        try:
-            return self._description(desc)
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+        return self._descriptions.describe(model)
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
-        desc = self._create_desc(model)
-        try:
-            answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
-        name = "acl.mdl.get_cur_output_dims"
-        return [tuple(self._value(name, answer)["dims"]) for answer in answers]
+        return self._descriptions.output_dims(model, count)
 
     # -- executions --
 
@@ -311,74 +293,3 @@ class PyAclDriver:
     ) -> None:
         code = self._mdl.execute_async(model, inputs.handle, outputs.handle, stream)
         self._status("acl.mdl.execute_async", code)
-
-    # -- what a model's description tells --
-
-    def _create_desc(self, model: ModelId) -> int:
-        desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
-        try:
-            self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
-        except DriverFault:
-            self._mdl.destroy_desc(desc)
-            raise
-        return desc
-
-    def _description(self, desc: int) -> ModelDescription:
-        mdl, get = self._mdl, self._getter
-        # Types and formats are not checked here: theirs fail with -1, "undefined", and a tensor of
-        # such a type is refused by the engine.
-        inputs = tuple(
-            ModelTensor(
-                name=self._real_name(
-                    desc,
-                    get(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index)),
-                ),
-                dtype=int(mdl.get_input_data_type(desc, index)),
-                format=int(mdl.get_input_format(desc, index)),
-                dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
-                nbytes=get(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
-            )
-            for index in range(get("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
-        )
-        outputs = tuple(
-            ModelTensor(
-                name=self._real_name(
-                    desc,
-                    get(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
-                ),
-                dtype=int(mdl.get_output_data_type(desc, index)),
-                format=int(mdl.get_output_format(desc, index)),
-                dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
-                nbytes=get(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
-            )
-            for index in range(get("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
-        )
-        batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
-        image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))
-        return ModelDescription(
-            inputs,
-            outputs,
-            batches=tuple(batch["batch"][: batch["batchCount"]]),
-            images=tuple((h, w) for h, w in image["hw"][: image["hwCount"]]),
-            dims=self._dims_gears(desc),
-        )
-
-    def _real_name(self, desc: int, name: str) -> str:
-        """The name, or the one that it stands for: long ones are told as acl_modelId_..."""
-        if name.startswith(_STAND_IN):
-            return str(self._mdl.get_tensor_real_name(desc, name) or name)
-        return name
-
-    def _dims(self, function: str, answer: tuple[Any, int]) -> tuple[int, ...]:
-        return tuple(self._value(function, answer)["dims"])
-
-    def _dims_gears(self, desc: int) -> tuple[tuple[int, ...], ...]:
-        answer = self._mdl.get_input_dynamic_gear_count(desc, _RESERVED_INDEX)
-        count = self._value("acl.mdl.get_input_dynamic_gear_count", answer)
-        if not count:
-            return ()
-        answer = self._mdl.get_input_dynamic_dims(desc, _RESERVED_INDEX, count)
-        return tuple(
-            tuple(gear["dims"][: gear["dimCount"]])
-            for gear in self._value("acl.mdl.get_input_dynamic_dims", answer)
-        )
