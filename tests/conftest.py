@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -23,6 +24,10 @@ if "GE_RUNTIME_CACHE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["GE_RUNTIME_CACHE"], ignore_errors=True)
 
 
+_SIGNALS = signal.SIGINT, signal.SIGTERM
+_BEFORE = pytest.StashKey()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Where several processes share the tests: which of them gets which."""
@@ -39,13 +44,35 @@ def pytest_collection_modifyitems(config, items):
         items[:] = in_order(items)
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Keep what is here now out of collections of garbage.
 
     Twenty thousand tests are a million objects, and each test that collects would go through them.
     """
     gc.collect()
     gc.freeze()
+    session.stash[_BEFORE] = _signals()
+
+
+def _signals():
+    """What the main thread does with the signals that end a process."""
+    handlers = [signal.getsignal(number) for number in _SIGNALS]
+    return handlers, signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Fail a test that leaves these signals handled or blocked.
+
+    Processes that later tests fork would have that too, and could not be ended by a signal.
+    """
+    yield
+    before, left = item.session.stash[_BEFORE], _signals()
+    if left != before:
+        for number, handler in zip(_SIGNALS, before[0], strict=True):
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
+        pytest.fail(f"signals are left as {left}, expected {before}")
 
 
 @pytest.fixture(scope="module")

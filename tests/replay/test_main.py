@@ -1,9 +1,11 @@
 """The command: what it tells, and its exit codes."""
 
 import json
+import signal
 import socket
 
 import pytest
+from replay.serving import serving
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
@@ -99,3 +101,12 @@ def test_a_server_that_is_not_there_is_told_and_leaves_no_capture(tmp_path, caps
     assert main(["record", f"--server=127.0.0.1:{port}", f"--output={output}"]) == 3
     assert f"--server 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_signals_are_handled_after_a_replay_as_before_it(capture, tmp_path):
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+    with serving() as server:
+        words = [f"--server={server}", "--speed=max", f"--output={tmp_path / 'b.trc'}"]
+        assert main(["replay", str(capture), *words]) == 0
+    assert [signal.getsignal(number) for number in numbers] == before

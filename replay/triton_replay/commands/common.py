@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import signal
 import sys
 from collections.abc import Coroutine, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -17,13 +18,19 @@ from triton_replay.errors import FileUnwritable, ReplayError
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on the fastest event loop there is."""
+    """Run a coroutine on the fastest event loop there is. Signals are handled as before then."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         import uvloop
     except ImportError:  # Windows has none
         asyncio.run(task)
     else:
         uvloop.run(task)
+    finally:
+        # uvloop's handlers outlive its loop, and forks have them: `Process.terminate` would not end
+        # a child of this process.
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: one of a C library
 
 
 def opening(server: Address, settings: Mapping[str, object]) -> Opening:

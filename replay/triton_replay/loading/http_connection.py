@@ -51,6 +51,9 @@ class HttpConnection(Wire):
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                # Ctrl-C came while the parser called, which makes an error of its own of it.
+                raise error.__context__ from None
             self._over(f"the answer is no HTTP: {error}", done)
             return
         slot = self._slot

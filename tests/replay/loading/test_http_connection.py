@@ -1,6 +1,9 @@
 """The HTTP of a load on servers that say exactly what a test wants."""
 
+import pytest
 from replay.loading.peers import asked, http_loop
+
+from triton_replay.loading.http_connection import HttpConnection
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -24,3 +27,13 @@ def test_what_fails_is_told_with_what_the_server_said():
         assert asked(loop, 1, 4)[:2] == ['400: {"error"}', "the server closed the connection"]
         assert loop.record.failed[2].startswith("the answer is no HTTP")
         assert 3 not in loop.record.failed
+
+
+@pytest.mark.parametrize("callback", ["on_body", "on_message_complete"])
+def test_an_interrupt_within_a_callback_of_the_parser_interrupts(callback, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HttpConnection, callback, interrupt)
+    with http_loop([OK]) as loop, pytest.raises(KeyboardInterrupt):
+        asked(loop, 1, 1)

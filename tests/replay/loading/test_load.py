@@ -23,6 +23,9 @@ COLUMNS = [
 ]
 
 
+UNTIL_ENDED = ("--concurrency-range", "1:100000")
+
+
 def count_of(out):
     """Requests that were answered, of each load."""
     return [int(count) for count in re.findall(r"    Request count: (\d+)", out)]
@@ -59,7 +62,7 @@ def test_an_open_loop_sends_at_its_rate(load, protocol, tmp_path):
 
 
 def test_without_a_mode_rates_below_the_capacity_are_tried(load):
-    _, out, err = load("rows", "-p", "100", "-r", "3")
+    _, out, err = load("rows", "-p", "1000", "-r", "3")
     rates = [float(rate) for rate in re.findall(r"^Request Rate: ([\d.]+), ", out, re.M)]
     assert len(rates) == 6, out + err
     assert rates == sorted(rates)
@@ -171,8 +174,9 @@ def test_metrics_have_columns(load, server, tmp_path):
     path = tmp_path / "a.csv"
     where = ("--metrics-url", f"{server.metrics}/metrics", "--metrics-interval", "5")
     words = ("-t", "1", "-f", str(path), "--verbose-csv", "--collect-metrics")
-    code, _, _ = load("rows", *words, *where)
-    assert code == 0
+    times = ("--measurement-mode", "time_windows", "-p", "100")
+    code, _, err = load("rows", *words, *where, *times)
+    assert code == 0, err
     (row,) = csv.DictReader(path.read_text().splitlines())
     more = ["Avg latency", "request/response", "response wait"]
     devices = ["Avg GPU Utilization", "Avg GPU Power Usage", "Max GPU Memory Usage"]
@@ -340,13 +344,12 @@ def test_a_file_that_cannot_be_written_is_told(load):
     assert "/nowhere/a.csv: cannot be written" in err
 
 
-def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_path):
+def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_path, short):
     path = tmp_path / "a.csv"
-    short = ("-p", "20", "-s", "100000", "-r", "100", "--concurrency-range", "1:100000")
     with start_reference_server(load_repository) as server:
-        words = ("load", "-m", "rows", "-u", server.http, *short, "-f", path)
+        words = ("load", "-m", "rows", "-u", server.http, *short, *UNTIL_ENDED, "-f", path)
         told, code = interrupted(words, "concurrency 3, ", server.process.kill)
-    assert code == 3
+    assert code == 3, told
     assert f"-u {server.http}: nobody listens there any more" in told or "closed the" in told
     assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
         "1",
@@ -354,12 +357,11 @@ def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_p
     ]
 
 
-def test_what_was_measured_before_an_interrupt_is_told(server, tmp_path):
+def test_what_was_measured_before_an_interrupt_is_told(server, tmp_path, short):
     path = tmp_path / "a.csv"
-    short = ("-p", "20", "-s", "100000", "-r", "100", "--concurrency-range", "1:100000")
-    words = ("load", "-m", "rows", "-u", server.http, *short, "-f", path)
+    words = ("load", "-m", "rows", "-u", server.http, *short, *UNTIL_ENDED, "-f", path)
     told, code = interrupted(words, "concurrency 3, ", None)
-    assert code == 5
+    assert code == 5, told
     assert "interrupted: " in told
     assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
         "1",

@@ -1,6 +1,7 @@
 """See `ge`: tensors, made of lists and read as text."""
 
 import re
+import sys
 
 import acl
 import numpy as np
@@ -97,8 +98,10 @@ class Tensor:
     def __deepcopy__(self, memo):
         raise RuntimeError("Tensor does not support deepcopy")
 
-    def __del__(self):
-        self._give_back()
+    def __del__(self, is_finalizing=sys.is_finalizing):
+        # At the interpreter's end the modules that give memory back are gone, as is the machine.
+        if not is_finalizing():
+            self._give_back()
 
     def to_device(self):
         if self.placement is Placement.PLACEMENT_DEVICE:
