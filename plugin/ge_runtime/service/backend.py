@@ -68,6 +68,13 @@ class ServiceBackend:
         """Whether there is no service at the moment."""
         return self._client.connection is None
 
+    def fault(self) -> str:
+        """As the service's device told it last; it is asked every `Timeouts.probe_s`."""
+        return str(self._client.condition["fault"])
+
+    def telemetry(self) -> dict[str, float]:
+        return dict(self._client.condition["telemetry"])
+
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:

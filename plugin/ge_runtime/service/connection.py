@@ -49,6 +49,7 @@ class Connection:
             self._folder.close()
             raise
         self.channel, self.heartbeat, self.pid, self._welcome = reached
+        self.heartbeat.condition = self._welcome["condition"]
         self.log = self._folder.file(device, "log")
         self._announced: set[int] = set()
 
@@ -119,6 +120,8 @@ class Heartbeat:
         """wanted: raises what ends a wait that nobody wants any more."""
         self.stopped = False
         """Whether the service hung, and was ended for it."""
+        self.condition: Json = {"fault": "", "telemetry": {}}
+        """What the service's device told of itself last: see `ServiceState.condition`."""
         self._device = device
         self._folder = folder
         self._timeouts = timeouts
@@ -167,7 +170,7 @@ class Heartbeat:
         try:
             if pid == self._pid:  # else the next one is there, and the last one's end is known
                 with contextlib.suppress(PeerGone, RuntimeFault):
-                    ask(channel, {"role": "probe", "version": VERSION}, patience)
+                    self.condition = ask(channel, {"role": "probe", "version": VERSION}, patience)
         finally:
             channel.close()
 

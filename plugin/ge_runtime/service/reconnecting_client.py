@@ -67,6 +67,7 @@ class ReconnectingClient:
         """None while there is no service."""
         connection = self._reach()
         self.pid, self._log_path = connection.pid, connection.log
+        self._condition = connection.heartbeat.condition
         self.kind: Final = connection.kind
         self.hardware: Final = connection.hardware
         try:
@@ -97,6 +98,14 @@ class ReconnectingClient:
             if connection is not None:
                 connection.close()
         self._wake.close()
+
+    @property
+    def condition(self) -> Json:
+        """What the service's device told of itself last, be there a service now or not."""
+        connection = self.connection
+        if connection is not None:
+            self._condition = connection.heartbeat.condition
+        return self._condition
 
     def fault(self) -> EngineLost:
         """What to raise while there is no service."""

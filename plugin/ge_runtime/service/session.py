@@ -2,7 +2,7 @@
 
 The first message names the connection's role: a `client` opens engines and announces arenas, a
 `run` executes on one engine of a client, an `observer` looks at statistics, and a `probe` wants a
-sign of life.
+sign of life, and gets what the device tells of itself.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Session:
             self._channel.set_receive_timeout(0)
             role = hello.get("role")
             if role == "probe":
-                self._channel.send_json({"ok": {"version": VERSION}})
+                self._channel.send_json({"ok": self._state.condition()})
             elif role == "observer":
                 self._observe()
             elif role == "client":
@@ -144,6 +144,7 @@ class _Session:
                 "client": client.token,
                 "kind": backend.kind,
                 "hardware": backend.hardware,
+                "condition": self._state.condition(),
             }
             self._channel.send_json({"ok": welcome})
             handler = ControlHandler(self._state, client)

@@ -169,6 +169,14 @@ class ServiceState:
         assert self._cache is not None, "it is opened with the backend"
         return self._cache
 
+    def condition(self) -> Json:
+        """What the device tells of itself now, where it tells anything: see `Watched`."""
+        watched = self._backend if isinstance(self._backend, Watched) else None
+        return {
+            "fault": "" if watched is None else watched.fault(),
+            "telemetry": {} if watched is None else watched.telemetry(),
+        }
+
     def units(self, model: CachedModel) -> int:
         """What an execution takes of the device."""
         return model.threads if self.device == "cpu" else 1
@@ -273,7 +281,7 @@ class ServiceState:
             "place": None
             if backend is None
             else {"kind": backend.kind, "name": backend.name, "hardware": backend.hardware},
-            "card": backend.telemetry() if isinstance(backend, Watched) else {},
+            "card": self.condition()["telemetry"],
             "pid": os.getpid(),
             "up_s": self.clock.now() - self.started_at,
             "cpu_s": usage.ru_utime + usage.ru_stime,

@@ -157,11 +157,11 @@ def test_faults_of_the_engine_arrive_with_class_and_text(held, opened, fault):
     device, _ = held
     device.let_go()
     engine = opened()
-    device.fault = fault
+    device.raises = fault
     with pytest.raises(type(fault)) as raised:
         run(engine, 1.0)
     assert str(raised.value) == str(fault)
-    device.fault = None
+    device.raises = None
     assert run(engine, 2.0) == 4.0
 
 
@@ -169,7 +169,7 @@ def test_defect_of_the_engine_is_a_fault_with_its_class(held, opened, caplog):
     device, _ = held
     device.let_go()
     engine = opened()
-    device.fault = ZeroDivisionError("by zero")
+    device.raises = ZeroDivisionError("by zero")
     with pytest.raises(Exception, match=r"^ZeroDivisionError: by zero$"):
         run(engine, 1.0)
     (failed,) = (line for line in caplog.messages if "failed" in line)
@@ -219,7 +219,7 @@ def test_lost_device_ends_the_service_so_that_the_next_one_opens_it_anew(service
     with held_service(services.path) as (device, _):
         device.let_go()
         engine = opened(timeouts=Timeouts(retry_s=60.0))
-        device.fault = EngineLost("507899: the card does not answer")
+        device.raises = EngineLost("507899: the card does not answer")
         with pytest.raises(EngineLost, match="507899"):
             run(engine, 1.0)
         until(lambda: engine.lost, "the end of the service")

@@ -244,8 +244,8 @@ class HeldEngine:
         assert self._backend.ends.acquire(timeout=TIMEOUT_S), "the test holds it for ever"
         if self._backend.gate.is_set():
             self._backend.ends.release()
-        if self._backend.fault is not None:
-            raise self._backend.fault
+        if self._backend.raises is not None:
+            raise self._backend.raises
         np.multiply(inputs["x"], 2, out=outputs["y"])
         return dict(outputs)
 
@@ -278,7 +278,7 @@ class HeldBackend:
         self.begun = []
         self.registered = []
         self.closed = 0
-        self.fault = None
+        self.raises = None
 
     def open(self, artifacts, *, threads, outputs):
         return HeldEngine(self)
@@ -305,9 +305,9 @@ class HeldBackend:
 
 
 @contextlib.contextmanager
-def held_service(path, *, device="held", clock=None, timeouts=None):
+def held_service(path, *, device="held", clock=None, timeouts=None, backend=None):
     """A service of this process, for one execution at a time: its HeldBackend, and the server."""
-    backend = HeldBackend()
+    backend = backend or HeldBackend()
     with RuntimeFolder.open(path) as folder:
         server = Server(
             device,
