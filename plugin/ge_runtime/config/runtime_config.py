@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from ge_runtime.config.aipp import Aipp, read_aipp
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
 from ge_runtime.config.execution_settings import (
     EnginePlace,
@@ -115,6 +116,8 @@ class RuntimeConfig:
     """Request input or prepared tensor: the values that its elements may have."""
     pads: Mapping[str, Number]
     """Request input or prepared tensor: the value of its padding, where that is not 0."""
+    aipp: Mapping[str, Aipp]
+    """Request input or prepared tensor: how the graph's input is made of its images."""
     gears: Mapping[tuple[str, ...], GearSizes | int]
     """Axes, ROWS for the rows among them: their gears, smallest first; or how many to derive."""
     oversize: str
@@ -301,6 +304,7 @@ def _read(
         ),
         ranges=ranges,
         pads={**{name: own.nearest(0) for name, own in ranges.items() if 0 not in own}, **pads},
+        aipp=read_aipp(parameters, tensors, errors, engine=engine),
         gears=gears,
         oversize=oversize,
         packing=packing,

@@ -97,6 +97,7 @@ _FAMILIES: Final = {
     "default": "default.<input>",
     "pass": "pass.<output>",
     "prepared": "prepared.<tensor>",
+    "aipp": "aipp.<input>",
     "graph": "graph.ge.<option>",
     "session": "session.ge.<option>",
     "ge": "ge.<option>",

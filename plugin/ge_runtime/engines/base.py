@@ -33,6 +33,8 @@ class GraphTensor:
     Sizes of one name are equal in one execution of that graph; other graphs know nothing of it.
     As long as `dims`, or empty where the graph names no size.
     """
+    aipp: bool = field(default=False, compare=False)
+    """Whether it is an image, of which the file makes what its graph takes."""
 
     def __str__(self) -> str:
         dims = ("*" if dim is None else str(dim) for dim in self.dims or ())

@@ -28,6 +28,7 @@ from ge_runtime.batching.feeds import (
     Turned,
     turned,
 )
+from ge_runtime.batching.images import Images
 from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import (
     BatchAxes,
@@ -152,6 +153,12 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
         if UNKNOWN in spec.dims:
             expected = "a name for each -1, since the graph has an input of that name"
             faults.add(f"parameter 'axes.{spec.name}'", "nothing", expected)
+        aipp = config.aipp.get(spec.name)
+        if aipp is not None and not inputs.takes_images(spec.name):
+            made = aipp.made_of(spec, inputs.image_dtype(spec.name))
+            inputs.match(f"parameter 'aipp.{spec.name}'", made)
+            yield Images.of(aipp, spec, made, int(config.pads.get(spec.name, 0)))
+            continue
         inputs.match(f"input '{spec.name}'", spec)
         # Rows of padding have length 1, so that no graph divides by 0.
         pad = config.pads.get(spec.name, 1 if spec.name in lengths else 0)
@@ -263,7 +270,7 @@ def _refuse_batch_axes(
     dims |= {spec.name: spec.dims for spec in config.outputs}
     dims |= {output: dims.get(source, ()) for source, output in config.states.outputs.items()}
     known = {tensor.name for tensor in (*signature.inputs, *signature.outputs)}
-    joined = {feed.spec.name for feed in feeds if isinstance(feed, Joined)}
+    joined = {feed.spec.name for feed in feeds if isinstance(feed, Joined | Images)}
     answered = {spec.name for spec in config.outputs}
     for name, at in config.batch_axes.given.items():
         field = f"parameter 'batch_axis.{name}'"
@@ -277,7 +284,7 @@ def _refuse_batch_axes(
             faults.add(field, at, f"0 to {len(dims[name])}, or none")
 
 
-_MOVABLE: Final = (Joined, Mask, Positions, Lengths, State)
+_MOVABLE: Final = (Joined, Images, Mask, Positions, Lengths, State)
 """Feeds of which each row is one of the batch."""
 
 

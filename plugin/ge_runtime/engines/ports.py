@@ -62,6 +62,15 @@ class GraphPorts:
             cure = f"an input in config.pbtxt, one of the parameters {keys}, or a batch_input"
             self._faults.add(f"{self._kind} '{name}' {tensor}", "nothing that feeds it", cure)
 
+    def takes_images(self, name: str) -> bool:
+        """Whether the engine makes of images what the graph takes."""
+        return name in self and self._tensors[name].aipp
+
+    def image_dtype(self, name: str) -> DType:
+        """The graph's own type, or what to expect instead if AIPP makes no such elements."""
+        dtype = self._tensors[name].dtype if name in self else DType.FP32
+        return dtype if dtype is DType.FP16 else DType.FP32
+
     def mask_dtype(self, name: str) -> DType:
         """The graph's own type, or what to expect instead if it holds no mask."""
         dtype = self._tensors[name].dtype if name in self else DType.FP32

@@ -158,7 +158,7 @@ def unpack_json(body: bytes) -> dict[str, Any]:
 def signature_as_json(signature: Signature) -> Json:
     """A signature as JSON."""
     return {
-        side: [[t.name, t.dtype.value, t.dims, t.symbols] for t in tensors]
+        side: [[t.name, t.dtype.value, t.dims, t.symbols, t.aipp] for t in tensors]
         for side, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
     }
 
@@ -168,8 +168,10 @@ def signature_of(message: Json) -> Signature:
 
     def tensors(side: str) -> tuple[GraphTensor, ...]:
         return tuple(
-            GraphTensor(name, DType(dtype), None if dims is None else tuple(dims), tuple(symbols))
-            for name, dtype, dims, symbols in message[side]
+            GraphTensor(
+                name, DType(dtype), None if dims is None else tuple(dims), tuple(symbols), aipp
+            )
+            for name, dtype, dims, symbols, aipp in message[side]
         )
 
     return Signature(tensors("inputs"), tensors("outputs"))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ge_runtime.assembly import Assembly
 from ge_runtime.batching.gears import Gear
-from ge_runtime.config import BatchInput, BatchInputKind, RuntimeConfig, read_number
+from ge_runtime.config import Aipp, BatchInput, BatchInputKind, RuntimeConfig, read_number
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
@@ -121,6 +121,11 @@ class Reference:
         if name in self._sources:
             length_input = name in config.axis_lengths.values()
             pad = config.pads.get(name, 1 if length_input else 0)
+            aipp = config.aipp.get(name)
+            if aipp is not None and spec != self._sources[name]:
+                source = self._sources[name]
+                filled = self._filled(source, complete[name], batch, np.uint8(pad))
+                return _of_images(aipp, filled).astype(dtype)
             return self._filled(spec, complete[name], batch, spec.dtype.scalar(pad))
         if name in config.masks:
             ones = np.ones((len(ends), *spec.shape(batch.gear.extents)), dtype)
@@ -288,3 +293,16 @@ class AnswerChecker:
         here = np.broadcast_to(inside, found.shape)
         apart = furthest(spec, found[here], expected[here])
         self.moved = max(self.moved, apart.distance if apart is not None else 0.0)
+
+
+def _of_images(aipp: Aipp, images: Array) -> Array:
+    """AIPP's steps one after another, on images [rows, height, width, channels]."""
+    if aipp.swaps:
+        images = images[..., ::-1]
+    if aipp.crop is not None:
+        left, top, width, height = aipp.crop
+        images = images[:, top : top + height, left : left + width]
+    pixels = images.astype(np.float64) - np.array(aipp.mean) - np.array(aipp.minimum)
+    made = np.moveaxis(pixels * np.array(aipp.factor), 3, 1).astype(np.float16)
+    left, right, top, bottom = aipp.border
+    return np.pad(made, ((0, 0), (0, 0), (top, bottom), (left, right)))

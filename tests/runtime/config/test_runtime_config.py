@@ -51,6 +51,7 @@ def test_encoder_configuration_is_read_whole():
         padding={"tokens": PaddingRule.MASKED},
         ranges={},
         pads={"input_ids": 3},
+        aipp={},
         gears={},
         oversize="error",
         packing=None,
@@ -209,7 +210,7 @@ def with_input(**changes):
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
-            "default.<input>, pass.<output>, prepared.<tensor>, graph.ge.<option>, "
+            "default.<input>, pass.<output>, prepared.<tensor>, aipp.<input>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),

@@ -1,0 +1,89 @@
+"""Images made the graph's input on the host, against AIPP's formula written out."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.support.images import RGB, images_config
+from runtime.support.parsing import parse
+from runtime.support.request_batches import block_of
+
+from ge_runtime.batching.images import Images
+from ge_runtime.batching.ragged import Layout
+from ge_runtime.specs import DType
+
+
+def made(text, images, dtype=DType.FP32, *, pad=0, rows=0, parameters=None, limits=None):
+    """images: one request of one row each, [height, width, channels]."""
+    channels = images[0].shape[2]
+    source = [-1, -1, channels] if limits else [*images[0].shape]
+    config = parse(images_config(text, source, [channels, 8, 8], parameters))
+    spec = config.inputs[0]
+    aipp = config.aipp["image"]
+    feed = Images.of(aipp, spec, aipp.made_of(spec, dtype), pad)
+    axes = ("height", "width") if limits else ()
+    blocks = [
+        block_of({"image": image[None]}, dict(zip(axes, image.shape, strict=False)))
+        for image in images
+    ]
+    layout = Layout.of(blocks, rows=rows, extents=limits)
+    batch = np.full(feed.shape(layout), np.nan, dtype.numpy)
+    feed.write(layout, batch)
+    return batch
+
+
+def formula(pixels, mean, low, factor):
+    """As the documents have it, with min and var as FP16 and one rounding to FP16."""
+    low, factor = np.float64(np.float16(low)), np.float64(np.float16(factor))
+    return ((pixels.astype(np.float64) - mean - low) * factor).astype(np.float16)
+
+
+@given(
+    st.integers(0, 255),
+    st.floats(-300, 300, width=16),
+    st.floats(-100, 100, width=16),
+    st.integers(0, 2**32 - 1),
+)
+def test_each_pixel_is_what_the_formula_says(mean, low, factor, seed):
+    image = np.random.default_rng(seed).integers(0, 256, (3, 4, 1), np.uint8)
+    text = f"input_format=YUV400_U8, mean_chn={mean}, min_chn={low!r}, var_reci_chn={factor!r}"
+    expected = formula(image[..., 0], mean, low, factor)
+    np.testing.assert_array_equal(made(text, [image])[0, 0], expected.astype(np.float32))
+    np.testing.assert_array_equal(made(text, [image], DType.FP16)[0, 0], expected)
+
+
+def test_channels_come_first_and_may_be_swapped():
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    plain = "input_format=RGB888_U8"
+    np.testing.assert_array_equal(made(plain, [image])[0], np.moveaxis(image, 2, 0))
+    swapped = made(f"{plain}, rbuv_swap_switch=true, mean_chn=1 0 0", [image])[0]
+    np.testing.assert_array_equal(swapped[0], image[..., 2].astype(np.float32) - 1)
+    np.testing.assert_array_equal(swapped[2], image[..., 0])
+
+
+def test_what_is_cut_out_gets_zeros_around_it():
+    image = np.arange(30, dtype=np.uint8).reshape(5, 6, 1)
+    text = (
+        "input_format=YUV400_U8, mean_chn=100, load_start_pos_w=1, load_start_pos_h=2, "
+        "crop_size_w=3, crop_size_h=2, left_padding_size=1, bottom_padding_size=2"
+    )
+    expected = np.pad(image[2:4, 1:4, 0].astype(np.float32) - 100, ((0, 2), (1, 0)))
+    np.testing.assert_array_equal(made(text, [image], rows=2)[0, 0], expected)
+
+
+def test_rows_of_padding_are_made_of_pixels_as_well():
+    image = np.full((2, 2, 1), 9, np.uint8)
+    text = "input_format=YUV400_U8, mean_chn=10, left_padding_size=1"
+    padded = made(text, [image], rows=2)[1, 0]
+    np.testing.assert_array_equal(padded, [[0, -10, -10]] * 2)
+
+
+@pytest.mark.parametrize("pad", [0, 7])
+def test_images_of_many_sizes_are_filled_with_the_pad_pixel(pad):
+    axes = {"axes.image": "height,width", "limit.height": "8", "limit.width": "8"}
+    images = [np.full((2, 3, 3), 50, np.uint8), np.full((4, 2, 3), 60, np.uint8)]
+    batch = made(RGB, images, pad=pad, parameters=axes, limits={"height": 4, "width": 4})
+    whole = np.full((2, 4, 4, 3), pad, np.uint8)
+    whole[0, :2, :3], whole[1, :4, :2] = 50, 60
+    expected = made(RGB, list(whole))
+    np.testing.assert_array_equal(batch, expected)
