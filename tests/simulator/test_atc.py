@@ -115,7 +115,6 @@ MANY = ",".join(map(str, range(1, 102)))
         ("E10006", rows, {"disable_reuse_memory": "2"}),
         ("E10001", rows, {"no_such_flag": "1"}),
         ("E10001", rows, {"output_type": "INT8"}),
-        ("E10055", rows, {"insert_op_conf": "aipp.cfg"}),
         ("E10055", rows, {"external_weight": "1"}),
         ("E10055", rows, {"input_fp16_nodes": "x", "input_shape": "x:2,4"}),
         ("E10055", rows, {"output_type": "FP16", "input_shape": "x:2,4"}),

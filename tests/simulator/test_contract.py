@@ -53,6 +53,11 @@ GROUPS = {
         mdl.set_config_opt mdl.set_exec_config_opt mdl.destroy_config_handle
         mdl.destroy_exec_config_handle mdl.get_desc mdl.get_desc_from_file mdl.get_desc_from_mem
         mdl.destroy_desc mdl.destroy_dataset util.stop_thread
+        mdl.destroy_aipp mdl.set_input_aipp mdl.set_aipp_by_input_index mdl.set_aipp_input_format
+        mdl.set_aipp_csc_params mdl.set_aipp_rbuv_swap_switch mdl.set_aipp_ax_swap_switch
+        mdl.set_aipp_src_image_size mdl.set_aipp_scf_params mdl.set_aipp_crop_params
+        mdl.set_aipp_padding_params mdl.set_aipp_dtc_pixel_mean mdl.set_aipp_dtc_pixel_min
+        mdl.set_aipp_pixel_var_reci
     """,
     "value": """
         finalize_reference get_tensor_desc_dim_v2 rt.stream_query
@@ -67,10 +72,12 @@ GROUPS = {
         mdl.load_with_config mdl.bundle_load_from_file mdl.bundle_get_model_num
         mdl.bundle_get_model_id mdl.get_input_index_by_name mdl.get_output_index_by_name
         mdl.get_input_dynamic_gear_count util.start_thread
+        mdl.get_first_aipp_info mdl.get_aipp_data_size
     """,
     "triple": "get_version media.dvpp_jpeg_get_image_info",
     "pair": """
         mdl.query_size mdl.query_size_from_mem rt.get_mem_info rt.device_get_stream_priority_range
+        mdl.get_aipp_type
     """,
     "echo": "mdl.add_dataset_buffer mdl.set_dataset_tensor_desc",
     "dictionary": """
@@ -96,7 +103,7 @@ GROUPS = {
         mdl.get_output_name_by_index mdl.get_dataset_num_buffers mdl.get_dataset_buffer
         mdl.get_dataset_tensor_desc mdl.get_tensor_real_name mdl.get_op_attr
         util.numpy_to_ptr util.numpy_contiguous_to_ptr util.bytes_to_ptr util.ptr_to_bytes
-        util.ptr_to_numpy
+        util.ptr_to_numpy mdl.create_aipp
     """,
 }
 """Shape of the answer -> functions, as the reference of pyACL has them."""

@@ -24,6 +24,20 @@ STATUS = {
     "mdl.destroy_dataset": (0,),
     "mdl.destroy_config_handle": (0,),
     "mdl.destroy_exec_config_handle": (0,),
+    "mdl.destroy_aipp": (0,),
+    "mdl.set_input_aipp": (9, 0, 0, 0),
+    "mdl.set_aipp_by_input_index": (9, 0, 0, 0),
+    "mdl.set_aipp_input_format": (0, 3),
+    "mdl.set_aipp_csc_params": (0,) * 17,
+    "mdl.set_aipp_rbuv_swap_switch": (0, 0),
+    "mdl.set_aipp_ax_swap_switch": (0, 0),
+    "mdl.set_aipp_src_image_size": (0, 8, 8),
+    "mdl.set_aipp_scf_params": (0,) * 7,
+    "mdl.set_aipp_crop_params": (0,) * 7,
+    "mdl.set_aipp_padding_params": (0,) * 7,
+    "mdl.set_aipp_dtc_pixel_mean": (0,) * 6,
+    "mdl.set_aipp_dtc_pixel_min": (0,) * 6,
+    "mdl.set_aipp_pixel_var_reci": (0,) * 6,
     "destroy_data_buffer": (0,),
     "update_data_buffer": (0, 0, 0),
 }
@@ -39,9 +53,15 @@ VALUE = {
     "mdl.get_input_index_by_name": (0, "x"),
     "mdl.get_output_index_by_name": (0, "x"),
     "mdl.get_input_dynamic_gear_count": (0, -1),
+    "mdl.get_aipp_data_size": (0,),
     "get_tensor_desc_dim_v2": (0, 0),
 }
-PAIR = {"mdl.query_size": ("m.om",), "mdl.query_size_from_mem": (0, 0)}
+PAIR = {
+    "mdl.query_size": ("m.om",),
+    "mdl.query_size_from_mem": (0, 0),
+    "mdl.get_aipp_type": (9, 0),
+}
+NOTHING = {"mdl.get_first_aipp_info": (9, 0)}
 ECHO = {"mdl.add_dataset_buffer": (0, 0), "mdl.set_dataset_tensor_desc": (0, 0, 0)}
 DICTIONARY = {
     "mdl.get_input_dims": (0, 0),
@@ -88,10 +108,11 @@ CREATORS = {
     "mdl.create_dataset": (),
     "mdl.create_config_handle": (),
     "mdl.create_exec_config_handle": (),
+    "mdl.create_aipp": (1,),
     "create_data_buffer": (0, 0),
     "create_tensor_desc": (0, [1], 2),
 }
-ALL = STATUS | VALUE | PAIR | ECHO | DICTIONARY | LISTING
+ALL = STATUS | VALUE | PAIR | NOTHING | ECHO | DICTIONARY | LISTING
 ALL |= NUMBER | UNDEFINED | TEXT | NONE | CREATORS
 
 
@@ -120,6 +141,8 @@ def test_a_call_that_fails_has_the_shape_of_its_group(acl, name):
         assert code == INVALID
     elif name in LISTING:
         assert answer == (None, INVALID)
+    elif name in NOTHING:
+        assert answer == (None, Code.GE_EXEC_MODEL_ID_INVALID)
     elif name in NUMBER:
         assert answer == 0
     elif name in UNDEFINED:

@@ -7,6 +7,7 @@ the table says: with a code where the simulator cannot go on, else as a device w
 import warnings
 
 import pytest
+from runtime.support.images import shown_graph
 from simulator.support.driving import MIB, Blocked, fill, ok
 from simulator.support.models import Loaded, breaks, compile_to, rows, rows_om, static_om
 
@@ -145,6 +146,15 @@ def sets_the_gear_of_another_slot_last(acl, folder):
 @scenario("model.gear-not-set")
 def sets_no_gear(acl, folder):
     return Loaded(acl, rows_om(folder)).execute()
+
+
+@scenario("model.aipp-not-set", lenient=507011)
+def sets_no_parameters_of_images(acl, folder):
+    conf = folder / "aipp.cfg"
+    conf.write_text("aipp_op { aipp_mode: dynamic max_src_image_size: 24 }")
+    model = shown_graph(1)
+    path = compile_to(folder, model, input_shape="image:1,1,4,6", insert_op_conf=str(conf))
+    return Loaded(acl, path).execute()
 
 
 @scenario("model.gear-elsewhere")

@@ -237,7 +237,7 @@ class _Reader:
         except ValueError:
             values = []
         whole = key == "mean_chn"
-        low, high = (0.0, 255.0) if whole else (-_LARGEST, _LARGEST)
+        low, high = (-_LARGEST, _LARGEST) if key == "var_reci_chn" else (0.0, 255.0)
         if len(values) not in (1, channels) or not all(
             low <= value <= high and (not whole or value.is_integer()) for value in values
         ):

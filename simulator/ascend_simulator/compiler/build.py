@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import onnx
 from onnx import TensorProto
 
-from ascend_simulator.compiler import half, shapes, sizes
+from ascend_simulator.compiler import aipp, half, shapes, sizes
 from ascend_simulator.compiler.flags import CompileFault, Options
 from ascend_simulator.compiler.inference import Inference, Value, subgraphs
 from ascend_simulator.compiler.sizes import weight_bytes
@@ -162,11 +162,14 @@ class _Compilation:
         weights: int,
     ) -> om.Manifest:
         graph = self._model.graph
-        inputs = input_tensors(self._options, self._inputs, asked)
+        inserted = aipp.insert(
+            self._options, input_tensors(self._options, self._inputs, asked), asked
+        )
+        inputs = inserted.inputs
         planned = tuple(
             om.Shapes(
                 gear.values,
-                gear.inputs,
+                inserted.shapes(gear.inputs),
                 tuple(values[each.name].dims or () for each in graph.output),
             )
             for gear, values in zip(asked.gears, found, strict=True)
@@ -190,6 +193,7 @@ class _Compilation:
             inputs=inputs,
             outputs=outputs,
             shapes=planned,
+            aipp=inserted.aipp,
             order=asked.order,
             largest=largest,
             work_bytes=max(work, default=0),

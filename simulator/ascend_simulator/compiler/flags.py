@@ -51,6 +51,7 @@ _FOLLOWED: Final[Mapping[str, str]] = {
     "precision_mode_v2": "fp16 (default) or origin",
     "precision_mode": "its older spelling: force_fp16 or must_keep_origin_dtype",
     "input_fp16_nodes": '"name;name2": inputs that take FP16',
+    "insert_op_conf": "the file that makes inputs images: AIPP, static or dynamic",
     "output_type": "FP32 or FP16: the type of floating-point outputs",
     "disable_reuse_memory": "1: intermediate values share no memory",
 }
@@ -84,7 +85,7 @@ _NUMBER: Final = re.compile(" *-?[0-9]+ *")
 _PATH: Final = re.compile("[A-Za-z0-9_./\u4e00-\u9fa5-]+")
 _REFUSED: Final = frozenset(
     (
-        *("insert_op_conf", "external_weight", "out_nodes", "input_shape_range", "weight"),
+        *("external_weight", "out_nodes", "input_shape_range", "weight"),
         *("compression_optimize_conf", "enable_compress_weight", "compress_weight_conf"),
         *("customize_dtypes", "keep_dtype", "is_output_adjust_hw_layout", "singleop", "om"),
         *("is_input_adjust_hw_layout", "modify_mixlist", "virtual_type", "auto_tune_mode"),
@@ -120,6 +121,8 @@ class Options:
     precision: str = "fp16"
     """`--precision_mode_v2`: FP16 unless asked otherwise, as ATC has it."""
     fp16_inputs: tuple[str, ...] = ()
+    insert_op_conf: str = ""
+    """The path of AIPP's file; '' of none."""
     output_type: str = ""
     """FP32 or FP16; '' leaves each output as it is."""
     reuse_memory: bool = True
@@ -167,8 +170,8 @@ def read(arguments: Sequence[str], soc: str) -> Options:
     for name in ("model", "output", "soc_version"):
         if not given.get(name):
             raise CompileFault("E10054", f"--{name} is missing or empty")
-    for name in ("model", "output"):
-        if not _PATH.fullmatch(given[name]):
+    for name in ("model", "output", "insert_op_conf"):
+        if given.get(name) and not _PATH.fullmatch(given[name]):
             reason = "expected letters, digits, '_', '-', '.', '/' and Chinese characters"
             raise _wrong(given, name, reason)
     if given["output"].endswith("/"):
@@ -197,6 +200,7 @@ def read(arguments: Sequence[str], soc: str) -> Options:
         dims_gears=given.get("dynamic_dims"),
         precision=_precision(given),
         fp16_inputs=tuple(filter(None, given.get("input_fp16_nodes", "").split(";"))),
+        insert_op_conf=given.get("insert_op_conf", ""),
         output_type=given.get("output_type", ""),
         reuse_memory=given.get("disable_reuse_memory") != "1",
     )

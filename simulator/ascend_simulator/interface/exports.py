@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 
 import ascend_simulator.interface.acl
+import ascend_simulator.interface.aipp
+import ascend_simulator.interface.aipp_models
 import ascend_simulator.interface.descs
 import ascend_simulator.interface.gears
 import ascend_simulator.interface.load_config

@@ -117,7 +117,7 @@ def get_input_dims(handle: int, index: int) -> DimsDict:
 
 @dictionary("mdl.get_input_dims_v2", U64, U64)
 def get_input_dims_v2(handle: int, index: int) -> DimsDict:
-    """As get_input_dims: they differ with AIPP only, which is not simulated."""
+    """As get_input_dims: with static AIPP those of the image, though older documents differ."""
     tensor = at(described(handle, "get_input_dims_v2").inputs, index)
     return _dims(tensor.name, tensor.dims)
 

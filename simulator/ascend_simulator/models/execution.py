@@ -19,6 +19,7 @@ from ascend_simulator.memory.ordering import Range
 from ascend_simulator.models.bindings import Binding, check_apart, gear_bytes, located
 from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
 from ascend_simulator.models.graph import Array, Bound
+from ascend_simulator.models.images import graph_inputs
 from ascend_simulator.models.loaded import Model, check_context
 from ascend_simulator.models.om import Dims, OmTensor, Shapes
 from ascend_simulator.models.regions import system_memory
@@ -137,10 +138,10 @@ class Execution:
         # All of it, so that whoever kept something there finds it gone.
         self.workspace.fill(binding.work.ptr, binding.work.nbytes, self.others)
         manifest = model.manifest
-        model.graph.run(
-            _bound(manifest.inputs, shapes.inputs, binding.inputs),
-            _bound(manifest.outputs, shapes.outputs, binding.outputs),
-        )
+        # The arrays are what some inputs are: they stay until the graph has run.
+        inputs, arrays = graph_inputs(model, shapes, binding.inputs)
+        model.graph.run(inputs, _bound(manifest.outputs, shapes.outputs, binding.outputs))
+        arrays.clear()
         now.counters.executed()
 
     def _shapes(self) -> Shapes:

@@ -58,6 +58,8 @@ class Model:
     """Place of the gear that was set last, by anyone; None until then."""
     gear_at: dict[int, int] = field(default_factory=dict)
     """Address of a gear buffer -> place of the gear that a setter wrote there last."""
+    aipp_at: dict[int, bytes] = field(default_factory=dict)
+    """Address of a buffer for the parameters of dynamic AIPP -> what a setter wrote there last."""
     flights: Flights = field(default_factory=Flights)
 
     @property

@@ -22,11 +22,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from ascend_simulator.codes import Code, Refused
+from ascend_simulator.models.aipp import Parameters
 
 MAGIC: Final = b"ASIM_OM\n"
-VERSION: Final = 2
+VERSION: Final = 3
 GEAR_INPUT: Final = "ascend_mbatch_shape_data"
 """ACL_DYNAMIC_TENSOR_NAME: the last input of a model with gears."""
+AIPP_INPUT: Final = "ascend_dynamic_aipp_data"
+"""ACL_DYNAMIC_AIPP_NAME: behind the data inputs of a model with dynamic AIPP."""
 
 _HEADER: Final = struct.Struct("<8sIIQ8x32s")
 _DIGEST_AT: Final = _HEADER.size - hashlib.sha256().digest_size
@@ -67,6 +70,20 @@ class OmTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class OmAipp:
+    """What makes the graph's input of the images that are given."""
+
+    dtype: int
+    """Of the graph's input, an aclDataType."""
+    dims: Dims
+    """Of the graph's input: channels, height, width; -1 where gears change it."""
+    parameters: Parameters | None
+    """None of dynamic AIPP, whose parameters are set with executions."""
+    most_bytes: int
+    """Of dynamic AIPP, for all images of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shapes:
     """One set of shapes that a model can execute, in the order of its inputs and outputs."""
 
@@ -102,10 +119,26 @@ class Manifest:
     weight_bytes: int
     source_sha256: str
     """Of the .onnx file that it was made of."""
+    aipp: tuple[OmAipp | None, ...] = ()
+    """Of each input that the graph has; () where none has AIPP."""
 
     def listed(self, dims: Sequence[Dims]) -> Dims:
         """Dims of the inputs as one gear lists them, one after another."""
         return tuple(dim for index in self.order for dim in dims[index])
+
+    @property
+    def aipp_place(self) -> int | None:
+        """Which input has the parameters of dynamic AIPP; None without."""
+        names = [tensor.name for tensor in self.inputs]
+        return names.index(AIPP_INPUT) if AIPP_INPUT in names else None
+
+    @property
+    def aipp_rows(self) -> int:
+        """Images that the parameters of dynamic AIPP are for: those of the largest gear."""
+        if self.family == "batch":
+            return max(rows for (rows,) in (shapes.gear for shapes in self.shapes))
+        place = next(index for index, own in enumerate(self.aipp) if own)
+        return self.inputs[place].dims[0]
 
     @property
     def gear_values(self) -> int:
@@ -204,6 +237,7 @@ def _manifest(fields: Mapping[str, Any]) -> Manifest:
             "inputs": tuple(_tensor(entry) for entry in fields["inputs"]),
             "outputs": tuple(_tensor(entry) for entry in fields["outputs"]),
             "order": tuple(fields["order"]),
+            "aipp": tuple(entry and _aipp(entry) for entry in fields["aipp"]),
             "shapes": tuple(
                 Shapes(tuple(entry["gear"]), _nested(entry["inputs"]), _nested(entry["outputs"]))
                 for entry in fields["shapes"]
@@ -215,6 +249,12 @@ def _manifest(fields: Mapping[str, Any]) -> Manifest:
 def _tensor(fields: Mapping[str, Any]) -> OmTensor:
     ranges = tuple((low, high) for low, high in fields["ranges"])
     return OmTensor(**{**fields, "dims": tuple(fields["dims"]), "ranges": ranges})
+
+
+def _aipp(fields: Mapping[str, Any]) -> OmAipp:
+    own = fields["parameters"]
+    parameters = None if own is None else Parameters.of(own)
+    return OmAipp(**{**fields, "dims": tuple(fields["dims"]), "parameters": parameters})
 
 
 def _nested(lists: Sequence[Sequence[int]]) -> tuple[Dims, ...]:

@@ -64,7 +64,7 @@ def test_a_prepared_tensor_is_made_of_images_as_well():
         ),
         (
             "input_format=RGB888_U8, min_chn=1 2",
-            "min_chn=1 2, expected 3 numbers from -65504 to 65504, one for each channel",
+            "min_chn=1 2, expected 3 numbers from 0 to 255, one for each channel",
         ),
         (
             "input_format=RGB888_U8, var_reci_chn=nan",

@@ -1,0 +1,210 @@
+"""acl.mdl: the parameters of dynamic AIPP, image by image. `aipp_models` gives them to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, SupportsFloat
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, U32, U64, bare, status, value
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.models.aipp import (
+    Frame,
+    Parameters,
+    data_bytes,
+)
+from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.resources import Handles
+
+_NOWHERE: Final = 0xFFFFFFFF
+_MOST_ROWS: Final = 1 << 16
+_HALF: Final = 65504.0
+
+
+@dataclass
+class Setting:
+    """What create_aipp makes: parameters for so many images."""
+
+    head: Parameters
+    frames: list[Frame]
+
+    @property
+    def parameters(self) -> Parameters:
+        """All of them."""
+        return replace(self.head, frames=tuple(self.frames))
+
+
+@dataclass
+class Settings:
+    """All of these by handle: a part of the process."""
+
+    alive: Handles[Setting] = field(default_factory=lambda: Handles("AIPP configuration"))
+
+    def live(self) -> list[str]:
+        """How many are left."""
+        return [f"{len(self.alive)} {self.alive.kind}(s)"] if len(self.alive) else []
+
+    def close(self) -> None:
+        """Nothing to let go of but names."""
+
+
+def aipp_settings() -> Handles[Setting]:
+    """Those of the process, by handle."""
+    return process.current().part(Settings).alive
+
+
+def REAL(given: SupportsFloat) -> float:
+    """Float: any number. Raises TypeError for others, as pyACL."""
+    if isinstance(given, str):
+        raise TypeError("must be real number, not str")
+    return float(given)
+
+
+# -- parameters ----------------------------------------------------------------------------------
+
+
+@bare("mdl.create_aipp", U64)
+def create_aipp(rows: int) -> int:
+    """Parameters for so many images; 0 for none."""
+    if not 0 < rows <= _MOST_ROWS:
+        raise Refused(
+            Code.INVALID_PARAM, f"create_aipp: found a batch of {rows}, expected 1 or more"
+        )
+    return aipp_settings().add(Setting(Parameters(), [Frame()] * rows))
+
+
+@status("mdl.destroy_aipp", U64)
+def destroy_aipp(handle: int) -> None:
+    """They go; what was set of them stays."""
+    remove(aipp_settings(), handle, "destroy_aipp")
+
+
+@value("mdl.get_aipp_data_size", U64)
+def get_aipp_data_size(rows: int) -> int:
+    """Bytes of the parameters of a batch of so many images."""
+    if not rows:
+        raise Refused(Code.INVALID_PARAM, "get_aipp_data_size: found 0, expected 1 or more")
+    return data_bytes(rows)
+
+
+@status("mdl.set_aipp_input_format", U64, U32)
+def set_aipp_input_format(handle: int, layout: int) -> None:
+    """An aclAippInputFormat; others than those that are simulated are refused when they are set."""
+    own = living(aipp_settings(), handle, "set_aipp_input_format")
+    own.head = replace(own.head, input_format=layout)
+
+
+@status("mdl.set_aipp_csc_params", U64, I32, *[I32] * 9, *[I32] * 6)
+def set_aipp_csc_params(handle: int, switch: int, *values: int) -> None:
+    """The matrix, row by row, then output and input biases; not looked at where it is off."""
+    what = "set_aipp_csc_params"
+    own = living(aipp_settings(), handle, what)
+    own.head = replace(own.head, csc=_switch(what, switch))
+    if switch:
+        _check(what, values[:9], -32677, 32676)
+        _check(what, values[9:], 0, 255)
+        own.head = replace(
+            own.head, matrix=values[:9], output_bias=values[9:12], input_bias=values[12:]
+        )
+
+
+@status("mdl.set_aipp_rbuv_swap_switch", U64, I32)
+def set_aipp_rbuv_swap_switch(handle: int, switch: int) -> None:
+    """Whether the first and the last channel are swapped."""
+    own = living(aipp_settings(), handle, "set_aipp_rbuv_swap_switch")
+    own.head = replace(own.head, swaps=_switch("set_aipp_rbuv_swap_switch", switch))
+
+
+@status("mdl.set_aipp_ax_swap_switch", U64, I32)
+def set_aipp_ax_swap_switch(handle: int, switch: int) -> None:
+    """Of images with four channels, which are not simulated."""
+    own = living(aipp_settings(), handle, "set_aipp_ax_swap_switch")
+    own.head = replace(own.head, swaps_x=_switch("set_aipp_ax_swap_switch", switch))
+
+
+@status("mdl.set_aipp_src_image_size", U64, I32, I32)
+def set_aipp_src_image_size(handle: int, width: int, height: int) -> None:
+    """The sides of all images of a batch; has to be set."""
+    what = "set_aipp_src_image_size"
+    own = living(aipp_settings(), handle, what)
+    _check(what, [width], 2, 4096)
+    _check(what, [height], 1, 4096)
+    own.head = replace(own.head, width=width, height=height)
+
+
+@status("mdl.set_aipp_scf_params", U64, I32, I32, I32, I32, I32, U64)
+def set_aipp_scf_params(handle: int, switch: int, *values: int) -> None:
+    """Resizing, which is refused when it is set."""
+    *sizes, index = values
+    what = "set_aipp_scf_params"
+    scales = _switch(what, switch)
+    if scales:
+        _check(what, sizes, 16, 4096)
+    _change(what, handle, index, scales=scales)
+
+
+@status("mdl.set_aipp_crop_params", U64, I32, I32, I32, I32, I32, U64)
+def set_aipp_crop_params(handle: int, switch: int, *values: int) -> None:
+    """Left, top, width and height of what is cut out of one image."""
+    *crop, index = values
+    what = "set_aipp_crop_params"
+    if _switch(what, switch):
+        _check(what, crop[:2], 0, 4095)
+        _check(what, crop[2:], 1, 4096)
+    _change(what, handle, index, crop=tuple(crop) if switch else None)
+
+
+@status("mdl.set_aipp_padding_params", U64, I32, I32, I32, I32, I32, U64)
+def set_aipp_padding_params(handle: int, switch: int, *values: int) -> None:
+    """Zeros at top, bottom, left and right of one image."""
+    *padding, index = values
+    what = "set_aipp_padding_params"
+    if _switch(what, switch):
+        _check(what, padding, 0, 32)
+    _change(what, handle, index, padding=tuple(padding) if switch else None)
+
+
+@status("mdl.set_aipp_dtc_pixel_mean", U64, I32, I32, I32, I32, U64)
+def set_aipp_dtc_pixel_mean(handle: int, *values: int) -> None:
+    """mean_chn of four channels of one image."""
+    *mean, index = values
+    _check("set_aipp_dtc_pixel_mean", mean, 0, 255)
+    _change("set_aipp_dtc_pixel_mean", handle, index, mean=tuple(mean))
+
+
+@status("mdl.set_aipp_dtc_pixel_min", U64, REAL, REAL, REAL, REAL, U64)
+def set_aipp_dtc_pixel_min(handle: int, *values: float) -> None:
+    """min_chn of four channels of one image."""
+    *low, index = values
+    _check("set_aipp_dtc_pixel_min", low, 0, 255)
+    _change("set_aipp_dtc_pixel_min", handle, int(index), low=tuple(low))
+
+
+@status("mdl.set_aipp_pixel_var_reci", U64, REAL, REAL, REAL, REAL, U64)
+def set_aipp_pixel_var_reci(
+    handle: int, a: float, b: float, c: float, d: float, index: int
+) -> None:
+    """var_reci_chn of four channels of one image."""
+    _check("set_aipp_pixel_var_reci", (a, b, c, d), -_HALF, _HALF)
+    _change("set_aipp_pixel_var_reci", handle, index, factor=(a, b, c, d))
+
+
+def _change(what: str, handle: int, index: int, **values: object) -> None:
+    frames = living(aipp_settings(), handle, what).frames
+    if index >= len(frames):
+        text = f"{what}: batch_index: found {index}, expected below {len(frames)}"
+        raise Refused(Code.INVALID_PARAM, text)
+    frames[index] = replace(frames[index], **values)  # type: ignore[arg-type]
+
+
+def _switch(what: str, given: int) -> bool:
+    _check(what, [given], 0, 1)
+    return bool(given)
+
+
+def _check(what: str, values: Iterable[float], low: float, high: float) -> None:
+    for number in values:
+        if not low <= number <= high:
+            text = f"{what}: found {number:g}, expected {low:g} to {high:g}"
+            raise Refused(Code.INVALID_PARAM, text)

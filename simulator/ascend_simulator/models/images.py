@@ -1,0 +1,71 @@
+"""The inputs of an execution as the graph takes them: AIPP's are made of images first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import DataType
+from ascend_simulator.memory.blocks import Place
+from ascend_simulator.models import aipp
+from ascend_simulator.models.aipp import Parameters
+from ascend_simulator.models.graph import Bound
+from ascend_simulator.models.loaded import Model
+from ascend_simulator.models.om import Shapes
+from ascend_simulator.violations import declare, violate
+
+NOT_SET = declare(
+    "model.aipp-not-set",
+    "A model with dynamic AIPP is executed after its parameters were set, in that very buffer.",
+)
+
+
+def graph_inputs(
+    model: Model, shapes: Shapes, places: Sequence[Place]
+) -> tuple[list[Bound], list[NDArray[Any]]]:
+    """Where the graph finds its inputs, and the arrays that some of them are until it has run.
+
+    Violates NOT_SET. Raises Refused RT_MODEL_EXECUTE where nothing tells what images become.
+    """
+    manifest = model.manifest
+    bound: list[Bound] = []
+    arrays: list[NDArray[Any]] = []
+    for index, (tensor, dims, place) in enumerate(
+        zip(manifest.inputs, shapes.inputs, places, strict=True)
+    ):
+        if index == manifest.aipp_place:
+            continue
+        own = manifest.aipp[index] if manifest.aipp else None
+        if own is None:
+            bound.append(Bound(tensor.graph_name, tensor.dtype, dims, place.address))
+            continue
+        parameters = own.parameters or _set_parameters(model, places)
+        width, height = parameters.width, parameters.height
+        if manifest.family == "image":
+            height, width = shapes.gear
+        rows = shapes.gear[0] if manifest.family == "batch" else tensor.dims[0]
+        made = aipp.made(place.content, rows, width, height, parameters)
+        halves = own.dtype == DataType.ACL_FLOAT16
+        array = np.ascontiguousarray(made if halves else made.astype(np.float32))
+        arrays.append(array)
+        bound.append(Bound(tensor.graph_name, own.dtype, array.shape, array.ctypes.data))
+    return bound, arrays
+
+
+def _set_parameters(model: Model, places: Sequence[Place]) -> Parameters:
+    """Those that set_input_aipp wrote into the buffer of this execution."""
+    index = model.manifest.aipp_place
+    assert index is not None  # there is an input whose parameters are set
+    place = places[index]
+    data = place.content.tobytes()
+    written = model.aipp_at.get(place.ptr)
+    if written is None or data[: len(written)] != written:
+        found = "nothing that set_input_aipp wrote" if written is None else "other bytes"
+        text = f"execute: {model.name}: found {found} where the parameters of AIPP are"
+        violate(NOT_SET, text)
+        raise Refused(Code.RT_MODEL_EXECUTE, text)
+    return aipp.unpacked(data, model.manifest.aipp_rows)
