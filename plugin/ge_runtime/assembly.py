@@ -64,6 +64,8 @@ class Assembly:
     pool: Membership | None
     sequences: SequenceStates | None
     """None if the graph carries no state."""
+    unplanned: tuple[str, ...]
+    """What of its memory and work is in no plan, for people."""
     histogram: Histogram | None
     """The sizes recorded before, which derived gears were chosen for."""
     report: tuple[str, ...]
@@ -160,6 +162,7 @@ def assemble(
         plan=plan,
         pool=pool,
         sequences=sequences,
+        unplanned=tuple(unplanned),
         histogram=gearing.histogram,
         report=tuple(f"{instance_name}: {line}" for line in report),
     )
@@ -193,9 +196,7 @@ def _backend(
 ) -> DeviceBackend:
     share = config.service_share
     if share is None:
-        settings = DeviceSettings(
-            place.executor, config.workspace_pool_bytes, config.ge_options, place.buffers
-        )
+        settings = DeviceSettings.of(config, executor=place.executor, buffers=place.buffers)
         return open_backend(place.device, settings, engine=engine)
     service_backend = components.load(components.PLACEMENTS["service"])
     backend: DeviceBackend = service_backend(

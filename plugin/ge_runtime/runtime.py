@@ -196,6 +196,7 @@ class Runtime:
             "workspace_bytes": plan.workspace_bytes,
             "io_bytes": plan.io_bytes + plan.device_io_bytes,
             "total_bytes": plan.total_bytes,
+            "memory_unplanned": bool(parts.unplanned),
             "allocations_after_freeze": sum(
                 memory.allocations_after_freeze
                 for backend in parts.backends

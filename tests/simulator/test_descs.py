@@ -190,10 +190,11 @@ def test_a_model_with_free_shapes_tells_ranges_and_the_most_bytes(acl, tmp_path)
     ranges = {"rangeCount": 2, "range": [[2, 8], [4, 4]]}
     assert mdl.get_input_dims_range(desc, 0) == (ranges, 0)
     assert mdl.get_input_size_by_index(desc, 0) == 8 * 4 * 4
-    assert mdl.get_output_size_by_index(desc, 0) == 0
+    assert mdl.get_output_size_by_index(desc, 0) == 8 * 3 * 4
     assert mdl.get_cur_output_dims(desc, 0) == ({}, Code.API_NOT_SUPPORT)
     desc = described(acl, compile_to(tmp_path, rows(), input_shape="x:-1,4"))
     assert mdl.get_input_size_by_index(desc, 0) == 0
+    assert mdl.get_output_size_by_index(desc, 0) == 0
     desc = described(acl, static_om(tmp_path))
     assert mdl.get_input_dims_range(desc, 0) == ({"rangeCount": 0, "range": []}, 0)
 

@@ -48,6 +48,7 @@ GAUGES: Final = {
     "workspace_bytes": "Planned for each device: intermediate results of the largest launch",
     "io_bytes": "Planned for each device: inputs and outputs of the largest launch",
     "total_bytes": "Planned for each device: everything",
+    "memory_unplanned": "1 if something the model needs is in no plan, as its log says; else 0",
     "resident_bytes": "Memory of this process that no other shares: models and libraries together",
     "workspace_leased_bytes": "Workspace that is leased now, of all models in the process",
     "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from ge_runtime.specs import DType
 
@@ -171,6 +171,41 @@ class GearSetting:
     """batch: the rows. image: height, width. dims: as the model lists them."""
 
 
+class Produced(NamedTuple):
+    """What an execution of free shapes made of one output."""
+
+    dims: tuple[int, ...]
+    address: Address
+    """On the device: ours, or the driver's own allocation where the dataset had none."""
+
+
+class FreeShapes(Protocol):
+    """Calls for models of free shapes, whose memory the driver allocates as they run."""
+
+    def load(self, path: str) -> ModelId:
+        """Load a model into memory of the driver's own. Otherwise as `Driver.load`."""
+
+    def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
+        """For each of so many inputs the least and the largest of each dim; -1: no end."""
+
+    def tell_dims(
+        self, inputs: Dataset, index: int, tensor: ModelTensor, dims: Sequence[int]
+    ) -> None:
+        """The next execution's dims of input `index`, which is that tensor."""
+
+    def execute(self, model: ModelId, inputs: Dataset, outputs: Dataset) -> None:
+        """Execute and wait. Allocates what outputs lack, and stops all Python threads."""
+
+    def output(self, outputs: Dataset, index: int) -> Produced:
+        """What the last execution made of output `index`."""
+
+    def address(self, outputs: Dataset, index: int) -> Address:
+        """Where output `index` lies now; 0: nowhere."""
+
+    def clear(self, outputs: Dataset, index: int) -> None:
+        """Output `index` has no memory: the next execution allocates it."""
+
+
 class Driver(Protocol):
     """One process's calls to its cards. Safe from any thread.
 
@@ -286,8 +321,8 @@ class Driver(Protocol):
     def unload(self, model: ModelId) -> None:
         """Free the model, and leave its memory alone; nothing of it may be executing."""
 
-    def describe(self, model: ModelId) -> ModelDescription:
-        """All that the model tells of itself."""
+    def describe(self, model: ModelId, *, free_shapes: bool = False) -> ModelDescription:
+        """All that the model tells of itself; of free shapes sizes of 0 bytes: nobody knows."""
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
         """The dims of its outputs at the gear that was set last."""
@@ -305,3 +340,7 @@ class Driver(Protocol):
         self, model: ModelId, inputs: Dataset, outputs: Dataset, stream: Stream
     ) -> None:
         """Queue an execution."""
+
+    @property
+    def free_shapes(self) -> FreeShapes:
+        """The calls for models whose memory nobody can plan."""

@@ -20,6 +20,7 @@ from ge_runtime.ascend.driver import (
     Dataset,
     Driver,
     Event,
+    FreeShapes,
     GearSetting,
     ModelDescription,
     ModelId,
@@ -27,6 +28,7 @@ from ge_runtime.ascend.driver import (
 )
 from ge_runtime.ascend.installation import import_cann_module
 from ge_runtime.ascend.pyacl_description import Acl, PyAclDescriptions
+from ge_runtime.ascend.pyacl_free_shapes import PyAclFreeShapes
 from ge_runtime.ascend.return_codes import (
     NOT_SUPPORTED,
     REPEAT_FINALIZE,
@@ -82,6 +84,7 @@ class PyAclDriver:
         self._value = checker.value
         self._handle = checker.handle
         self._descriptions = PyAclDescriptions(acl, checker)
+        self.free_shapes: Final[FreeShapes] = PyAclFreeShapes(acl, checker, self._descriptions)
 
     # -- process, device, context --
 
@@ -245,8 +248,8 @@ class PyAclDriver:
     def unload(self, model: ModelId) -> None:
         self._status("acl.mdl.unload", self._mdl.unload(model))
 
-    def describe(self, model: ModelId) -> ModelDescription:
-        return self._descriptions.describe(model)
+    def describe(self, model: ModelId, *, free_shapes: bool = False) -> ModelDescription:
+        return self._descriptions.describe(model, free_shapes=free_shapes)
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
         return self._descriptions.output_dims(model, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.ascend.driver import ModelDescription, ModelId, ModelTensor
@@ -28,11 +29,11 @@ class PyAclDescriptions:
         self._handle = checker.handle
         self._getter = checker.getter
 
-    def describe(self, model: ModelId) -> ModelDescription:
+    def describe(self, model: ModelId, *, free_shapes: bool) -> ModelDescription:
         """See `Driver.describe`."""
         desc = self._create_desc(model)
         try:
-            return self._description(desc)
+            return self._description(desc, self._size if free_shapes else self._getter)
         finally:
             self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
 
@@ -46,6 +47,18 @@ class PyAclDescriptions:
         name = "acl.mdl.get_cur_output_dims"
         return [tuple(self._value(name, answer)["dims"]) for answer in answers]
 
+    def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
+        """See `FreeShapes.ranges`."""
+        desc = self._create_desc(model)
+        try:
+            answers = [self._mdl.get_input_dims_range(desc, index) for index in range(count)]
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+        found = [self._value("acl.mdl.get_input_dims_range", answer) for answer in answers]
+        return [
+            tuple((low, high) for low, high in own["range"][: own["rangeCount"]]) for own in found
+        ]
+
     def _create_desc(self, model: ModelId) -> int:
         desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
         try:
@@ -55,7 +68,8 @@ class PyAclDescriptions:
             raise
         return desc
 
-    def _description(self, desc: int) -> ModelDescription:
+    def _description(self, desc: int, size: Callable[[str, int], int]) -> ModelDescription:
+        """size: what to make of a getter's bytes."""
         mdl, get = self._mdl, self._getter
         # Types and formats are not checked here: theirs fail with -1, "undefined", and a tensor of
         # such a type is refused by the engine.
@@ -68,7 +82,7 @@ class PyAclDescriptions:
                 dtype=int(mdl.get_input_data_type(desc, index)),
                 format=int(mdl.get_input_format(desc, index)),
                 dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
-                nbytes=get(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
+                nbytes=size(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
             )
             for index in range(get("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
         )
@@ -81,7 +95,7 @@ class PyAclDescriptions:
                 dtype=int(mdl.get_output_data_type(desc, index)),
                 format=int(mdl.get_output_format(desc, index)),
                 dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
-                nbytes=get(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
+                nbytes=size(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
             )
             for index in range(get("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
         )
@@ -94,6 +108,10 @@ class PyAclDescriptions:
             images=tuple((h, w) for h, w in image["hw"][: image["hwCount"]]),
             dims=self._dims_gears(desc),
         )
+
+    def _size(self, function: str, nbytes: int) -> int:
+        """Bytes, 0 where only an execution tells them: there that is no failure."""
+        return nbytes
 
     def _real_name(self, desc: int, name: str) -> str:
         """The name, or the one that it stands for: long ones are told as acl_modelId_..."""

@@ -300,7 +300,7 @@ def _open(
 ) -> tuple[DeviceBackend, PhaseDriver | None]:
     """The device, and what tells its phases apart where that can be."""
     if engine != "om":
-        settings = DeviceSettings(0, config.workspace_pool_bytes, config.ge_options)
+        settings = DeviceSettings.of(config)
         return open_backend(config.devices[0], settings, engine=engine), None
     phases = PhaseDriver(open_driver(), clock)
     # Cards of our own: the process's would keep the driver that it began with.

@@ -23,7 +23,7 @@ from ge_runtime.engines.artifact import (
     for_chip,
 )
 from ge_runtime.engines.backend import DeviceSettings, open_backend
-from ge_runtime.engines.base import Signature
+from ge_runtime.engines.base import Limited, Signature
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -116,7 +116,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
     with ExitStack() as opened:
         backend = open_backend(
             config.devices[0],
-            DeviceSettings(0, config.workspace_pool_bytes, config.ge_options),
+            DeviceSettings.of(config),
             engine=artifacts[0].engine,
         )
         opened.callback(backend.close)
@@ -149,6 +149,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             faults,
             backend.hardware,
             limits,
+            tuple(engine.unplanned) if isinstance(engine, Limited) else (),
         )
 
 
@@ -192,6 +193,8 @@ class Inspection:
     """What the device is, for people."""
     limits: Sequence[MemoryLimit]
     """What the machine has of memory, before the graph was opened."""
+    unplanned: Sequence[str]
+    """What the engine needs that is in no plan."""
 
     @property
     def host_bytes(self) -> int:
@@ -255,6 +258,7 @@ class Inspection:
             ],
             "reproducible": self.config.reproducible,
             "memory": _memory(self.plan) if self.plan else None,
+            "unplanned": list(self.unplanned),
             "machine": {
                 "host_bytes": self.host_bytes,
                 "limits": [asdict(limit) for limit in self.limits],
@@ -267,7 +271,8 @@ class Inspection:
         if self.plan is None:
             return []
         more = overlap_lines(self.config, self.artifacts, self.plan)
-        return [*self.plan.table(), *(["", *more] if more else [])]
+        unplanned = [f"not planned: {line}" for line in self.unplanned]
+        return [*self.plan.table(), *(["", *more] if more else []), *unplanned]
 
     def _machine(self) -> list[str]:
         if self.plan is None:

@@ -25,6 +25,8 @@
   alone, padded and in any company) or `off`.
 - `workspace_pool_mib`: the capacity of the device's pool of workspace, in MiB; on a card of each
   executor, on a GPU of each engine.
+- `unplanned_memory`: `refused` (default), or `allowed`: a model.om that ATC compiled for ranges of
+  sizes (`--input_shape=x:1~32,-1`, no gears) is executed, though its memory is in no plan.
 - `rows`: for `max_batch_size: 0` where the model's own code prepares the graph's inputs: the most
   rows of a batch. Prepared tensors then have a batch dimension, of as many rows as the code makes
   of a request, and so have the graph's inputs and outputs; config.pbtxt writes it as the first
@@ -135,6 +137,23 @@ def read_io_buffers(
         if parameters.settings.get("placement") == "service":
             errors.add(field, f"{count}", "1 with placement: service, whose buffers are its own")
     return count
+
+
+def read_unplanned(
+    parameters: Parameters, devices: Sequence[str], errors: ConfigErrors, *, engine: str
+) -> bool:
+    """Whether a file of free shapes may be executed, outside of all plans."""
+    choice = read_choice("unplanned_memory", ("refused", "allowed"), parameters, errors)
+    if choice != "allowed":
+        return False
+    field = "parameter 'unplanned_memory'"
+    if kind_of(devices[0]) != NPU or engine not in ("auto", "om"):
+        found = f"'allowed' for engine {engine} on {', '.join(devices)}"
+        errors.add(field, found, "'refused', or an .om file on a card: devices: npu:0")
+    if parameters.settings.get("placement") == "service":
+        expected = "'refused' with placement: service, which plans the memory of all models"
+        errors.add(field, "'allowed'", expected)
+    return True
 
 
 def read_threads(parameters: Parameters, errors: ConfigErrors, *, share: int) -> int:

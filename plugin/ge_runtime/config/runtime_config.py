@@ -29,6 +29,7 @@ from ge_runtime.config.execution_settings import (
     read_service_share,
     read_stages,
     read_threads,
+    read_unplanned,
 )
 from ge_runtime.config.generated_inputs import (
     BatchInput,
@@ -138,6 +139,8 @@ class RuntimeConfig:
     stages: tuple[str, ...]
     """The names of the graphs that run in this order; empty: the one artifact."""
     workspace_pool_bytes: int | None
+    unplanned_memory: bool
+    """Whether a file of free shapes may be executed, whose memory is in no plan."""
     histogram: str | None
     """Where sizes of requests are recorded, relative to the version folder and inside it."""
     warmup: str
@@ -316,6 +319,7 @@ def _read(
         service_share=read_service_share(parameters, errors),
         stages=read_stages(parameters, errors),
         workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),
+        unplanned_memory=read_unplanned(parameters, devices, errors, engine=engine),
         histogram=read_histogram(parameters, errors),
         warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
         early_answers=read_choice("early_answers", ("true", "false"), parameters, errors) == "true",

@@ -68,6 +68,7 @@ _SETTINGS: Final = (
     "early_answers",
     "load_check",
     "reproducible",
+    "unplanned_memory",
     "workspace_pool_mib",
     "io_buffers",
     "placement",

@@ -13,6 +13,7 @@ from ge_runtime.ascend.card import PROCESS_CARDS, Cards
 from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
+from ge_runtime.ascend.om_model import ModelFile
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact, only_graph
@@ -20,6 +21,8 @@ from ge_runtime.engines.backend import DeviceSettings
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.ge_session import GeSessionEngine
 from ge_runtime.engines.om import OmEngine
+from ge_runtime.engines.om_files import read_free_shapes
+from ge_runtime.engines.om_free import OmFreeEngine
 from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault
 from ge_runtime.specs import Array
 
@@ -42,6 +45,7 @@ class AscendBackend:
         buffers: int = 0,
         workspace_bytes: int | None = None,
         options: Mapping[str, str] = _NO_OPTIONS,
+        unplanned: bool = False,
         cards: Cards = PROCESS_CARDS,
     ) -> None:
         """device: its number. executor: its number on the card, from 0.
@@ -49,6 +53,7 @@ class AscendBackend:
         buffers: which of the executor's buffer sets, from 0.
         workspace_bytes: of the executor, which all its models must agree on; None: as large as the
         largest of them needs. A session of GE has as much for itself. options: of GE, for it.
+        unplanned: whether a file of free shapes may be executed.
         Raises NoDevice where there is no card, or none that can be used, and EngineLost if it
         was lost before.
         """
@@ -64,6 +69,7 @@ class AscendBackend:
         self._buffers = buffers
         self._workspace_bytes = workspace_bytes
         self._options = options
+        self._unplanned = unplanned
         self._memory = PinnedMemory(card)
         self._device_memory = CardMemory(card)
         self._closed = False
@@ -77,6 +83,7 @@ class AscendBackend:
             buffers=settings.buffers,
             workspace_bytes=settings.workspace_bytes,
             options=settings.compiler_options,
+            unplanned=settings.unplanned,
         )
 
     @property
@@ -114,6 +121,10 @@ class AscendBackend:
     ) -> Engine:
         """Stages are .om files; of a graph for another engine there is one."""
         if all(artifact.engine == "om" for artifact in artifacts):
+            if self._unplanned and len(artifacts) == 1:
+                free = read_free_shapes(artifacts[0].path, self._card)
+                if free is not None:
+                    return self._open_free_shapes(free)
             return OmEngine.open(
                 [artifact.path for artifact in artifacts],
                 self._card,
@@ -131,6 +142,14 @@ class AscendBackend:
             f"{artifact.path}: found placement: service for engine {artifact.engine}, expected "
             "placement: local: on a card, only .om files are executed for others"
         )
+
+    def _open_free_shapes(self, file: ModelFile) -> Engine:
+        if self._buffers:
+            raise PlanFault(
+                f"{file.path}: found io_buffers, expected none: it was compiled for ranges of "
+                "sizes, and nothing overlaps with its executions"
+            )
+        return OmFreeEngine.open(file, self._card, self._device_memory)
 
     def _open_session(self, artifact: Artifact, outputs: Sequence[str]) -> Engine:
         if self._buffers:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.components import DEVICES, engines_on, load
-from ge_runtime.config import kind_of
+from ge_runtime.config import RuntimeConfig, kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
@@ -34,6 +34,19 @@ class DeviceSettings:
     """Of GE, for engines that compile."""
     buffers: int = 0
     """How many backends of the model share that executor with it and are before it."""
+    unplanned: bool = False
+    """Whether engines may be opened whose memory is in no plan, as the model says."""
+
+    @classmethod
+    def of(cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0) -> DeviceSettings:
+        """What this configuration says."""
+        return cls(
+            executor,
+            config.workspace_pool_bytes,
+            config.ge_options,
+            buffers,
+            config.unplanned_memory,
+        )
 
 
 class DeviceBackend(Protocol):

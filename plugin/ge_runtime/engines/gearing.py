@@ -257,6 +257,8 @@ def overlap_lines(
     """
     if config.service_share is not None or any(each.engine != "om" for each in artifacts):
         return ()
+    if not plan.workspace_bytes:  # free shapes, with which nothing overlaps
+        return ()
     once = f"{plan.device_io_bytes:,} bytes of the card and {plan.io_bytes:,} of pinned memory"
     if config.io_buffers > 1:
         return (

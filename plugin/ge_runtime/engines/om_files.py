@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.driver import ACL_DTYPES, AIPP_INPUT, GEAR_INPUT, PLAIN_FORMATS
+from ge_runtime.ascend.driver import (
+    ACL_DTYPES,
+    AIPP_INPUT,
+    GEAR_INPUT,
+    PLAIN_FORMATS,
+    ModelDescription,
+)
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.engines.artifact import graph_name
@@ -35,13 +41,29 @@ def _read(path: Path, card: Card) -> ModelFile:
         raise load_fault(path, card, fault) from fault
     except OSError as error:
         raise ArtifactFault(f"{path}: {error.strerror}") from error
-    if file.workspace_bytes == 0:  # as query_size has it for models that GE schedules on the host
+    if has_free_shapes(file):
         raise ArtifactFault(
             f"{path}: found a model whose sizes only an execution tells, so that its memory cannot "
             "be planned; expected gears: name them in config.pbtxt (gears.<axes>) and run "
-            "`ge-runtime build`"
+            "`ge-runtime build`; or, for one file in this process, the parameter "
+            "'unplanned_memory': allowed"
         )
     return file
+
+
+def has_free_shapes(file: ModelFile) -> bool:
+    """Whether it was compiled for ranges of sizes: GE schedules such models on the host."""
+    return file.workspace_bytes == 0  # as query_size has it
+
+
+def read_free_shapes(path: Path, card: Card) -> ModelFile | None:
+    """The file, if it has free shapes; None if it has a plan, or cannot be read as a model."""
+    try:
+        card.enter()
+        file = ModelFile.read(path, card.driver)
+    except (DriverFault, OSError):  # told by `read_files`, which is asked next
+        return None
+    return file if has_free_shapes(file) else None
 
 
 def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
@@ -59,22 +81,25 @@ def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
 def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
     """Raises ArtifactFault for tensors that Triton, or we, have no form of."""
     description = model.description
-    faults: list[str] = []
-    for tensor in (*description.data_inputs, *description.outputs):
-        if tensor.name == AIPP_INPUT:
-            faults.append("found dynamic AIPP, expected static or none: `atc --insert_op_conf`")
-        elif tensor.dtype not in ACL_DTYPES:
-            faults.append(f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks")
-        elif tensor.format not in PLAIN_FORMATS:
-            expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
-            faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
-    faults += _too_large(model)
+    faults = [*tensor_faults(description), *_too_large(model)]
     # The driver writes a gear into the input of an index: `Slot.submit` takes the last.
     if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
         names = ", ".join(tensor.name for tensor in description.inputs)
         faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
     if faults:
         raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
+
+
+def tensor_faults(description: ModelDescription) -> Iterator[str]:
+    """Of tensors that Triton, or we, have no form of."""
+    for tensor in (*description.data_inputs, *description.outputs):
+        if tensor.name == AIPP_INPUT:
+            yield "found dynamic AIPP, expected static or none: `atc --insert_op_conf`"
+        elif tensor.dtype not in ACL_DTYPES:
+            yield f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks"
+        elif tensor.format not in PLAIN_FORMATS:
+            expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
+            yield f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}"
 
 
 def _too_large(model: LoadedModel) -> Iterator[str]:

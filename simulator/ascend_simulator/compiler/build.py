@@ -180,7 +180,7 @@ class _Compilation:
             default=0,
         )
         dims = planned[largest].outputs if planned else None
-        outputs = output_tensors(self._options, graph, dims)
+        outputs = output_tensors(self._options, graph, dims, self._most(asked))
         lean = [sizes.FIXED_BYTES + self._values_bytes(values) for values in found]
         work = [
             each + sum(map(sizes.occupied, _io_bytes(inputs, outputs, shape)))
@@ -201,6 +201,18 @@ class _Compilation:
             weight_bytes=weights,
             source_sha256=self._source,
         )
+
+    def _most(self, asked: shapes.InputShapes) -> list[om.Dims | None]:
+        """Dims of outputs at the largest sizes of free shapes; None where nobody can tell."""
+        graph = self._model.graph
+        largest = tuple(tuple(high for _, high in dims) for dims in asked.ranges)
+        unknown: list[om.Dims | None] = [None] * len(graph.output)
+        if asked.family != "dynamic" or any(shapes.NO_END in dims for dims in largest):
+            return unknown
+        if any(subgraphs(node) for node in graph.node):
+            return unknown
+        values = self._at(shapes.Gear((), largest))
+        return [values.get(each.name, _NOWHERE).dims for each in graph.output]
 
     def _values_bytes(self, values: Mapping[str, Value]) -> int:
         """What the values between inputs and outputs need at these shapes, see `sizes`."""

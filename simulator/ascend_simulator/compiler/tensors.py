@@ -56,9 +56,15 @@ def input_tensors(
 
 
 def output_tensors(
-    options: Options, graph: GraphProto, dims: Sequence[om.Dims] | None
+    options: Options,
+    graph: GraphProto,
+    dims: Sequence[om.Dims] | None,
+    most: Sequence[om.Dims | None],
 ) -> tuple[om.OmTensor, ...]:
-    """The outputs. dims: of each; None takes those that the graph declares, -1 where they vary."""
+    """The outputs. dims: of each; None takes those that the graph declares, -1 where they vary.
+
+    most: the largest dims of each where shapes are free, None where nobody can tell.
+    """
     tensors = []
     for index, value in enumerate(graph.output):
         name, kind = value.name, value.type.tensor_type.elem_type
@@ -66,7 +72,10 @@ def output_tensors(
         if kind == TensorProto.FLOAT and options.fp16_outputs:
             kind = TensorProto.FLOAT16
         known = _declared(value) if dims is None else dims[index]
-        tensors.append(_tensor(options, _conversion_name(graph, name), graph_name, kind, known, ()))
+        largest = most[index]
+        ranges = () if largest is None else tuple((0, high) for high in largest)
+        own = _conversion_name(graph, name)
+        tensors.append(_tensor(options, own, graph_name, kind, known, ranges))
     return tuple(tensors)
 
 

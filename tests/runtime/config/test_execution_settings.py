@@ -159,6 +159,14 @@ def test_part_in_the_device_service_is_read(parameters, share):
             "parameter 'service_priority': found '-1', expected a whole number of at least 0",
         ),
         (
+            {"unplanned_memory": "allowed"},
+            "parameter 'unplanned_memory': found 'allowed' for engine auto on cpu, expected",
+        ),
+        (
+            {"unplanned_memory": "allowed", "placement": "service", "devices": "npu:0"},
+            "parameter 'unplanned_memory': found 'allowed', expected 'refused' with placement",
+        ),
+        (
             {"placement": "service", "workspace_pool_mib": "512"},
             "parameter 'workspace_pool_mib': found '512', expected nothing: with placement",
         ),

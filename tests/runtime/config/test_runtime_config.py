@@ -62,6 +62,7 @@ def test_encoder_configuration_is_read_whole():
         io_buffers=1,
         stages=(),
         workspace_pool_bytes=None,
+        unplanned_memory=False,
         histogram=None,
         warmup="gears",
         early_answers=True,
@@ -203,9 +204,9 @@ def with_input(**changes):
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
-            "histogram, warmup, early_answers, load_check, reproducible, workspace_pool_mib, "
-            "io_buffers, placement, service_weight, service_priority, device_ids, "
-            "device_exec_blocks, static_model, axes.<input or output>, limit.<axis>, "
+            "histogram, warmup, early_answers, load_check, reproducible, unplanned_memory, "
+            "workspace_pool_mib, io_buffers, placement, service_weight, service_priority, "
+            "device_ids, device_exec_blocks, static_model, axes.<input or output>, limit.<axis>, "
             "min.<axis>, align.<axis>, axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "

@@ -81,6 +81,8 @@ def _check_model(model: Model) -> Finding:
         found = f"{trial.facts['engine']}, needs {', '.join(sorted(model.needs))}"
         if not model.needs.isdisjoint(_EXPERIMENTAL):
             found += "; experimental: never run on a device"
+        if trial.facts.get("unplanned"):
+            found += "; a part of its memory is in no plan"
         return subject.ok(found)
     cure = f"`ge-runtime inspect` its folder: {model.name}"
     return subject.wrong(trial.error.removeprefix("ge-runtime: ").removeprefix("- "), cure)
@@ -137,6 +139,7 @@ def _inspect(folder: Path) -> Trial:
             "engine": ", ".join(sorted({each["engine"] for each in shown["engines"]})),
             "io_bytes": str(io_bytes),
             "host_bytes": str(shown["machine"]["host_bytes"]),
+            "unplanned": "yes" if shown["unplanned"] else "",
         },
     )
 
