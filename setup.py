@@ -7,7 +7,11 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-COMPILED = ["reference_server/codecs/grisu.py", "reference_server/codecs/number_reader.py"]
+COMPILED = [
+    "reference_server/codecs/grisu.py",
+    "reference_server/codecs/number_reader.py",
+    "reference_server/codecs/proto_fields.py",
+]
 
 extensions = [
     Extension(

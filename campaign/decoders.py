@@ -211,7 +211,7 @@ def infer_message(data: bytes) -> None:
     try:
         head, found_id, raw = proto_wire.split(data)
         found = proto_wire.parse(head)
-        found.id = found_id
+        found.id = found.id if found_id is None else found_id
         found.raw_input_contents.extend(map(bytes, raw))
     except ServerError:
         expect(expected is None, "refused, and Protobuf reads it")

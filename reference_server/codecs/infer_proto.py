@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from reference_server.codecs import proto_wire
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_spans import Span, read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
@@ -132,6 +132,9 @@ class InferMessageDecoder:
     def read(self, data: Data) -> ReceivedRequest:
         """The request in `data`. Raises ServerError INTERNAL if it is none."""
         found, request_id, raw = proto_wire.split(data)
+        if request_id is None:
+            message = proto_wire.parse(found)
+            return ReceivedRequest(message, message.id, raw)
         if len(found) > LONGEST_KEY:
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)

@@ -15,73 +15,25 @@ from functools import cache
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from reference_server.codecs import proto_fields
+from reference_server.codecs.proto_fields import Data
 from reference_server.core import turns
 
 #: Bytes that protobuf reads in one go: most take it less than a millisecond.
 PIECE = 1 << 13
 #: Bytes of a name or another text, or of a parameter that holds one: some 20 milliseconds' work.
 LONGEST_TEXT = 1 << 24
-#: Fields that are looked at in one go: about 50 microseconds' work. A thread that waits for the
-#: interpreter is given it at once then, instead of after a millisecond.
-FIELDS = 1 << 9
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
-_FIXED = {_FIXED64: 8, _FIXED32: 4}
-_DEEPEST = 100  # groups in groups, as protobuf itself
-_LONGEST_VARINT = 10
-
-#: A message, or a part of one.
-Data = bytes | memoryview
-
-
-def read_varint(data: Data, position: int) -> tuple[int, int]:
-    """The number at `position` and where it ends. Raises IndexError if it does not end."""
-    value = 0
-    for shift in range(0, 7 * _LONGEST_VARINT, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise DecodeError("more bytes than a number of 64 bits has")
+_LENGTH_DELIMITED = 2
 
 
 def varint(value: int) -> bytes:
-    """The same on the wire."""
+    """A number on the wire."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def after_field(data: Data, position: int) -> int:
-    """Where the field at `position` ends. Raises IndexError if it does not, and DecodeError."""
-    groups: list[int] = []
-    looked_at = 0
-    while True:
-        tag, position = read_varint(data, position)
-        number, kind = tag >> 3, tag & 7
-        if not number:
-            raise DecodeError("a field without a number")
-        if kind == _VARINT:
-            _, position = read_varint(data, position)
-        elif kind == _LENGTH_DELIMITED:
-            length, position = read_varint(data, position)
-            position += length
-        elif kind in _FIXED:
-            position += _FIXED[kind]
-        elif kind == _GROUP and len(groups) < _DEEPEST:
-            groups.append(number)
-        elif kind != _GROUP_END or not groups or groups.pop() != number:
-            raise DecodeError("no field of any kind")
-        if position > len(data):
-            raise IndexError("a field that is cut")
-        if not groups:
-            return position
-        looked_at += 1
-        if not looked_at % FIELDS:
-            turns.give_way()
 
 
 def merge(message: Message, data: Data) -> None:
@@ -106,37 +58,32 @@ def merge(message: Message, data: Data) -> None:
 
 def _whole_fields(piece: bytes) -> int:
     """How many bytes of `piece` are fields that are whole."""
-    position, fields = 0, 0
-    try:
-        while True:
-            start = position
-            # Most are short and have a short number; the others are looked at with more care.
-            kind = piece[position] & 0x87
-            if kind == _LENGTH_DELIMITED and piece[position + 1] < 0x80:
-                position += 2 + piece[position + 1]
-            elif kind == _VARINT and piece[position + 1] < 0x80:
-                position += 2
-            else:
-                position = after_field(piece, position)
-            fields += 1
-            if not fields % FIELDS:
-                turns.give_way()
-            if position > len(piece):
-                return start
-    except IndexError:
-        return start
+    position, groups = 0, list[int]()
+    while position < len(piece):
+        start = position
+        position = proto_fields.passed(piece, start, proto_fields.FIELDS, groups)
+        if position == start:
+            break
+        if position < len(piece):
+            turns.give_way()
+    return groups[0] if groups else position
 
 
 def _merge_long_field(message: Message, data: memoryview, start: int) -> int:
     """Read the field at `start`, which is longer than a piece; returns where it ends."""
-    try:
-        end = after_field(data, start)
-        tag, position = read_varint(data, start)
-        if tag & 7 != _LENGTH_DELIMITED:
-            return end  # a group, which no message of ours has
-        _, position = read_varint(data, position)
-    except IndexError as error:
-        raise DecodeError(str(error)) from None
+    groups: list[int] = []
+    tag, position, end = proto_fields.field(data, start, groups)
+    while groups:  # which no message of ours has
+        position = end
+        end = proto_fields.after_groups(data, position, proto_fields.FIELDS, groups)
+        if end == position:
+            end = -1
+            break
+        turns.give_way()
+    if end < 0:
+        raise DecodeError("a field that is cut")
+    if tag & 7 != _LENGTH_DELIMITED:
+        return end
     number = tag >> 3
     field = _long_fields(message.DESCRIPTOR).get(number)
     content = data[position:end]

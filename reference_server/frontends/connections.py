@@ -240,6 +240,7 @@ class Incoming:
         "_plain",
         "_portion",
         "_rest",
+        "_spent_s",
         "_transport",
     )
 
@@ -258,6 +259,7 @@ class Incoming:
         self._clock = clock
         self._transport: Pausable | None = None
         self._rest = _NOTHING
+        self._spent_s = 0.0  # on reads that filled the buffer, one after the other
         self._is_held = False
         self._is_scheduled = False
 
@@ -275,8 +277,13 @@ class Incoming:
         if len(data) <= self._portion and not self._is_held:
             self._handle(data)
             return
+        begun_s = self._clock()
         left = self._within_share(data)
-        if left:
+        # Of who fills the buffer uvloop reads on in the same turn, up to 32 times.
+        is_last = len(data) < SCRATCH_BYTES
+        self._spent_s = 0.0 if is_last else self._spent_s + self._clock() - begun_s
+        if left or self._spent_s >= SHARE_S:
+            self._spent_s = 0.0
             self._rest = memoryview(bytes(left))
             self._pause()
 
@@ -304,7 +311,7 @@ class Incoming:
 
     def _go_on(self) -> None:
         self._is_scheduled = False
-        if self._rest and not self._is_held:
+        if not self._is_held:
             rest, self._rest = self._rest, _NOTHING
             self._rest = self._within_share(rest)
             self._pause() if self._rest else self._resume()
@@ -312,7 +319,7 @@ class Incoming:
     def _pause(self) -> None:
         if self._transport is not None:
             self._transport.pause_reading()
-        if self._rest and not self._is_held and not self._is_scheduled:
+        if not self._is_held and not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._go_on)
 

@@ -37,7 +37,7 @@ BESIDE = {
 COMPILED = {
     "reference_server": {
         f"reference_server/codecs/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
-        for module in ("grisu", "number_reader")
+        for module in ("grisu", "number_reader", "proto_fields")
     }
 }
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]

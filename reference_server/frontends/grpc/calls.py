@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from reference_server.codecs import proto_pieces
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import UNREADABLE
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import Code, ServerError, internal

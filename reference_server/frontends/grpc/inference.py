@@ -8,7 +8,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from reference_server.codecs import infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest
 from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
 from reference_server.core.backlog import Backlogs

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reference_server.codecs import compression
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts
 from reference_server.core.intake import UNCOUNTED, Charge, Intake
 from reference_server.frontends.grpc.calls import CallFailed, Status

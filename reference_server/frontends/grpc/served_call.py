@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import UNREADABLE, Parts
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError

@@ -13,7 +13,7 @@ from reference_server.codecs import (
     proto_wire,
 )
 from reference_server.codecs.infer_proto import InferMessageDecoder
-from reference_server.codecs.proto_pieces import Data
+from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs

@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 from server.support.compiled import source, unless_compiled
 
-from reference_server.codecs import grisu, number_reader
+from reference_server.codecs import grisu, number_reader, proto_fields
 
 
 @pytest.mark.parametrize(
     "module",
-    [pytest.param(each, marks=unless_compiled(each)) for each in (grisu, number_reader)],
+    [
+        pytest.param(each, marks=unless_compiled(each))
+        for each in (grisu, number_reader, proto_fields)
+    ],
 )
 def test_what_is_compiled_is_no_older_than_its_source(module):
     built = Path(module.__file__).stat().st_mtime

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_pieces, proto_wire
+from reference_server.codecs import proto_fields, proto_pieces, proto_wire
 from reference_server.codecs.proto_pieces import varint
 from reference_server.core.errors import ServerError
 
@@ -68,7 +68,7 @@ def whole(data, message_type=pb.ModelInferRequest):
 def small_pieces(monkeypatch):
     """Pieces of a few bytes, and nobody to wait for."""
     monkeypatch.setattr(proto_pieces, "PIECE", 24)
-    monkeypatch.setattr(proto_pieces, "FIELDS", 4)
+    monkeypatch.setattr(proto_fields, "FIELDS", 4)
     monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: None)
 
 
@@ -153,6 +153,6 @@ def test_a_long_message_lets_others_in_again_and_again(monkeypatch):
         sent = field(5, field(5, each * count))
         turns.clear()
         assert proto_wire.parse(sent) == pb.ModelInferRequest.FromString(sent)
-        assert len(turns) >= count / proto_pieces.FIELDS - 1
+        assert len(turns) >= len(sent) / proto_pieces.PIECE - 1
     with pytest.raises(ServerError, match="Unable to parse request"):
         proto_wire.parse(field(5, field(5, b"\x42\x01x" * count))[:-1])

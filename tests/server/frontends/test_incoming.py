@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.frontends.connections import PORTION_BYTES, Incoming
+from reference_server.frontends.connections import PORTION_BYTES, SCRATCH_BYTES, Incoming
 from reference_server.frontends.event_loop import SHARE_S
 
 
@@ -73,6 +73,23 @@ def test_dear_bytes_are_handled_a_share_in_a_turn_and_nothing_is_read_meanwhile(
     assert (len(scene.turn()), scene.is_reading) == (1, True)
     assert scene.turns == []
     assert scene.received == text_of(5 * PORTION_BYTES)
+
+
+def test_who_fills_the_buffer_again_and_again_has_one_share_of_a_turn():
+    scene = Scene(cost_s=SHARE_S / 3, plain=lambda: SCRATCH_BYTES)
+    for expected in (True, True, False):
+        assert scene.is_reading
+        scene.came(text_of(SCRATCH_BYTES))
+        assert scene.is_reading is expected
+    assert (len(scene.portions), scene.turn(), scene.is_reading) == (3, [], True)
+    assert scene.turns == []
+
+
+def test_who_does_not_fill_the_buffer_is_not_held_up():
+    scene = Scene(cost_s=SHARE_S / 3, plain=lambda: SCRATCH_BYTES)
+    for size in (SCRATCH_BYTES, SCRATCH_BYTES, SCRATCH_BYTES - 1) * 2:
+        scene.came(text_of(size))
+        assert scene.is_reading
 
 
 def test_a_tensor_is_not_cut():
