@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, NewType, Protocol
 
+from ge_runtime.config import Aipp
 from ge_runtime.specs import DType
 
 UNKNOWN_CHIP: Final = "unknown"
@@ -22,6 +23,7 @@ UNKNOWN_CHIP: Final = "unknown"
 GEAR_INPUT: Final = "ascend_mbatch_shape_data"
 """The last input of a model with gears: ACL_DYNAMIC_TENSOR_NAME."""
 AIPP_INPUT: Final = "ascend_dynamic_aipp_data"
+"""The input for the parameters of dynamic AIPP: ACL_DYNAMIC_AIPP_NAME."""
 
 ACL_DTYPES: Final[Mapping[int, DType]] = {
     0: DType.FP32,
@@ -206,6 +208,43 @@ class FreeShapes(Protocol):
         """Output `index` has no memory: the next execution allocates it."""
 
 
+class AippKind(Enum):
+    """What an input has of AIPP; the values are aclmdlInputAippType's."""
+
+    NONE = 0
+    STATIC = 1
+    DYNAMIC = 2
+    PARAMETERS = 3
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return "no AIPP" if self is AippKind.NONE else f"{self.name.lower()} AIPP"
+
+
+class ImageBatch(NamedTuple):
+    """What dynamic AIPP is to do with each image of a batch."""
+
+    rows: int
+    """Images of the largest gear."""
+    height: int
+    width: int
+    aipp: Aipp
+
+
+class AippCalls(Protocol):
+    """Calls for models whose inputs are images."""
+
+    def kind(self, model: ModelId, index: int) -> AippKind:
+        """What input `index` has of AIPP."""
+
+    def parameters(self, model: ModelId, index: int) -> Mapping[str, float]:
+        """Those of static AIPP, as aclAippInfo names them."""
+
+    def set_images(self, model: ModelId, inputs: Dataset, index: int, images: ImageBatch) -> None:
+        """Write the parameters of dynamic AIPP into the buffer of input `index`, at once."""
+
+
 class Driver(Protocol):
     """One process's calls to its cards. Safe from any thread.
 
@@ -344,3 +383,7 @@ class Driver(Protocol):
     @property
     def free_shapes(self) -> FreeShapes:
         """The calls for models whose memory nobody can plan."""
+
+    @property
+    def aipp(self) -> AippCalls:
+        """The calls for inputs that are images."""

@@ -27,6 +27,7 @@ from ge_runtime.ascend.driver import (
     Stream,
 )
 from ge_runtime.ascend.installation import import_cann_module
+from ge_runtime.ascend.pyacl_aipp import PyAclAipp
 from ge_runtime.ascend.pyacl_description import Acl, PyAclDescriptions
 from ge_runtime.ascend.pyacl_free_shapes import PyAclFreeShapes
 from ge_runtime.ascend.return_codes import (
@@ -85,6 +86,7 @@ class PyAclDriver:
         self._handle = checker.handle
         self._descriptions = PyAclDescriptions(acl, checker)
         self.free_shapes: Final[FreeShapes] = PyAclFreeShapes(acl, checker, self._descriptions)
+        self.aipp: Final = PyAclAipp(acl, checker)
 
     # -- process, device, context --
 

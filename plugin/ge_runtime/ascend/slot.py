@@ -7,12 +7,23 @@ stages take is copied there once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from ge_runtime.ascend.driver import GEAR_INPUT, Address, Copy, Dataset, Driver, Stream
+from ge_runtime.ascend.driver import (
+    AIPP_INPUT,
+    GEAR_INPUT,
+    Address,
+    Copy,
+    Dataset,
+    Driver,
+    ImageBatch,
+    ModelId,
+    Stream,
+)
 from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.om_model import LoadedModel, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
@@ -85,10 +96,21 @@ class Slot:
     """
 
     def __init__(
-        self, stages: Sequence[Stage], packing: Packing, driver: Driver, memory: Device[Address]
+        self,
+        stages: Sequence[Stage],
+        packing: Packing,
+        driver: Driver,
+        memory: Device[Address],
+        images: Mapping[int, ImageBatch] = MappingProxyType({}),
     ) -> None:
-        """packing: the `slot_layout` of the models. memory: of the card. Raises OutOfMemory."""
+        """packing: the `slot_layout` of the models. memory: of the card. Raises OutOfMemory.
+
+        images: of the stages that are told with executions what becomes of theirs.
+        """
         self._stages = stages
+        self._images = images
+        self._images_set: dict[int, ModelId] = {}
+        """Stage: the load of its model that was told."""
         self._driver = driver
         self._buffer = memory.allocate("device I/O", packing.peak)
         start = self._buffer.memory
@@ -142,6 +164,8 @@ class Slot:
             # All gears before the first execution: they are written at once, outside the stream's
             # order, each into its stage's own buffer, the model's last input.
             for number, gear in execution.steps:
+                if number in self._images:
+                    self._set_images(number)
                 if gear.setting is not None:
                     inputs, _ = self._datasets[number]
                     self._stages[number].model.set_gear(driver, inputs, gear.setting)
@@ -151,6 +175,16 @@ class Slot:
         except DriverFault as fault:
             fault.path = self._stages[number].path
             raise
+
+    def _set_images(self, number: int) -> None:
+        """Once: the parameters are in the slot's own buffer, and stay there."""
+        model = self._stages[number].model
+        if self._images_set.get(number) == model.id:
+            return
+        inputs, _ = self._datasets[number]
+        place = [tensor.name for tensor in model.description.inputs].index(AIPP_INPUT)
+        self._driver.aipp.set_images(model.id, inputs, place, self._images[number])
+        self._images_set[number] = model.id
 
     def copy_out(self, stream: Stream, execution: CardExecution) -> None:
         """Queue the copies of results. Raises DriverFault. Others are left to `collect`."""
@@ -173,10 +207,10 @@ class Slot:
 
 
 def _inputs(number: int, model: LoadedModel) -> Iterator[tuple[str, int]]:
-    """Tensors' names, and the bytes that the model wants for each; the gear is this stage's own."""
+    """Tensors' names, and the bytes that the model wants; hidden ones are this stage's own."""
     for tensor in model.description.inputs:
-        is_gear = tensor.name == GEAR_INPUT
-        yield f"{tensor.name} of {number}" if is_gear else tensor.name, tensor.nbytes
+        is_own = tensor.name in (GEAR_INPUT, AIPP_INPUT)
+        yield f"{tensor.name} of {number}" if is_own else tensor.name, tensor.nbytes
 
 
 def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:

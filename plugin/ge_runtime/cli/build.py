@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ge_runtime.ascend.atc import Atc, BuildRecord, content_of, own_precision, sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
@@ -21,6 +21,7 @@ from ge_runtime.ascend.driver import UNKNOWN_CHIP
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
+from ge_runtime.cli.image_inputs import image_conf, with_images, write_conf
 from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, misused_flag
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
@@ -140,26 +141,28 @@ def build(
         *_passed(config.atc_flags, folder, config.atc_flags.keys() - (further or {}).keys()),
         *_passed(further or {}, Path(), further or {}),
     ]
-    files = {each.flag: each.content for each in passed if each.content}
     atc = Atc.find()
     lines: list[str] = []
     made = False
     halved: list[str] = []
     for chip, (stage, own) in product(chips, shapes.items()):
         source, om = version_dir / f"{stage}.onnx", version_dir / f"{stage}.om"
+        inserted = [] if not own.conf else [_inserted(om, own.conf)]
         if len(chips) > 1:
             om = chip_file(om, chip)
         options = dict(config.ge_options)
         if precision or _PRECISION not in options:
             options[_PRECISION] = precision or own_precision(chip)
         others = [f"{ATC_FLAGS[option]}={value}" for option, value in sorted(options.items())]
-        decided = (f"--soc_version={chip}", *own, *others)
-        flags = (*decided, *(f"--{each.flag}={each.value}" for each in passed))
+        decided = (f"--soc_version={chip}", *own.flags, *others)
+        given = [*inserted, *passed]
+        flags = (*decided, *(f"--{each.flag}={each.value}" for each in given))
+        files = {each.flag: each.content for each in given if each.content}
         record = BuildRecord(_digest(source), flags, atc.identity, files)
         if record.describes(om):
             done = f"nothing to do, it was made of this {source.name} with these options"
         else:
-            found = [f"--{each.flag}={each.found}" for each in passed]
+            found = [f"--{each.flag}={each.found}" for each in given]
             atc.compile(source.resolve(), om, (*decided, *found))
             record.write(om)
             done, made = f"made with {shlex.join(flags)}", True
@@ -214,6 +217,11 @@ def _passed(flags: Mapping[str, str], home: Path, wanted: Collection[str]) -> li
     return passed
 
 
+def _inserted(om: Path, content: str) -> _Passed:
+    path = write_conf(om, content)
+    return _Passed("insert_op_conf", path.name, str(path.resolve()), content_of(path))
+
+
 def _atc_flag(text: str) -> tuple[str, str]:
     """An argument of --atc. Raises ArgumentTypeError."""
     flag, equals, value = text.removeprefix("--").partition("=")
@@ -244,9 +252,17 @@ def _first_card() -> str:
         PROCESS_CARDS.release(card)
 
 
+class StageFlags(NamedTuple):
+    """What ATC gets for one stage."""
+
+    flags: list[str]
+    conf: str
+    """The content of --insert_op_conf; "" without images."""
+
+
 def shape_flags(
     folder: Path, version_dir: Path, config: RuntimeConfig
-) -> tuple[dict[str, list[str]], list[str]]:
+) -> tuple[dict[str, StageFlags], list[str]]:
     """ATC's flags for all gears, by stage; and what is worth knowing of them.
 
     folder: the model's. Raises ConfigFault, and ArtifactFault for what cannot be compiled.
@@ -262,10 +278,13 @@ def shape_flags(
     gears = gearing.gears.every()
     graphs = _StageShapes(sources, wiring)
     shapes = [graphs.shapes(footprint.shapes(gear)) for gear in gears]
-    flags = {
-        stage: _flags(sources[stage], _target(signature, gears, shapes))
-        for stage, signature in signatures.items()
-    }
+    rows = max(gear.rows for gear in gears)
+    flags: dict[str, StageFlags] = {}
+    for stage, signature in signatures.items():
+        own = _flags(sources[stage], _target(signature, gears, shapes))
+        conf = image_conf(config, signature, rows)
+        own = with_images(sources[stage], own, config) if conf else own
+        flags[stage] = StageFlags(own, conf)
     limits = {**({ROWS: config.rows} if config.batched else {}), **config.limits}
     geared = {axis for axes in gearing.tables for axis in axes}
     fixed = [f"{axis} {limit}" for axis, limit in limits.items() if axis not in geared]

@@ -3,7 +3,7 @@
 Nothing here opens a file or looks at the machine.
 """
 
-from ge_runtime.config.aipp import Aipp
+from ge_runtime.config.aipp import Aipp, DeclaredImages
 from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import (
@@ -31,6 +31,7 @@ __all__ = [
     "BatchInput",
     "BatchInputKind",
     "ConfigErrors",
+    "DeclaredImages",
     "EnginePlace",
     "PaddingRule",
     "RuntimeConfig",

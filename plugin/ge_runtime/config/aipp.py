@@ -99,6 +99,20 @@ class Aipp:
         return TensorSpec(spec.name, dtype, dims)
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredImages:
+    """What config.pbtxt says of one input that is an image."""
+
+    spec: TensorSpec
+    aipp: Aipp
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width; None where they are axes."""
+        height, width = self.spec.dims[:2]
+        return (height, width) if isinstance(height, int) and isinstance(width, int) else None
+
+
 def _longer(size: Dim, by: int) -> Dim:
     # With a border sizes are fixed.
     return size + by if isinstance(size, int) else size
@@ -205,6 +219,8 @@ class _Reader:
             crop=crop,
             border=border,
         )
+        if aipp.is_dynamic and None in sizes:
+            self._fault("aipp_mode=dynamic of axes", "sides in numbers, or aipp_mode=static")
         if self._sound:
             self._check_values(aipp)
             self._check_sizes(aipp, spec)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from ge_runtime.config.aipp import Aipp, read_aipp
+from ge_runtime.config.aipp import Aipp, DeclaredImages, read_aipp
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
 from ge_runtime.config.execution_settings import (
     EnginePlace,
@@ -166,6 +166,12 @@ class RuntimeConfig:
         """The names of all that the graph is asked for: outputs, and the next states."""
         outputs = (spec.name for spec in self.outputs)
         return tuple(dict.fromkeys((*outputs, *self.states.outputs.values())))
+
+    @property
+    def images(self) -> Mapping[str, DeclaredImages]:
+        """The inputs, or prepared tensors, that are images."""
+        specs = {spec.name: spec for spec in self.sources}
+        return {name: DeclaredImages(specs[name], aipp) for name, aipp in self.aipp.items()}
 
     @property
     def limits(self) -> Mapping[str, int]:

@@ -15,6 +15,7 @@ from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
 from ge_runtime.ascend.om_model import ModelFile
 from ge_runtime.ascend.return_codes import DriverFault
+from ge_runtime.config import DeclaredImages
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings
@@ -27,6 +28,7 @@ from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault
 from ge_runtime.specs import Array
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_IMAGES: Final[Mapping[str, DeclaredImages]] = MappingProxyType({})
 
 
 class AscendBackend:
@@ -46,6 +48,7 @@ class AscendBackend:
         workspace_bytes: int | None = None,
         options: Mapping[str, str] = _NO_OPTIONS,
         unplanned: bool = False,
+        images: Mapping[str, DeclaredImages] = _NO_IMAGES,
         cards: Cards = PROCESS_CARDS,
     ) -> None:
         """device: its number. executor: its number on the card, from 0.
@@ -54,6 +57,7 @@ class AscendBackend:
         workspace_bytes: of the executor, which all its models must agree on; None: as large as the
         largest of them needs. A session of GE has as much for itself. options: of GE, for it.
         unplanned: whether a file of free shapes may be executed.
+        images: inputs of .om files that config.pbtxt has as images.
         Raises NoDevice where there is no card, or none that can be used, and EngineLost if it
         was lost before.
         """
@@ -70,6 +74,7 @@ class AscendBackend:
         self._workspace_bytes = workspace_bytes
         self._options = options
         self._unplanned = unplanned
+        self._images = images
         self._memory = PinnedMemory(card)
         self._device_memory = CardMemory(card)
         self._closed = False
@@ -84,6 +89,7 @@ class AscendBackend:
             workspace_bytes=settings.workspace_bytes,
             options=settings.compiler_options,
             unplanned=settings.unplanned,
+            images=settings.images,
         )
 
     @property
@@ -134,6 +140,7 @@ class AscendBackend:
                 workspace_bytes=self._workspace_bytes,
                 is_pinned=self._memory.holds,
                 outputs=outputs,
+                images=self._images,
             )
         artifact = only_graph(artifacts, self.name)
         if artifact.engine == "ge_session":

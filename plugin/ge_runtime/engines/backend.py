@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.components import DEVICES, engines_on, load
-from ge_runtime.config import RuntimeConfig, kind_of
+from ge_runtime.config import DeclaredImages, RuntimeConfig, kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
@@ -36,6 +36,8 @@ class DeviceSettings:
     """How many backends of the model share that executor with it and are before it."""
     unplanned: bool = False
     """Whether engines may be opened whose memory is in no plan, as the model says."""
+    images: Mapping[str, DeclaredImages] = field(default_factory=dict)
+    """The inputs that are images, by name: for engines that have AIPP themselves."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0) -> DeviceSettings:
@@ -46,6 +48,7 @@ class DeviceSettings:
             config.ge_options,
             buffers,
             config.unplanned_memory,
+            config.images,
         )
 
 

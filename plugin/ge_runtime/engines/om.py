@@ -18,15 +18,23 @@ from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.driver import ACL_DTYPES, Address
-from ge_runtime.ascend.om_model import Dims, LoadedModel, OmGear, Stage
+from ge_runtime.ascend.om_model import Dims, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.ascend.slot import CardExecution, Slot, Transfer, slot_layout, tensor_bytes
 from ge_runtime.ascend.stream_executor import StreamExecutor
+from ge_runtime.config import DeclaredImages
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import graph_name
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.engines.chain import Wiring
 from ge_runtime.engines.om_files import load_fault, read_files, refuse_what_nobody_can_feed
+from ge_runtime.engines.om_images import (
+    ExecutableModel,
+    ImageModel,
+    common_dims,
+    graph_inputs,
+    image_model,
+)
 from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
@@ -56,6 +64,7 @@ class OmEngine:
         is_pinned: Callable[[Array], bool],
         asked: Sequence[str],
         buffers: int,
+        images: Sequence[ImageModel],
     ) -> None:
         """Made by `open`; closes the models it is given. Raises ArtifactFault."""
         self._card = card
@@ -66,7 +75,9 @@ class OmEngine:
         self._slot: Slot | None = None
         self._buffers = buffers
         self._closed = False
-        models = {graph_name(stage.path, card.soc_name): stage.model for stage in stages}
+        names = [graph_name(stage.path, card.soc_name) for stage in stages]
+        models = dict(zip(names, images, strict=True))
+        self._images = {i: own.batch for i, own in enumerate(images) if own.batch is not None}
         signatures = {name: signature_of(model) for name, model in models.items()}
         self._wiring = Wiring.of(signatures, asked)
         self._inputs = [tensor.name for tensor in self._wiring.signature.inputs]
@@ -92,6 +103,7 @@ class OmEngine:
         workspace_bytes: int | None,
         is_pinned: Callable[[Array], bool],
         outputs: Sequence[str],
+        images: Mapping[str, DeclaredImages],
     ) -> OmEngine:
         """The models in `paths`, in order of execution, on an executor of the card.
 
@@ -99,7 +111,7 @@ class OmEngine:
         sets the slot is, from 0: executions of several overlap with their copies.
         workspace_bytes: the executor's; None: as large as its models need. is_pinned: whether
         copies to and from an array can be queued. outputs: those that executions will want, of
-        what stages give each other.
+        what stages give each other. images: inputs that config.pbtxt has as such, by name.
         Raises ArtifactFault for files that cannot be executed here, or not together, OutOfMemory,
         PlanFault, or EngineLost; then nothing stays loaded.
         """
@@ -113,9 +125,14 @@ class OmEngine:
         except OSError as error:
             raise ArtifactFault(f"{error.filename}: {error.strerror}") from error
         try:
-            for stage in stages:
-                refuse_what_nobody_can_feed(*stage)
-            return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers)
+            seen = [image_model(stage, card.driver, images) for stage in stages]
+            for stage, model in zip(stages, seen, strict=True):
+                refuse_what_nobody_can_feed(stage.path, model)
+            return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers, seen)
+        except DriverFault as fault:
+            told = load_fault(paths[0], card, fault)  # first: of a lost card nothing is called
+            card.unload(loaded_on, stages)
+            raise told from fault
         except BaseException:
             card.unload(loaded_on, stages)
             raise
@@ -140,7 +157,9 @@ class OmEngine:
         if self._slot is None:  # once: it is as large as the largest gear, whatever is asked for
             try:
                 self._card.enter()
-                self._slot = Slot(self._stages, self._packing, self._card.driver, self._memory)
+                self._slot = Slot(
+                    self._stages, self._packing, self._card.driver, self._memory, self._images
+                )
             except DriverFault as fault:
                 raise load_fault(self._stages[0].path, self._card, fault) from fault
 
@@ -237,26 +256,18 @@ class OmEngine:
         return Transfer(host, device, array.nbytes, room, self._is_pinned(array))
 
 
-def signature_of(model: LoadedModel) -> Signature:
+def signature_of(model: ImageModel) -> Signature:
     """What the model takes and gives; sizes in which its gears differ vary."""
     description, gears = model.description, model.gears.values()
     return Signature(
+        graph_inputs(model),
         tuple(
-            GraphTensor(t.name, ACL_DTYPES[t.dtype], _common([gear.inputs[i] for gear in gears]))
-            for i, t in enumerate(description.data_inputs)
-        ),
-        tuple(
-            GraphTensor(name, ACL_DTYPES[t.dtype], _common([gear.outputs[i] for gear in gears]))
+            GraphTensor(name, ACL_DTYPES[t.dtype], common_dims([gear.outputs[i] for gear in gears]))
             for i, (name, t) in enumerate(
                 zip(description.output_names, description.outputs, strict=True)
             )
         ),
     )
-
-
-def _common(dims: Sequence[tuple[int, ...]]) -> tuple[int | None, ...]:
-    """The dims, None for those in which gears differ."""
-    return tuple(sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*dims, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +280,7 @@ class ChainGear:
     """Of all tensors of all stages, by name."""
 
 
-def join_gears(models: Mapping[str, LoadedModel]) -> list[ChainGear]:
+def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
     """Every combination of the stages' gears that agrees on the tensors they have in common.
 
     models: by stage, in order of execution. The first stage's gears are in their order.
@@ -306,7 +317,7 @@ def listed(shapes: Shapes) -> str:
     return ", ".join(f"{name} {list(dims)}" for name, dims in shapes.items())
 
 
-def _dims(model: LoadedModel, gear: OmGear) -> dict[str, Dims]:
+def _dims(model: ExecutableModel, gear: OmGear) -> dict[str, Dims]:
     description = model.description
     names = [tensor.name for tensor in description.data_inputs]
     return {

@@ -14,9 +14,10 @@ from ge_runtime.ascend.driver import (
     PLAIN_FORMATS,
     ModelDescription,
 )
-from ge_runtime.ascend.om_model import LoadedModel, ModelFile
+from ge_runtime.ascend.om_model import ModelFile
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.engines.artifact import graph_name
+from ge_runtime.engines.om_images import ExecutableModel
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault
 
 
@@ -78,7 +79,7 @@ def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
     )
 
 
-def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
+def refuse_what_nobody_can_feed(path: Path, model: ExecutableModel) -> None:
     """Raises ArtifactFault for tensors that Triton, or we, have no form of."""
     description = model.description
     faults = [*tensor_faults(description), *_too_large(model)]
@@ -102,7 +103,7 @@ def tensor_faults(description: ModelDescription) -> Iterator[str]:
             yield f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}"
 
 
-def _too_large(model: LoadedModel) -> Iterator[str]:
+def _too_large(model: ExecutableModel) -> Iterator[str]:
     """Tensors with more elements than the model has bytes for, as YUV images of static AIPP."""
     description = model.description
     for gear in model.gears.values():

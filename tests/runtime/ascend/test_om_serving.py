@@ -44,7 +44,7 @@ def compiled(model, folder):
     write(model.graph, "onnxruntime", folder)
     config = RuntimeConfig.parse(on_card(model.config), cores=1)
     flags, _ = shape_flags(folder, folder, config)
-    compile_om(folder, *flags["model"])
+    compile_om(folder, *flags["model"].flags)
     return folder
 
 

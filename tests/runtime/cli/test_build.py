@@ -11,6 +11,7 @@ from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
 from runtime.support.ascend import ENVIRONMENT, SITE, Machine
 from runtime.support.axis_graphs import recurrent, saved
 from runtime.support.graphs import ENCODER, onnx_model, write
+from runtime.support.images import write_shown
 from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
@@ -452,3 +453,32 @@ def test_files_of_several_chips_lie_side_by_side_and_each_card_takes_its_own(fol
     assert run("inspect", folder) == 0
     assert "om, because model.om is there" in capsys.readouterr().out
     Machine()
+
+
+def test_images_are_put_into_the_file_and_made_anew_when_they_change(tmp_path, capsys):
+    folder = tmp_path / "images"
+    (folder / "1").mkdir(parents=True)
+    write_shown(folder / "1", 3, 6, 8)
+
+    def built(mean):
+        (folder / "config.pbtxt").write_text(
+            'name: "images" backend: "python" max_batch_size: 4\n'
+            'input [ { name: "image" data_type: TYPE_UINT8 dims: [ 6, 8, 3 ] } ]\n'
+            'output [ { name: "sums" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
+            + ON_CARD
+            + parameter("aipp.image", f"input_format=RGB888_U8, mean_chn={mean}")
+        )
+        assert run("build", folder) == 0
+        return ": made with" in capsys.readouterr().out
+
+    assert built(1)
+    assert not built(1)
+    assert "mean_chn_0: 1\n" in (folder / "1" / "model.aipp.cfg").read_text()
+    record = json.loads((folder / "1" / "model.om.json").read_text())
+    assert "--insert_op_conf=model.aipp.cfg" in record["flags"]
+    assert built(2)
+    assert run("inspect", folder) == 0
+    assert "image" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run("build", folder, "--atc", "insert_op_conf=x")
+    assert "aipp.<input>, which says what becomes of images" in capsys.readouterr().err

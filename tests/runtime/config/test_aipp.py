@@ -105,11 +105,17 @@ def test_padding_is_for_images_of_at_most_1080_columns():
     assert_fault(config(f"{RGB}, left_padding_size=1", [24, 1080, 3]), FIELD + fault)
 
 
-@pytest.mark.parametrize("text", ["crop_size_w=8, crop_size_h=8", "left_padding_size=1"])
-def test_images_of_any_size_have_neither_crop_nor_padding(text):
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("crop_size_w=8, crop_size_h=8", "crop_size_w, expected none for images of any size"),
+        ("left_padding_size=1", "left_padding_size, expected none for any size"),
+        ("aipp_mode=dynamic", "aipp_mode=dynamic of axes, expected sides in numbers"),
+    ],
+)
+def test_images_of_any_size_have_neither_crop_nor_padding_nor_dynamic_aipp(text, fault):
     more = {"axes.image": "height,width", "limit.height": "32", "limit.width": "32"}
-    own = images_config(f"{RGB}, {text}", [-1, -1, 3], [3, 24, 32], more)
-    assert_fault(own, "_size")
+    assert_fault(images_config(f"{RGB}, {text}", [-1, -1, 3], [3, 24, 32], more), FIELD + fault)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""The inputs of a graph that ATC is to make images: --insert_op_conf, and what it excludes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ge_runtime.ascend.aipp import ImageInput, insert_op_conf
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.engines.base import Signature
+from ge_runtime.errors import ArtifactFault
+
+_FORMAT = "--input_format="
+
+
+def image_conf(config: RuntimeConfig, signature: Signature, rows: int) -> str:
+    """The file's content for this stage; "" if none of its inputs is an image.
+
+    rows: the most that an execution takes.
+    """
+    declared = config.images
+    inputs = [
+        ImageInput(place, declared[tensor.name].aipp, declared[tensor.name].sides, rows)
+        for place, tensor in enumerate(signature.inputs)
+        if tensor.name in declared
+    ]
+    return insert_op_conf(inputs) if inputs else ""
+
+
+def with_images(source: Path, flags: Sequence[str], config: RuntimeConfig) -> list[str]:
+    """ATC's flags for a stage that has images. Raises ArtifactFault where it takes none so."""
+    if any(flag.startswith("--dynamic_dims=") for flag in flags):
+        raise ArtifactFault(
+            f"{source}: found gears of several axes, expected those of batch alone, of height and "
+            "width alone, or none: ATC makes no images beside others (aipp.<input>)"
+        )
+    for name, own in config.images.items():
+        if own.sides is None and not _has_sides(flags):
+            raise ArtifactFault(
+                f"{source}: '{name}': found axes of one size, expected sides in numbers, or gears "
+                "of height and width"
+            )
+    # AIPP takes NCHW alone, whatever the ranks of other inputs are.
+    return [*(flag for flag in flags if not flag.startswith(_FORMAT)), f"{_FORMAT}NCHW"]
+
+
+def _has_sides(flags: Sequence[str]) -> bool:
+    return any(flag.startswith("--dynamic_image_size=") for flag in flags)
+
+
+def write_conf(om: Path, content: str) -> Path:
+    """Put the file beside the .om. Raises OSError."""
+    path = om.with_suffix(".aipp.cfg")
+    path.write_text(content, encoding="utf-8")
+    return path
