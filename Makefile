@@ -7,15 +7,18 @@ VENV      ?= .venv
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
-# How many processes share the tests, file by file; 0 is plain pytest. On two cores three: tests wait
-# for servers that start and end, and left a quarter of two cores idle.
-WORKERS   ?= 3
+# How many processes share the tests, file by file; 0 is plain pytest. On two cores four: tests wait
+# for servers that start and end, and three left a quarter of two cores idle.
+WORKERS   ?= 4
 # One more requirement for the environment; `make matrix` holds NumPy back with it.
 NUMPY     ?= numpy
 
 PY      := $(VENV)/bin/python
 PYTEST  := $(PY) -m pytest -n $(WORKERS)
-INSTALL := $(PY) -m pip --disable-pip-version-check install
+# Modules are compiled when they are imported; all of torch's would take a core 25 s.
+INSTALL := $(PY) -m pip --disable-pip-version-check install --no-compile
+# What `test` makes two at a time. From version 4 on make prints the output of each as a whole.
+BESIDE  := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-O) SIDE_BY_SIDE=1
 # Before a recipe's command: with LOG set, one line with this title, and all output in that file.
 step     = $(if $(LOG),@$(PYTHON) tools/step.py $(LOG) '$(1)')
 
@@ -25,8 +28,11 @@ export ORT_DISABLE_TELEMETRY := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-# Prerequisites are steps in this order, and two installations must not meet in one environment.
+# Prerequisites are steps in this order, and two installations must not meet in one environment. What
+# may run side by side is named in `test`.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 .PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract \
         tables wheel dist docs stack matrix campaign fuzz clean torch-models
 
@@ -65,8 +71,10 @@ perf: models oracle  ## measure both servers on all rows of docs/performance.md,
 
 ## Check
 
-# What is quick to fail comes first, torch and the oracle only after it.
-test: lint types layers $(VENV)/train torch-models graphs clients oracle  ## all checks and all tests: what CI runs
+# First the environment, and beside it the oracle, which needs none; then what needs nothing installed.
+test:  ## all checks and all tests: what CI runs
+	+$(BESIDE) $(VENV)/all oracle
+	+$(BESIDE) lint types layers torch-models graphs clients
 	$(PYTEST)
 
 lint: $(VENV)/dev  ## style and format
@@ -157,10 +165,11 @@ $(VENV)/pyvenv.cfg:
 # A module with a .pxd is compiled where a C compiler is, and again when it has changed.
 COMPILED := $(wildcard reference_server/codecs/*.pxd)
 
-$(VENV)/serving: pyproject.toml plugin/pyproject.toml replay/pyproject.toml simulator/pyproject.toml \
-    setup.py $(COMPILED) $(COMPILED:.pxd=.py) | $(VENV)/pyvenv.cfg
-	$(call step,Packages) $(INSTALL) --editable '.[models,factory,client]' --editable ./plugin \
-	    --editable ./simulator --editable ./replay '$(NUMPY)'
+DECLARED := $(wildcard pyproject.toml */pyproject.toml) setup.py $(COMPILED) $(COMPILED:.pxd=.py)
+OTHERS   := --editable ./plugin --editable ./simulator --editable ./replay '$(NUMPY)'
+
+$(VENV)/serving: $(DECLARED) | $(VENV)/pyvenv.cfg
+	$(call step,Packages) $(INSTALL) --editable '.[models,factory,client]' $(OTHERS)
 	@touch $@
 
 $(VENV)/dev: $(VENV)/serving
@@ -174,6 +183,11 @@ $(VENV)/fuzz: $(VENV)/dev
 $(VENV)/train: $(VENV)/serving
 	$(INSTALL) --editable '.[train]'
 	@touch $@
+
+# All three at once, for `test`: one after the other they would build the server three times.
+$(VENV)/all: $(DECLARED) | $(VENV)/pyvenv.cfg
+	$(INSTALL) --editable '.[models,factory,client,dev,train]' $(OTHERS)
+	@touch $(VENV)/serving $(VENV)/dev $(VENV)/train $@
 
 torch-models: $(VENV)/train
 	$(PY) -m model_factory build --torch
