@@ -193,7 +193,7 @@ def test_what_pip_installs_goes_into_a_virtual_environment(page: Path):
     text = page.read_text()
     named = (
         "-m venv ",
-        "server.md#quick-start",
+        "quick-start.md",
         ".oracle/venv/bin/",
         ".venv/bin/python -m pip",
         "/opt/venv/bin/",
