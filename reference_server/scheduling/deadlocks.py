@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reference_server.core.request import InferRequest
 
@@ -29,8 +30,7 @@ class Member:
     name: str
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class _Waiting:
+class _Waiting(NamedTuple):
     member: Member
     batch: Sequence[InferRequest]
     request: InferRequest
@@ -58,6 +58,8 @@ class DeadlockDetector:
         Returns None, or if it would wait for ever who waits for whom; then it does not wait.
         """
         self._waits[member] = _Waiting(member, batch, request, target)
+        if len(self._waits) == 1 and member.group is not target:
+            return None  # the usual case
         stuck = self._stuck()
         if member not in stuck:
             return None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
@@ -86,8 +86,10 @@ class BlsResponses:
     """
 
     def __init__(self, listener: Callable[[], None] | None = None) -> None:
-        self._changed = threading.Condition()
         self._responses: list[InferResponse] = []
+        # Not a condition, which costs more than all else here: each who waits has a lock, and waits
+        # until that is released.
+        self._waiting: deque[threading.Lock] = deque()
         self._is_complete = False
         self._listener = listener
 
@@ -98,18 +100,26 @@ class BlsResponses:
 
     def send(self, response: InferResponse) -> None:
         """Take one response."""
-        with self._changed:
-            self._responses.append(response)
-            self._is_complete = response.final
-            self._changed.notify_all()
+        self._responses.append(response)
+        self._is_complete = response.final
+        while self._waiting:
+            self._waiting.popleft().release()
         if self._listener is not None:
             self._listener()
 
     def get(self, index: int) -> InferResponse | None:
         """The response at `index`, once it is there; None if the last one comes before it."""
-        with self._changed:
-            self._changed.wait_for(lambda: index < len(self._responses) or self._is_complete)
-            return self._responses[index] if index < len(self._responses) else None
+        while not self._has(index):
+            came = threading.Lock()
+            came.acquire()
+            self._waiting.append(came)
+            if self._has(index):  # it came before `send` could see that somebody waits
+                break
+            came.acquire()
+        return self._responses[index] if index < len(self._responses) else None
+
+    def _has(self, index: int) -> bool:
+        return index < len(self._responses) or self._is_complete
 
 
 _Iterator = TypeVar("_Iterator", bound="BareIterator")
@@ -181,8 +191,7 @@ BlsResult = BareResponse | BareIterator
 BareIterator.__name__ = BareIterator.__qualname__ = ResponseIterator.__name__
 
 
-@dataclass(frozen=True, slots=True)
-class BlsRequest:
+class BlsRequest(NamedTuple):
     """What a model sends to which model; may be sent repeatedly."""
 
     model_name: str
@@ -246,7 +255,7 @@ class BlsRequest:
             requested_outputs=tuple(dict.fromkeys(self.requested_outputs)),
             parameters=self.parameters,
             correlation_id=self.correlation_id,
-            flags=SequenceFlag(self.flags),
+            flags=SequenceFlag(self.flags) if self.flags else SequenceFlag.NONE,
             timeout_us=self.timeout_us,
         )
 
@@ -308,8 +317,11 @@ class BlsRequest:
         # Only now, as in Triton, which allocates the outputs when the called model gives them.
         if self.memory == MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
             responses = _refused(request, internal(_NO_DEVICE))
-        given = iterator._of(responses, request.cancellation)
-        return given if decoupled else next(given)
+            first = responses.get(0)
+            assert first is not None
+        if decoupled:
+            return iterator._of(responses, request.cancellation)
+        return iterator._of_responses._received(first)
 
 
 def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
@@ -319,6 +331,9 @@ def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
     )
     return responses
 
+
+#: Of requests that are not sent: those that a model has made, which are sent as copies.
+NO_RESPONSES = BlsResponses()
 
 # ------------------------------------------------------------- the constructor's arguments
 

@@ -6,14 +6,13 @@ import asyncio
 import json
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, overload
 
 from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.bls import (
+    NO_RESPONSES,
     UNTRACED,
     BlsRequest,
-    BlsResponses,
     BlsResult,
     InferenceTrace,
     ResponseIterator,
@@ -141,7 +140,7 @@ class InferenceRequest(Native):
             )
         )
         self._bls = bls
-        self._request = bls.request(BlsResponses())
+        self._request = bls.request(NO_RESPONSES)
         self._request.trace = bls.trace
         self._inputs = list(bls.inputs)
         self._flags = bls.flags
@@ -278,8 +277,9 @@ class InferenceRequest(Native):
         server = self._instance
         if server is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        if self._bls is not None:
-            return replace(self._bls, flags=self._flags), server
+        bls = self._bls
+        if bls is not None:
+            return bls if bls.flags == self._flags else bls._replace(flags=self._flags), server
         request = self._request
         return BlsRequest(
             request.model_name,
