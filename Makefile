@@ -149,7 +149,7 @@ train: $(VENV)/train  ## train ge_classifier again and replace the parameters th
 
 clean:  ## remove all that these commands made
 	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info \
-	    replay/*.egg-info reference_server/codecs/*.so
+	    replay/*.egg-info reference_server/*/*.so
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
 	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json \
 	    model_repository/*/*/characters.txt
@@ -163,7 +163,7 @@ $(VENV)/pyvenv.cfg:
 	$(call step,Environment $(VENV)) $(PYTHON) -m venv $(VENV)
 
 # A module with a .pxd is compiled where a C compiler is, and again when it has changed.
-COMPILED := $(wildcard reference_server/codecs/*.pxd)
+COMPILED := $(wildcard reference_server/*/*.pxd)
 
 DECLARED := $(wildcard pyproject.toml */pyproject.toml) setup.py $(COMPILED) $(COMPILED:.pxd=.py)
 OTHERS   := --editable ./plugin --editable ./simulator --editable ./replay '$(NUMPY)'

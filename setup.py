@@ -9,8 +9,10 @@ from setuptools import Extension, setup
 
 COMPILED = [
     "reference_server/codecs/grisu.py",
+    "reference_server/codecs/json_strings.py",
     "reference_server/codecs/number_reader.py",
     "reference_server/codecs/proto_fields.py",
+    "reference_server/core/string_packing.py",
 ]
 
 extensions = [

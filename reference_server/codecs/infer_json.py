@@ -69,6 +69,8 @@ class InferRequestDecoder:
         self._profile = profile
         self._limit = limit
         self._memo = JsonMemo()
+        # Of what is remembered only the JSON is held against the limit: strings take little more.
+        self._remembers = limit.most is None or limit.most >= 2 * _LONGEST_TAKEN_APART
 
     def decode(
         self,
@@ -94,7 +96,7 @@ class InferRequestDecoder:
                 return filled
         spans = Spans()
         request, form = self._decode_json(signature, body, length, sink, regions, spans)
-        if known is None:
+        if known is None and self._remembers:
             self._memo.keep(taken, request, form, spans)
         return request, form
 

@@ -6,6 +6,7 @@ Layout, field order and numbers are Triton's; tensors with binary data are not c
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -128,6 +129,10 @@ def _data(tensor: Tensor) -> list[bytes]:
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
+    if tensor.datatype is DataType.BYTES and tensor.is_raw:
+        written = json_data.string_pieces(tensor.raw(), prod(tensor.shape))
+        if written is not None:
+            return written
     return json_data.pieces(tensor.array())
 
 

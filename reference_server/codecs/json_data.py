@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from reference_server.codecs import grisu, grisu_numpy, number_reader
+from reference_server.codecs import grisu, grisu_numpy, json_strings, number_reader
 from reference_server.codecs.rapid_json import (
     as_array,
     as_bool,
@@ -38,8 +38,8 @@ _MAX_INT64 = 2**63 - 1
 #: What -1 is as an unsigned number of 64 bits.
 _UNKNOWN = 2**64 - 1
 _Array = npt.NDArray[np.generic]
-#: Whether the modules were compiled that read and print numbers.
-IS_COMPILED = grisu.IS_COMPILED and number_reader.IS_COMPILED
+#: Whether the modules were compiled that read and print numbers and strings.
+IS_COMPILED = grisu.IS_COMPILED and number_reader.IS_COMPILED and json_strings.IS_COMPILED
 
 
 class _Element(NamedTuple):
@@ -110,6 +110,12 @@ _LARGEST = {
     DataType.FP64: float(np.finfo(np.float64).max),
 }
 _read_doubles = number_reader.doubles if number_reader.IS_COMPILED else None
+
+
+def strings(text: bytes, count: int) -> _Array | None:
+    """The same of BYTES: their strings, as a flat object array."""
+    elements = json_strings.strings(text, len(text), count) if json_strings.IS_COMPILED else None
+    return None if elements is None else byte_strings.as_array(elements, (count,))
 
 
 def element_count(name: str, datatype: DataType | None, shape: tuple[int, ...]) -> int:
@@ -271,6 +277,8 @@ _ROUND = 32768
 
 #: Integers or strings per piece: some milliseconds' work.
 _PIECE = 1 << 17
+#: Bytes of strings that are written in one go: a millisecond's work.
+_MOST_QUOTED = 1 << 20
 
 
 def encode(array: npt.NDArray[np.generic]) -> bytes:
@@ -295,6 +303,14 @@ def pieces(array: npt.NDArray[np.generic]) -> list[bytes]:
         written += (write(flat[start : start + most]), b",")
     written[-1] = b"]"
     return written
+
+
+def string_pieces(wire: memoryview, count: int) -> list[bytes] | None:
+    """`pieces` of the `count` strings in this wire form, if that can be told at once."""
+    if not json_strings.IS_COMPILED or len(wire) > _MOST_QUOTED:
+        return None
+    text = json_strings.quoted(wire, count)
+    return None if text is None else [b"[", text, b"]"]
 
 
 def _writer(dtype: np.dtype[Any]) -> tuple[Callable[[_Array], bytes], int]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs import json_data, json_strings, rapid_json
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 from reference_server.core.ports import Regions
 from reference_server.core.request import InferRequest, ResponseSink
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import Array, Tensor
 
 #: A part of a shared memory region: its name, an offset and a size in bytes.
 Span = tuple[str, int, int]
@@ -47,14 +47,8 @@ def skeleton(json: bytes) -> Skeleton:
     found = json.find(_DATA)
     while found >= 0:
         start = _value(json, found + len(_DATA))
-        # Numbers and brackets up to the next member, or to the end of the input.
-        ends = [
-            position
-            for position in (json.find(b'"', start), json.find(b"}", start))
-            if position >= 0
-        ]
-        end = json.rfind(b"]", start, min(ends, default=0)) + 1
-        if not end or json[start : start + 1] != b"[":
+        end = _array_end(json, start) if json[start : start + 1] == b"[" else 0
+        if not end:
             break
         gaps.append((start, end))
         found = json.find(_DATA, end)
@@ -77,6 +71,17 @@ def skeleton(json: bytes) -> Skeleton:
         position = end
     text.append(json[position:])
     return Skeleton(_GAP.join(text), request_id, arrays)
+
+
+def _array_end(json: bytes, start: int) -> int:
+    """Where the array ends that begins at `start`; 0 if that is not easily told."""
+    if json_strings.IS_COMPILED and (end := json_strings.array_end(json, len(json), start)):
+        return end
+    # Numbers and brackets up to the next member, or to the end of the input.
+    ends = [
+        position for position in (json.find(b'"', start), json.find(b"}", start)) if position >= 0
+    ]
+    return json.rfind(b"]", start, min(ends, default=0)) + 1
 
 
 def _value(json: bytes, position: int) -> int:
@@ -142,7 +147,7 @@ class _Packed(NamedTuple):
 class JsonTemplate:
     """The template of a JSON request, with where the data of its inputs is.
 
-    That is so many bytes of the binary data, a part of shared memory, or an array of numbers.
+    That is so many bytes of the binary data, a part of shared memory, or an array of elements.
     """
 
     def __init__(
@@ -173,7 +178,11 @@ class JsonTemplate:
         if request.id != (taken.request_id or b"").decode() or not all(
             # Of a shape without elements Triton does not look at the data.
             tensor.is_raw
-            or (tensor.datatype in json_data.PACKED and tensor.shape and prod(tensor.shape))
+            or (
+                (tensor.datatype in json_data.PACKED or tensor.datatype is DataType.BYTES)
+                and prod(tensor.shape)
+                and tensor.shape
+            )
             for tensor in request.inputs.values()
         ):
             return None
@@ -209,18 +218,24 @@ class JsonTemplate:
         inputs: dict[str, Tensor] = {}
         position = 0
         raw: memoryview | None
+        array: Array | None
         for (name, datatype, shape), source in self._inputs:
+            array = None
             if isinstance(source, int):
                 raw = data[position : position + source]
                 position += source
             elif isinstance(source, _Packed):
                 assert isinstance(datatype, DataType)
-                raw = json_data.packed(taken.arrays[source.array], datatype, source.elements)
-                if raw is None:
+                text, raw = taken.arrays[source.array], None
+                if datatype.is_bytes:
+                    array = json_data.strings(text, source.elements)
+                else:
+                    raw = json_data.packed(text, datatype, source.elements)
+                if array is None and raw is None:
                     return None
             else:
                 raw = regions.read(*source)
-            inputs[name] = Tensor(name, datatype, shape, raw=raw)
+            inputs[name] = Tensor(name, datatype, shape, raw=raw, array=array)
         form = self._template.form
         if self._outputs:
             outputs = dict(form.outputs)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.core import turns
+from reference_server.core import string_packing, turns
 
 Objects = npt.NDArray[np.object_]
 
@@ -25,19 +25,26 @@ def element_bytes(element: object) -> bytes:
 
 def serialize(array: npt.NDArray[np.generic]) -> bytes:
     """The wire form of an object or `S<n>` array, in C order."""
-    pack = _LENGTH.pack
     flat = array.ravel()
     slices: list[bytes] = []
     for start in range(0, max(1, flat.size), turns.ELEMENTS):
         if start:
             turns.give_way()
-        parts: list[bytes] = []
-        for element in flat[start : start + turns.ELEMENTS].tolist():
-            encoded = element_bytes(element)
-            parts.append(pack(len(encoded)))
-            parts.append(encoded)
-        slices.append(b"".join(parts))
+        elements = flat[start : start + turns.ELEMENTS].tolist()
+        wire = string_packing.pack(elements) if string_packing.IS_COMPILED else None
+        slices.append(_packed(elements) if wire is None else wire)
     return slices[0] if len(slices) == 1 else b"".join(slices)
+
+
+def _packed(elements: list[object]) -> bytes:
+    """The wire form of some elements, whatever they are."""
+    pack = _LENGTH.pack
+    parts: list[bytes] = []
+    for element in elements:
+        encoded = element_bytes(element)
+        parts.append(pack(len(encoded)))
+        parts.append(encoded)
+    return b"".join(parts)
 
 
 def byte_size(array: npt.NDArray[np.generic]) -> int:
@@ -88,7 +95,7 @@ def split(raw: memoryview) -> list[bytes]:
     unpack = _LENGTH.unpack_from
     data = bytes(raw)  # slices of it are elements; slices of a view would keep the whole body
     end = len(data)
-    position = 0
+    position = _unpacked(data, elements) if string_packing.IS_COMPILED else 0
     while position < end:
         if end - position < 4:
             raise Malformed(len(elements), end - position, None)
@@ -99,6 +106,17 @@ def split(raw: memoryview) -> list[bytes]:
         elements.append(data[position : position + length])
         position += length
     return elements
+
+
+def _unpacked(data: bytes, elements: list[bytes]) -> int:
+    """Append the elements of `data` up to the first that is cut, if any; where that begins."""
+    position, end = 0, len(data)
+    while True:
+        found = len(elements)
+        position = string_packing.unpack(data, end, position, turns.ELEMENTS, elements)
+        if position == end or len(elements) - found < turns.ELEMENTS:
+            return position
+        turns.give_way()
 
 
 def as_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Objects:

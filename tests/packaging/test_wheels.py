@@ -36,8 +36,11 @@ BESIDE = {
 #: What is compiled where a C compiler is.
 COMPILED = {
     "reference_server": {
-        f"reference_server/codecs/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
-        for module in ("grisu", "number_reader", "proto_fields")
+        f"reference_server/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        for module in (
+            *("codecs/grisu", "codecs/json_strings", "codecs/number_reader"),
+            *("codecs/proto_fields", "core/string_packing"),
+        )
     }
 }
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]

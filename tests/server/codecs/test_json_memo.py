@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
-from reference_server.codecs import json_data
+from reference_server.codecs import json_data, json_strings
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.codecs.json_memo import skeleton
@@ -43,6 +43,10 @@ ARRAYS = st.one_of(
     st.sampled_from(
         ["[1,2]", "[3.5, 4]", "[[1],[2]]", "[[[1,2]]]", "[1,[2]]", "[]", "[1]", "[1,]"]
     ),
+    st.sampled_from(
+        ['["a","b"]', '["", "]"]', '[["é"],["b"]]', '["a"]', '["a",1]', '["a","b",]', '["a\0","b"]']
+    ),
+    st.sampled_from(['["\\"","b"]', '["\\u0041","b"]', '["\\"id\\":\\"","b"]', '["data","id"]']),
     st.sampled_from(["[1,2]]", "1", '"[1,2]"', "[" * 9 + "1,2" + "]" * 9, "[\n1,\t2 ]", "[1 2]"]),
 )
 TYPES = st.sampled_from(["FP32", "INT8", "UINT64", "BOOL", "BYTES", "FP16", "none"])
@@ -105,6 +109,23 @@ def test_a_skeleton_is_read_once(monkeypatch):
     )
     assert request.id == "8"
     assert bytes(request.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
+
+
+@pytest.mark.skipif(not json_strings.IS_COMPILED, reason="json_strings is not compiled")
+def test_strings_are_read_without_what_is_around_them(monkeypatch):
+    memo = InferRequestDecoder()
+    asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
+    told(memo.decode, asked[0])
+    monkeypatch.setattr(memo, "_decode_json", None)
+    request, _ = memo.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
+    assert request.inputs["X"].array().tolist() == [b"c]", b""]
+
+
+def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
+    memo = InferRequestDecoder(limit=InputLimit(120))
+    for each in (("a", "b"), ("c", "d"), ("e" * 60, "")):
+        asked = text(each).replace(b"FP32", b"BYTES")
+        assert told(memo.decode, asked) == told(memo.decode_alone, asked)
 
 
 def test_requests_of_one_skeleton_have_one_pattern():

@@ -1,0 +1,61 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""Byte strings to the wire form of a BYTES tensor, and back, of so many elements at once.
+
+Written for Cython, as `codecs.grisu` is: `string_packing.pxd` has the types. As Python it is slow;
+`byte_strings` packs by itself then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+IS_COMPILED = not __file__.endswith(".py")
+
+
+def pack(elements: list[Any]) -> bytes | None:
+    """The wire form of these, all of which are `bytes`; None if one is anything else."""
+    size = 0
+    for element in elements:
+        if type(element) is not bytes:
+            return None
+        size += 4 + len(element)
+    wire = bytearray(size)
+    _pack(elements, wire)
+    return bytes(wire)
+
+
+def unpack(wire: bytes, size: int, position: int, most: int, elements: list[bytes]) -> int:
+    """Append at most `most` strings, the first at `position` of `size` bytes; where they end.
+
+    One that is cut is not appended.
+    """
+    for _ in range(most):
+        if size - position < 4:
+            break
+        length = wire[position + 3]
+        length = length << 8 | wire[position + 2]
+        length = length << 8 | wire[position + 1]
+        length = length << 8 | wire[position]
+        start = position + 4
+        if length > size - start:
+            break
+        position = start + length
+        elements.append(wire[start:position])
+    return position
+
+
+# What follows has types of C, and names that Python does not see there.
+
+
+def _pack(elements: list[bytes], wire: bytearray) -> None:
+    """Write them one after the other."""
+    position = 0
+    for element in elements:
+        length = len(element)
+        text = element
+        for place in range(4):
+            wire[position + place] = length >> 8 * place & 255
+        position += 4
+        for place in range(length):
+            wire[position + place] = text[place]
+        position += length
