@@ -87,11 +87,7 @@ class ModelStatistics:
         Returns the sums of the steps. Where a step waited is told by its own model.
         """
         now = self._clock.monotonic_ns()
-        timing = Timing(
-            sum(step.input_ns for step in steps),
-            sum(step.infer_ns for step in steps),
-            sum(step.output_ns for step in steps),
-        )
+        timing = Timing(*map(sum, zip(*steps, strict=True))) if steps else Timing(0, 0, 0)
         with self._lock:
             totals = self._totals
             totals.inference_count += request.batch_size

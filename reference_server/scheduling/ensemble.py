@@ -121,6 +121,7 @@ class EnsembleScheduler:
 class _Branch:
     """The tensors that belong together: of the request, or of one answer of a decoupled step.
 
+    They have the names that they came with; those of the ensemble are the keys.
     `places` are those that a step has put elsewhere in a sequence, or into another one.
     """
 
@@ -244,7 +245,7 @@ class EnsembleRun:
         for tensor in response.outputs:
             name = outputs.get(tensor.name)
             if name is not None:
-                branch.tensors[name] = tensor.renamed(name)
+                branch.tensors[name] = tensor
                 if place is not None:
                     branch.places[name] = place
         branch.finished.add(index)
