@@ -47,6 +47,8 @@ GROUPS = {
         media.dvpp_destroy_roi_config media.dvpp_set_resize_config_interpolation
         media.dvpp_destroy_resize_config media.dvpp_jpeg_decode_async media.dvpp_vpc_resize_async
         media.dvpp_vpc_crop_async media.dvpp_vpc_crop_and_paste_async
+        prof.init prof.start prof.stop prof.finalize prof.destroy_config
+        mdl.init_dump mdl.set_dump mdl.finalize_dump
         rt.subscribe_report rt.unsubscribe_report rt.launch_callback rt.process_report
         mdl.unload mdl.bundle_unload mdl.execute mdl.execute_v2 mdl.execute_async
         mdl.set_dynamic_batch_size mdl.set_dynamic_hw_size mdl.set_input_dynamic_dims
@@ -87,6 +89,7 @@ GROUPS = {
     """,
     "listing": "mdl.get_input_dynamic_dims",
     "bare": """
+        prof.create_config
         app_log float16_to_float float_to_float16
         media.dvpp_create_channel_desc media.dvpp_create_pic_desc media.dvpp_create_roi_config
         media.dvpp_create_resize_config media.dvpp_get_pic_desc_data media.dvpp_get_pic_desc_size

@@ -38,6 +38,8 @@ STATUS = {
     "mdl.set_aipp_dtc_pixel_mean": (0,) * 6,
     "mdl.set_aipp_dtc_pixel_min": (0,) * 6,
     "mdl.set_aipp_pixel_var_reci": (0,) * 6,
+    "mdl.set_dump": ("acl.json",),  # without init_dump
+    "mdl.finalize_dump": (),
     "destroy_data_buffer": (0,),
     "update_data_buffer": (0, 0, 0),
 }
@@ -175,7 +177,7 @@ def call_with(acl, name, *arguments, **named):
 def test_acl_mdl_has_these_and_no_others(acl):
     there = {name for name in vars(acl.mdl) if not name.startswith("__")}
     named = {name.removeprefix("mdl.") for name in ALL if name.startswith("mdl.")}
-    assert there == named
+    assert there == named | {"init_dump"}  # which succeeds of nothing: test_dumps.py
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in CREATORS])

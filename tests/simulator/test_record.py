@@ -76,7 +76,14 @@ def called_to_serve():
 @cache
 def called(source):
     """Functions below `acl` that this code calls, as attributes of the module or a part of it."""
-    prefixes = {"acl": "", "module": "", "rt": "rt.", "mdl": "mdl.", "util": "util."}
+    prefixes = {
+        "acl": "",
+        "module": "",
+        "rt": "rt.",
+        "mdl": "mdl.",
+        "util": "util.",
+        "prof": "prof.",
+    }
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):

@@ -144,6 +144,43 @@ def destroys_a_context_with_a_stream_left(acl):
     return acl.rt.destroy_context(context)
 
 
+# -- profiling -------------------------------------------------------------------------------------
+
+
+def profiled(acl, tmp_path):
+    config = acl.prof.create_config([0], 0, 0, 1)
+    ok(acl.prof.init(str(tmp_path / "prof")))
+    ok(acl.prof.start(config))
+    return config
+
+
+@breaks("prof.dead-config", lenient=100000)
+def starts_with_a_destroyed_configuration(acl, tmp_path):
+    config = profiled(acl, tmp_path)
+    ok(acl.prof.stop(config))
+    ok(acl.prof.destroy_config(config))
+    return acl.prof.start(config)
+
+
+@breaks("prof.config-destroyed-running")
+def destroys_a_configuration_that_runs(acl, tmp_path):
+    return acl.prof.destroy_config(profiled(acl, tmp_path))
+
+
+@breaks("prof.finalized-running")
+def finalizes_a_profiler_that_runs(acl, tmp_path):
+    profiled(acl, tmp_path)
+    return acl.prof.finalize()
+
+
+@breaks("prof.model-loaded-before")
+def profiles_a_model_that_was_loaded_before(acl, tmp_path):
+    model = Loaded(acl, static_om(tmp_path))
+    config = profiled(acl, tmp_path)
+    ok(model.execute())
+    return acl.prof.stop(config)
+
+
 # -- streams and events ---------------------------------------------------------------------------
 
 
@@ -653,7 +690,7 @@ ALL = [
     for rule, entries in SCENARIOS.items()
     for scenario, lenient in entries
 ]
-ROOMS = ("process", "device", "context", "stream", "event", "memory", "memcpy", "util")
+ROOMS = ("process", "device", "context", "stream", "event", "memory", "memcpy", "util", "prof")
 TESTED_APART = {
     "process.not-finalized",  # at the end of a process, test_exit_report.py
     "process.forked",  # in a process of its own, test_environment.py

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ge_runtime.ascend.atc import record_path, recorded_flag
-from ge_runtime.ascend.driver import ACL_DTYPES, GEAR_INPUT, ModelDescription, ModelTensor
+from ge_runtime.ascend.description import ACL_DTYPES, GEAR_INPUT, ModelDescription, ModelTensor
 from ge_runtime.errors import ArtifactFault
 
 Order: TypeAlias = tuple[int, ...]

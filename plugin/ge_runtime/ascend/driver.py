@@ -1,4 +1,4 @@
-"""The port to an Ascend device's driver: the calls that are used, and a model's description.
+"""The port to an Ascend device's driver: the calls that are used.
 
 Handles are opaque integers: only an error says that there is none. Calls raise DriverFault. A
 context is current in one thread: who calls has made the right one current, see `set_context`. Calls
@@ -7,139 +7,16 @@ that return before their work is done say so.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, NewType, Protocol
 
+from ge_runtime.ascend.description import ModelDescription, ModelTensor
 from ge_runtime.config import Aipp
-from ge_runtime.specs import DType
 
 UNKNOWN_CHIP: Final = "unknown"
 """Stands for the name of a chip where the driver does not tell it."""
-
-GEAR_INPUT: Final = "ascend_mbatch_shape_data"
-"""The last input of a model with gears: ACL_DYNAMIC_TENSOR_NAME."""
-AIPP_INPUT: Final = "ascend_dynamic_aipp_data"
-"""The input for the parameters of dynamic AIPP: ACL_DYNAMIC_AIPP_NAME."""
-
-ACL_DTYPES: Final[Mapping[int, DType]] = {
-    0: DType.FP32,
-    1: DType.FP16,
-    2: DType.INT8,
-    3: DType.INT32,
-    4: DType.UINT8,
-    6: DType.INT16,
-    7: DType.UINT16,
-    8: DType.UINT32,
-    9: DType.INT64,
-    10: DType.UINT64,
-    11: DType.FP64,
-    12: DType.BOOL,
-    27: DType.BF16,
-}
-"""aclDataType: those that Triton has a type for."""
-
-PLAIN_FORMATS: Final = (-1, 0, 1, 2, 27, 30, 35, 47)
-"""aclFormat: undefined, NCHW, NHWC, ND, NDHWC, NCDHW, NC and NCL, whose elements lie in order."""
-
-_COMPILED: Final = re.compile(r"[^:]+:\d+:(.+)")
-"""An output's name as compilers write it: node, port, and the name that it had."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTensor:
-    """An input or output, as the driver tells it."""
-
-    name: str
-    dtype: int
-    """An aclDataType."""
-    format: int
-    """An aclFormat."""
-    dims: tuple[int, ...]
-    """-1 where an input's size is that of a gear; an output's are those of the largest gear."""
-    nbytes: int
-    """That a buffer must have: for the largest gear, and more than its elements where the
-    compiler wants it so."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
-    """A model's tensors and the gears it was compiled with, in the file's order."""
-
-    inputs: tuple[ModelTensor, ...]
-    """The gear input, if there is one, last."""
-    outputs: tuple[ModelTensor, ...]
-    batches: tuple[int, ...] = ()
-    """Gears of `--dynamic_batch_size`."""
-    images: tuple[tuple[int, int], ...] = ()
-    """Gears of `--dynamic_image_size`: height, width."""
-    dims: tuple[tuple[int, ...], ...] = ()
-    """Gears of `--dynamic_dims`: the dims of the data inputs that ATC's --input_shape names, one
-    after another, in its order."""
-
-    @property
-    def data_inputs(self) -> tuple[ModelTensor, ...]:
-        """Those that a caller feeds."""
-        return tuple(tensor for tensor in self.inputs if tensor.name != GEAR_INPUT)
-
-    @property
-    def output_names(self) -> list[str]:
-        """The outputs' names as the ONNX graph had them: compilers make node:port:name of them."""
-        names = [tensor.name for tensor in self.outputs]
-        # No document promises that form: names that end alike are left as they are.
-        own = [found[1] if (found := _COMPILED.fullmatch(name)) else name for name in names]
-        return own if len({*own}) == len(own) else names
-
-    @property
-    def family(self) -> str | None:
-        """How gears are set: "batch", "image" or "dims"; None for a model of one shape."""
-        if self.batches:
-            return "batch"
-        if self.images:
-            return "image"
-        return "dims" if self.dims else None
-
-    def shapes(self, order: Sequence[int]) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-        """What sets a gear: the dims of the data inputs at it; sorted by their elements.
-
-        A model without gears has one, set by (). order: of the inputs in gears of dims, by index;
-        others have one size.
-        """
-        inputs = self.data_inputs
-        found: dict[tuple[int, ...], list[tuple[int, ...]]]
-        if self.batches:
-            found = {(rows,): [_filled(t.dims, [rows]) for t in inputs] for rows in self.batches}
-        elif self.images:
-            found = {size: [_filled(t.dims, size) for t in inputs] for size in self.images}
-        elif self.dims:
-            found = {dims: _cut(dims, inputs, order) for dims in self.dims}
-        else:
-            found = {(): [t.dims for t in inputs]}
-        # Sorted here: the driver keeps the order in which they were compiled.
-        ordered = sorted(found.items(), key=lambda item: (sum(map(math.prod, item[1])), item[0]))
-        return {gear: tuple(dims) for gear, dims in ordered}
-
-
-def _filled(dims: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
-    """The dims with each -1 replaced by the next of the sizes; height is before width anywhere."""
-    rest = iter(sizes)
-    return tuple(next(rest) if dim == -1 else dim for dim in dims)
-
-
-def _cut(
-    dims: tuple[int, ...], inputs: Sequence[ModelTensor], order: Sequence[int]
-) -> list[tuple[int, ...]]:
-    """Dims of inputs in this order, one after another, cut into those of each input."""
-    cut, start = [tensor.dims for tensor in inputs], 0
-    for index in order:
-        end = start + len(cut[index])
-        cut[index] = dims[start:end]
-        start = end
-    return cut
-
 
 Context = NewType("Context", int)
 Stream = NewType("Stream", int)
@@ -243,6 +120,28 @@ class AippCalls(Protocol):
 
     def set_images(self, model: ModelId, inputs: Dataset, index: int, images: ImageBatch) -> None:
         """Write the parameters of dynamic AIPP into the buffer of input `index`, at once."""
+
+
+class Captures(Protocol):
+    """Calls that have CANN record what devices do, for the whole process."""
+
+    def init_profile(self, folder: str) -> None:
+        """Profiles go below the folder; before the load of what is profiled."""
+
+    def start_profile(self, device: int, metrics: int) -> int:
+        """Profile a device from now on, for `stop_profile`. metrics: an aclprofAicoreMetrics."""
+
+    def stop_profile(self, config: int) -> None:
+        """What `start_profile` gave."""
+
+    def finalize_profile(self) -> None:
+        """Undo `init_profile`."""
+
+    def start_dump(self, config: str) -> None:
+        """Dump the models that are loaded from now on, as a JSON file says."""
+
+    def stop_dump(self) -> None:
+        """Models that are loaded from now on are not dumped."""
 
 
 class Driver(Protocol):
@@ -387,3 +286,7 @@ class Driver(Protocol):
     @property
     def aipp(self) -> AippCalls:
         """The calls for inputs that are images."""
+
+    @property
+    def captures(self) -> Captures:
+        """The calls of profiling and dump."""

@@ -139,6 +139,16 @@ class ExecutorModels:
         for model in self._models.values():
             self._load_again(model)
 
+    def reload(self, models: Sequence[LoadedModel]) -> None:
+        """These models again, into the memory that they had.
+
+        Raises DriverFault, with the model absent until this is called again.
+        """
+        for model in models:
+            self._unload(model)
+            model.absent = "it could not be loaded again"  # unless the next line does
+            self._load_again(model)
+
     def free(self) -> None:
         """Give back the workspace, with no model left in it. Once."""
         if self._workspace is not None:

@@ -16,16 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from ge_runtime.ascend.description import ACL_DTYPES, ModelDescription
 from ge_runtime.ascend.device import AscendDevice, DeviceContext
-from ge_runtime.ascend.driver import (
-    ACL_DTYPES,
-    Address,
-    Copy,
-    Dataset,
-    ModelDescription,
-    ModelId,
-    Produced,
-)
+from ge_runtime.ascend.driver import Address, Copy, Dataset, ModelId, Produced
 from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.devices import Buffer, Device
@@ -52,6 +45,7 @@ class FreeModel:
         """Bytes that each input has on the card, by its index."""
         self._buffer: Buffer[Address] | None = None
         self._datasets: tuple[Dataset, Dataset] | None = None
+        self._loaded = False
         self._failure = ""
         """Of what an execution failed, until the model is loaded again."""
         with device.exclusive():
@@ -116,12 +110,19 @@ class FreeModel:
                 self._turn.release()
             self._recover()  # without the turn: `exclusive` takes those of all
 
+    def reload(self) -> None:
+        """Load it again. Raises DriverFault or EngineLost."""
+        with self._device.exclusive():
+            self._device.ensure_there()
+            self._unload()
+            self._load()
+
     def close(self) -> None:
         """Free it; nothing of it is executing. What is lost stays where it is. Once."""
         with self._device.exclusive(), self._device.releasing():
             self._device.remove_turn(self._turn)
             if self._device.lost is None:
-                self._context.enter()
+                self._device.enter()
                 self._free_tensors()
                 self._unload()
 
@@ -202,6 +203,7 @@ class FreeModel:
             self._context = DeviceContext(driver, self._device.number)
             undo.callback(self._undo_context)
             self._model: ModelId = driver.free_shapes.load(str(self.path))
+            self._loaded = True
             undo.pop_all()
 
     def _undo_context(self) -> None:
@@ -209,8 +211,12 @@ class FreeModel:
             self._context.destroy()
 
     def _unload(self) -> None:
-        self._driver.unload(self._model)
-        self._context.destroy()
+        """Nothing where a load has failed."""
+        if self._loaded:
+            self._context.enter()
+            self._loaded = False
+            self._driver.unload(self._model)
+            self._context.destroy()
 
     def _recover(self) -> None:
         """After a failed execution the context is not to be trusted. Raises EngineLost."""
@@ -220,7 +226,6 @@ class FreeModel:
                 return
             _log.warning("loaded again after a failed execution: %s", self._failure)
             try:
-                self._context.enter()
                 self._unload()
                 self._load()
             except DriverFault as fault:

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from ge_runtime.ascend.description import ACL_DTYPES
 from ge_runtime.ascend.device import AscendDevice, DefaultContext
-from ge_runtime.ascend.driver import ACL_DTYPES, Address
+from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_py import GeProcess, GePy, Graph, Session
 from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind

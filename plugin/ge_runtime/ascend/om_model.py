@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ge_runtime.ascend.atc import ensure_content, sha256_of
+from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.dims_order import dims_order
-from ge_runtime.ascend.driver import (
-    Address,
-    Dataset,
-    Driver,
-    GearSetting,
-    ModelDescription,
-    ModelId,
-)
+from ge_runtime.ascend.driver import Address, Dataset, Driver, GearSetting, ModelId
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault, EngineFault

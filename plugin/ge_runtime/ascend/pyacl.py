@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.driver import (
     UNKNOWN_CHIP,
     Address,
+    Captures,
     Context,
     Copy,
     Dataset,
@@ -22,12 +24,12 @@ from ge_runtime.ascend.driver import (
     Event,
     FreeShapes,
     GearSetting,
-    ModelDescription,
     ModelId,
     Stream,
 )
 from ge_runtime.ascend.installation import import_cann_module
 from ge_runtime.ascend.pyacl_aipp import PyAclAipp
+from ge_runtime.ascend.pyacl_captures import PyAclCaptures
 from ge_runtime.ascend.pyacl_description import Acl, PyAclDescriptions
 from ge_runtime.ascend.pyacl_free_shapes import PyAclFreeShapes
 from ge_runtime.ascend.return_codes import (
@@ -85,6 +87,7 @@ class PyAclDriver:
         self._value = checker.value
         self._handle = checker.handle
         self._descriptions = PyAclDescriptions(acl, checker)
+        self.captures: Final[Captures] = PyAclCaptures(acl, checker)
         self.free_shapes: Final[FreeShapes] = PyAclFreeShapes(acl, checker, self._descriptions)
         self.aipp: Final = PyAclAipp(acl, checker)
 

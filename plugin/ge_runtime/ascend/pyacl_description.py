@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.ascend.driver import ModelDescription, ModelId, ModelTensor
+from ge_runtime.ascend.description import ModelDescription, ModelTensor
+from ge_runtime.ascend.driver import ModelId
 from ge_runtime.ascend.return_codes import DriverFault, ReturnCodeChecker
 
 # The module, which comes without types.

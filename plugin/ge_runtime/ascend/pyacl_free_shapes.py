@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ge_runtime.ascend.driver import Address, Dataset, ModelId, ModelTensor, Produced
+from ge_runtime.ascend.description import ModelTensor
+from ge_runtime.ascend.driver import Address, Dataset, ModelId, Produced
 from ge_runtime.ascend.pyacl_description import Acl, PyAclDescriptions
 from ge_runtime.ascend.return_codes import ReturnCodeChecker
 

@@ -13,17 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ge_runtime.ascend.driver import (
-    AIPP_INPUT,
-    GEAR_INPUT,
-    Address,
-    Copy,
-    Dataset,
-    Driver,
-    ImageBatch,
-    ModelId,
-    Stream,
-)
+from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
+from ge_runtime.ascend.driver import Address, Copy, Dataset, Driver, ImageBatch, ModelId, Stream
 from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.om_model import LoadedModel, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind

@@ -22,7 +22,7 @@ from typing import TypeVar
 from ge_runtime.ascend.device import AscendDevice, DeviceContext
 from ge_runtime.ascend.driver import Event, Stream
 from ge_runtime.ascend.executor_models import ExecutorModels
-from ge_runtime.ascend.om_model import ModelFile, Stage
+from ge_runtime.ascend.om_model import LoadedModel, ModelFile, Stage
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.ascend.slot import CardExecution, Slot
 from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault, shown
@@ -213,6 +213,13 @@ class StreamExecutor:
     def load(self, files: Sequence[ModelFile]) -> list[Stage]:
         self._context.enter()
         return self.models.load(files)
+
+    def reload(self, models: Sequence[LoadedModel]) -> None:
+        """See `ExecutorModels.reload`. After a failed execution it is reset first."""
+        self.reset_if_failed()
+        self._context.enter()
+        with self._device.noticing_loss():
+            self.models.reload(models)
 
     def unload(self, stage: Stage) -> None:
         """Of a card that is lost nothing is called."""

@@ -4,6 +4,7 @@ Nothing here opens a file or looks at the machine.
 """
 
 from ge_runtime.config.aipp import Aipp, DeclaredImages
+from ge_runtime.config.captures import METRICS, Window
 from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import (
@@ -25,6 +26,7 @@ __all__ = [
     "DEVICES",
     "GE_LEVELS",
     "GRAPH_LEVEL",
+    "METRICS",
     "SESSION_LEVEL",
     "Aipp",
     "BatchAxes",
@@ -36,6 +38,7 @@ __all__ = [
     "PaddingRule",
     "RuntimeConfig",
     "ValueRange",
+    "Window",
     "kind_of",
     "misused_flag",
     "read_number",

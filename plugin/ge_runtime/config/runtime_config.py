@@ -12,6 +12,7 @@ from itertools import chain
 
 from ge_runtime.config.aipp import Aipp, DeclaredImages, read_aipp
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
+from ge_runtime.config.captures import Window, read_window
 from ge_runtime.config.execution_settings import (
     EnginePlace,
     GivenCost,
@@ -141,6 +142,8 @@ class RuntimeConfig:
     workspace_pool_bytes: int | None
     unplanned_memory: bool
     """Whether a file of free shapes may be executed, whose memory is in no plan."""
+    window: Window | None
+    """Which executions on a card are profiled or dumped; None: none."""
     histogram: str | None
     """Where sizes of requests are recorded, relative to the version folder and inside it."""
     warmup: str
@@ -326,6 +329,7 @@ def _read(
         stages=read_stages(parameters, errors),
         workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, errors, engine=engine),
+        window=read_window(parameters, devices, errors, engine=engine),
         histogram=read_histogram(parameters, errors),
         warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
         early_answers=read_choice("early_answers", ("true", "false"), parameters, errors) == "true",

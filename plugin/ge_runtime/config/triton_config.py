@@ -69,6 +69,8 @@ _SETTINGS: Final = (
     "load_check",
     "reproducible",
     "unplanned_memory",
+    "profile",
+    "dump",
     "workspace_pool_mib",
     "io_buffers",
     "placement",

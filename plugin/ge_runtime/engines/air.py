@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ge_runtime.ascend.atc import ensure_content, sha256_of
-from ge_runtime.ascend.driver import ACL_DTYPES
+from ge_runtime.ascend.description import ACL_DTYPES
 from ge_runtime.ascend.ge_py import GeProcess, Graph, GraphValue, graph_inputs, graph_outputs
 from ge_runtime.ascend.ge_session_executor import UNSUPPORTED_DTYPES
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,13 +16,14 @@ from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
 from ge_runtime.ascend.om_model import ModelFile
 from ge_runtime.ascend.return_codes import DriverFault
-from ge_runtime.config import DeclaredImages
+from ge_runtime.config import DeclaredImages, Window
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.ge_session import GeSessionEngine
 from ge_runtime.engines.om import OmEngine
+from ge_runtime.engines.om_captured import Capture, CapturedEngine, Reloadable
 from ge_runtime.engines.om_files import read_free_shapes
 from ge_runtime.engines.om_free import OmFreeEngine
 from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault
@@ -49,6 +51,7 @@ class AscendBackend:
         options: Mapping[str, str] = _NO_OPTIONS,
         unplanned: bool = False,
         images: Mapping[str, DeclaredImages] = _NO_IMAGES,
+        window: Window | None = None,
         cards: Cards = PROCESS_CARDS,
     ) -> None:
         """device: its number. executor: its number on the card, from 0.
@@ -56,8 +59,8 @@ class AscendBackend:
         buffers: which of the executor's buffer sets, from 0.
         workspace_bytes: of the executor, which all its models must agree on; None: as large as the
         largest of them needs. A session of GE has as much for itself. options: of GE, for it.
-        unplanned: whether a file of free shapes may be executed.
-        images: inputs of .om files that config.pbtxt has as images.
+        unplanned: whether a file of free shapes may be executed. images: inputs of .om files that
+        config.pbtxt has as images. window: which executions of .om files are recorded.
         Raises NoDevice where there is no card, or none that can be used, and EngineLost if it
         was lost before.
         """
@@ -75,6 +78,8 @@ class AscendBackend:
         self._options = options
         self._unplanned = unplanned
         self._images = images
+        self._window = window
+        self._capture: Capture | None = None
         self._memory = PinnedMemory(card)
         self._device_memory = CardMemory(card)
         self._closed = False
@@ -90,6 +95,7 @@ class AscendBackend:
             options=settings.compiler_options,
             unplanned=settings.unplanned,
             images=settings.images,
+            window=settings.window,
         )
 
     @property
@@ -127,21 +133,16 @@ class AscendBackend:
     ) -> Engine:
         """Stages are .om files; of a graph for another engine there is one."""
         if all(artifact.engine == "om" for artifact in artifacts):
-            if self._unplanned and len(artifacts) == 1:
-                free = read_free_shapes(artifacts[0].path, self._card)
-                if free is not None:
-                    return self._open_free_shapes(free)
-            return OmEngine.open(
-                [artifact.path for artifact in artifacts],
-                self._card,
-                self._device_memory,
-                executor=self._executor,
-                buffers=self._buffers,
-                workspace_bytes=self._workspace_bytes,
-                is_pinned=self._memory.holds,
-                outputs=outputs,
-                images=self._images,
-            )
+            paths = [artifact.path for artifact in artifacts]
+            if self._window is None:
+                return self._open_om(paths, outputs)
+            self._capture = Capture(self._window, self._card)
+            self._capture.prepare()
+            try:
+                return CapturedEngine(self._open_om(paths, outputs), self._capture)
+            except BaseException:
+                self._capture.end(None)
+                raise
         artifact = only_graph(artifacts, self.name)
         if artifact.engine == "ge_session":
             return self._open_session(artifact, outputs)
@@ -150,7 +151,24 @@ class AscendBackend:
             "placement: local: on a card, only .om files are executed for others"
         )
 
-    def _open_free_shapes(self, file: ModelFile) -> Engine:
+    def _open_om(self, paths: Sequence[Path], outputs: Sequence[str]) -> Reloadable:
+        if self._unplanned and len(paths) == 1:
+            free = read_free_shapes(paths[0], self._card)
+            if free is not None:
+                return self._open_free_shapes(free)
+        return OmEngine.open(
+            paths,
+            self._card,
+            self._device_memory,
+            executor=self._executor,
+            buffers=self._buffers,
+            workspace_bytes=self._workspace_bytes,
+            is_pinned=self._memory.holds,
+            outputs=outputs,
+            images=self._images,
+        )
+
+    def _open_free_shapes(self, file: ModelFile) -> Reloadable:
         if self._buffers:
             raise PlanFault(
                 f"{file.path}: found io_buffers, expected none: it was compiled for ranges of "
@@ -188,6 +206,8 @@ class AscendBackend:
         self._memory.unregister(memory)
 
     def freeze(self) -> None:
+        if self._capture is not None:
+            self._capture.serve()
         self._memory.freeze()
         self._device_memory.freeze()
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.components import DEVICES, engines_on, load
-from ge_runtime.config import DeclaredImages, RuntimeConfig, kind_of
+from ge_runtime.config import DeclaredImages, RuntimeConfig, Window, kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
@@ -38,6 +38,8 @@ class DeviceSettings:
     """Whether engines may be opened whose memory is in no plan, as the model says."""
     images: Mapping[str, DeclaredImages] = field(default_factory=dict)
     """The inputs that are images, by name: for engines that have AIPP themselves."""
+    window: Window | None = None
+    """Which executions are recorded; None: none."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0) -> DeviceSettings:
@@ -49,6 +51,8 @@ class DeviceSettings:
             buffers,
             config.unplanned_memory,
             config.images,
+            # Of a model's engines on several executors the first one's executions count.
+            config.window if not (executor or buffers) else None,
         )
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.driver import ACL_DTYPES, Address
+from ge_runtime.ascend.description import ACL_DTYPES
+from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.om_model import Dims, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.ascend.slot import CardExecution, Slot, Transfer, slot_layout, tensor_bytes
@@ -193,6 +194,17 @@ class OmEngine:
             self._buffers,
         )
         return results
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """What its models may be loaded of: files of one content are one model."""
+        return [path for stage in self._stages for path in stage.model.paths]
+
+    def reload(self) -> None:
+        """Load its models again, into the memory that they have. Raises DriverFault, EngineLost."""
+        with self._card.exclusive():
+            self._card.ensure_there()
+            self._executor.reload(list(dict.fromkeys(stage.model for stage in self._stages)))
 
     def weights_bytes(self) -> int:
         """Engines of the same files share them."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.driver import (
+from ge_runtime.ascend.description import (
     ACL_DTYPES,
     AIPP_INPUT,
     GEAR_INPUT,

@@ -8,12 +8,14 @@ this is for graphs that take none, as those whose inner sizes depend on data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.driver import ACL_DTYPES, Address, ModelTensor
+from ge_runtime.ascend.description import ACL_DTYPES, ModelTensor
+from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.free_model import FreeModel, bytes_at
 from ge_runtime.ascend.om_model import ModelFile
 from ge_runtime.ascend.return_codes import DriverFault
@@ -125,6 +127,14 @@ class OmFreeEngine:
         wanted = {self._outputs[name]: array for name, array in outputs.items()}
         found = self._model.execute(arrays, wanted)
         return {name: found[self._outputs[name]] for name in outputs}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return [self._file.path]
+
+    def reload(self) -> None:
+        """Load the model again. Raises DriverFault or EngineLost."""
+        self._model.reload()
 
     def weights_bytes(self) -> int:
         """What CANN says that it allocates for them."""

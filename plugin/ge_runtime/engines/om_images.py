@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ge_runtime.ascend.aipp import unlike
-from ge_runtime.ascend.driver import (
-    ACL_DTYPES,
-    AIPP_INPUT,
-    AippKind,
-    Driver,
-    ImageBatch,
-    ModelDescription,
-)
+from ge_runtime.ascend.description import ACL_DTYPES, AIPP_INPUT, ModelDescription
+from ge_runtime.ascend.driver import AippKind, Driver, ImageBatch
 from ge_runtime.ascend.om_model import Dims, OmGear, Stage
 from ge_runtime.config import DeclaredImages
 from ge_runtime.engines.base import GraphTensor

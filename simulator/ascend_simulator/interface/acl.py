@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,37 +12,36 @@ from ascend_simulator import process
 from ascend_simulator.calls import I32, STR, U32, bare, status, triple, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType
+from ascend_simulator.interface.config_file import DUMP_AND_PROFILER, read_config
+from ascend_simulator.interface.prof import Profiler
+from ascend_simulator.models.dumps import DumpConfig, Dumps
 from ascend_simulator.violations import declare, violate
 
 UNRESET = declare(
     "device.set-without-reset", "Each set_device has its reset_device before acl.finalize()."
 )
 LEAKS = declare("process.finalize-leaks", "Everything is released before acl.finalize().")
-DUMP_AND_PROFILER = declare(
-    "process.dump-and-profiler", "A configuration has dump or profiler, not both."
-)
 
 _UNKNOWN_BYTES: Final = 8
 """The size of a type that CANN does not know, those of 4 and 6 bits among them."""
 _VERSION: Final = (1, 16, 0)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-_DEEPEST: Final = 10  # objects, and arrays, within each other
 
 
 @status("init", STR, optional=1)
 def init(path: str = "") -> None:
-    """Begin; `path` names a JSON file. Reads err_msg_mode; the other keys have no effect here.
+    """Begin; `path` names a JSON file. Reads err_msg_mode, dump and whether there is a profiler.
 
     Refused: REPEAT_INITIALIZE where it is initialised, which raises the count all the same, and
-    looks at no path; INVALID_FILE, PARSE_FILE; after a finalize INVALID_PARAM for another
-    configuration. Violates DUMP_AND_PROFILER.
+    looks at no path; INVALID_FILE, PARSE_FILE, INVALID_DUMP_CONFIG; after a finalize INVALID_PARAM
+    for another configuration. Violates DUMP_AND_PROFILER.
     """
     now = process.current()
     with now.lock:
         if now.init_count:  # whatever the path is
             now.init_count += 1
             raise Refused(Code.REPEAT_INITIALIZE, "init: found it initialised")
-        config = _read(path) if path else {}
+        config = read_config(path, "init") if path else {}
         text = json.dumps(config, sort_keys=True)
         if config.get("dump") and config.get("profiler"):
             violate(DUMP_AND_PROFILER, f"init: {path}: found both")
@@ -51,6 +49,10 @@ def init(path: str = "") -> None:
             raise Refused(
                 Code.INVALID_PARAM, "init: found another configuration than before acl.finalize()"
             )
+        dumps = now.part(Dumps)
+        dumps.config = DumpConfig.read(config, f"init: {path}")
+        dumps.of_init = dumps.config is not None
+        now.part(Profiler).of_init = bool(config.get("profiler"))
         now.config = text
         now.error_per_process = str(config.get("err_msg_mode", "0")) == "1"
         now.init_count = 1
@@ -136,6 +138,10 @@ def _end(now: process.Process) -> None:
     # First, so that it has ended whatever is found below.
     now.init_count = 0
     now.update_all_clear()
+    dumps = now.part(Dumps)
+    if dumps.of_init:
+        dumps.config, dumps.of_init = None, False
+    now.part(Profiler).of_init = False
     now.memory.check_host_writes()
     now.streams.rethrow()
     left = now.live()
@@ -143,35 +149,3 @@ def _end(now: process.Process) -> None:
         violate(LEAKS, f"finalize: found {', '.join(left)}")
     for device, sets in () if left else now.contexts.sets():
         violate(UNRESET, f"finalize: device {device}: found {sets} set_device without reset_device")
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text()
-    except OSError as error:
-        raise Refused(Code.INVALID_FILE, f"init: {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Refused(Code.PARSE_FILE, f"init: {path}: {error}") from error
-    try:
-        config = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise Refused(Code.PARSE_FILE, f"init: {path}: {error}") from error
-    if not isinstance(config, dict):
-        raise Refused(Code.PARSE_FILE, f"init: {path}: found no JSON object")
-    for kind in (dict, list):
-        if _depth(config, kind) > _DEEPEST:
-            raise Refused(
-                Code.PARSE_FILE,
-                f"init: {path}: found more than {_DEEPEST} {kind.__name__}s within each other",
-            )
-    return config
-
-
-def _depth(config: object, kind: type) -> int:
-    if isinstance(config, dict):
-        inner = [_depth(item, kind) for item in config.values()]
-    elif isinstance(config, list):
-        inner = [_depth(item, kind) for item in config]
-    else:
-        return 0
-    return isinstance(config, kind) + max(inner, default=0)

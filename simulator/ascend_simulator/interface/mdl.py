@@ -5,6 +5,8 @@ The rest of the namespace: `descs`, `model_desc`, `gears`, `load_config`, and `m
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ascend_simulator import process
 from ascend_simulator.calls import STR, U32, U64, pair, status, value
 from ascend_simulator.codes import Code, Refused
@@ -43,7 +45,7 @@ def query_size_from_mem(ptr: int, size: int) -> tuple[int, int]:
 @value("mdl.load_from_file", STR)
 def load_from_file(path: str) -> int:
     """A model in memory of the system."""
-    return models().load(om.read(path))
+    return models().load(om.read(path), file=Path(path).stem)
 
 
 @value("mdl.load_from_mem", U64, U64)
@@ -57,7 +59,12 @@ def load_from_file_with_mem(
     path: str, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
 ) -> int:
     """A model in memory of the caller; an address of 0 leaves that part to the system."""
-    return models().load(om.read(path), Given(work_ptr, work_size), Given(weight_ptr, weight_size))
+    return models().load(
+        om.read(path),
+        Given(work_ptr, work_size),
+        Given(weight_ptr, weight_size),
+        file=Path(path).stem,
+    )
 
 
 @value("mdl.load_from_mem_with_mem", U64, U64, U64, U64, U64, U64)
@@ -84,8 +91,9 @@ def load_with_config(handle: int) -> int:
             "load_with_config",
         )
     )
+    file = Path(options[ConfigAttr.ACL_MDL_PATH_PTR]).stem if from_file else ""
     if kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_MEM):
-        return models().load(found)
+        return models().load(found, file=file)
     return models().load(
         found,
         Given(
@@ -97,6 +105,7 @@ def load_with_config(handle: int) -> int:
             options.get(ConfigAttr.ACL_MDL_WEIGHT_SIZET, 0),
         ),
         lean=bool(options.get(ConfigAttr.ACL_MDL_WORKSPACE_MEM_OPTIMIZE)),
+        file=file,
     )
 
 

@@ -54,7 +54,7 @@ def submit(
     """
     check_context(now, model, "execute")
     binding = Binding(now, model, inputs, outputs, allocates=waits)
-    execution = Execution(now, model, binding, waits=waits)
+    execution = Execution(now, model, binding, stream.name, waits=waits)
     with now.lock:
         # Before the task is submitted, which counts as a write to the workspace itself.
         execution.others = execution.workspace.others()
@@ -88,7 +88,11 @@ def depart(
 class Execution:
     """A submitted execution."""
 
-    def __init__(self, now: Process, model: Model, binding: Binding, *, waits: bool) -> None:
+    def __init__(
+        self, now: Process, model: Model, binding: Binding, stream: str, *, waits: bool
+    ) -> None:
+        """stream: its name."""
+        self._stream = stream
         self._now = now
         self._model = model
         self._binding = binding
@@ -141,6 +145,8 @@ class Execution:
         # The arrays are what some inputs are: they stay until the graph has run.
         inputs, arrays = graph_inputs(model, shapes, binding.inputs)
         model.graph.run(inputs, _bound(manifest.outputs, shapes.outputs, binding.outputs))
+        if model.dump is not None:
+            model.dump.write(inputs, model.context.device, model.number, self._stream)
         arrays.clear()
         now.counters.executed()
 
@@ -243,6 +249,8 @@ def execute_free_shapes(
             now.faults.strike("execute")
             names = [tensor.graph_name for tensor in manifest.outputs]
             results.extend(model.graph.run_unsized(bound, names))
+            if model.dump is not None:
+                model.dump.write(bound, model.context.device, model.number, stream.name)
             now.counters.executed()
         except Exception as error:  # reported to the caller, who waits
             failures.append(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +55,15 @@ class Bound:
     dims: Dims
     address: int
     """On the host; of as many bytes as the dims need."""
+
+
+def elements(bound: Bound) -> Array:
+    """A copy of what lies there; BF16 as 16-bit numbers."""
+    kind = np.dtype(np.uint16 if bound.dtype == DataType.ACL_BF16 else _ELEMENTS[bound.dtype])
+    count = math.prod(bound.dims)
+    return np.frombuffer(ctypes.string_at(bound.address, count * kind.itemsize), kind).reshape(
+        bound.dims
+    )
 
 
 class Graph:

@@ -17,6 +17,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.memory.blocks import Block
 from ascend_simulator.memory.ordering import Flights, Range
+from ascend_simulator.models.dumps import Dumps, ModelDump
 from ascend_simulator.models.graph import Graph
 from ascend_simulator.models.om import Manifest, Om
 from ascend_simulator.models.regions import Given, Region, overlap, region, release
@@ -54,6 +55,8 @@ class Model:
     weights: Region
     workspace: Workspace
     """What is known of the block that `work` is in, shared by all models there."""
+    dump: ModelDump | None = None
+    """What is dumped of its executions; None: nothing."""
     gear: int | None = None
     """Place of the gear that was set last, by anyone; None until then."""
     gear_at: dict[int, int] = field(default_factory=dict)
@@ -92,10 +95,12 @@ class Models:
         weights: Given | None = None,
         *,
         lean: bool = False,
+        file: str = "",
         policy: int = MallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST,
     ) -> int:
         """The id of a new model. Blocks for as long as it takes to open its graph.
 
+        file: its name without suffix, by which dumps are asked for; "" of one in memory.
         work, weights: memory of the caller, which `lean` lets be smaller by the share of inputs
         and outputs; None or an address of 0 lets the system allocate by `policy`.
         Violates DYNAMIC_WITH_MEMORY, what `region` does, `claims.BUSY` where the weights of a model
@@ -141,6 +146,7 @@ class Models:
                 now.claims.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
                 image.write(om.graph, own_weights.content)
             graph = _graph(now, om)
+            dump = now.part(Dumps).of(om.graph, file, now.settings.threads)
         except BaseException:
             for each in regions:
                 release(now, each)
@@ -151,7 +157,7 @@ class Models:
         with now.lock:
             workspace = self._workspace(own_work.block)
             self._models[number] = Model(
-                number, context, manifest, graph, image, own_work, own_weights, workspace
+                number, context, manifest, graph, image, own_work, own_weights, workspace, dump
             )
             context.contents[number] = name
         return number
@@ -198,6 +204,10 @@ class Models:
             if model.work.block is block:
                 return model.workspace
         return Workspace(block)
+
+    def numbers(self) -> frozenset[int]:
+        """Of all that are loaded."""
+        return frozenset(self._models)
 
     def live(self) -> list[str]:
         """Nothing: models are named among what is left in their contexts."""

@@ -7,6 +7,7 @@ waiting. Safe from any thread.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
@@ -54,6 +55,10 @@ class Owner(Protocol):
     @property
     def timeline(self) -> deque[Span]:
         """The last tasks that ran and have a kind; of how many, is said by its length."""
+
+    @property
+    def noted(self) -> Callable[[Span], object] | None:
+        """What is told of each of these tasks; None: nobody asks."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """The host waits for `mark` and then knows what it knows; False after `timeout_s`."""
@@ -284,6 +289,9 @@ class Stream:
             if task.kind:
                 span = Span(self.name, task.kind, task.label, begin_ns, perf_counter_ns())
                 self._owner.timeline.append(span)
+                noted = self._owner.noted
+                if noted is not None:
+                    noted(span)
         self._passed = number
 
     def _fail(self, failure: Refused) -> None:

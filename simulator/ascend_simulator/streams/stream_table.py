@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from threading import RLock
 from typing import Final
@@ -41,6 +41,8 @@ class Streams:
         self.seed: Final = seed
         self.queue: Final = queue
         self.timeline: Final[deque[Span]] = deque(maxlen=timeline)
+        self.noted: Callable[[Span], object] | None = None
+        """What is told of each task that ran, from any thread; None: nobody asks."""
         self.ordering: Final = Ordering()
         self.claims: Final = Claims(memory, self.ordering, lock)
         self.lost = False

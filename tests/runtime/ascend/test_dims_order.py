@@ -10,8 +10,8 @@ from runtime.support.graphs import onnx_model
 
 import ge_runtime.ascend.dims_order as looks
 from ge_runtime.ascend.atc import sha256_of
+from ge_runtime.ascend.description import GEAR_INPUT, ModelDescription, ModelTensor
 from ge_runtime.ascend.dims_order import dims_order
-from ge_runtime.ascend.driver import GEAR_INPUT, ModelDescription, ModelTensor
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.errors import ArtifactFault

@@ -23,7 +23,7 @@ from ascend_simulator import SimulatorViolation, process
 from ascend_simulator.faults import Faults
 from ge_runtime.ascend.atc import sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
-from ge_runtime.ascend.driver import AIPP_INPUT, GEAR_INPUT
+from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.ascend.installation import import_cann_module
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact

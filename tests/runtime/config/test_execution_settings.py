@@ -158,6 +158,30 @@ def test_part_in_the_device_service_is_read(parameters, share):
             {"placement": "service", "service_priority": "-1"},
             "parameter 'service_priority': found '-1', expected a whole number of at least 0",
         ),
+        *(
+            ({"devices": "npu:0", name: text}, f"parameter '{name}': found {fault}")
+            for name, text, fault in (
+                ("profile", "batches=2", "dir '', expected a folder from / on, as in 'dir=/var"),
+                ("profile", "dir=prof", "dir 'prof', expected a folder from / on"),
+                ("profile", "dir=/p, batches=0", "batches '0', expected a whole number of at"),
+                ("profile", "dir=/p, from=-1", "from '-1', expected a whole number of at least 1"),
+                ("profile", "dir=/p, metrics=all", "metrics 'all', expected one of arithmetic, "),
+                ("profile", "dir=/p, mode=all", "'mode', expected dir, batches, from, metrics, as"),
+                ("dump", "dir=/p, mode=both", "mode 'both', expected one of output, input, all"),
+            )
+        ),
+        (
+            {"devices": "npu:0", "profile": "dir=/p", "dump": "dir=/d"},
+            "parameter 'dump': found 'profile' as well, expected one of the two",
+        ),
+        (
+            {"profile": "dir=/p"},
+            "parameter 'profile': found 'dir=/p' for engine auto on cpu, expected an .om file on a",
+        ),
+        (
+            {"dump": "dir=/p", "devices": "npu:0", "placement": "service"},
+            "parameter 'dump': found placement: service, expected placement: local",
+        ),
         (
             {"unplanned_memory": "allowed"},
             "parameter 'unplanned_memory': found 'allowed' for engine auto on cpu, expected",

@@ -63,6 +63,7 @@ def test_encoder_configuration_is_read_whole():
         stages=(),
         workspace_pool_bytes=None,
         unplanned_memory=False,
+        window=None,
         histogram=None,
         warmup="gears",
         early_answers=True,
@@ -205,9 +206,10 @@ def with_input(**changes):
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
             "histogram, warmup, early_answers, load_check, reproducible, unplanned_memory, "
-            "workspace_pool_mib, io_buffers, placement, service_weight, service_priority, "
-            "device_ids, device_exec_blocks, static_model, axes.<input or output>, limit.<axis>, "
-            "min.<axis>, align.<axis>, axis_length.<axis>, gears.<axes>, "
+            "profile, dump, workspace_pool_mib, io_buffers, placement, service_weight, "
+            "service_priority, device_ids, device_exec_blocks, static_model, "
+            "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
+            "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "

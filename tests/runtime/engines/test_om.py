@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.ascend.driver import ModelDescription, ModelTensor
+from ge_runtime.ascend.description import ModelDescription, ModelTensor
 from ge_runtime.ascend.om_model import OmGear
 from ge_runtime.engines.om import join_gears
 from ge_runtime.errors import ArtifactFault

@@ -8,7 +8,8 @@ import time
 from dataclasses import asdict
 from typing import Final
 
-from ge_runtime.ascend.driver import GEAR_INPUT, ModelId
+from ge_runtime.ascend.description import GEAR_INPUT
+from ge_runtime.ascend.driver import ModelId
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.cli.probe_device.exact_graphs import RollingMatmul

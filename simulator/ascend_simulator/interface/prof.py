@@ -1,0 +1,234 @@
+"""acl.prof: when which devices are profiled, and the folders that CANN would write.
+
+    {path}/PROF_{number}_{time}_{letters}/host/data/
+                                         /device_{id}/data/
+
+What is in the folders is the simulator's own, a line of JSON for each task of a stream: its times
+are no card's, and CANN's msprof does not read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import string
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, STR, U64, bare, status
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.interface.config_file import DUMP_AND_PROFILER
+from ascend_simulator.models.dumps import Dumps
+from ascend_simulator.models.loaded import models
+from ascend_simulator.resources import Handles
+from ascend_simulator.streams.tasks import Span
+from ascend_simulator.violations import declare, violate
+
+DEAD_CONFIG = declare("prof.dead-config", "A configuration of prof is used until it is destroyed.")
+CONFIG_RUNNING = declare(
+    "prof.config-destroyed-running", "A configuration is destroyed after prof.stop() with it."
+)
+FINALIZED_RUNNING = declare(
+    "prof.finalized-running", "Each prof.start() has its prof.stop() before prof.finalize()."
+)
+LOADED_BEFORE = declare(
+    "prof.model-loaded-before", "A model that is profiled was loaded after prof.init()."
+)
+
+_METRICS: Final = (*range(7), 0xFF)
+"""aclprofAicoreMetrics."""
+_AICORE_METRICS: Final = 0x4
+_DATA: Final = 0xFFF
+"""Bits that a configuration may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfConfig:
+    """What create_config was given."""
+
+    devices: tuple[int, ...]
+    metrics: int
+    data: int
+
+
+class Profiler:
+    """The profiler: a part of the process."""
+
+    def __init__(self) -> None:
+        self.of_init = False
+        """Whether acl.init() was given a profiler."""
+        self.path: Path | None = None
+        self.configs: Handles[ProfConfig] = Handles("prof config")
+        self.running: dict[int, tuple[ProfConfig, Path]] = {}
+        """Handle of a configuration that was started: where its files go."""
+        self.before: frozenset[int] = frozenset()
+        """The models that were loaded before prof.init()."""
+        self.spans: list[Span] = []
+        self.number = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether something is profiled."""
+        return bool(self.running)
+
+    def live(self) -> list[str]:
+        """Named where nobody called prof.finalize or destroy_config."""
+        own = ["profiler"] if self.path is not None else []
+        return own + [repr(config) for config in self.configs]
+
+    def close(self) -> None:
+        """What was not stopped has no files."""
+
+
+def device_list(given: object) -> tuple[int, ...]:
+    """A list of ints. Raises TypeError for others."""
+    if not isinstance(given, list) or not all(type(each) is int for each in given):
+        raise TypeError("argument 1 is not list of int")
+    return tuple(given)
+
+
+@bare("prof.create_config", device_list, I32, U64, U64)
+def create_config(devices: Sequence[int], metrics: int, events: int, data: int) -> int:
+    """A configuration; null for devices, metrics, events or data that are none."""
+    now = process.current()
+    known = range(len(now.settings.device_ids))
+    if not devices or len({*devices}) < len(devices) or not {*devices} <= {*known}:
+        raise _bad("device_list", list(devices), f"devices below {len(known)}, each once")
+    if data & _AICORE_METRICS and metrics not in _METRICS:
+        raise _bad("aicore_metrics", metrics, "0 to 6, or 255")
+    if events:
+        raise _bad("aicore_events", events, "0")
+    if not data or data & ~_DATA:
+        raise _bad("data_type_config", hex(data), f"bits of {_DATA:#x}")
+    return now.part(Profiler).configs.add(ProfConfig(tuple(devices), metrics, data))
+
+
+@status("prof.destroy_config", U64)
+def destroy_config(config: int) -> None:
+    """Violates DEAD_CONFIG, CONFIG_RUNNING. Refused: INVALID_PARAM."""
+    own = process.current().part(Profiler)
+    _living(own, config, "destroy_config")
+    if config in own.running:
+        violate(CONFIG_RUNNING, "destroy_config: found it started")
+    own.configs.remove(config)
+
+
+@status("prof.init", STR)
+def init(path: str) -> None:
+    """Folders go to `path`, which is made where it is not there.
+
+    Refused: REPEAT_INITIALIZE, also where acl.init() had a profiler; INVALID_FILE.
+    """
+    now = process.current()
+    own = now.part(Profiler)
+    if own.path is not None or own.of_init:
+        raise Refused(Code.REPEAT_INITIALIZE, "prof.init: found it initialised")
+    try:
+        if not path:
+            raise OSError("no path")
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(Code.INVALID_FILE, f"prof.init: {path!r}: {error}") from error
+    if not os.access(path, os.W_OK):
+        raise Refused(Code.INVALID_FILE, f"prof.init: {path}: it cannot be written to")
+    own.path, own.before = Path(path).resolve(), models().numbers()
+
+
+@status("prof.start", U64)
+def start(config: int) -> None:
+    """Tasks from now on are recorded, of the whole process.
+
+    Violates DEAD_CONFIG, DUMP_AND_PROFILER. Refused: INVALID_PARAM, PROF_NOT_RUN without init,
+    PROF_ALREADY_RUN for a device that is being profiled.
+    """
+    now = process.current()
+    own = now.part(Profiler)
+    found, path = _living(own, config, "start"), _initialised(own, "start")
+    taken = {device for other, _ in own.running.values() for device in other.devices}
+    if taken & {*found.devices}:
+        text = f"prof.start: found devices {sorted(taken)} being profiled"
+        raise Refused(Code.PROF_ALREADY_RUN, text)
+    if now.part(Dumps).config is not None:
+        violate(DUMP_AND_PROFILER, "prof.start: found a dump that is set")
+    own.number += 1
+    letters = "".join(random.choices(string.ascii_uppercase, k=16))
+    stamp = time.strftime("%Y%m%d%H%M%S") + f"{time.time_ns() // 10**6 % 1000:03}"
+    folder = path / f"PROF_{own.number:06}_{stamp}_{letters}"
+    for part in ("host", *(f"device_{device}" for device in found.devices)):
+        (folder / part / "data").mkdir(parents=True)
+    if not own.running:
+        own.spans.clear()
+        now.streams.noted = own.spans.append
+    own.running[config] = found, folder
+
+
+@status("prof.stop", U64)
+def stop(config: int) -> None:
+    """What was recorded is in its folder.
+
+    Violates DEAD_CONFIG, LOADED_BEFORE. Refused: INVALID_PARAM, PROF_NOT_RUN,
+    INVALID_PROFILING_CONFIG for another configuration than was started.
+    """
+    own = process.current().part(Profiler)
+    _living(own, config, "stop")
+    _initialised(own, "stop")
+    if not own.running:
+        raise Refused(Code.PROF_NOT_RUN, "prof.stop: found nothing started")
+    if config not in own.running:
+        text = "prof.stop: found another configuration than that of start"
+        raise Refused(Code.INVALID_PROFILING_CONFIG, text)
+    _write(own, config)
+    executed = {int(span.label.split()[-1]) for span in own.spans if span.kind == "execute"}
+    if executed and executed <= own.before:
+        violate(LOADED_BEFORE, f"prof.stop: found models {sorted(executed)} alone executed")
+
+
+@status("prof.finalize")
+def finalize() -> None:
+    """The end; what runs is stopped. Violates FINALIZED_RUNNING. Refused: PROF_NOT_RUN."""
+    own = process.current().part(Profiler)
+    _initialised(own, "finalize")
+    running = list(own.running)
+    for config in running:
+        _write(own, config)
+    own.path = None
+    if running:
+        violate(FINALIZED_RUNNING, "prof.finalize: found a start without its stop")
+
+
+def _write(own: Profiler, config: int) -> None:
+    found, folder = own.running.pop(config)
+    if not own.running:
+        process.current().streams.noted = None
+    lines = "".join(json.dumps(span._asdict()) + "\n" for span in own.spans)
+    for device in found.devices:
+        target = folder / f"device_{device}" / "data" / "simulator.task_time.slice_0"
+        target.write_text(lines)
+    (folder / "host" / "sample.json").write_text(json.dumps(asdict(found)))
+
+
+def _initialised(own: Profiler, what: str) -> Path:
+    if own.path is None:
+        raise Refused(Code.PROF_NOT_RUN, f"prof.{what}: found no prof.init() before")
+    return own.path
+
+
+def _living(own: Profiler, config: int, what: str) -> ProfConfig:
+    if not config:
+        raise Refused(Code.INVALID_PARAM, f"prof.{what}: found a null configuration")
+    found = own.configs.get(config)
+    if found is None:
+        text = f"prof.{what}: {config:#x}: found no living configuration"
+        violate(DEAD_CONFIG, text)
+        raise Refused(Code.INVALID_PARAM, text)
+    return found
+
+
+def _bad(name: str, found: object, expected: str) -> Refused:
+    text = f"prof.create_config: {name}: found {found}, expected {expected}"
+    return Refused(Code.INVALID_PARAM, text)

@@ -1,0 +1,126 @@
+"""acl.mdl's dump: the order of its calls, its configuration, and the files of each operator."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from simulator.support.driving import ok
+from simulator.support.models import MATRIX, Loaded, breaks, compile_to, rows, texts
+
+from ascend_simulator.codes import Code
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function: a configuration's file; its folder is `dump`, which is there."""
+    (tmp_path / "dump").mkdir()
+
+    def write(**section):
+        section.setdefault("dump_path", str(tmp_path / "dump"))
+        section.setdefault("dump_list", [{"model_name": "model"}])
+        path = tmp_path / "acl.json"
+        path.write_text(json.dumps({"dump": section}))
+        return str(path)
+
+    return write
+
+
+def dumped(tmp_path):
+    """The files, below the folder of their time."""
+    (began,) = (tmp_path / "dump").iterdir()
+    return sorted(file.relative_to(began) for file in began.rglob("*") if file.is_file())
+
+
+def test_each_operator_of_each_execution_has_a_file(acl, tmp_path, written):
+    mdl = acl.mdl
+    path = compile_to(tmp_path, rows(2))
+    other = compile_to(tmp_path, rows(2), "other")
+    before = Loaded(acl, path)
+    ok(mdl.init_dump())
+    ok(mdl.set_dump(written(dump_mode="all")))
+    model, unnamed = Loaded(acl, path), Loaded(acl, other)
+    for each in (model, before, unnamed, model):
+        ok(each.execute())
+    ok(mdl.finalize_dump())
+    after = Loaded(acl, path)
+    ok(after.execute())
+    files = dumped(tmp_path)
+    assert [file.parts[:4] for file in files] == [("0", "model", str(model.id), i) for i in "01"]
+    assert all(file.name.startswith("MatMul.product.0.") for file in files)
+    (began,) = (tmp_path / "dump").iterdir()
+    content = (began / files[0]).read_bytes()
+    (head,) = struct.unpack_from("<Q", content)
+    assert content[8 : 8 + head].endswith(b"product")
+    data = np.frombuffer(content[8 + head :], np.float32)
+    assert data.size == 2 * 4 + 2 * 3
+    x, y = data[:8].reshape(2, 4), data[8:].reshape(2, 3)  # inputs first
+    np.testing.assert_allclose(y, x @ MATRIX, rtol=1e-6)
+
+
+def test_operators_may_be_chosen_and_any_model_meant(acl, tmp_path, written):
+    ok(acl.mdl.init_dump())
+    ok(acl.mdl.set_dump(written(dump_list=[{"layer": ["sum"]}])))
+    shape = "ids:2,3;mask:2,3"
+    ok(Loaded(acl, compile_to(tmp_path, texts(), "any", input_shape=shape)).execute())
+    (file,) = dumped(tmp_path)
+    assert file.name.startswith("ReduceSum.sum.1.")
+    ok(acl.mdl.finalize_dump())
+
+
+def test_each_call_has_its_turn(acl, tmp_path, written):
+    mdl = acl.mdl
+    path = written()
+    assert mdl.set_dump(path) == mdl.finalize_dump() == Code.DUMP_NOT_RUN
+    assert mdl.init_dump() == 0
+    assert mdl.init_dump() == Code.REPEAT_INITIALIZE
+    assert mdl.set_dump(str(tmp_path / "missing.json")) == Code.INVALID_FILE
+    assert mdl.set_dump(path) == mdl.set_dump(path) == 0
+    assert mdl.finalize_dump() == 0
+    assert mdl.finalize_dump() == Code.DUMP_NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"dump_path": "/nowhere/at/all"}, "dump_path: found '/nowhere/at/all'"),
+        ({"dump_mode": "some"}, "dump_mode: found 'some', expected output or input or all"),
+        ({"dump_list": ["model"]}, "dump_list: found ['model'], expected a list of objects"),
+        ({"dump_data": "stats"}, "dump_data: found 'stats'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_key(acl, written, section, told):
+    ok(acl.mdl.init_dump())
+    assert acl.mdl.set_dump(written(**section)) == Code.INVALID_DUMP_CONFIG
+    assert told in acl.get_recent_err_msg()
+    ok(acl.mdl.finalize_dump())
+
+
+def test_a_dump_of_init_is_for_all_models_and_leaves_none_to_calls(machine, tmp_path, written):
+    acl = machine()
+    ok(acl.init(written()))
+    ok(acl.rt.set_device(0))
+    assert acl.mdl.init_dump() == Code.DUMP_ALREADY_RUN
+    ok(Loaded(acl, compile_to(tmp_path, rows(2))).execute())
+    assert len(dumped(tmp_path)) == 1
+
+
+def test_a_list_of_nothing_dumps_nothing(acl, tmp_path, written):
+    ok(acl.mdl.init_dump())
+    ok(acl.mdl.set_dump(written(dump_list=[])))
+    ok(Loaded(acl, compile_to(tmp_path, rows(2))).execute())
+    assert not [*(tmp_path / "dump").iterdir()]
+    ok(acl.mdl.finalize_dump())
+
+
+def test_dump_and_profiler_exclude_each_other(acl, tmp_path, written):
+    config = acl.prof.create_config([0], 0, 0, 1)
+    ok(acl.prof.init(str(tmp_path / "prof")))
+    ok(acl.mdl.init_dump())
+    ok(acl.prof.start(config))
+    with breaks("process.dump-and-profiler"):
+        acl.mdl.set_dump(written())
+    ok(acl.prof.stop(config))
+    ok(acl.mdl.set_dump(written()))
+    with breaks("process.dump-and-profiler"):
+        acl.prof.start(config)
