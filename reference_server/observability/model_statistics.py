@@ -87,7 +87,11 @@ class ModelStatistics:
         Returns the sums of the steps. Where a step waited is told by its own model.
         """
         now = self._clock.monotonic_ns()
-        timing = Timing(*map(sum, zip(*steps, strict=True))) if steps else Timing(0, 0, 0)
+        timing = Timing(
+            sum(step.input_ns for step in steps),
+            sum(step.infer_ns for step in steps),
+            sum(step.output_ns for step in steps),
+        )
         with self._lock:
             totals = self._totals
             totals.inference_count += request.batch_size

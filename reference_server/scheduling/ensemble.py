@@ -121,7 +121,6 @@ class EnsembleScheduler:
 class _Branch:
     """The tensors that belong together: of the request, or of one answer of a decoupled step.
 
-    They have the names that they came with; those of the ensemble are the keys.
     `places` are those that a step has put elsewhere in a sequence, or into another one.
     """
 
@@ -245,7 +244,7 @@ class EnsembleRun:
         for tensor in response.outputs:
             name = outputs.get(tensor.name)
             if name is not None:
-                branch.tensors[name] = tensor
+                branch.tensors[name] = tensor.renamed(name)
                 if place is not None:
                     branch.places[name] = place
         branch.finished.add(index)

@@ -146,10 +146,7 @@ class EnsembleGraph:
         self, needed: AbstractSet[int], started: AbstractSet[int], finished: AbstractSet[int]
     ) -> list[int]:
         """The steps among `needed` that can start now, in the order of the configuration."""
-        sources = self._sources
-        ready = [i for i in needed if i not in started and sources[i] <= finished]
-        ready.sort()
-        return ready
+        return sorted(index for index in needed - started if self._sources[index] <= finished)
 
 
 class BatchDimAdapter:
@@ -243,7 +240,7 @@ class EnsemblePlan:
         return InferRequest(
             step.model_name,
             {
-                name: self._handed_over(step_index, name, tensors[tensor], tensor)
+                name: self._handed_over(step_index, name, tensors[tensor])
                 for name, tensor in step.inputs.items()
                 if tensor in tensors
             },
@@ -266,10 +263,10 @@ class EnsemblePlan:
         read = self.graph.steps[step_index].inputs.values()
         return next((places[name] for name in read if name in places), place_of(request))
 
-    def _handed_over(self, step_index: int, name: str, tensor: Tensor, own_name: str) -> Tensor:
+    def _handed_over(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
         """By reference; models may change what they are given, so not if others hold it too."""
         given = tensor.renamed(name, self.fitting.for_step(step_index, name, tensor.shape))
-        return given.protected() if self.graph.is_shared(own_name) else given
+        return given.protected() if self.graph.is_shared(tensor.name) else given
 
     def answer(
         self,
@@ -282,7 +279,7 @@ class EnsemblePlan:
         """An answer with those of the wanted outputs that were made."""
         wanted = request.requested_outputs or self.outputs
         outputs = [
-            self._returned(name, tensors[name])
+            self._returned(tensors[name])
             for name in self.outputs
             if name in wanted and name in tensors
         ]
@@ -296,8 +293,9 @@ class EnsemblePlan:
         ]
         return InferResponse(self.name, self.version, request.id, outputs, parameters, final=final)
 
-    def _returned(self, name: str, tensor: Tensor) -> Tensor:
-        return tensor.renamed(name, self.fitting.for_client(name, tensor.shape))
+    def _returned(self, tensor: Tensor) -> Tensor:
+        shape = self.fitting.for_client(tensor.name, tensor.shape)
+        return tensor if shape is tensor.shape else tensor.renamed(tensor.name, shape)
 
     def failure(self, request: InferRequest, error: ServerError) -> InferResponse:
         """The answer when a step has failed."""
