@@ -33,6 +33,8 @@ from support.http2 import settings as http2_settings
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from campaign import compiled_forms
+from campaign.defects import Defect, expect
 from ge_runtime.service import protocol
 from reference_server.codecs import proto_wire, rapid_json, rapid_json_reader
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
@@ -52,16 +54,6 @@ LONGEST = 4_096
 ELSEWHERE = (b"/v2/logging", b"trace/setting", b"sharedmemory", b"/v2/repository")
 """Operations that change more than an answer."""
 _STATUSES = frozenset((200, 400, 404, 405, 415, 417, 431, 500, 501, 503))
-
-
-class Defect(Exception):
-    """What a target noticed beside exceptions that its decoder should not raise."""
-
-
-def expect(holds: bool, text: str) -> None:
-    """Raises Defect with this text unless it `holds`."""
-    if not holds:
-        raise Defect(text)
 
 
 # -- HTTP: heads, bodies, JSON, the binary header, down to the answer
@@ -288,6 +280,7 @@ TARGETS: dict[str, Target] = {
         *(http, infer_body, json_document),
         *(frames, header_block, infer_message),
         *(config_text, config_json, service_packet),
+        *compiled_forms.TARGETS.values(),
     )
 }
 
@@ -297,7 +290,8 @@ TARGETS: dict[str, Target] = {
 
 def seeds(name: str) -> list[bytes]:
     """Good and nearly good inputs of a target: what the tables of the contract say."""
-    return sorted({data for data in _SEEDS[name]() if len(data) <= LONGEST})
+    good = compiled_forms.SEEDS.get(name) or _SEEDS[name]()
+    return sorted({data for data in good if len(data) <= LONGEST})
 
 
 def _requests() -> list[bytes]:

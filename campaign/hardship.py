@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.bystanders import connected
 from campaign.clients import binary_input, inference
-from campaign.decoders import Defect
+from campaign.defects import Defect
 from campaign.ground import Ground
 from campaign.watching import family
 

@@ -29,7 +29,7 @@ from support.http2 import (
 from support.mutations import mutated
 
 from benchmarks.bystanders import SERVICE, connected
-from campaign.decoders import Defect
+from campaign.defects import Defect
 from campaign.ground import Ground
 
 STATUSES = frozenset((200, 400, 404, 405, 415, 431, 500, 501, 503))

@@ -26,7 +26,7 @@ from benchmarks.restarts import Load, service
 from benchmarks.service import SIDE, service_folder
 from benchmarks.service_server import as_sent, write
 from campaign.clients import inference
-from campaign.decoders import Defect
+from campaign.defects import Defect
 from campaign.ground import Ground, models
 from ge_runtime.service.channel import Channel, PeerGone
 from ge_runtime.service.protocol import (
