@@ -1,12 +1,13 @@
 """Requests of a model's own (BLS): what goes over, what comes back, and when."""
 
+import queue
 import threading
 
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 from server.backends.kit import answer, executing, request
-from server.support.requests import array_tensor
+from server.support.requests import PATIENCE_S, array_tensor
 
 from reference_server.backends.python_host.api.bls import BlsResponses, ResponseIterator
 from reference_server.backends.python_host.api.server_access import NO_CALLS, ServerAccess
@@ -101,3 +102,21 @@ def test_parameters_of_a_response_go_to_whoever_asked(open_model):
         executing("return [pb_utils.InferenceResponse([], parameters={'a': 1, 'b': True})]")
     )
     assert list(answer(opened, request()).parameters) == [("a", 1), ("b", True)]
+
+
+def test_all_who_wait_for_responses_get_them_whenever_they_begin_to():
+    responses, got = BlsResponses(), queue.SimpleQueue()
+    waiting = [
+        threading.Thread(target=lambda index: got.put((index, responses.get(index))), args=(index,))
+        for index in (0, 0, 1, 1, 2)
+    ]
+    for thread in waiting:
+        thread.start()
+    first, last = InferResponse("m", 1, "a", final=False), InferResponse("m", 1, "b")
+    responses.send(first)
+    assert responses.get(0) is first
+    responses.send(last)
+    for thread in waiting:
+        thread.join(PATIENCE_S)
+    answers = sorted((got.get(timeout=PATIENCE_S) for _ in waiting), key=lambda each: each[0])
+    assert answers == [(0, first), (0, first), (1, last), (1, last), (2, None)]
