@@ -276,19 +276,42 @@ OPEN = """
     except NoDevice as fault:
         print(fault)
 """
+#: Each in a fork of a process that has torch already, whose import takes two seconds.
+OPEN_EACH = """
+    import os, sys
+    import torch
+    for path, variable in {cases}:
+        sys.stdout.flush()
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+            print("----")
+            continue
+        sys.path[:0] = path
+        os.environ.update(dict.fromkeys(variable, "1"))
+        {open}
+        sys.stdout.flush()
+        os._exit(0)
+"""
 
 
 @pytest.mark.slow
 def test_missing_pieces_are_named_with_the_line_that_fixes_them(tmp_path):
-    without = told_by(OPEN)
+    (tmp_path / "torch_npu.py").write_text("import sys; sys.exit()")  # as up to 2.1
+    cases = [
+        ([], []),
+        ([str(FAKES)], ["FAKE_TORCH_NPU_WITHOUT_CANN"]),
+        ([str(tmp_path)], []),
+        ([str(FAKES)], ["FAKE_TORCHAIR_WITHOUT_CANN"]),
+    ]
+    opening = textwrap.indent(textwrap.dedent(OPEN), " " * 8).strip()
+    told = told_by(OPEN_EACH.format(cases=cases, open=opening))
+    without, no_cann, exits, no_compiler, _ = told.split("----\n")
     assert "`import torch_npu` failed (No module named 'torch_npu')" in without
     assert "`pip install torch_npu==2." in without
-    no_cann = told_by(OPEN, FAKES, FAKE_TORCH_NPU_WITHOUT_CANN="1")
     assert "`import torch_npu` failed (libhccl.so: cannot open shared object file" in no_cann
     assert "run `source /usr/local/Ascend/cann/set_env.sh` before the server starts" in no_cann
-    (tmp_path / "torch_npu.py").write_text("import sys; sys.exit()")  # as up to 2.1
-    assert "`import torch_npu` failed (SystemExit: )" in told_by(OPEN, tmp_path)
-    no_compiler = told_by(OPEN, FAKES, FAKE_TORCHAIR_WITHOUT_CANN="1")
+    assert "`import torch_npu` failed (SystemExit: )" in exits
     assert "`import torchair` failed (libge_runner.so: cannot open shared" in no_compiler
     assert "pip install packaging protobuf" in no_compiler
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -181,7 +181,8 @@ def test_backlogged_clients_get_shares_after_their_weights(weights, costs, capac
 @pytest.mark.brute_force
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_queue_keeps_its_promises_whatever_is_asked(capacity):
-    run_state_machine_as_test(type("Sized", (Machine,), {"capacity": capacity}))
+    sized = type("Sized", (Machine,), {"capacity": capacity})
+    run_state_machine_as_test(sized, settings=settings(max_examples=50))
 
 
 class Machine(RuleBasedStateMachine):

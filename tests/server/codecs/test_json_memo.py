@@ -73,7 +73,7 @@ def texts(draw):
     return f"{{{','.join(filter(None, said))}}}".encode()
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(texts(), min_size=2, max_size=8))
 def test_taking_apart_changes_nothing(bodies):
     memo = InferRequestDecoder()

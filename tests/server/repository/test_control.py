@@ -448,7 +448,7 @@ def belongings():
 
 
 @pytest.mark.slow
-def test_five_hundred_cycles_leave_nothing_behind(models, repository):
+def test_a_hundred_cycles_leave_nothing_behind(models, repository):
     folder = write_model(models, "m", VECTOR + "instance_group { count: 2 }")
     (folder / "1" / "helper.py").write_text("x = 1")
     source = (folder / "1" / "model.py").read_text()
@@ -467,7 +467,7 @@ def test_five_hundred_cycles_leave_nothing_behind(models, repository):
     for _ in range(3):
         cycle()
     before = belongings()
-    for _ in range(500):
+    for _ in range(100):
         cycle()
     until(lambda: all(map(operator.le, belongings(), before)), "the end of what it has left")
 

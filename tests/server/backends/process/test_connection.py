@@ -50,7 +50,10 @@ def said(channel: MessageChannel) -> list[object] | None:
     return message
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(messages=st.lists(st.lists(VALUES, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_messages_arrive_as_they_were_sent(ends, messages):
     one, other = ends
