@@ -196,7 +196,12 @@ def _backend(
 ) -> DeviceBackend:
     share = config.service_share
     if share is None:
-        settings = DeviceSettings.of(config, executor=place.executor, buffers=place.buffers)
+        settings = DeviceSettings.of(
+            config,
+            executor=place.executor,
+            buffers=place.buffers,
+            records=place == config.places[0],  # of several engines the first one's executions
+        )
         return open_backend(place.device, settings, engine=engine)
     service_backend = components.load(components.PLACEMENTS["service"])
     backend: DeviceBackend = service_backend(

@@ -299,7 +299,7 @@ def _open(
     config: RuntimeConfig, engine: str, clock: Callable[[], float]
 ) -> tuple[DeviceBackend, PhaseDriver | None]:
     """The device, and what tells its phases apart where that can be."""
-    if engine != "om":
+    if engine != "om" or config.unplanned_memory:  # free shapes: nothing is queued that has phases
         settings = DeviceSettings.of(config)
         return open_backend(config.devices[0], settings, engine=engine), None
     phases = PhaseDriver(open_driver(), clock)

@@ -174,6 +174,11 @@ class AscendBackend:
                 f"{file.path}: found io_buffers, expected none: it was compiled for ranges of "
                 "sizes, and nothing overlaps with its executions"
             )
+        if self._images:
+            raise PlanFault(
+                f"{file.path}: found images ({', '.join(self._images)}), expected none: it was "
+                "compiled for ranges of sizes, and AIPP is for gears"
+            )
         return OmFreeEngine.open(file, self._card, self._device_memory)
 
     def _open_session(self, artifact: Artifact, outputs: Sequence[str]) -> Engine:

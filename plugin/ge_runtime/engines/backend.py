@@ -42,8 +42,10 @@ class DeviceSettings:
     """Which executions are recorded; None: none."""
 
     @classmethod
-    def of(cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0) -> DeviceSettings:
-        """What this configuration says."""
+    def of(
+        cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0, records: bool = False
+    ) -> DeviceSettings:
+        """What this configuration says. records: what it asks to be profiled or dumped, too."""
         return cls(
             executor,
             config.workspace_pool_bytes,
@@ -51,8 +53,7 @@ class DeviceSettings:
             buffers,
             config.unplanned_memory,
             config.images,
-            # Of a model's engines on several executors the first one's executions count.
-            config.window if not (executor or buffers) else None,
+            config.window if records else None,
         )
 
 

@@ -101,6 +101,17 @@ def test_a_dump_has_the_operators_of_its_executions(open_runtime, tmp_path, capl
     assert current().part(Dumps).live() == []
 
 
+@pytest.mark.parametrize("more", [{"io_buffers": "2"}, {"devices": "npu:0, npu:0"}])
+def test_of_several_engines_the_first_ones_executions_count(open_runtime, tmp_path, caplog, more):
+    for parameter in ("profile", "dump"):
+        runtime = open_runtime(**{parameter: "dir={dir}, batches=2"}, **more)
+        execute(runtime, 6)
+        runtime.close()
+    assert len(profiled(tmp_path)) == 1
+    assert [*tmp_path.glob("2*/0/model/*/0/*.*")]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_a_dump_may_be_of_some_operators_and_of_free_shapes(open_runtime, tmp_path):
     folder = tmp_path / "1"
     write(ENCODER, "onnxruntime", folder)

@@ -1,5 +1,6 @@
 """Models of free shapes on a simulated card: compiled for ranges, outside of all plans."""
 
+import json
 import logging
 from contextlib import ExitStack
 
@@ -13,6 +14,7 @@ from runtime.support.graphs import ENCODER, NONZERO, TABLE, copy_of, write
 
 from ascend_simulator.models.loaded import models
 from ge_runtime import ArtifactFault, PlanFault, Runtime
+from ge_runtime.cli import main
 from ge_runtime.cli.doctor.serving_checks import Model, check_models
 from ge_runtime.cli.doctor.trials import Outcome, Trial
 from ge_runtime.cli.inspect import inspect
@@ -213,6 +215,12 @@ def test_with_io_buffers_it_is_refused(tmp_path, open_om):
         open_om(compile_om(tmp_path, TOKENS), buffers=1)
 
 
+def test_images_are_refused(tmp_path, open_om):
+    write(ENCODER, "onnxruntime", tmp_path)
+    with pytest.raises(PlanFault, match=r"found images \(x\), expected none"):
+        open_om(compile_om(tmp_path, TOKENS), images={"x": None})
+
+
 # -- whole models ---------------------------------------------------------------------------------
 
 
@@ -272,6 +280,14 @@ def test_log_metrics_and_inspect_tell_that_its_memory_is_not_planned(version_dir
     inspected = Trial(Outcome.DONE, {"engine": "om", "unplanned": "yes"})
     (finding,) = check_models([Model("encoder", frozenset({"npu"}), 1, 1, inspected)])
     assert finding.found == "om, needs npu; a part of its memory is in no plan"
+
+
+def test_bench_tells_its_latency(version_dir, capsys):
+    (version_dir.parent / "config.pbtxt").write_text(CONFIG)
+    assert main(["bench", str(version_dir.parent), "--loop", "1", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert "latency" in json.dumps(shown)
+    assert "NPU_compute_time" not in json.dumps(shown)
 
 
 def test_limits_beyond_the_ranges_are_refused_at_load(version_dir):
