@@ -36,6 +36,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from campaign import compiled_forms
 from campaign.defects import Defect, expect
 from ge_runtime.service import protocol
+from ge_runtime.service.resident_message import resident_of
 from reference_server.codecs import proto_wire, rapid_json, rapid_json_reader
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder
@@ -269,7 +270,7 @@ def service_packet(data: bytes) -> None:
         elif kind is protocol.Kind.DONE:
             protocol.unpack_done(body)
         else:
-            protocol.unpack_json(body)
+            resident_of(protocol.unpack_json(body).get("resident"))
     except protocol.ProtocolError:
         pass
 
@@ -358,9 +359,11 @@ def _config_documents() -> list[bytes]:
 def _packets() -> list[bytes]:
     layout = protocol.pack_layout([(0, 64, (2, 3)), (1, 0, ())], [(0, (protocol.NOWHERE, 0, (5,)))])
     done = protocol.Done(7, 0.5, 0.25, ((0, (1, 0, (2, 2))),), ("EngineFault", "text", ""))
-    control = protocol.pack_json({"open": "model.onnx", "counts": [1, 2]})
+    tensors = {"x": ["encoder", "FP32", [4]]}
+    resident = {"inputs": {}, "outputs": tensors, "rows": 8, "reads": 1, "lease_s": 60}
+    control = protocol.pack_json({"open": "model.onnx", "resident": resident})
     return [
-        protocol.pack_run(3, 1.5, layout),
+        protocol.pack_run(3, 1.5, layout, 2),
         protocol.pack_done(done),
         protocol.framed(protocol.Kind.CONTROL, control),
         protocol.framed(protocol.Kind.LARGE, b""),

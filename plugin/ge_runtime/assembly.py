@@ -146,6 +146,7 @@ def assemble(
         *(f"  {line}" for line in plan.table() if line),
         *(f"not planned: {line}" for line in unplanned),
         *overlap_lines(config, artifacts, plan),
+        *(f"stays in the device service: {line}" for line in config.resident.report),
         f"load check: {checked}",
         f"a launch costs: {told}",
     )
@@ -205,7 +206,11 @@ def _backend(
         return open_backend(place.device, settings, engine=engine)
     service_backend = components.load(components.PLACEMENTS["service"])
     backend: DeviceBackend = service_backend(
-        place.device, instance_name, weight=share.weight, priority=share.priority
+        place.device,
+        instance_name,
+        weight=share.weight,
+        priority=share.priority,
+        resident=config.resident,
     )
     return backend
 

@@ -99,6 +99,18 @@ class GearOverflow(ShapeMismatch):
     """A request that no gear holds."""
 
 
+class HandleFault(RequestFault):
+    """A handle that no model gave for this input."""
+
+
+class HandleGone(HandleFault):
+    """A handle of a row that is not on the device, or not any more: all of it is to come again."""
+
+
+class RowsTaken(PoolFault):
+    """No place was free on the device for rows that are to stay there."""
+
+
 class Abandoned(RuntimeFault):
     """The caller of a request no longer waits for its answer: `Expired` or `Cancelled`."""
 

@@ -18,6 +18,7 @@ from ge_runtime.errors import (
     Abandoned,
     Cancelled,
     EngineLost,
+    HandleGone,
     PoolFault,
     RequestFault,
     RuntimeClosed,
@@ -370,6 +371,8 @@ def _failure(pb_utils: PbUtils, error: Exception) -> object:
 
 def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.TritonError
     """Triton's code for an error; the frontends of a server make statuses of it."""
+    if isinstance(error, HandleGone):  # the client's request was right, and may come again
+        return codes.UNAVAILABLE
     if isinstance(error, RequestFault):
         return codes.INVALID_ARG
     if isinstance(error, Cancelled):

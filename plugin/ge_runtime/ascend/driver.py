@@ -30,6 +30,7 @@ class Copy(Enum):
 
     TO_DEVICE = 1
     TO_HOST = 2
+    ON_DEVICE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +227,9 @@ class Driver(Protocol):
         """Undo `host_register`."""
 
     def copy(self, target: Address, room: int, source: Address, nbytes: int, kind: Copy) -> None:
-        """Copy between host and device; returns when it is done, which stops all Python threads.
+        """Copy between host and device, or on it; returns when it is done.
 
-        room: bytes at the target; more than that is refused.
+        All Python threads stop meanwhile. room: bytes at the target; more than that is refused.
         """
 
     def copy_async(
@@ -240,7 +241,7 @@ class Driver(Protocol):
         kind: Copy,
         stream: Stream,
     ) -> None:
-        """Queue a `copy` between pinned memory and the device; addresses are multiples of 64."""
+        """Queue a `copy`, of the host's memory if pinned; addresses are multiples of 64."""
 
     def model_sizes(self, path: str) -> tuple[int, int]:
         """Bytes of workspace and of weights; workspace 0: they are allocated as it runs."""

@@ -15,7 +15,7 @@ from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.devices import Device
 
 _NOWHERE: Final = Address(0)
-_ALIGNMENT: Final = 64
+QUEUED_ALIGNMENT: Final = 64
 """Of both ends of a queued copy: documented up to CANN 8.1."""
 _GRANULE: Final = 32
 
@@ -77,7 +77,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         """Whether a copy of the array can be queued: it is pinned, and starts as it must."""
         start = array.ctypes.data
         end = start + array.nbytes
-        return start % _ALIGNMENT == 0 and any(
+        return start % QUEUED_ALIGNMENT == 0 and any(
             first <= start and end <= last for first, last in self._ranges
         )
 

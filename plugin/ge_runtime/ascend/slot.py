@@ -18,6 +18,7 @@ from ge_runtime.ascend.driver import Address, Copy, Dataset, Driver, ImageBatch,
 from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.om_model import LoadedModel, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
+from ge_runtime.ascend.row_copies import RowCopy, can_be_queued
 from ge_runtime.devices import Device
 from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
 
@@ -41,6 +42,10 @@ class CardExecution(NamedTuple):
     """The stages to execute, by position, in order, each at its gear."""
     copies_in: Sequence[Transfer]
     copies_out: Sequence[Transfer]
+    rows_in: Sequence[RowCopy] = ()
+    """From where other models left them."""
+    rows_out: Sequence[RowCopy] = ()
+    """To where other models find them."""
 
 
 def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing:
@@ -144,6 +149,10 @@ class Slot:
                 driver.copy_async(device, room, host, nbytes, Copy.TO_DEVICE, stream)
             else:  # at once, ahead of the stream
                 driver.copy(device, room, host, nbytes, Copy.TO_DEVICE)
+        if can_be_queued(execution.rows_in):
+            self._queue_rows(execution.rows_in, stream)
+        else:  # at once: they were left there before this execution began
+            self._copy_rows(execution.rows_in)
 
     def compute(self, stream: Stream, execution: CardExecution) -> None:
         """Queue the stages. Raises DriverFault with the file of the one that it is about.
@@ -182,12 +191,25 @@ class Slot:
         for host, device, nbytes, room, queued in execution.copies_out:
             if queued:
                 self._driver.copy_async(host, room, device, nbytes, Copy.TO_HOST, stream)
+        if can_be_queued(execution.rows_out):
+            self._queue_rows(execution.rows_out, stream)
 
     def collect(self, execution: CardExecution) -> None:
         """The copies that could not be queued, once the stream is done. Raises DriverFault."""
         for host, device, nbytes, room, queued in execution.copies_out:
             if not queued:
                 self._driver.copy(host, room, device, nbytes, Copy.TO_HOST)
+        if not can_be_queued(execution.rows_out):
+            self._copy_rows(execution.rows_out)
+
+    def _queue_rows(self, rows: Sequence[RowCopy], stream: Stream) -> None:
+        copy = self._driver.copy_async
+        for target, source, nbytes in rows:
+            copy(target, nbytes, source, nbytes, Copy.ON_DEVICE, stream)
+
+    def _copy_rows(self, rows: Sequence[RowCopy]) -> None:
+        for target, source, nbytes in rows:
+            self._driver.copy(target, nbytes, source, nbytes, Copy.ON_DEVICE)
 
     def close(self) -> None:
         """Free all of it; nothing of it may be executing. Once."""

@@ -154,14 +154,18 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
 
 
 def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
-    """The configuration where outputs that the graph lacks are made by the model's own code."""
+    """The configuration where outputs that the graph lacks are made by the model's own code.
+
+    Tensors that would stay in the device service are the graph's own: it is run without one.
+    """
     given = {tensor.name for tensor in signature.outputs}
     derived = [spec.name for spec in config.outputs if spec.name not in given]
     if not derived:
-        return config
+        return config.with_resident_as_computed()
     derived += [spec.name for spec in config.derived]
     # Read anew: an output that the model's own code makes is checked by other rules.
-    return RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
+    parsed = RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
+    return parsed.with_resident_as_computed()
 
 
 def version_folder(folder: Path, version: int | None) -> Path:

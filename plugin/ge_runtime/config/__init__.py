@@ -16,6 +16,7 @@ from ge_runtime.config.npu_ge import (
     misused_flag,
 )
 from ge_runtime.config.padding import PaddingRule
+from ge_runtime.config.resident import HANDLE_DIMS, HANDLE_DTYPE, Resident, ResidentTensor
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.tensor_rules import BatchAxes, ValueRange
 from ge_runtime.config.triton_config import ConfigErrors, read_number
@@ -26,6 +27,8 @@ __all__ = [
     "DEVICES",
     "GE_LEVELS",
     "GRAPH_LEVEL",
+    "HANDLE_DIMS",
+    "HANDLE_DTYPE",
     "METRICS",
     "SESSION_LEVEL",
     "Aipp",
@@ -36,6 +39,8 @@ __all__ = [
     "DeclaredImages",
     "EnginePlace",
     "PaddingRule",
+    "Resident",
+    "ResidentTensor",
     "RuntimeConfig",
     "ValueRange",
     "Window",

@@ -7,7 +7,7 @@ expected. What each key means is documented where it is read.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from ge_runtime.config.aipp import Aipp, DeclaredImages, read_aipp
@@ -49,6 +49,7 @@ from ge_runtime.config.padding import (
     read_padding_rules,
     read_pads,
 )
+from ge_runtime.config.resident import Resident
 from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates, ValueRange, read_ranges
 from ge_runtime.config.triton_config import (
     ConfigErrors,
@@ -137,6 +138,8 @@ class RuntimeConfig:
     """Buffer sets that each executor has, whose copies and executions overlap."""
     service_share: ServiceShare | None
     """The model's share of the device service; None: it executes in its own process."""
+    resident: Resident
+    """Tensors that stay in the device service between models."""
     stages: tuple[str, ...]
     """The names of the graphs that run in this order; empty: the one artifact."""
     workspace_pool_bytes: int | None
@@ -198,6 +201,17 @@ class RuntimeConfig:
             EnginePlace(device, self.devices[:index].count(device), buffers)
             for index, device in enumerate(self.devices)
             for buffers in range(self.io_buffers)
+        )
+
+    def with_resident_as_computed(self) -> RuntimeConfig:
+        """With the graph's tensors where requests have handles: for whoever runs it by itself."""
+
+        def own(spec: TensorSpec) -> TensorSpec:
+            tensor = self.resident.tensors.get(spec.name)
+            return spec if tensor is None else TensorSpec(spec.name, tensor.dtype, tensor.dims)
+
+        return replace(
+            self, inputs=tuple(map(own, self.inputs)), outputs=tuple(map(own, self.outputs))
         )
 
     @property
@@ -279,6 +293,7 @@ def _read(
     if reproducible:
         counting = (*offsets, *counted_targets(batch_inputs))
         check_reproducible(parameters, gears, tensors.axes, counting, errors, rows=rows)
+    service_share = read_service_share(parameters, errors)
     told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
     told |= axes_told_by(batch_inputs, tensors)
     told |= {packing} if packing is not None else set()
@@ -325,7 +340,15 @@ def _read(
         intra_op_threads=read_threads(parameters, errors, share=share),
         devices=devices,
         io_buffers=read_io_buffers(parameters, devices, errors, engine=engine),
-        service_share=read_service_share(parameters, errors),
+        service_share=service_share,
+        resident=Resident.read(
+            parameters,
+            tensors,
+            service_share,
+            errors,
+            model=str(model_config.get("name", "")),
+            max_batch_size=max_batch_size,
+        ),
         stages=read_stages(parameters, errors),
         workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, errors, engine=engine),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -202,6 +202,11 @@ class AscendBackend:
             arena_bytes=self._workspace_bytes,
             options=self._options,
         )
+
+    def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
+        """Memory of the card."""
+        buffer = self._device_memory.allocate("resident", nbytes)
+        return int(buffer.memory), buffer.free
 
     def register(self, memory: Array) -> None:
         """Its pages are pinned."""

@@ -6,7 +6,7 @@ its memory; whether an engine works there or on copies is its own affair.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
@@ -123,6 +123,21 @@ class Watched(Protocol):
         """What the device tells of itself, by the names of gauges: see `GAUGES`."""
 
 
+@runtime_checkable
+class KeepsRows(Protocol):
+    """What a backend does besides that has memory where the engines of other models find rows."""
+
+    @property
+    def memory(self) -> Device[NDArray[np.uint8]]:
+        """See `DeviceBackend`."""
+
+    def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
+        """The address of so many bytes on the device, and what gives them back.
+
+        A multiple of 64. Raises OutOfMemory.
+        """
+
+
 class HostBackend:
     """The CPU, whose engines work in the memory of this process.
 
@@ -149,6 +164,11 @@ class HostBackend:
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
         return open_engine(*artifacts, threads=threads, outputs=outputs)
+
+    def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
+        """Memory of this process."""
+        buffer = self.memory.allocate("resident", nbytes)
+        return int(buffer.memory.ctypes.data), buffer.free
 
     def register(self, memory: Array) -> None:
         """All memory of the process is as good."""

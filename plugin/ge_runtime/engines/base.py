@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,6 +181,35 @@ class InArena(Protocol):
         """None if it has none, after all."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """A batch of an execution whose rows lie on the device, each at a place of its own."""
+
+    shape: tuple[int, ...]
+    """[rows, *dims]"""
+    dtype: np.dtype[Any]
+    places: Sequence[int]
+    """Addresses of its first rows, at least one. The others are padding: of an input these rows
+    once more, and of an output lost."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+@runtime_checkable
+class TakesRows(Protocol):
+    """What an engine does besides that reaches rows on its device."""
+
+    def run_rows(
+        self,
+        inputs: Mapping[str, Array | DeviceRows],
+        outputs: Mapping[str, Array | DeviceRows | None],
+    ) -> dict[str, Array]:
+        """As `run`; returns no outputs that are left on the device."""
+
+
 @runtime_checkable
 class Remote(Protocol):
     """What an engine tells besides that executes in another process, among others' executions."""
@@ -189,6 +219,9 @@ class Remote(Protocol):
 
         nbytes: what those of the largest execution take as they are planned. Raises OutOfMemory.
         """
+
+    def expect_rows(self, filled: int) -> None:
+        """So many rows of the next execution are requests', and the rest padding."""
 
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]

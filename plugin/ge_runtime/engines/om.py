@@ -21,12 +21,13 @@ from ge_runtime.ascend.description import ACL_DTYPES
 from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.om_model import Dims, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault
+from ge_runtime.ascend.row_copies import gathering, scattering
 from ge_runtime.ascend.slot import CardExecution, Slot, Transfer, slot_layout, tensor_bytes
 from ge_runtime.ascend.stream_executor import StreamExecutor
 from ge_runtime.config import DeclaredImages
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import graph_name
-from ge_runtime.engines.base import GraphTensor, Shapes, Signature
+from ge_runtime.engines.base import DeviceRows, GraphTensor, Shapes, Signature
 from ge_runtime.engines.chain import Wiring
 from ge_runtime.engines.om_files import load_fault, read_files, refuse_what_nobody_can_feed
 from ge_runtime.engines.om_images import (
@@ -169,11 +170,25 @@ class OmEngine:
 
         Arrays that are not pinned are copied one more time, and not in a stream.
         """
+        return self.run_rows(inputs, outputs)
+
+    def run_rows(
+        self,
+        inputs: Mapping[str, Array | DeviceRows],
+        outputs: Mapping[str, Array | DeviceRows | None],
+    ) -> dict[str, Array]:
         slot = self._slot
         assert slot is not None, "run before bind"
         gear = self._gear_of(inputs)
         # All arguments are checked before anything is queued on the card.
-        results = {name: self._result(name, target, gear) for name, target in outputs.items()}
+        results: dict[str, Array] = {}
+        left: dict[str, DeviceRows] = {}
+        for name, target in outputs.items():
+            if isinstance(target, DeviceRows):
+                self._ensure_fits(name, target, gear)
+                left[name] = target
+            else:
+                results[name] = self._result(name, target, gear)
         route = self._usual if outputs.keys() == self._asked else self._route(outputs)
         if not route.stages:  # nothing is wanted
             return results
@@ -183,12 +198,26 @@ class OmEngine:
             CardExecution(
                 [(number, gear.stages[number]) for number in route.stages],
                 [
-                    self._transfer(inputs[name], addresses[name], rooms[name])
+                    self._transfer(array, addresses[name], rooms[name])
                     for name in route.inputs
+                    if not isinstance(array := inputs[name], DeviceRows)
                 ],
                 [
                     self._transfer(array, addresses[name], array.nbytes)
                     for name, array in results.items()
+                ],
+                rows_in=[
+                    copy
+                    for name in route.inputs
+                    if isinstance(rows := inputs[name], DeviceRows)
+                    for copy in gathering(
+                        rows.places, rows.row_bytes, rows.shape[0], addresses[name]
+                    )
+                ],
+                rows_out=[
+                    copy
+                    for name, rows in left.items()
+                    for copy in scattering(rows.places, rows.row_bytes, addresses[name])
                 ],
             ),
             self._buffers,
@@ -238,7 +267,7 @@ class OmEngine:
         taken = {tensor.name for stage in needed for tensor in stages[stage].inputs}
         return _Route(tuple(map(order.index, needed)), tuple(n for n in self._inputs if n in taken))
 
-    def _gear_of(self, inputs: Tensors) -> ChainGear:
+    def _gear_of(self, inputs: Mapping[str, Array | DeviceRows]) -> ChainGear:
         shapes = tuple(inputs[name].shape for name in self._inputs)
         gear = self._gears.get(shapes)
         if gear is None:
@@ -253,15 +282,19 @@ class OmEngine:
                 f"output '{name}': found it wanted, expected only what the chain was opened for: "
                 "a later stage takes it, and its bytes may be in use for another tensor then"
             )
-        shape, dtype = gear.dims[name], self._dtypes[name]
         if target is None:
-            return np.empty(shape, dtype)
+            target = np.empty(gear.dims[name], self._dtypes[name])
+        self._ensure_fits(name, target, gear)
+        return target
+
+    def _ensure_fits(self, name: str, target: Array | DeviceRows, gear: ChainGear) -> None:
+        """Raises EngineFault for what cannot hold the result."""
+        shape, dtype = gear.dims[name], self._dtypes[name]
         if target.shape != shape or target.dtype != dtype:
             raise EngineFault(
                 f"output '{name}': found {target.dtype}{list(target.shape)}, expected "
                 f"{dtype}{list(shape)} at this gear"
             )
-        return target
 
     def _transfer(self, array: Array, device: Address, room: int) -> Transfer:
         host = Address(array.ctypes.data)

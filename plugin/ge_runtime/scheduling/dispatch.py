@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Generic, TypeAlias, TypeVar
 
-from ge_runtime.errors import EngineFault, OutOfMemory
+from ge_runtime.errors import EngineFault, HandleFault, OutOfMemory
 
 Executor = TypeVar("Executor")
 News = TypeVar("News")
@@ -160,7 +160,7 @@ Answer = TypeVar("Answer")
 def isolate(
     members: Sequence[Member],
     execute: Callable[[Sequence[Member]], Sequence[Answer]],
-    deliver: Callable[[Member, Answer | EngineFault | OutOfMemory], None],
+    deliver: Callable[[Member, Answer | EngineFault | OutOfMemory | HandleFault], None],
     still_waiting: Callable[[Sequence[Member]], Sequence[Member]],
 ) -> int:
     """Deliver to every member its answer or its own fault; returns how many executions failed.
@@ -170,9 +170,9 @@ def isolate(
     still_waiting: asked before each execution after a failure; members that it leaves out are not
     executed again, and are its own to answer.
 
-    An execution that raises EngineFault or OutOfMemory is cut in halves, the earlier one first. One
-    culprit among n members takes 1 + 2 * log2(n) executions: 9 for 16. What `execute` raises
-    besides is about no member, e.g. that the device is lost, and passes.
+    An execution that raises EngineFault, OutOfMemory or HandleFault is cut in halves, the earlier
+    one first. One culprit among n members takes 1 + 2 * log2(n) executions: 9 for 16. What
+    `execute` raises besides is about no member, e.g. that the device is lost, and passes.
     """
     failures = 0
     waiting = [members]
@@ -184,7 +184,7 @@ def isolate(
             continue
         try:
             answers = execute(batch)
-        except (EngineFault, OutOfMemory) as fault:
+        except (EngineFault, OutOfMemory, HandleFault) as fault:
             failures += 1
             if len(batch) == 1:
                 deliver(batch[0], fault)

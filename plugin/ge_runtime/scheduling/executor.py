@@ -181,6 +181,8 @@ class Executor:
             shape = contract.result_shape(layout, spec)
             outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, shape))
         executed = slot.used_bytes
+        if self._remote is not None:
+            self._remote.expect_rows(layout.filled)
         start = time.perf_counter()
         with self._in_arena(layout):
             results = self._engine.run(inputs, outputs)

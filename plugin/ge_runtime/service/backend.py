@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from ge_runtime.config import Resident
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
 from ge_runtime.errors import EngineLost, OutOfMemory
@@ -33,10 +34,12 @@ class ServiceBackend:
         *,
         weight: float = 1.0,
         priority: int = 0,
+        resident: Resident | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
         """client: for people. weight, priority: see `fair_queue.QueueEntry`.
 
+        resident: what of engines' tensors stays on the device.
         Raises ServiceFault if the service cannot be had, and what it says of its device.
         """
         self.name: Final = device
@@ -48,6 +51,8 @@ class ServiceBackend:
             "priority": priority,
             "means": physical_device(device, os.environ),
         }
+        self._resident = resident or Resident()
+        self._engines: list[ServiceEngine] = []
         self.memory: Final = SharedMemory(device, self)
         arenas = _Arenas(self.memory)  # restored before engines, whose tensors lie in them
         self._client = ReconnectingClient(device, hello, timeouts or Timeouts(), [arenas])
@@ -78,8 +83,11 @@ class ServiceBackend:
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        engine = ServiceEngine(self._client, self.memory, artifacts, threads, outputs)
+        engine = ServiceEngine(
+            self._client, self.memory, artifacts, threads, outputs, self._resident
+        )
         engine.open()
+        self._engines.append(engine)
         return engine
 
     def register(self, memory: Array) -> None:
@@ -89,6 +97,8 @@ class ServiceBackend:
 
     def freeze(self) -> None:
         self.memory.freeze()
+        for engine in self._engines:  # what executed until now was of no request
+            engine.keep_rows()
 
     def close(self) -> None:
         self._client.close()

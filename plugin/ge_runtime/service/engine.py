@@ -1,26 +1,23 @@
-"""The client's half of an engine in the device service, and of its executions.
-
-The service's half of an execution is in `execution_loop`.
-"""
+"""The client's half of an engine in the device service."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from threading import Lock
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, Resident
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.base import Shapes, Signature
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates
-from ge_runtime.service.channel import Channel, DescriptorsExhausted, PeerGone, close_all
+from ge_runtime.service.channel import close_all
+from ge_runtime.service.client_executions import ClientExecutions
 from ge_runtime.service.connection import Connection
 from ge_runtime.service.identity import ensure_same_files
 from ge_runtime.service.protocol import (
@@ -28,16 +25,13 @@ from ge_runtime.service.protocol import (
     BufferReference,
     Done,
     Json,
-    Kind,
     ProtocolError,
-    fault_of,
     intermediates_of,
     pack_layout,
-    pack_run,
     signature_of,
-    unpack_done,
 )
 from ge_runtime.service.reconnecting_client import ReconnectingClient
+from ge_runtime.service.resident_message import resident_as_json
 from ge_runtime.service.shared_memory import SharedMemory, StagingBuffer, map_sealed
 from ge_runtime.specs import Array, Tensors
 
@@ -58,17 +52,23 @@ class ServiceEngine:
         artifacts: Sequence[Artifact],
         threads: int,
         outputs: Sequence[str],
+        resident: Resident,
     ) -> None:
         """Not yet open. memory: what the service sees of this process."""
         self._client = client
         self._memory = memory
         self._paths = [artifact.path.absolute() for artifact in artifacts]
-        self._request = {
+        self._request: dict[str, Any] = {
             "do": "open",
             "artifacts": [[str(a.path.absolute()), a.engine, a.reason] for a in artifacts],
             "threads": threads,
             "outputs": list(outputs),
         }
+        self._resident = resident.tensors
+        """Of which this process has handles of rows."""
+        if self._resident:
+            self._request["resident"] = resident_as_json(resident)
+        self._keeping = False
         self._largest: list[dict[str, list[int]]] | None = None
         self._facts: dict[str, Any] = {}
         self._number = 0  # in the service that there is, or was
@@ -104,7 +104,7 @@ class ServiceEngine:
             )
         self._number = facts["engine"]
         if not self._facts:
-            self._signature = signature_of(facts["signature"])
+            self._signature = self._with_handles(signature_of(facts["signature"]))
             self._inputs = [(t.name, t.dtype.numpy) for t in self._signature.inputs]
             self._outputs = {
                 t.name: (index, t.dtype.numpy) for index, t in enumerate(self._signature.outputs)
@@ -112,6 +112,8 @@ class ServiceEngine:
         self._facts = facts
         if self._largest is not None:
             connection.ask({"do": "bind", "engine": self._number, "largest": self._largest})
+        if self._keeping:
+            connection.ask({"do": "keep", "engine": self._number})
         self._executions.connect(connection, self._number)
 
     def lose(self) -> None:
@@ -133,7 +135,13 @@ class ServiceEngine:
         return (
             None
             if shapes is None
-            else [{name: tuple(dims) for name, dims in one.items()} for one in shapes]
+            else [
+                {
+                    name: (dims[0], *HANDLE_DIMS) if name in self._resident else tuple(dims)
+                    for name, dims in one.items()
+                }
+                for one in shapes
+            ]
         )
 
     @property
@@ -160,8 +168,17 @@ class ServiceEngine:
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """Have the service prepare the engine; nothing is allocated here."""
         # Before it is asked: a next service that comes meanwhile prepares for it as it opens.
-        self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
+        self._largest = [self._dims(shapes) for shapes in largest]
         self._ask({"do": "bind", "largest": self._largest})
+
+    def keep_rows(self) -> None:
+        """From now on resident rows stay. Until then executions are of no request."""
+        if self._resident and not self._keeping:
+            self._keeping = True  # first, as above
+            self._ask({"do": "keep"})
+
+    def expect_rows(self, filled: int) -> None:
+        self._executions.filled = filled
 
     def reserve(self, nbytes: int) -> None:
         self._staging.reserve(nbytes, len(self._signature.outputs))
@@ -211,8 +228,7 @@ class ServiceEngine:
         return nbytes
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        dims = {name: list(shape) for name, shape in shapes.items()}
-        answer = self._ask({"do": "intermediates", "shapes": dims})
+        answer = self._ask({"do": "intermediates", "shapes": self._dims(shapes)})
         return intermediates_of(answer["intermediates"])
 
     def close(self) -> None:
@@ -221,6 +237,24 @@ class ServiceEngine:
             if self._client.remove(self):
                 self.lose()
                 tell({"do": "close", "engine": self._number})
+
+    def _with_handles(self, signature: Signature) -> Signature:
+        """The graph's tensors, with handles in the place of those that stay."""
+
+        def own(tensor: GraphTensor) -> GraphTensor:
+            if tensor.name not in self._resident:
+                return tensor
+            rows = None if tensor.dims is None else tensor.dims[0]
+            return GraphTensor(tensor.name, HANDLE_DTYPE, (rows, *HANDLE_DIMS))
+
+        return Signature(tuple(map(own, signature.inputs)), tuple(map(own, signature.outputs)))
+
+    def _dims(self, shapes: Shapes) -> dict[str, list[int]]:
+        """Shapes as the graph has them."""
+        return {
+            name: [shape[0], *self._resident[name].dims] if name in self._resident else list(shape)
+            for name, shape in shapes.items()
+        }
 
     def _ask(self, message: Json) -> dict[str, Any]:
         """What the service answers about the engine. Raises EngineLost, and what it answers."""
@@ -265,104 +299,6 @@ class ServiceEngine:
                 np.copyto(target, results[name])
                 results[name] = target
         return results
-
-
-class ClientExecutions:
-    """The connection for one engine's executions, one at a time. Safe from any thread."""
-
-    def __init__(self, client: ReconnectingClient) -> None:
-        self._client = client
-        self._connection: Connection | None = None
-        self._channel: Channel | None = None
-        self._number = 0
-        self._executing = Lock()
-        self._sequences = itertools.count(1)
-        self._within, self._gone = _for_ever, _stay
-
-    def connect(self, connection: Connection, number: int) -> None:
-        """Connect to the engine of this number. Raises as `Connection.connect_engine`."""
-        channel = connection.connect_engine(number)
-        self._connection, self._channel, self._number = connection, channel, number
-
-    def lose(self) -> None:
-        """The service is gone: nothing can be executed until the next `connect`."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.shut_down()  # whoever waits there finds out, and then lets go of it
-            with self._executing:
-                channel.close()
-
-    def close_in_fork(self) -> None:
-        self._executing = Lock()  # a thread that is not there any more may have it
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
-
-    @contextmanager
-    def waiting(self, within: Callable[[], float], gone: Callable[[], bool]) -> Iterator[None]:
-        self._within, self._gone = within, gone
-        try:
-            yield
-        finally:
-            self._within, self._gone = _for_ever, _stay
-
-    def execute(self, layout: bytes, *, allocates: bool) -> tuple[Done, list[int]]:
-        """One execution: its end, and the descriptors that came with it, the caller's to close.
-
-        allocates: whether some outputs are to come in a file. Raises the execution's fault, and
-        EngineLost.
-        """
-        with self._executing:
-            channel, connection = self._channel, self._connection
-            if channel is None or connection is None:
-                raise self._client.fault()
-            return self._converse(channel, connection, layout, allocates=allocates)
-
-    def _converse(
-        self, channel: Channel, connection: Connection, layout: bytes, *, allocates: bool
-    ) -> tuple[Done, list[int]]:
-        sequence = next(self._sequences)
-        files: list[int] = []
-        try:
-            channel.send(pack_run(sequence, self._within(), layout))
-            if allocates:
-                kind, body, files = channel.receive_with(self._look_around)
-            else:
-                kind, body = channel.receive(self._look_around)
-            if kind is not Kind.DONE:
-                raise ProtocolError(f"found a message of kind {kind.name}, expected a result")
-            done = unpack_done(body)
-            if done.sequence != sequence:
-                raise ProtocolError(
-                    f"found the result of execution {done.sequence}, expected {sequence}"
-                )
-        except DescriptorsExhausted as exhausted:
-            # The answer was read, only its file was not had: the connection is still in step.
-            raise OutOfMemory(f"the results of an execution: {exhausted}") from exhausted
-        except (PeerGone, ProtocolError) as error:
-            close_all(files)
-            self._client.note_loss(connection, str(error))
-            raise self._client.fault() from error
-        except BaseException:  # its answer is still to come, and would be taken for the next one's
-            close_all(files)
-            self._client.note_loss(connection, "an execution was interrupted")
-            raise
-        if done.fault is not None:
-            close_all(files)
-            raise fault_of(done.fault)
-        return done, files
-
-    def _look_around(self) -> None:
-        if self._gone():  # it still has to answer: the execution may have begun
-            self._client.try_to_tell({"do": "cancel", "engine": self._number})
-
-
-def _for_ever() -> float:
-    return math.inf
-
-
-def _stay() -> bool:
-    return False
 
 
 def _other_elements(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:

@@ -12,12 +12,15 @@ from typing import Final
 
 import numpy as np
 
+from ge_runtime.config import HANDLE_DTYPE
 from ge_runtime.engines.base import GraphTensor
 from ge_runtime.errors import (
     Abandoned,
     EngineFault,
     EngineLost,
+    HandleFault,
     OutOfMemory,
+    RowsTaken,
     RuntimeFault,
     ServiceFault,
     forget_frames,
@@ -36,6 +39,8 @@ from ge_runtime.service.protocol import (
     unpack_layout,
     unpack_run,
 )
+from ge_runtime.service.resident import ResidentExecution
+from ge_runtime.service.row_registry import MOST_WAIT_S
 from ge_runtime.service.shared_memory import ALIGNMENT, sealed_file
 from ge_runtime.service.state import ClientSession, ModelReference, ServiceState
 from ge_runtime.specs import Array, DType, Tensors
@@ -84,7 +89,7 @@ class ServerExecutions:
             kind, body = self._channel.receive()
             if kind is not Kind.RUN:
                 raise ProtocolError(f"found a message of kind {kind.name}, expected an execution")
-            sequence, within_s = unpack_run(body)
+            sequence, within_s, filled = unpack_run(body)
             try:
                 arguments = self._arguments(body[LAYOUT_AT:])
             except ProtocolError as error:  # harms this execution alone: the connection stays
@@ -103,24 +108,29 @@ class ServerExecutions:
                 self._model.expected_s,
                 self._what,
             )
-            self._execute(sequence, entry, arguments)
+            self._execute(sequence, entry, arguments, filled)
 
-    def _execute(self, sequence: int, entry: QueueEntry, arguments: _Arguments) -> None:
+    def _execute(
+        self, sequence: int, entry: QueueEntry, arguments: _Arguments, filled: int
+    ) -> None:
         """One execution, in its turn, and its answer. Raises PeerGone."""
         self._reference.entry = entry  # where the connection of control finds it, to cancel it
         fault: Exception | None = None
         results: Tensors = {}
         waited_s = took_s = 0.0
+        rows: ResidentExecution | None = None
         try:
+            # Places first: who waits for them must not hold up those who free them.
+            rows = self._begin_rows(arguments, filled, entry.deadline)
             self._state.scheduler.enter(entry)
-        except (Abandoned, EngineLost) as without_a_turn:
+        except (Abandoned, EngineLost, EngineFault, HandleFault, RowsTaken) as without_a_turn:
             fault = without_a_turn
         else:
             waited_s = entry.waited_s
             started = time.perf_counter()
             try:
                 with self._model.in_arena(arguments.inputs):
-                    results = self._model.engine.run(arguments.inputs, arguments.outputs)
+                    results = self._run(arguments, rows)
             except RuntimeFault as error:
                 fault = error
             except Exception as error:  # a defect of the engine's
@@ -130,6 +140,8 @@ class ServerExecutions:
             self._state.scheduler.leave(entry, took_s)
             self._model.note(took_s, failed=fault is not None)
             self._client.note(took_s, waited_s, failed=fault is not None)
+        if rows is not None:
+            rows.end(done=fault is None)
         self._reference.entry = None
         file: int | None = None
         allocated: tuple[tuple[int, BufferReference], ...] = ()
@@ -154,6 +166,27 @@ class ServerExecutions:
             self._channel.send(done, [file])
         finally:
             os.close(file)
+
+    def _begin_rows(
+        self, arguments: _Arguments, filled: int, deadline: float
+    ) -> ResidentExecution | None:
+        """What the execution has to do with rows that stay on the device; None if nothing.
+
+        Raises HandleFault, RowsTaken or EngineFault.
+        """
+        resident = self._reference.resident
+        if resident is None:
+            return None
+        until = min(deadline, self._state.clock.now() + MOST_WAIT_S)
+        return resident.begin(arguments.inputs, arguments.outputs, filled, until)
+
+    def _run(self, arguments: _Arguments, rows: ResidentExecution | None) -> Tensors:
+        engine = self._model.engine
+        if rows is None:
+            return engine.run(arguments.inputs, arguments.outputs)
+        resident = self._reference.resident
+        assert resident is not None, "it has begun there"
+        return resident.run(engine, rows)
 
     def _send_fault(
         self, sequence: int, fault: Exception, waited_s: float = 0.0, took_s: float = 0.0
@@ -181,7 +214,7 @@ class ServerExecutions:
         if len(layout.inputs) != len(inputs):
             raise ProtocolError(f"found {len(layout.inputs)} inputs, expected {len(inputs)}")
         given = {
-            tensor.name: view(buffer, _dtype(tensor))
+            tensor.name: view(buffer, self._dtype(tensor))
             for tensor, buffer in zip(inputs, layout.inputs, strict=True)
         }
         wanted: dict[str, Array | None] = {}
@@ -190,10 +223,21 @@ class ServerExecutions:
                 raise ProtocolError(f"found output {index}, expected each once, of {len(outputs)}")
             tensor = outputs[index]
             to_allocate = buffer[0] == NOWHERE and not buffer[2]
-            wanted[tensor.name] = None if to_allocate else view(buffer, _dtype(tensor))
+            wanted[tensor.name] = None if to_allocate else view(buffer, self._dtype(tensor))
         # What is given in `outputs` is written where the client reads it; the rest goes by a file.
         allocates = tuple(name for name, array in wanted.items() if array is None)
         return _Arguments(given, wanted, allocates)
+
+    def _dtype(self, tensor: GraphTensor) -> np.dtype[np.generic]:
+        """Of its elements as the client has them."""
+        resident = self._reference.resident
+        if resident is not None and tensor.name in resident.names:
+            return HANDLE_DTYPE.numpy
+        if tensor.dtype is DType.BYTES:
+            raise ProtocolError(
+                f"found '{tensor.name}' of BYTES, expected elements of a fixed size"
+            )
+        return tensor.dtype.numpy
 
     def _in_a_file(
         self, results: Tensors, names: tuple[str, ...]
@@ -225,12 +269,6 @@ class ServerExecutions:
         except OSError as error:
             raise OutOfMemory(f"the device service: no file for {end:,} bytes: {error}") from error
         return file, tuple(buffers)
-
-
-def _dtype(tensor: GraphTensor) -> np.dtype[np.generic]:
-    if tensor.dtype is DType.BYTES:
-        raise ProtocolError(f"found '{tensor.name}' of BYTES, expected elements of a fixed size")
-    return tensor.dtype.numpy
 
 
 def _write(descriptor: int, array: Array, start: int) -> None:

@@ -24,9 +24,12 @@ from ge_runtime.errors import (
     EngineFault,
     EngineLost,
     Expired,
+    HandleFault,
+    HandleGone,
     NoDevice,
     OutOfMemory,
     PlanFault,
+    RowsTaken,
     RuntimeFault,
     ServiceFault,
 )
@@ -54,7 +57,7 @@ MOST_DIMS: Final = 32
 NOWHERE: Final = 0xFFFFFFFF
 """The arena of a tensor without bytes, and of an output that the engine is to allocate."""
 
-_RUN: Final = struct.Struct("<Qd")
+_RUN: Final = struct.Struct("<QdI")
 _COUNTS: Final = struct.Struct("<HH")
 _TENSOR: Final = struct.Struct("<HHIQ")
 _DONE: Final = struct.Struct("<QddHH")
@@ -210,9 +213,12 @@ _FAULTS: Final = {
         EngineFault,
         EngineLost,
         Expired,
+        HandleFault,
+        HandleGone,
         NoDevice,
         OutOfMemory,
         PlanFault,
+        RowsTaken,
         RuntimeFault,
         ServiceFault,
     )
@@ -268,20 +274,26 @@ class Done:
     """As `fault_of` reads it; None if all went well."""
 
 
-def pack_run(sequence: int, within_s: float, layout: bytes) -> bytes:
-    """A RUN. within_s: how long it may wait for its turn; layout: see `pack_layout`."""
-    return framed(Kind.RUN, _RUN.pack(sequence, within_s) + layout)
+def pack_run(sequence: int, within_s: float, layout: bytes, filled: int = 0) -> bytes:
+    """A RUN. within_s: how long it may wait for its turn; layout: see `pack_layout`.
+
+    filled: how many rows are not padding; it matters where rows stay on the device.
+    """
+    return framed(Kind.RUN, _RUN.pack(sequence, within_s, filled) + layout)
 
 
-def unpack_run(body: bytes) -> tuple[int, float]:
-    """Sequence and waiting time of a RUN; its layout begins at LAYOUT_AT. Raises ProtocolError."""
+def unpack_run(body: bytes) -> tuple[int, float, int]:
+    """Sequence, waiting time and filled rows of a RUN, whose layout begins at LAYOUT_AT.
+
+    Raises ProtocolError.
+    """
     try:
-        sequence, within_s = _RUN.unpack_from(body)
+        sequence, within_s, filled = _RUN.unpack_from(body)
     except struct.error:
         raise ProtocolError(f"found an execution of {len(body)} bytes, expected more") from None
     if within_s != within_s:  # NaN would never expire
         raise ProtocolError("found no number for the time to wait, expected seconds")
-    return sequence, within_s
+    return sequence, within_s, filled
 
 
 def pack_layout(

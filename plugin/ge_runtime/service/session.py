@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ge_runtime.config import kind_of
+from ge_runtime.config import Resident, kind_of
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Limited, Shapes
 from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault, shown
 from ge_runtime.service.channel import Channel, DescriptorsExhausted, PeerGone, close_all
 from ge_runtime.service.execution_loop import ServerExecutions
 from ge_runtime.service.identity import VISIBLE_DEVICES_VARIABLES, file_identity
+from ge_runtime.service.model_cache import CachedModel
 from ge_runtime.service.protocol import (
     VERSION,
     Json,
@@ -27,6 +28,8 @@ from ge_runtime.service.protocol import (
     intermediates_as_json,
     signature_as_json,
 )
+from ge_runtime.service.resident import ResidentTensors
+from ge_runtime.service.resident_message import resident_of
 from ge_runtime.service.state import (
     MOST_ENGINES,
     ClientSession,
@@ -197,6 +200,7 @@ class ControlHandler:
             "forget": self._forget,
             "open": self._open,
             "bind": self._bind,
+            "keep": self._keep,
             "intermediates": self._intermediates,
             "cancel": self._cancel,
             "close": self._close,
@@ -257,9 +261,15 @@ class ControlHandler:
             raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
         # Before they are opened: what is replaced meanwhile must not pass for what was opened.
         seen = [file_identity(artifact.path) for artifact in artifacts]
+        declared = resident_of(message.get("resident"))
         model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)
         name = shown(*(artifact.path for artifact in artifacts))
-        reference = self._state.add_reference(self._client, name, model)
+        try:
+            resident = self._resident(declared, model, name)
+        except BaseException:
+            self._state.cache().release(model)
+            raise
+        reference = self._state.add_reference(self._client, name, model, resident)
         _log.info("%s has %s, content %.12s", self._client, name, model.content)
         engine = model.engine
         shapes = engine.shapes
@@ -274,6 +284,14 @@ class ControlHandler:
             "seen": seen,
         }
 
+    def _resident(
+        self, declared: Resident, model: CachedModel, name: str
+    ) -> ResidentTensors | None:
+        if not declared.tensors:
+            return None
+        backend, rows = self._state.backend(), self._state.rows
+        return ResidentTensors(declared, model.engine.signature, backend, rows, name)
+
     def _bind(self, message: Json, descriptors: list[int]) -> Json:
         reference = self._reference(message)
         largest = [_shapes(one) for one in _field(message, "largest", list)]
@@ -283,6 +301,16 @@ class ControlHandler:
             )
         with self._state.exclusive(self._client, reference):
             self._state.cache().prepare(reference.model, largest)
+            if reference.resident is not None:
+                reference.resident.prepare(reference.model.engine, largest)
+        return {}
+
+    def _keep(self, message: Json, descriptors: list[int]) -> Json:
+        resident = self._reference(message).resident
+        if resident is None:
+            raise ProtocolError("found an engine without resident tensors, expected some")
+        if not resident.keep():
+            raise ProtocolError("found an engine without its memory, expected 'bind' first")
         return {}
 
     def _intermediates(self, message: Json, descriptors: list[int]) -> Json:
@@ -304,7 +332,7 @@ class ControlHandler:
             raise ProtocolError("found an engine that executes, expected it to be idle")
         with self._client.lock:
             del self._client.references[reference.number]
-        self._state.cache().release(reference.model)
+        self._state.close_reference(reference)
         return {}
 
     def _reference(self, message: Json) -> ModelReference:

@@ -27,6 +27,8 @@ from ge_runtime.service.fair_scheduler import FairScheduler
 from ge_runtime.service.identity import physical_device
 from ge_runtime.service.model_cache import CachedModel, ModelCache
 from ge_runtime.service.protocol import VERSION, Json, ProtocolError
+from ge_runtime.service.resident import ResidentTensors
+from ge_runtime.service.row_registry import RowRegistry
 from ge_runtime.service.shared_memory import MappedArenas
 
 _log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class ModelReference:
     name: str
     """The model's, as this client has it: files of equal content may have others."""
     model: CachedModel
+    resident: ResidentTensors | None = None
+    """What of its tensors stays on the device."""
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held by the connection that executes on it."""
     disconnect: Callable[[], None] = lambda: None
@@ -88,6 +92,13 @@ class ClientSession:
         with self.lock:
             entries = [reference.entry for reference in self.references.values()]
         return sum(entry is not None and entry.state is State.WAITING for entry in entries)
+
+    @property
+    def resident_rows(self) -> int:
+        """Places on the device that rows of its executions take."""
+        with self.lock:
+            own = [reference.resident for reference in self.references.values()]
+        return sum(resident.taken for resident in own if resident is not None)
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
@@ -151,6 +162,7 @@ class ServiceState:
         self._lock = threading.Lock()  # guards the next
         self._clients: dict[str, ClientSession] = {}
         self._numbers = itertools.count(1)
+        self.rows = RowRegistry(clock)
 
     # ----------------------------------------------------------------------- device and models
 
@@ -248,7 +260,7 @@ class ServiceState:
             references, client.references = list(client.references.values()), {}
         for reference in references:
             with _logged(f"{client}: {reference.name} was not given back"):
-                self.cache().release(reference.model)
+                self.close_reference(reference)
         for number in client.arenas.numbers:
             with _logged(f"{client}: arena {number} was not given back"):
                 client.arenas.remove(number)
@@ -257,9 +269,23 @@ class ServiceState:
             del self._clients[client.token]
         self._sessions_changed()
 
-    def add_reference(self, client: ClientSession, name: str, model: CachedModel) -> ModelReference:
+    def close_reference(self, reference: ModelReference) -> None:
+        """Give back what a client had of a model, on which nothing of its executes any more."""
+        try:
+            if reference.resident is not None:
+                reference.resident.close()
+        finally:
+            self.cache().release(reference.model)
+
+    def add_reference(
+        self,
+        client: ClientSession,
+        name: str,
+        model: CachedModel,
+        resident: ResidentTensors | None = None,
+    ) -> ModelReference:
         """An engine for the client. name: the model's, for people."""
-        reference = ModelReference(next(self._numbers), name, model)
+        reference = ModelReference(next(self._numbers), name, model, resident)
         with client.lock:
             client.references[reference.number] = reference
         return reference
@@ -342,6 +368,7 @@ def _client_stats(client: ClientSession) -> Json:
         "priority": client.priority,
         "arenas": client.arenas.nbytes,
         "engines": len(client.references),
+        "resident_rows": client.resident_rows,
         "executions": client.executions,
         "faults": client.faults,
         "busy_s": client.busy_s,

@@ -116,6 +116,7 @@ def test_first_messages_that_are_none_are_refused(shared_services, packet):
         {"do": "open", "artifacts": [["/x", "onnxruntime", ""]], "threads": "1", "outputs": []},
         {"do": "open", "artifacts": [["/x", "onnxruntime", ""]], "threads": 0, "outputs": []},
         {"do": "open", "artifacts": [["/x", "onnxruntime", ""]], "threads": 10**9, "outputs": []},
+        {"do": "keep", "engine": 99},
         {"do": "bind", "engine": 99, "largest": []},
         {"do": "bind", "engine": "1", "largest": []},
         {"do": "intermediates", "engine": -1, "shapes": {}},

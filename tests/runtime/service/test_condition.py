@@ -64,9 +64,6 @@ class ToldHost(HostBackend):
     def telemetry(self):
         return {"device_unwell": 1.0}
 
-    def let_go(self):
-        """Nothing is held."""
-
 
 def test_models_are_not_ready_while_their_service_tells_so(services, version_dir):
     with held_service(services.path, device="cpu", backend=ToldHost("cpu")):

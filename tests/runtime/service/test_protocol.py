@@ -108,16 +108,16 @@ def test_layout_cut_short_or_with_more_behind_it_is_refused(inputs, data):
             unpack_layout(broken)
 
 
-@given(st.integers(0, 2**64 - 1), st.one_of(seconds, st.just(math.inf)))
-def test_executions_come_back_whole(sequence, within_s):
+@given(st.integers(0, 2**64 - 1), st.one_of(seconds, st.just(math.inf)), st.integers(0, 2**32 - 1))
+def test_executions_come_back_whole(sequence, within_s, filled):
     layout = pack_layout([(1, 64, (2, 3))], [])
-    kind, body = unframed(pack_run(sequence, within_s, layout))
+    kind, body = unframed(pack_run(sequence, within_s, layout, filled))
     assert kind is Kind.RUN
-    assert unpack_run(body) == (sequence, within_s)
+    assert unpack_run(body) == (sequence, within_s, filled)
     assert body[LAYOUT_AT:] == layout
 
 
-@pytest.mark.parametrize("body", [b"", b"x" * 15, pack_run(1, math.nan, b"")[HEADER_BYTES:]])
+@pytest.mark.parametrize("body", [b"", b"x" * 19, pack_run(1, math.nan, b"")[HEADER_BYTES:]])
 def test_executions_that_are_none_are_refused(body):
     with pytest.raises(ProtocolError):
         unpack_run(body)

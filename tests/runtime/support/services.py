@@ -322,7 +322,8 @@ def held_service(path, *, device="held", clock=None, timeouts=None, backend=None
         try:
             yield backend, server
         finally:
-            backend.let_go()
+            if isinstance(backend, HeldBackend):
+                backend.let_go()
             server.end("the test is over")
             thread.join(TIMEOUT_S)
             assert not thread.is_alive()

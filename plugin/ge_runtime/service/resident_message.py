@@ -1,0 +1,74 @@
+"""What of a model's tensors stays on the device, as its client tells the service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ge_runtime.config import Resident, ResidentTensor
+from ge_runtime.service.protocol import Json, ProtocolError
+from ge_runtime.specs import DType
+
+_MOST_ROWS: Final = 1_000_000
+_MOST_NAME: Final = 256
+_MOST_DIM: Final = 2**31
+_MOST_DIMS: Final = 8
+_MOST_LEASE_S: Final = 86_400
+
+
+def resident_as_json(resident: Resident) -> Json:
+    """As JSON."""
+    return {
+        "inputs": _tensors_as_json(resident.inputs),
+        "outputs": _tensors_as_json(resident.outputs),
+        "rows": resident.rows,
+        "reads": resident.reads,
+        "lease_s": resident.lease_s,
+    }
+
+
+def _tensors_as_json(tensors: Mapping[str, ResidentTensor]) -> Json:
+    return {name: [t.model, t.dtype.value, list(t.dims)] for name, t in tensors.items()}
+
+
+def resident_of(message: object) -> Resident:
+    """What is in its JSON; of nothing, nothing. Raises ProtocolError."""
+    if message is None:
+        return Resident()
+    if not isinstance(message, dict):
+        raise ProtocolError(f"found resident {message!r}, expected an object")
+    return Resident(
+        _tensors_of(message.get("inputs")),
+        _tensors_of(message.get("outputs")),
+        _whole(message, "rows", 0, _MOST_ROWS),
+        _whole(message, "reads", 1, _MOST_ROWS),
+        _whole(message, "lease_s", 1, _MOST_LEASE_S),
+    )
+
+
+def _tensors_of(message: object) -> dict[str, ResidentTensor]:
+    if not isinstance(message, dict):
+        raise ProtocolError(f"found resident tensors {message!r}, expected an object")
+    return {name: _tensor_of(name, value) for name, value in message.items()}
+
+
+def _tensor_of(name: str, value: Any) -> ResidentTensor:  # noqa: ANN401 - whatever was sent
+    match value:
+        case [str(model), str(dtype), [*dims]] if (
+            len(model) <= _MOST_NAME
+            and dtype in DType.__members__
+            and dtype != DType.BYTES.value
+            and 0 < len(dims) <= _MOST_DIMS
+            and all(type(dim) is int and 0 < dim < _MOST_DIM for dim in dims)
+        ):
+            return ResidentTensor(model, DType(dtype), tuple(dims))
+    raise ProtocolError(
+        f"found {value!r} for resident tensor '{name}', expected its model, type and dims"
+    )
+
+
+def _whole(message: Json, name: str, least: int, most: int) -> int:
+    value = message.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ProtocolError(f"found {name} {value!r} of resident rows, expected {least} to {most}")
+    return value
