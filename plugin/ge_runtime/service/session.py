@@ -290,7 +290,7 @@ class ControlHandler:
         if not declared.tensors:
             return None
         backend, rows = self._state.backend(), self._state.rows
-        return ResidentTensors(declared, model.engine.signature, backend, rows, name)
+        return ResidentTensors(declared, model.engine, backend, rows, name)
 
     def _bind(self, message: Json, descriptors: list[int]) -> Json:
         reference = self._reference(message)
