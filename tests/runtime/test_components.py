@@ -117,7 +117,7 @@ def test_importing_the_adapter_loads_what_every_model_needs_alone():
     assert "ge_runtime.runtime" in loaded
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
     assert rooms.isdisjoint({"ge_runtime.ascend", "ge_runtime.cuda", "ge_runtime.service"})
-    assert len(loaded) < 60, sorted(loaded)
+    assert len(loaded) < 65, sorted(loaded)
 
 
 @pytest.mark.brute_force

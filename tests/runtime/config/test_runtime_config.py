@@ -12,7 +12,7 @@ from runtime.support.configs import (
 )
 from runtime.support.parsing import assert_fault, faults_of, parse
 
-from ge_runtime.config import PaddingRule, RuntimeConfig
+from ge_runtime.config import PaddingRule, Resident, RuntimeConfig
 from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates
 from ge_runtime.errors import ConfigFault
@@ -60,6 +60,7 @@ def test_encoder_configuration_is_read_whole():
         intra_op_threads=2,
         devices=("cpu",),
         io_buffers=1,
+        resident=Resident(),
         stages=(),
         workspace_pool_bytes=None,
         unplanned_memory=False,
@@ -207,13 +208,15 @@ def with_input(**changes):
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
             "histogram, warmup, early_answers, load_check, reproducible, unplanned_memory, "
             "profile, dump, workspace_pool_mib, io_buffers, placement, service_weight, "
-            "service_priority, device_ids, device_exec_blocks, static_model, "
+            "service_priority, resident_rows, resident_reads, resident_s, "
+            "device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
-            "default.<input>, pass.<output>, prepared.<tensor>, aipp.<input>, graph.ge.<option>, "
+            "default.<input>, pass.<output>, prepared.<tensor>, "
+            "resident.<input or output>, aipp.<input>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
