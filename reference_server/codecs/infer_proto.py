@@ -135,7 +135,7 @@ class InferMessageDecoder:
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY:
+        if len(found) > LONGEST_KEY or self.takes_long(data):  # on whatever thread this is
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
         known = self._memo.recall(head)
