@@ -27,6 +27,8 @@ from ge_runtime.specs import Array, Tensors
 
 _log = logging.getLogger(__name__)
 
+_EXPORT: Final = "msprof --export=on --output="
+"""What makes tables of a profile."""
 _CONFIG: Final = "acl_dump.json"
 """What is dumped, as CANN reads it; beside the dumps."""
 
@@ -76,10 +78,11 @@ class Capture:
     @property
     def cost(self) -> str:
         """What it takes beside the plan, for people."""
-        memory = "CANN takes memory and time of its own for it"
-        if self._window.parameter == "profile":
-            return f"{self._window}: {memory}"
-        return f"{self._window}: {memory}; the model is loaded again before and after it"
+        window = self._window
+        told = f"{window} into {window.folder}: CANN takes memory and time of its own for it"
+        if window.parameter == "profile":
+            return f"{told}; then `{_EXPORT}{window.folder}`"
+        return f"{told}; the model is loaded again before and after it"
 
     def prepare(self) -> None:
         """Before the model is loaded."""
@@ -143,7 +146,7 @@ class Capture:
         if window.parameter == "profile":
             assert running is not None
             self._driver.stop_profile(running)
-            _log.info("%s is in %s: `msprof --export=on --output=%s`", window, *[window.folder] * 2)
+            _log.info("%s is in %s: `%s%s`", window, window.folder, _EXPORT, window.folder)
             return
         self._driver.stop_dump()
         if engine is not None:
