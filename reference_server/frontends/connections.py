@@ -226,7 +226,8 @@ class Incoming:
     """What a connection has read, on its way to who handles it: in portions, in its share of time.
 
     `handle` is given the bytes in order, as views that are valid until it returns. `plain` says how
-    many of the next ones are only to be copied, such as a tensor's, and may come at once. What does
+    many of the next ones are only to be copied, such as a tensor's, and may come at once. `whole`
+    says how many make a portion that cuts nothing in two, or 0. What does
     not fit the share waits, and nothing more is read until it is done: `call_soon` is asked for the
     next turn. `clock` is in seconds; `portion` in bytes.
     """
@@ -242,6 +243,7 @@ class Incoming:
         "_rest",
         "_spent_s",
         "_transport",
+        "_whole",
     )
 
     def __init__(
@@ -251,9 +253,11 @@ class Incoming:
         call_soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
         portion: int = PORTION_BYTES,
+        whole: Callable[[memoryview], int] = lambda data: 0,
     ) -> None:
         self._handle = handle
         self._portion = portion
+        self._whole = whole
         self._plain = plain
         self._call_soon = call_soon
         self._clock = clock
@@ -302,7 +306,7 @@ class Incoming:
         """Handle as much as may be; what is left."""
         over_s = self._clock() + SHARE_S
         while data and not self._is_held and self._transport is not None:
-            size = max(self._portion, self._plain())
+            size = self._whole(data) or max(self._portion, self._plain())
             portion, data = data[:size], data[size:]
             self._handle(portion)
             if self._clock() >= over_s:

@@ -110,6 +110,10 @@ class Session:
         call = self._calls.get(stream_id) if lacking else None
         return 0 if call is None else min(lacking, call.lacks)
 
+    def whole(self, data: memoryview) -> int:
+        """How many bytes at its start are some whole frames, which are short; 0 if none are."""
+        return self._http2.whole(data)
+
     def lost(self) -> None:
         """The connection is gone, and who waited for answers with it."""
         if self._calls:

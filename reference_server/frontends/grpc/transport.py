@@ -152,7 +152,9 @@ class _Connection(asyncio.BufferedProtocol):
             *(limits, report, intake),
         )
         self._incoming = Incoming(
-            *(self._session.receive, self._session.plain, loop.call_soon), portion=_PORTION_BYTES
+            *(self._session.receive, self._session.plain, loop.call_soon),
+            portion=_PORTION_BYTES,
+            whole=self._session.whole,
         )
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None

@@ -10,13 +10,15 @@ from reference_server.frontends.event_loop import SHARE_S
 class Scene:
     """A loop whose time passes by `cost_s` for each portion, and one connection's transport."""
 
-    def __init__(self, cost_s=0.0, plain=lambda: 0):
+    def __init__(self, cost_s=0.0, plain=lambda: 0, whole=lambda data: 0):
         self.now_s = 0.0
         self.cost_s = cost_s
         self.turns = []
         self.portions = []
         self.is_reading = True
-        self.incoming = Incoming(self._handle, plain, self.turns.append, lambda: self.now_s)
+        self.incoming = Incoming(
+            self._handle, plain, self.turns.append, lambda: self.now_s, whole=whole
+        )
         self.incoming.begin(self)
 
     def _handle(self, data):
@@ -96,6 +98,13 @@ def test_a_tensor_is_not_cut():
     scene = Scene(plain=lambda: 3 * PORTION_BYTES)
     scene.came(bytes(3 * PORTION_BYTES))
     assert scene.portions == [bytes(3 * PORTION_BYTES)]
+
+
+def test_portions_are_cut_where_something_whole_ends():
+    scene = Scene(whole=lambda data: min(len(data), 3_000))
+    text = text_of(7_000)
+    scene.came(text)
+    assert scene.portions == [text[:3_000], text[3_000:6_000], text[6_000:]]
 
 
 def test_who_is_held_gets_nothing_until_released():

@@ -77,6 +77,10 @@ class Http2Connection:
         """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
         return self._receiver.data_under_way
 
+    def whole(self, data: memoryview) -> int:
+        """How many bytes at its start are some whole frames, which are short; 0 if none are."""
+        return self._receiver.whole(data)
+
     def take_output(self) -> list[Part]:
         """The bytes to send now."""
         return self._sender.take()

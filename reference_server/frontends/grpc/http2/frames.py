@@ -136,6 +136,11 @@ def without_priority(flags: int, stream_id: int, payload: memoryview) -> memoryv
     return payload[_PRIORITY_BYTES:]
 
 
+#: What is handled without a look at the clock, if it is whole: eight calls of a message each.
+_MOST_WHOLE_FRAMES = 16
+_MOST_WHOLE_BYTES = 1 << 11
+
+
 class FrameReader:
     """Cuts what a client sends into frames, however its bytes are split.
 
@@ -156,6 +161,28 @@ class FrameReader:
     def data_under_way(self) -> tuple[int, int]:
         """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
         return self._data[1], self._data_left
+
+    def whole(self, data: memoryview) -> int:
+        """How many bytes at the start of `data`, fed next, are some whole frames.
+
+        What is left of a frame that is under way counts as one. 0 if there is none, or a long one.
+        """
+        if self._preface or self._pending:
+            return 0
+        end = min(len(data), _MOST_WHOLE_BYTES)
+        whole, position = 0, self._data_left
+        for _ in range(_MOST_WHOLE_FRAMES + 1):
+            if position > end:
+                break
+            whole = position
+            if end - position < FRAME_HEADER_BYTES:
+                break
+            high, low, *_ = _FRAME_HEADER.unpack_from(data, position)
+            length = high << 8 | low
+            if length > _MOST_WHOLE_BYTES:
+                return 0
+            position += FRAME_HEADER_BYTES + length
+        return whole
 
     def feed(self, data: memoryview) -> Iterator[Frame]:
         """The frames that `data` completes; must be exhausted. Raises ConnectionFault."""

@@ -154,6 +154,10 @@ class Receiver:
         """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
         return self._frames.data_under_way
 
+    def whole(self, data: memoryview) -> int:
+        """How many bytes at its start are some whole frames, which are short; 0 if none are."""
+        return self._frames.whole(data)
+
     @property
     def unfinished_block(self) -> int:
         """The stream of the header block of which a part has come; 0 if there is none."""

@@ -28,9 +28,12 @@ some_frames = st.lists(
 
 def read(pieces):
     reader = FrameReader(MAX_FRAME, MAX_CONTROL)
+    return [found for piece in pieces for found in read_on(reader, piece)]
+
+
+def read_on(reader, piece):
     return [
         (kind, flags, stream, bytes(payload))
-        for piece in pieces
         for kind, flags, stream, payload in reader.feed(memoryview(piece))
     ]
 
@@ -60,6 +63,42 @@ def test_any_split_gives_the_same_frames(sent, data):
 def test_a_byte_at_a_time_gives_the_same_frames(sent):
     wire = PREFACE + b"".join(frame(*one) for one in sent)
     assert joined(read(bytes([byte]) for byte in wire)) == joined(sent)
+
+
+def greeted(max_frame=MAX_FRAME):
+    reader = FrameReader(max_frame, MAX_CONTROL)
+    assert list(reader.feed(memoryview(PREFACE))) == []
+    return reader
+
+
+@given(some_frames)
+def test_where_bytes_are_whole_no_frame_is_cut(sent):
+    reader, rest, found = greeted(), b"".join(frame(*one) for one in sent), []
+    while rest:
+        size = reader.whole(memoryview(rest))
+        assert size
+        found += read_on(reader, rest[:size])
+        rest = rest[size:]
+    assert found == sent
+
+
+def test_only_so_many_frames_count_as_whole():
+    pings = frame(PING, 0, 0, bytes(8)) * 40
+    assert greeted().whole(memoryview(pings)) == len(pings) * 16 // 40
+
+
+def test_the_rest_of_a_frame_and_those_behind_it_are_whole():
+    reader, begun = greeted(), frame(DATA, 0, 1, bytes(100))
+    assert len(read_on(reader, begun[:50])) == 1
+    rest = begun[50:] + frame(DATA, END_STREAM, 1, b"x")
+    assert reader.whole(memoryview(rest + begun[:20])) == len(rest)
+    assert reader.whole(memoryview(rest[:10])) == 0
+
+
+def test_a_long_frame_is_not_waited_for():
+    reader = greeted(max_frame=5_000)
+    wire = frame(DATA, 0, 1, b"short") + frame(DATA, 0, 1, bytes(3_000))
+    assert reader.whole(memoryview(wire)) == 0
 
 
 def test_data_is_handed_on_before_its_frame_is_whole():
