@@ -33,6 +33,7 @@ import numpy as np
 from benchmarks.fleet import Model, Replica
 from benchmarks.instruments import print_machine_facts, print_table
 from benchmarks.queues import Nobody
+from reference_server.autoscaling import Goal, replicas_wanted
 from reference_server.core.request import InferRequest
 
 _MS = 1_000_000
@@ -44,13 +45,10 @@ RATE_S = 30
 DECIDE_S = 15
 TOLERANCE = 0.1
 CALM_S = 300
-#: The least that stays, and the share of full batches that replicas are to be used to.
+#: The least that stays.
 LEAST = 2
-USED = 0.6
 #: How long a load stays, of which the first table tells.
 STEADY_S = 60
-#: In what time replicas are to be through with what waits for too long.
-DRAIN_S = 15
 
 
 class Reading(NamedTuple):
@@ -60,15 +58,6 @@ class Reading(NamedTuple):
     queued_s: float = 0.0
     computed_s: float = 0.0
     pending: int = 0
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a rule is told of the model: what a replica can do, and how long a request may take."""
-
-    rows_per_s: float
-    full_batch_s: float
-    latency_s: float
 
 
 #: How many times as many replicas are wanted: from two readings, the seconds between, the replicas.
@@ -83,10 +72,8 @@ def ratio(before: Reading, now: Reading, seconds: float, replicas: int, goal: Go
 
 def work(before: Reading, now: Reading, seconds: float, replicas: int, goal: Goal) -> float:
     """Rows that come, and those that wait beyond what the goal allows, over what can be done."""
-    can_do = replicas * goal.rows_per_s
     came = now.answered - before.answered + now.pending - before.pending
-    late_s = max(0.0, now.pending / can_do - (goal.latency_s - goal.full_batch_s))
-    return came / seconds / can_do / USED + late_s / DRAIN_S
+    return replicas_wanted(came / seconds, now.pending, replicas, goal) / replicas
 
 
 RULES: Mapping[str, Rule] = {"ratio": ratio, "work": work}

@@ -303,18 +303,20 @@ class Server:
             *(self._options.most_connections, self._intake),
         )
 
-    def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
-        """What answers requests at the metrics port, on the loop's thread."""
-        host = HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu)
-        gateway = MetricsGateway(
+    def metrics_gateway(self, options: MetricsOptions) -> MetricsGateway:
+        """What tells all metrics."""
+        return MetricsGateway(
             self.repository,
             self._registry,
-            host,
+            HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu),
             options.latencies,
             self._cache,
             self._options.profile,
             self._own_series,
         )
+
+    def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
+        """What answers requests at the metrics port, on the loop's thread."""
         status = None
         if options.page and self._shows_pages:
             http = self._options.http
@@ -323,7 +325,7 @@ class Server:
                 http_port=None if http is None else http.port,
                 log=self._log_tail if options.page_log else None,
             )
-        return MetricsHandlers(gateway, status)
+        return MetricsHandlers(self.metrics_gateway(options), status)
 
     def _own_series(self) -> Mapping[str, Sequence[Sample]]:
         return {

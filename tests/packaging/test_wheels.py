@@ -50,12 +50,13 @@ BUILD = ("wheel", "--no-build-isolation", "--no-deps")
 #: The command that the simulator's environment puts on PATH.
 ATC = "ascend_simulator/site/bin/atc"
 
-# Imports all of a package and prints which modules that brought in.
+# Imports all of a package and prints which modules that brought in; what is there for a program
+# that an extra installs is left out.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 package = importlib.import_module(sys.argv[1])
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-    if not module.name.endswith((".__main__", ".pytest_plugin")):
+    if not module.name.endswith((".__main__", ".pytest_plugin")) and ".ray" not in module.name:
         importlib.import_module(module.name)
 print(*sys.modules)
 """

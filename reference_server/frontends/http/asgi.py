@@ -58,6 +58,9 @@ class AsgiExchange:
                 await self._send_all()
         except OSError:  # as servers since version 2.4 tell that the client is gone
             self._leave()
+        except asyncio.CancelledError:  # as others tell it
+            self._leave()
+            raise
         finally:
             leaving.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,0 +1,74 @@
+"""What replicas tell of themselves, as one server would tell it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from reference_server.core.telemetry import (
+    BatchStatistics,
+    Duration,
+    Family,
+    FamilyHead,
+    Sample,
+    Snapshot,
+)
+
+#: By whom a series was told: the label of the metrics page.
+REPLICA = "replica"
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+_OF_BATCHES = ("compute_input", "compute_infer", "compute_output")
+
+
+def statistics(told: Iterable[Snapshot]) -> list[Snapshot]:
+    """The counters of each version of each model, all replicas together."""
+    found: dict[tuple[str, int], Snapshot] = {}
+    for snapshot in told:
+        key = (snapshot.name, snapshot.version)
+        if key in found:
+            _add(found[key], snapshot)
+        else:
+            found[key] = copy.deepcopy(snapshot)
+    return [found[key] for key in sorted(found)]
+
+
+def _add(total: Snapshot, more: Snapshot) -> None:
+    total.last_inference_ms = max(total.last_inference_ms, more.last_inference_ms)
+    total.inference_count += more.inference_count
+    total.execution_count += more.execution_count
+    for name in _DURATIONS:
+        _add_duration(getattr(total, name), getattr(more, name))
+    for size, batches in more.batches.items():
+        into = total.batches.setdefault(size, BatchStatistics())
+        for name in _OF_BATCHES:
+            _add_duration(getattr(into, name), getattr(batches, name))
+    for reason, count in more.failures.items():
+        total.failures[reason] = total.failures.get(reason, 0) + count
+
+
+def _add_duration(total: Duration, more: Duration) -> None:
+    total.count += more.count
+    total.ns += more.ns
+
+
+def families(told: Mapping[str, Sequence[Family]]) -> list[Family]:
+    """The metrics of all replicas, each series with the name of who told it."""
+    found: dict[str, tuple[FamilyHead, list[Sample]]] = {}
+    for replica, page in told.items():
+        for family in page:
+            _, samples = found.setdefault(family.head.name, (family.head, []))
+            samples += (
+                replace(sample, labels=(*sample.labels, (REPLICA, replica)))
+                for sample in family.samples
+            )
+    return [Family(head, samples) for head, samples in found.values()]

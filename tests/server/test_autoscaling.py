@@ -1,0 +1,97 @@
+"""The autoscaling rule as Ray Serve's policy: what is wanted, from what replicas have told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+
+from reference_server.autoscaling import PENDING, REQUESTS, ROWS, ByWork
+
+
+class Point(NamedTuple):
+    timestamp: float
+    value: float
+
+
+@dataclass
+class Situation:
+    """What Serve tells; `rows` and `pending` are of each replica, in the last ten seconds."""
+
+    rows: tuple[float, ...] = (0.0,)
+    pending: tuple[float, ...] = (0.0,)
+    total_queued_requests: float = 0.0
+    current_time: float = 100.0
+    rows_of_a_request: float = 1.0
+    policy_state: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def current_num_replicas(self) -> int:
+        return len(self.rows)
+
+    @property
+    def running_replicas(self) -> list[int]:
+        return list(range(len(self.rows)))
+
+    @property
+    def raw_metrics(self) -> dict[str, dict[int, list[Point]]]:
+        def grown(by: float) -> list[Point]:
+            return [Point(90.0, 7.0), Point(100.0, 7.0 + by)]
+
+        return {
+            ROWS: {number: grown(rows) for number, rows in enumerate(self.rows)},
+            REQUESTS: {
+                number: grown(rows / self.rows_of_a_request)
+                for number, rows in enumerate(self.rows)
+            },
+            # One that is gone has told of itself, too.
+            PENDING: {
+                **{number: [Point(100.0, rows)] for number, rows in enumerate(self.pending)},
+                99: [Point(100.0, 1e6)],
+            },
+        }
+
+
+POLICY = ByWork(rows_per_second=100, full_batch_seconds=0.1, latency_goal_seconds=1.1)
+
+
+def test_what_comes_is_to_be_three_fifths_of_what_can_be_done():
+    assert POLICY(Situation(rows=(600, 600)))[0] == pytest.approx(2)
+    assert POLICY(Situation(rows=(1200, 1200)))[0] == pytest.approx(4)
+    assert POLICY(Situation(rows=(0, 0, 0)))[0] == 0
+
+
+def test_what_waits_beyond_the_goal_is_to_be_gone_in_a_quarter_of_a_minute():
+    wanted, _ = POLICY(Situation(rows=(600, 600), pending=(100, 100)))
+    assert wanted == pytest.approx(2)
+    wanted, _ = POLICY(Situation(rows=(600, 600), pending=(100, 100), total_queued_requests=3000))
+    assert wanted == pytest.approx(2 + 2 * 15 / 15)
+
+
+def test_requests_in_front_count_with_the_rows_that_requests_have():
+    wanted, _ = POLICY(Situation(rows=(600,), total_queued_requests=400, rows_of_a_request=4))
+    assert wanted == pytest.approx(1 + 15 / 15)
+
+
+def test_what_the_queues_grow_by_comes_as_well():
+    _, state = POLICY(Situation(rows=(600,), current_time=100.0))
+    wanted, state = POLICY(
+        Situation(rows=(600,), pending=(60,), current_time=101.0, policy_state=state)
+    )
+    assert wanted == pytest.approx(2)
+    # What was seen 30 s ago is of no account.
+    wanted, _ = POLICY(
+        Situation(rows=(600,), pending=(60,), current_time=200.0, policy_state=state)
+    )
+    assert wanted == pytest.approx(1)
+
+
+def test_without_metrics_the_requests_in_front_are_all_that_is_known():
+    situation = Situation(rows=(), pending=(), total_queued_requests=400)
+    assert POLICY(situation)[0] == pytest.approx((4 - 1) / 15)
+
+
+def test_a_number_that_is_none_is_named():
+    with pytest.raises(ValueError, match="latency_goal_seconds is 0, expected a number above 0"):
+        ByWork(1, 1, 0)
