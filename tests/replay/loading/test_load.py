@@ -98,7 +98,8 @@ def test_sequences_have_their_own_ids_and_begin_and_end(load, asked, protocol):
         by_id.setdefault(sequence, []).append(flags)
     assert sorted(by_id) == [7, 8]
     for flags in by_id.values():
-        assert flags == [1, 0, 2] * (len(flags) // 3)
+        # The load ends the last one early where its place had more than half of the requests.
+        assert re.fullmatch("(102)+(12)?", "".join(map(str, flags)))
 
 
 def test_streams_of_a_file_are_played_to_one_sequence_each(load, asked, tmp_path, protocol):
