@@ -37,6 +37,9 @@ SHARING = {
     "what is traced": ("logging", "trace"),
 }
 SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items() for name in names}
+#: A test with any of these marks takes as long as so many others.
+MARKS = ("slow", "brute_force", "oracle")
+MARKED = 50
 #: What takes longest, in this order; all else follows by the number of its tests.
 LONGEST = (
     *SHARING,
@@ -55,6 +58,14 @@ LONGEST = (
     *("tests/runtime/service/test_death.py", "tests/stack/test_serve.py"),
     *("tests/runtime/test_steady_state.py", "tests/factory/test_digits_training.py"),
     *("tests/performance/test_costs.py", "tests/runtime/ascend/test_real_models.py"),
+    *("tests/server/backends/process/test_death.py", "tests/server/backends/process/test_lies.py"),
+    *("tests/runtime/engines/test_torch.py", "tests/factory/test_digits_network.py"),
+    *("tests/runtime/engines/test_onnx_sharing.py", "tests/runtime/cli/test_encoder_pages.py"),
+    *("tests/stack/test_site.py", "tests/stack/test_pages.py", "tests/factory/test_ocr_pages.py"),
+    *(
+        f"{_CONTRACT}{name}.py"
+        for name in ("pages_and_voices", "mixed_ensemble", "published_graphs", "perf")
+    ),
 )
 
 
@@ -78,7 +89,9 @@ def piece_of(nodeid: str) -> str:
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests in the order in which their pieces are to begin."""
     pieces = [piece_of(item.nodeid) for item in items]
-    counts = Counter(pieces)
+    counts: Counter[str] = Counter()
+    for piece, item in zip(pieces, items, strict=True):
+        counts[piece] += MARKED if any(map(item.get_closest_marker, MARKS)) else 1
     ranks = {piece: rank for rank, piece in enumerate(LONGEST)}
 
     def key(piece: str) -> tuple[int, int, str]:
