@@ -15,7 +15,8 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
-from ge_runtime.engines.backend import Watched
+from ge_runtime.devices.jpeg import JpegDecoder, PillowDecoder
+from ge_runtime.engines.backend import DecodesJpeg, Watched
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -172,6 +173,13 @@ class Runtime:
         ]
         self._finish(answers, originals)
         return answers
+
+    def jpeg_decoder(self) -> JpegDecoder:
+        """The device's, where it has one; else the host's. Raises ArtifactFault without Pillow."""
+        host = PillowDecoder()
+        backend = self._parts.backends[0]
+        own = backend.jpeg_decoder(host) if isinstance(backend, DecodesJpeg) else None
+        return own or host
 
     def is_ready(self) -> bool:
         """Whether requests would be executed: open, no engine lost, and its devices are well."""

@@ -83,6 +83,7 @@ def called(source):
         "mdl": "mdl.",
         "util": "util.",
         "prof": "prof.",
+        "media": "media.",
     }
     found = set()
     for node in ast.walk(ast.parse(source)):

@@ -15,6 +15,7 @@ from queue import Queue
 from threading import Thread
 from typing import Final, TypeAlias
 
+from ge_runtime.adapters.jpeg_inputs import JpegInputs
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import (
     FaultLog,
@@ -96,6 +97,7 @@ class GraphModel:
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
         try:
+            self._decode_jpeg(instance_name)
             self._metrics = MetricsExporter(
                 pb_utils,
                 model=args["model_name"],
@@ -108,6 +110,22 @@ class GraphModel:
         except BaseException:
             runtime.close()
             raise
+
+    def _decode_jpeg(self, instance_name: str) -> None:
+        """Have the prepared tensors decoded that config.pbtxt has as JPEG files."""
+        pictures = self._runtime.config.jpeg
+        if not pictures:
+            return
+        if self._prepare is not None:
+            name = next(iter(pictures))
+            found = f"parameter 'jpeg.{name}': found the model's own prepare as well"
+            raise RuntimeFault(f"{found}, expected one of the two")
+        decoder = self._runtime.jpeg_decoder()
+        self._prepare = JpegInputs(pictures, decoder).prepare
+        names = ", ".join(pictures)
+        self._pb_utils.Logger.log_info(
+            f"{instance_name}: {names} from JPEG files, decoded by {decoder.name}"
+        )
 
     def execute(self, requests: Sequence[Request]) -> list[object] | None:
         """One InferenceResponse per request, in order. Blocks until all are answered.

@@ -28,10 +28,12 @@ from ge_runtime.ascend.driver import (
     Stream,
 )
 from ge_runtime.ascend.installation import import_cann_module
+from ge_runtime.ascend.media import MediaCalls
 from ge_runtime.ascend.pyacl_aipp import PyAclAipp
 from ge_runtime.ascend.pyacl_captures import PyAclCaptures
 from ge_runtime.ascend.pyacl_description import Acl, PyAclDescriptions
 from ge_runtime.ascend.pyacl_free_shapes import PyAclFreeShapes
+from ge_runtime.ascend.pyacl_media import PyAclMedia
 from ge_runtime.ascend.return_codes import (
     NOT_SUPPORTED,
     REPEAT_FINALIZE,
@@ -72,6 +74,15 @@ def open_driver() -> Driver:
             "CANN is installed in"
         ) from error
     return PyAclDriver(acl)
+
+
+def open_media() -> MediaCalls | None:
+    """DVPP's calls, of a process that has a driver; None where pyACL has none."""
+    acl = import_cann_module("acl")
+    try:
+        return PyAclMedia(acl, ReturnCodeChecker(acl.get_recent_err_msg))
+    except AttributeError:
+        return None
 
 
 class PyAclDriver:

@@ -283,7 +283,7 @@ def shape_flags(
     for stage, signature in signatures.items():
         own = _flags(sources[stage], _target(signature, gears, shapes))
         conf = image_conf(config, signature, rows)
-        own = with_images(sources[stage], own, config) if conf else own
+        own = with_images(sources[stage], own) if conf else own
         flags[stage] = StageFlags(own, conf)
     limits = {**({ROWS: config.rows} if config.batched else {}), **config.limits}
     geared = {axis for axes in gearing.tables for axis in axes}

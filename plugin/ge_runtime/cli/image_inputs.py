@@ -18,34 +18,25 @@ def image_conf(config: RuntimeConfig, signature: Signature, rows: int) -> str:
 
     rows: the most that an execution takes.
     """
-    declared = config.images
+    geared = {axis for axes in config.gears for axis in axes}
+    only = {axis: limit for axis, limit in config.limits.items() if axis not in geared}
     inputs = [
-        ImageInput(place, declared[tensor.name].aipp, declared[tensor.name].sides, rows)
+        ImageInput(place, own.aipp, own.sides_at(only), rows)
         for place, tensor in enumerate(signature.inputs)
-        if tensor.name in declared
+        if (own := config.images.get(tensor.name)) is not None
     ]
     return insert_op_conf(inputs) if inputs else ""
 
 
-def with_images(source: Path, flags: Sequence[str], config: RuntimeConfig) -> list[str]:
+def with_images(source: Path, flags: Sequence[str]) -> list[str]:
     """ATC's flags for a stage that has images. Raises ArtifactFault where it takes none so."""
     if any(flag.startswith("--dynamic_dims=") for flag in flags):
         raise ArtifactFault(
             f"{source}: found gears of several axes, expected those of batch alone, of height and "
             "width alone, or none: ATC makes no images beside others (aipp.<input>)"
         )
-    for name, own in config.images.items():
-        if own.sides is None and not _has_sides(flags):
-            raise ArtifactFault(
-                f"{source}: '{name}': found axes of one size, expected sides in numbers, or gears "
-                "of height and width"
-            )
     # AIPP takes NCHW alone, whatever the ranks of other inputs are.
     return [*(flag for flag in flags if not flag.startswith(_FORMAT)), f"{_FORMAT}NCHW"]
-
-
-def _has_sides(flags: Sequence[str]) -> bool:
-    return any(flag.startswith("--dynamic_image_size=") for flag in flags)
 
 
 def write_conf(om: Path, content: str) -> Path:

@@ -7,6 +7,7 @@ from ge_runtime.config.aipp import Aipp, DeclaredImages
 from ge_runtime.config.captures import METRICS, Window
 from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
+from ge_runtime.config.jpeg import JpegPicture
 from ge_runtime.config.npu_ge import (
     ATC_FILES,
     ATC_FLAGS,
@@ -38,6 +39,7 @@ __all__ = [
     "ConfigErrors",
     "DeclaredImages",
     "EnginePlace",
+    "JpegPicture",
     "PaddingRule",
     "Resident",
     "ResidentTensor",

@@ -109,7 +109,12 @@ class DeclaredImages:
     @property
     def sides(self) -> tuple[int, int] | None:
         """Height and width; None where they are axes."""
-        height, width = self.spec.dims[:2]
+        return self.sides_at({})
+
+    def sides_at(self, sizes: Mapping[str, int]) -> tuple[int, int] | None:
+        """Height and width where axes have these sizes; None if one has none."""
+        found = [sizes.get(dim) if isinstance(dim, str) else dim for dim in self.spec.dims[:2]]
+        height, width = found
         return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 

@@ -39,6 +39,7 @@ from ge_runtime.config.generated_inputs import (
     counted_targets,
     read_batch_inputs,
 )
+from ge_runtime.config.jpeg import JpegPicture, read_jpeg
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.npu_ge import NPU, check_static_model, read_atc_flags, read_ge_options
 from ge_runtime.config.padding import (
@@ -121,6 +122,8 @@ class RuntimeConfig:
     """Request input or prepared tensor: the value of its padding, where that is not 0."""
     aipp: Mapping[str, Aipp]
     """Request input or prepared tensor: how the graph's input is made of its images."""
+    jpeg: Mapping[str, JpegPicture]
+    """Prepared tensor: the input whose JPEG files it is decoded from."""
     gears: Mapping[tuple[str, ...], GearSizes | int]
     """Axes, ROWS for the rows among them: their gears, smallest first; or how many to derive."""
     oversize: str
@@ -332,6 +335,7 @@ def _read(
         ranges=ranges,
         pads={**{name: own.nearest(0) for name, own in ranges.items() if 0 not in own}, **pads},
         aipp=read_aipp(parameters, tensors, errors, engine=engine),
+        jpeg=read_jpeg(parameters, tensors, limits, errors, max_batch_size=max_batch_size),
         gears=gears,
         oversize=oversize,
         packing=packing,

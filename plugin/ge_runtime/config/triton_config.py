@@ -105,6 +105,7 @@ _FAMILIES: Final = {
     "prepared": "prepared.<tensor>",
     "resident": "resident.<input or output>",
     "aipp": "aipp.<input>",
+    "jpeg": "jpeg.<prepared tensor>",
     "graph": "graph.ge.<option>",
     "session": "session.ge.<option>",
     "ge": "ge.<option>",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import PROCESS_CARDS, Cards
 from ge_runtime.ascend.driver import Address
+from ge_runtime.ascend.dvpp import DvppDecoder
 from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
 from ge_runtime.ascend.om_model import ModelFile
+from ge_runtime.ascend.pyacl import open_media
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.config import DeclaredImages, Window
 from ge_runtime.devices import Device
+from ge_runtime.devices.jpeg import PillowDecoder
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings
 from ge_runtime.engines.base import Engine
@@ -28,6 +32,8 @@ from ge_runtime.engines.om_files import read_free_shapes
 from ge_runtime.engines.om_free import OmFreeEngine
 from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault
 from ge_runtime.specs import Array
+
+_log = logging.getLogger(__name__)
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_IMAGES: Final[Mapping[str, DeclaredImages]] = MappingProxyType({})
@@ -82,6 +88,7 @@ class AscendBackend:
         self._capture: Capture | None = None
         self._memory = PinnedMemory(card)
         self._device_memory = CardMemory(card)
+        self._decoder: DvppDecoder | None = None
         self._closed = False
 
     @classmethod
@@ -208,6 +215,16 @@ class AscendBackend:
         buffer = self._device_memory.allocate("resident", nbytes)
         return int(buffer.memory), buffer.free
 
+    def jpeg_decoder(self, host: PillowDecoder) -> DvppDecoder | None:
+        """DVPP, where pyACL and the chip have it."""
+        media = open_media()
+        if media is not None and self._decoder is None:
+            try:
+                self._decoder = DvppDecoder(self._card, media, host)
+            except DriverFault as fault:
+                _log.warning("%s: its DVPP cannot be used: %s", self.name, fault)
+        return self._decoder
+
     def register(self, memory: Array) -> None:
         """Its pages are pinned."""
         self._memory.register(memory)
@@ -227,6 +244,8 @@ class AscendBackend:
             return
         self._closed = True
         with self._card.releasing():
+            if self._decoder is not None:
+                self._decoder.close()
             self._device_memory.free_all()
             self._memory.free_all()
             self._memory.unregister_all()

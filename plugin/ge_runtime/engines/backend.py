@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ge_runtime.components import DEVICES, engines_on, load
 from ge_runtime.config import DeclaredImages, RuntimeConfig, Window, kind_of
 from ge_runtime.devices import Device, HostDevice
+from ge_runtime.devices.jpeg import JpegDecoder, PillowDecoder
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
 from ge_runtime.errors import ArtifactFault
@@ -135,6 +136,17 @@ class KeepsRows(Protocol):
         """The address of so many bytes on the device, and what gives them back.
 
         A multiple of 64. Raises OutOfMemory.
+        """
+
+
+@runtime_checkable
+class DecodesJpeg(Protocol):
+    """What a backend has besides whose device decodes JPEG files."""
+
+    def jpeg_decoder(self, host: PillowDecoder) -> JpegDecoder | None:
+        """The device's, which the backend closes; None if it has none that can be used.
+
+        host: for files that the device does not take.
         """
 
 

@@ -7,6 +7,7 @@ import pytest
 from runtime.support.axis_graphs import recurrent, recurrent_config, saved
 from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
+from runtime.support.images import images_config, write_shown
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
 
 from ge_runtime.adapters.responses import FaultLog, respond_to
@@ -356,6 +357,18 @@ def test_the_models_own_code_prepares_the_graphs_inputs(opened):
     np.testing.assert_allclose(outputs_of(first)["embedding"], encode([[0, 1, 2]]), rtol=1e-5)
     np.testing.assert_allclose(outputs_of(second)["embedding"], encode([[3]]), rtol=1e-5)
     assert error_of(empty) == (INVALID_ARG, "input 'text': found an empty text, expected letters")
+
+
+def test_files_are_decoded_by_the_runtime_or_prepared_by_the_models_own_code(tmp_path, pb_utils):
+    decoded = {"prepared.image": "UINT8[8,6,1]", "jpeg.image": "file"}
+    config = images_config("input_format=YUV400_U8", [], [1, 8, 6], decoded)
+    config["input"] = [tensor("file", "STRING", [1])]
+    folder = tmp_path / "1"
+    folder.mkdir()
+    write_shown(folder, 1)
+    expected = "parameter 'jpeg.image': found the model's own prepare as well, expected one of"
+    with pytest.raises(RuntimeFault, match=expected):
+        GraphModel(args_of(folder, config), pb_utils, prepare=letters)
 
 
 def test_prepared_tensors_have_rows_where_requests_have_none(opened):

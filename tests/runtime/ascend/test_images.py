@@ -175,11 +175,6 @@ def test_images_that_another_team_compiled_are_served_as_they_are(tmp_path):
     ("text", "parameters", "told"),
     [
         (RGB, AXES | {"gears.batch": "1, 4"}, "found gears of several axes, expected those of"),
-        (
-            RGB,
-            {key: text for key, text in AXES.items() if not key.startswith("gears")},
-            "'image': found axes of one size, expected sides in numbers",
-        ),
     ],
 )
 def test_gears_that_images_exclude_are_told(tmp_path, text, parameters, told):

@@ -52,6 +52,7 @@ def test_encoder_configuration_is_read_whole():
         ranges={},
         pads={"input_ids": 3},
         aipp={},
+        jpeg={},
         gears={},
         oversize="error",
         packing=None,
@@ -216,7 +217,7 @@ def with_input(**changes):
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
             "default.<input>, pass.<output>, prepared.<tensor>, "
-            "resident.<input or output>, aipp.<input>, graph.ge.<option>, "
+            "resident.<input or output>, aipp.<input>, jpeg.<prepared tensor>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
