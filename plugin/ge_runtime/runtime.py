@@ -8,14 +8,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
-from ge_runtime.devices.jpeg import JpegDecoder, PillowDecoder
 from ge_runtime.engines.backend import DecodesJpeg, Watched
 from ge_runtime.errors import (
     GearOverflow,
@@ -38,6 +37,9 @@ from ge_runtime.scheduling.request_batch import (
 )
 from ge_runtime.scheduling.sequences import State, with_state
 from ge_runtime.specs import ROWS, Tensors
+
+if TYPE_CHECKING:
+    from ge_runtime.devices.jpeg import JpegDecoder
 
 Leave: TypeAlias = Callable[[int, Answer], None]
 """Takes the answer of the request at a place in the batch while others are still executed."""
@@ -176,6 +178,8 @@ class Runtime:
 
     def jpeg_decoder(self) -> JpegDecoder:
         """The device's, where it has one; else the host's. Raises ArtifactFault without Pillow."""
+        from ge_runtime.devices.jpeg import PillowDecoder
+
         host = PillowDecoder()
         backend = self._parts.backends[0]
         own = backend.jpeg_decoder(host) if isinstance(backend, DecodesJpeg) else None

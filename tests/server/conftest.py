@@ -1,6 +1,7 @@
 """What all tests of the server share."""
 
 import logging
+import signal
 
 import pytest
 
@@ -13,3 +14,13 @@ def logging_untouched():
     root = logging.getLogger(logs.ROOT)
     root.handlers[:], root.propagate = [], True
     root.setLevel(logging.NOTSET)  # which also has loggers forget what they were found to show
+
+
+@pytest.fixture
+def signals_as_before():
+    """For tests that run the server's `main`, which handles the signals that end it to the last."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,6 +1,5 @@
 """The command line: what it accepts, what it says, and how it exits."""
 
-import signal
 import sys
 from pathlib import Path
 
@@ -29,15 +28,7 @@ from reference_server.options import (
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 HERE = ["--model-repository", "models"]
 
-
-@pytest.fixture(autouse=True)
-def signals_as_before():
-    """`main` handles the signals that end a server."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 # --------------------------------------------------------------------------------------- options

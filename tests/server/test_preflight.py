@@ -94,6 +94,7 @@ def test_a_repository_is_none(tmp_path: Path, files: list[str]) -> None:
     assert hints(f"--model-repository={tmp_path / 'missing'}") == []
 
 
+@pytest.mark.usefixtures("signals_as_before")
 def test_a_start_that_fails_repeats_the_hint_above_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,6 @@ from queue import Queue
 from threading import Thread
 from typing import Final, TypeAlias
 
-from ge_runtime.adapters.jpeg_inputs import JpegInputs
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import (
     FaultLog,
@@ -120,6 +119,9 @@ class GraphModel:
             name = next(iter(pictures))
             found = f"parameter 'jpeg.{name}': found the model's own prepare as well"
             raise RuntimeFault(f"{found}, expected one of the two")
+        # Only for models that take such files: the others start without it.
+        from ge_runtime.adapters.jpeg_inputs import JpegInputs
+
         decoder = self._runtime.jpeg_decoder()
         self._prepare = JpegInputs(pictures, decoder).prepare
         names = ", ".join(pictures)

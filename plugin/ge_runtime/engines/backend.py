@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from ge_runtime.components import DEVICES, engines_on, load
 from ge_runtime.config import DeclaredImages, RuntimeConfig, Window, kind_of
 from ge_runtime.devices import Device, HostDevice
-from ge_runtime.devices.jpeg import JpegDecoder, PillowDecoder
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array
+
+if TYPE_CHECKING:
+    from ge_runtime.devices.jpeg import JpegDecoder, PillowDecoder
 
 
 @dataclass(frozen=True, slots=True)
