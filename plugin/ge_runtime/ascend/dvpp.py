@@ -6,6 +6,7 @@ What DVPP does not take, progressive files and sides beyond its own, is decoded 
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Final
 
 import numpy as np
@@ -85,17 +86,14 @@ class DvppDecoder:
 
     def _open(self) -> None:
         self._file, self._decoded, self._resized = (_Block(self._media) for _ in range(3))
-        self._context = DeviceContext(self._card.driver, self._card.number)
-        try:
-            self._stream = self._card.driver.create_stream()
-            try:
-                self._channel = self._media.open_channel()
-            except BaseException:
-                self._card.driver.destroy_stream(self._stream)
-                raise
-        except BaseException:
-            self._context.destroy()
-            raise
+        driver = self._card.driver
+        with ExitStack() as undo:
+            self._context = DeviceContext(driver, self._card.number)
+            undo.callback(self._context.destroy)
+            self._stream = driver.create_stream()
+            undo.callback(driver.destroy_stream, self._stream)
+            self._channel = self._media.open_channel()
+            undo.pop_all()
 
     def _recover(self, fault: DriverFault) -> None:
         """After a failure nothing of a context is to be trusted. Raises EngineLost."""

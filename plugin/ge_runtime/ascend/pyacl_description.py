@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.ascend.description import ModelDescription, ModelTensor
@@ -17,6 +18,8 @@ _RESERVED_INDEX: Final = -1
 _STAND_IN: Final = "acl_modelId_"
 """How a name begins that stands for one that is too long."""
 _INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
+_Size: TypeAlias = Callable[[str, int], int]
+"""What to make of the bytes that a function answers, by its name."""
 
 
 class PyAclDescriptions:
@@ -32,44 +35,38 @@ class PyAclDescriptions:
 
     def describe(self, model: ModelId, *, free_shapes: bool) -> ModelDescription:
         """See `Driver.describe`."""
-        desc = self._create_desc(model)
-        try:
+        with self._described(model) as desc:
             return self._description(desc, self._size if free_shapes else self._getter)
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
         """See `Driver.output_dims`."""
-        desc = self._create_desc(model)
-        try:
+        with self._described(model) as desc:
             answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
-        name = "acl.mdl.get_cur_output_dims"
-        return [tuple(self._value(name, answer)["dims"]) for answer in answers]
+        return [self._dims("acl.mdl.get_cur_output_dims", answer) for answer in answers]
 
     def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
         """See `FreeShapes.ranges`."""
-        desc = self._create_desc(model)
-        try:
+        with self._described(model) as desc:
             answers = [self._mdl.get_input_dims_range(desc, index) for index in range(count)]
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
         found = [self._value("acl.mdl.get_input_dims_range", answer) for answer in answers]
         return [
             tuple((low, high) for low, high in own["range"][: own["rangeCount"]]) for own in found
         ]
 
-    def _create_desc(self, model: ModelId) -> int:
+    @contextmanager
+    def _described(self, model: ModelId) -> Iterator[int]:
         desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
         try:
             self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
         except DriverFault:
             self._mdl.destroy_desc(desc)
             raise
-        return desc
+        try:
+            yield desc
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
 
-    def _description(self, desc: int, size: Callable[[str, int], int]) -> ModelDescription:
+    def _description(self, desc: int, size: _Size) -> ModelDescription:
         """size: what to make of a getter's bytes."""
         mdl, get = self._mdl, self._getter
         # Types and formats are not checked here: theirs fail with -1, "undefined", and a tensor of

@@ -17,7 +17,13 @@ from ge_runtime.config.npu_ge import (
     misused_flag,
 )
 from ge_runtime.config.padding import PaddingRule
-from ge_runtime.config.resident import HANDLE_DIMS, HANDLE_DTYPE, Resident, ResidentTensor
+from ge_runtime.config.resident import (
+    HANDLE_DIMS,
+    HANDLE_DTYPE,
+    MOST_ROWS,
+    Resident,
+    ResidentTensor,
+)
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.tensor_rules import BatchAxes, ValueRange
 from ge_runtime.config.triton_config import ConfigErrors, read_number
@@ -31,6 +37,7 @@ __all__ = [
     "HANDLE_DIMS",
     "HANDLE_DTYPE",
     "METRICS",
+    "MOST_ROWS",
     "SESSION_LEVEL",
     "Aipp",
     "BatchAxes",

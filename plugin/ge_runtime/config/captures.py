@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from ge_runtime.config.npu_ge import NPU
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, split_names
+from ge_runtime.config.npu_ge import executes_om
+from ge_runtime.config.triton_config import ConfigErrors, Parameters, split_pairs
 
 METRICS: Final[Mapping[str, int]] = {
     "arithmetic": 0,
@@ -78,13 +78,13 @@ def read_window(
         errors.add("parameter 'dump'", "'profile' as well", expected)
     name = given[0]
     field, text = f"parameter '{name}'", parameters.settings[name]
-    if devices[0].partition(":")[0] != NPU or engine not in ("auto", "om"):
+    if not executes_om(devices, engine):
         found = f"'{text}' for engine {engine} on {', '.join(devices)}"
         errors.add(field, found, "an .om file on a card: devices: npu:0")
     if parameters.settings.get("placement") == "service":
         expected = "placement: local: the service executes for all models of the card"
         errors.add(field, "placement: service", expected)
-    parts = dict(_parts(text))
+    parts = dict(split_pairs(text))
     if unknown := sorted(parts.keys() - {*_KEYS[name]}):
         expected = f"{', '.join(_KEYS[name])}, as in '{_EXAMPLES[name]}'"
         errors.add(field, f"'{unknown[0]}'", expected)
@@ -100,11 +100,6 @@ def read_window(
             errors.add(field, f"{key} '{found}'", f"one of {', '.join(known)}")
     layers = tuple(layer for layer in parts.get("layers", "").split(";") if layer)
     return Window(name, folder, counts["from"], counts["batches"], metrics, mode, layers)
-
-
-def _parts(text: str) -> list[tuple[str, str]]:
-    parts = [part.partition("=") for part in split_names(text)]
-    return [(name.strip(), value.strip()) for name, _, value in parts]
 
 
 def _count(field: str, key: str, text: str | None, default: int, errors: ConfigErrors) -> int:

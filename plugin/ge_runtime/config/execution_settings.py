@@ -49,8 +49,14 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from ge_runtime import components
-from ge_runtime.config.npu_ge import NPU, read_device_ids
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
+from ge_runtime.config.npu_ge import NPU, executes_om, read_device_ids
+from ge_runtime.config.triton_config import (
+    ConfigErrors,
+    Parameters,
+    read_whole,
+    split_names,
+    split_pairs,
+)
 
 DEVICES: Final = ("cpu", "cuda:0", "npu:0")
 """For people: of GPUs and cards there are others, such as npu:1."""
@@ -131,7 +137,7 @@ def read_io_buffers(
     if count > _MOST_BUFFERS:
         errors.add(field, f"'{text}'", f"at most {_MOST_BUFFERS}: 2 hide all copies but the first")
     elif count > 1:
-        if kind_of(devices[0]) != NPU or engine not in ("auto", "om"):
+        if not executes_om(devices, engine):
             found = f"{count} for engine {engine} on {', '.join(devices)}"
             errors.add(field, found, "1, or .om files on a card: devices: npu:0")
         if parameters.settings.get("placement") == "service":
@@ -147,7 +153,7 @@ def read_unplanned(
     if choice != "allowed":
         return False
     field = "parameter 'unplanned_memory'"
-    if kind_of(devices[0]) != NPU or engine not in ("auto", "om"):
+    if not executes_om(devices, engine):
         found = f"'allowed' for engine {engine} on {', '.join(devices)}"
         errors.add(field, found, "'refused', or an .om file on a card: devices: npu:0")
     if parameters.settings.get("placement") == "service":
@@ -194,8 +200,7 @@ def read_cost(parameters: Parameters, errors: ConfigErrors) -> GivenCost | None:
     if text == "calibrate":
         return None
     units = _COSTS | _GROWTH
-    parts = [part.partition("=") for part in split_names(text)]
-    given = [(name.strip(), number) for name, _, number in parts]
+    given = split_pairs(text)
     names = {name for name, _ in given}
     if len(names) == len(given) and _COSTS.keys() <= names <= units.keys():
         costs = {name: _seconds(number, units[name]) for name, number in given}

@@ -89,6 +89,11 @@ ATC_FILES: Final = frozenset(
 _FLAG: Final = re.compile("[a-z][a-z0-9_]*")
 
 
+def executes_om(devices: Sequence[str], engine: str) -> bool:
+    """Whether .om files on a card may be what is executed."""
+    return devices[0].partition(":")[0] == NPU and engine in ("auto", "om")
+
+
 def read_device_ids(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...] | None:
     """The devices of `device_ids`, each as often as it has engines; None if it is not there."""
     settings, field = parameters.settings, "parameter 'device_ids'"

@@ -173,6 +173,12 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
+def split_pairs(text: str) -> list[tuple[str, str]]:
+    """The names and values of `name=value, name=value`; a value is "" where there is no =."""
+    parts = [part.partition("=") for part in split_names(text)]
+    return [(name.strip(), value.strip()) for name, _, value in parts]
+
+
 @dataclass(frozen=True, slots=True)
 class DeclaredTensor:
     """A tensor as `input` or `output` lists it; its dims of -1 are UNKNOWN."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ge_runtime.config import Resident, ResidentTensor
+from ge_runtime.config import MOST_ROWS, Resident, ResidentTensor
 from ge_runtime.service.protocol import Json, ProtocolError
 from ge_runtime.specs import DType
 
-_MOST_ROWS: Final = 1_000_000
 _MOST_NAME: Final = 256
 _MOST_DIM: Final = 2**31
 _MOST_DIMS: Final = 8
@@ -40,8 +39,8 @@ def resident_of(message: object) -> Resident:
     return Resident(
         _tensors_of(message.get("inputs")),
         _tensors_of(message.get("outputs")),
-        _whole(message, "rows", 0, _MOST_ROWS),
-        _whole(message, "reads", 1, _MOST_ROWS),
+        _whole(message, "rows", 0, MOST_ROWS),
+        _whole(message, "reads", 1, MOST_ROWS),
         _whole(message, "lease_s", 1, _MOST_LEASE_S),
     )
 

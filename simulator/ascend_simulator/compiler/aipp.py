@@ -7,15 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ascend_simulator.compiler import aipp_conf
-from ascend_simulator.compiler.aipp_conf import AippOp
+from ascend_simulator.compiler.aipp_conf import AippOp, wrong
 from ascend_simulator.compiler.flags import CompileFault, Options
 from ascend_simulator.compiler.shapes import InputShapes
 from ascend_simulator.enumerations import DataType, Format
 from ascend_simulator.models import om
-from ascend_simulator.models.aipp import CHANNELS, InputFormat, Parameters, data_bytes
+from ascend_simulator.models.aipp import (
+    CHANNELS,
+    MOST_PADDED_WIDTH,
+    InputFormat,
+    Parameters,
+    data_bytes,
+)
 
 _RANK: Final = 4
-_MOST_PADDED_WIDTH: Final = 1080
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ def insert(options: Options, inputs: tuple[om.OmTensor, ...], asked: InputShapes
         raise CompileFault("E10001", f"--insert_op_conf: found {found}, expected NCHW")
     ops = {op.rank: op for op in aipp_conf.read(options.insert_op_conf)}
     if beyond := [rank for rank in ops if rank >= len(inputs)]:
-        raise _wrong(f"related_input_rank {beyond[0]}", f"below {len(inputs)}, of the inputs")
+        raise wrong(f"related_input_rank {beyond[0]}", f"below {len(inputs)}, of the inputs")
     aipp: list[om.OmAipp | None] = []
     given: list[om.OmTensor] = []
     hidden: list[om.OmTensor] = []
@@ -67,16 +72,12 @@ def insert(options: Options, inputs: tuple[om.OmTensor, ...], asked: InputShapes
     return Inserted((*given, *hidden), tuple(aipp))
 
 
-def _wrong(found: str, expected: str) -> CompileFault:
-    return CompileFault("E10001", f"--insert_op_conf: found {found}, expected {expected}")
-
-
 def _aipp(op: AippOp, tensor: om.OmTensor, dims: Sequence[om.Dims], family: om.Family) -> om.OmAipp:
     what = f"'{tensor.name}'"
     if len(tensor.dims) != _RANK:
-        raise _wrong(f"{what} of {len(tensor.dims)} dims", "four: NCHW")
+        raise wrong(f"{what} of {len(tensor.dims)} dims", "four: NCHW")
     if tensor.dtype not in (DataType.ACL_FLOAT, DataType.ACL_FLOAT16):
-        raise _wrong(f"{what} of type {tensor.dtype}", "FP32 or FP16, which AIPP gives")
+        raise wrong(f"{what} of type {tensor.dtype}", "FP32 or FP16, which AIPP gives")
     _, channels, height, width = tensor.dims
     if op.parameters is None:
         return om.OmAipp(tensor.dtype, tensor.dims[1:], None, op.most_bytes)
@@ -84,25 +85,25 @@ def _aipp(op: AippOp, tensor: om.OmTensor, dims: Sequence[om.Dims], family: om.F
     frame = own.frames[0]
     if CHANNELS[InputFormat(own.input_format)] != channels:
         expected = CHANNELS[InputFormat(own.input_format)]
-        raise _wrong(f"{what} of {channels} channels", f"{expected}, which the images have")
+        raise wrong(f"{what} of {channels} channels", f"{expected}, which the images have")
     if family == "image":
         if frame.crop or frame.padding or own.width or own.height:
-            raise _wrong("sides, crop or padding with --dynamic_image_size", "none of them")
+            raise wrong("sides, crop or padding with --dynamic_image_size", "none of them")
         return om.OmAipp(tensor.dtype, tensor.dims[1:], own, 0)
     crop = frame.crop
     if crop is not None and not (crop[2] and crop[3]):
         if frame.padding:
-            raise _wrong("no crop_size with padding", "it")
+            raise wrong("no crop_size with padding", "it")
         frame = replace(frame, crop=(crop[0], crop[1], width, height))
     own = replace(own, width=own.width or width, height=own.height or height, frames=(frame,))
     crop = frame.crop
     if crop and (crop[0] + crop[2] > own.width or crop[1] + crop[3] > own.height):
-        raise _wrong(f"a crop {crop}", f"a part of {own.width} x {own.height}")
+        raise wrong(f"a crop {crop}", f"a part of {own.width} x {own.height}")
     made = frame.size(own.width, own.height)
     if made != (width, height):
-        raise _wrong(f"{made[0]} x {made[1]} from AIPP", f"{width} x {height} as {what} has it")
-    if frame.padding and made[0] > _MOST_PADDED_WIDTH:
-        raise _wrong(f"a width of {made[0]}", f"at most {_MOST_PADDED_WIDTH} with padding")
+        raise wrong(f"{made[0]} x {made[1]} from AIPP", f"{width} x {height} as {what} has it")
+    if frame.padding and made[0] > MOST_PADDED_WIDTH:
+        raise wrong(f"a width of {made[0]}", f"at most {MOST_PADDED_WIDTH} with padding")
     return om.OmAipp(tensor.dtype, tensor.dims[1:], own, 0)
 
 

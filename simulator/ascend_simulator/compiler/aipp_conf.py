@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 
 from ascend_simulator.compiler.flags import CompileFault
 from ascend_simulator.models.aipp import (
+    LARGEST_HALF,
     RGB_TO_YUV,
     YUV_TO_BGR,
     Frame,
     InputFormat,
     Parameters,
 )
-
-_HALF: Final = 65504.0
 
 
 class _Whole(NamedTuple):
@@ -46,8 +45,8 @@ _STATIC: Final[Mapping[str, tuple[str, ...] | _Whole | _Float]] = {
     "input_format": _FORMATS,
     **dict.fromkeys(("csc_switch", "rbuv_swap_switch", "ax_swap_switch"), _BOOL),
     **dict.fromkeys(("single_line_mode", "crop", "resize", "padding"), _BOOL),
-    "cpadding_value": _Float(-_HALF, _HALF),
-    "padding_value": _Float(-_HALF, _HALF),
+    "cpadding_value": _Float(-LARGEST_HALF, LARGEST_HALF),
+    "padding_value": _Float(-LARGEST_HALF, LARGEST_HALF),
     "src_image_size_w": _Whole(0, 4096),
     "src_image_size_h": _Whole(0, 4096),
     "load_start_pos_w": _Whole(0, 4095),
@@ -59,7 +58,7 @@ _STATIC: Final[Mapping[str, tuple[str, ...] | _Whole | _Float]] = {
     **{f"{side}_padding_size": _Whole(0, 32) for side in _SIDES},
     **{f"mean_chn_{channel}": _Whole(0, 255) for channel in range(4)},
     **{f"min_chn_{channel}": _Float(0, 255) for channel in range(4)},
-    **{f"var_reci_chn_{channel}": _Float(-_HALF, _HALF) for channel in range(4)},
+    **{f"var_reci_chn_{channel}": _Float(-LARGEST_HALF, LARGEST_HALF) for channel in range(4)},
     **{f"matrix_r{row}c{column}": _Whole(-32677, 32676) for row in range(3) for column in range(3)},
     **{f"output_bias_{row}": _Whole(0, 255) for row in range(3)},
     **{f"input_bias_{row}": _Whole(0, 255) for row in range(3)},
@@ -89,16 +88,17 @@ def read(path: str) -> list[AippOp]:
         raise CompileFault("E10410", f"--insert_op_conf={path}: {error}") from error
     found = [_op(fields) for fields in _parsed(text)]
     if not found:
-        raise _wrong("no aipp_op", "one for each input that is an image")
+        raise wrong("no aipp_op", "one for each input that is an image")
     ranks = [op.rank for op in found]
     if len({*ranks}) < len(ranks):
-        raise _wrong(f"related_input_rank {ranks}", "each input once")
+        raise wrong(f"related_input_rank {ranks}", "each input once")
     if len({op.parameters is None for op in found}) > 1:
-        raise _wrong("static and dynamic", "one aipp_mode of all")
+        raise wrong("static and dynamic", "one aipp_mode of all")
     return found
 
 
-def _wrong(found: str, expected: str) -> CompileFault:
+def wrong(found: str, expected: str) -> CompileFault:
+    """What is wrong with the file."""
     return CompileFault("E10001", f"--insert_op_conf: found {found}, expected {expected}")
 
 
@@ -117,16 +117,16 @@ def _parsed(text: str) -> list[dict[str, str]]:
         if begins == ":":  # Protobuf's text may have it before a message
             begins = next(tokens, "")
         if token != "aipp_op" or begins != "{":
-            raise _wrong(f"'{token} {begins}'", "aipp_op {")
+            raise wrong(f"'{token} {begins}'", "aipp_op {")
         fields: dict[str, str] = {}
         while (name := next(tokens, "")) != "}":
             colon, value = next(tokens, ""), next(tokens, "")
             if colon != ":" or value in ("", ":", "{", "}"):
-                raise _wrong(f"'{name} {colon} {value}'".rstrip(), "name : value")
+                raise wrong(f"'{name} {colon} {value}'".rstrip(), "name : value")
             if name not in _FIELDS:
-                raise _wrong(f"field '{name}'", "one that AIPP has")
+                raise wrong(f"field '{name}'", "one that AIPP has")
             if name in fields:
-                raise _wrong(f"'{name}' twice", "it once")
+                raise wrong(f"'{name}' twice", "it once")
             fields[name] = value
         ops.append(fields)
     return ops
@@ -135,17 +135,17 @@ def _parsed(text: str) -> list[dict[str, str]]:
 def _op(fields: Mapping[str, str]) -> AippOp:
     mode = fields.get("aipp_mode")
     if mode not in ("static", "dynamic"):
-        raise _wrong(f"aipp_mode '{mode}'", "static or dynamic")
+        raise wrong(f"aipp_mode '{mode}'", "static or dynamic")
     values = {name: _value(name, text) for name, text in fields.items()}
     rank = _whole(values, "related_input_rank")
     if mode == "dynamic":
         if "max_src_image_size" not in values:
-            raise _wrong("no max_src_image_size", "it for dynamic AIPP")
+            raise wrong("no max_src_image_size", "it for dynamic AIPP")
         if values.get("support_rotation"):
             raise CompileFault("E10055", "--insert_op_conf: support_rotation is reserved")
         return AippOp(rank, None, _whole(values, "max_src_image_size"))
     if "input_format" not in values:
-        raise _wrong("no input_format", f"one of {', '.join(_FORMATS)}")
+        raise wrong("no input_format", f"one of {', '.join(_FORMATS)}")
     for name in _NOT_DONE:
         if values.get(name):
             raise CompileFault("E10055", f"--insert_op_conf: {name} is reserved")
@@ -164,10 +164,10 @@ def _value(name: str, text: str) -> object:
         except ValueError:
             number = float("nan")
         if not kind.low <= number <= kind.high:
-            raise _wrong(f"{name} '{text}'", f"{kind.low:g} to {kind.high:g}")
+            raise wrong(f"{name} '{text}'", f"{kind.low:g} to {kind.high:g}")
         return number
     if text not in kind:
-        raise _wrong(f"{name} '{text}'", f"one of {', '.join(map(str, kind))}")
+        raise wrong(f"{name} '{text}'", f"one of {', '.join(map(str, kind))}")
     return text == "true" if kind is _BOOL else text
 
 
@@ -188,16 +188,16 @@ def _parameters(fields: Mapping[str, str], values: Mapping[str, object]) -> Para
     is_yuv = image is InputFormat.YUV420SP_U8
     csc = bool(values.get("csc_switch"))
     if csc and image is InputFormat.YUV400_U8:
-        raise _wrong("csc_switch of YUV400_U8", "it off: it has no colours")
+        raise wrong("csc_switch of YUV400_U8", "it off: it has no colours")
     width, height = (_whole(values, f"src_image_size_{side}") for side in "wh")
     if width == 1:
-        raise _wrong("src_image_size_w 1", "0, or 2 to 4096")
+        raise wrong("src_image_size_w 1", "0, or 2 to 4096")
     frame = _frame(values)
     if (frame.crop or frame.padding) and not (width and height):
-        raise _wrong("no src_image_size", "it beside crop and padding")
+        raise wrong("no src_image_size", "it beside crop and padding")
     even = [width, height, *(frame.crop or ())]
     if is_yuv and any(number % 2 for number in even):
-        raise _wrong(f"{even} of YUV420SP_U8", "even numbers")
+        raise wrong(f"{even} of YUV420SP_U8", "even numbers")
     default = YUV_TO_BGR if is_yuv else RGB_TO_YUV
     matrix = [f"matrix_r{place // 3}c{place % 3}" for place in range(9)]
     biases = {

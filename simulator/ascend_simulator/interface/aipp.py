@@ -10,6 +10,7 @@ from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.models.aipp import (
+    LARGEST_HALF,
     Frame,
     Parameters,
     data_bytes,
@@ -17,9 +18,7 @@ from ascend_simulator.models.aipp import (
 from ascend_simulator.models.datasets import living, remove
 from ascend_simulator.resources import Handles
 
-_NOWHERE: Final = 0xFFFFFFFF
 _MOST_ROWS: Final = 1 << 16
-_HALF: Final = 65504.0
 
 
 @dataclass
@@ -186,7 +185,7 @@ def set_aipp_pixel_var_reci(
     handle: int, a: float, b: float, c: float, d: float, index: int
 ) -> None:
     """var_reci_chn of four channels of one image."""
-    _check("set_aipp_pixel_var_reci", (a, b, c, d), -_HALF, _HALF)
+    _check("set_aipp_pixel_var_reci", (a, b, c, d), -LARGEST_HALF, LARGEST_HALF)
     _change("set_aipp_pixel_var_reci", handle, index, factor=(a, b, c, d))
 
 

@@ -10,7 +10,13 @@ from ascend_simulator.calls import U32, U64, pair, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import DATA_TYPE_BYTES, Format, MemcpyKind
 from ascend_simulator.interface.aipp import aipp_settings
-from ascend_simulator.models.aipp import InputFormat, InputType, Parameters, packed
+from ascend_simulator.models.aipp import (
+    MOST_PADDED_WIDTH,
+    InputFormat,
+    InputType,
+    Parameters,
+    packed,
+)
 from ascend_simulator.models.datasets import dataset, living
 from ascend_simulator.models.loaded import Model, check_context, models
 from ascend_simulator.models.om import OmAipp
@@ -196,8 +202,8 @@ def _check_parameters(what: str, model: Model, own: OmAipp, given: Parameters) -
         if is_yuv and (left % 2 or top % 2):
             refuse(f"a crop {frame.crop} of YUV420SP_U8", "an even start")
         made = frame.size(given.width, given.height)
-        if frame.padding and made[0] > 1080:
-            refuse(f"a width of {made[0]}", "at most 1080 with padding")
+        if frame.padding and made[0] > MOST_PADDED_WIDTH:
+            refuse(f"a width of {made[0]}", f"at most {MOST_PADDED_WIDTH} with padding")
         if made != (width, height) or given.channels != channels:
             refuse(
                 f"{made[0]} x {made[1]} with {given.channels} channel(s)",

@@ -47,6 +47,10 @@ _FRAME_BYTES: Final = {
     InputFormat.YUV400_U8: 1.0,
 }
 
+LARGEST_HALF: Final = 65504.0
+"""Of FP16."""
+MOST_PADDED_WIDTH: Final = 1080
+
 YUV_TO_BGR: Final = (298, 516, 0, 298, -100, -208, 298, 0, 409)
 RGB_TO_YUV: Final = (66, 129, 25, -38, -74, 112, 112, -94, -18)
 """What a matrix is by default, row by row."""

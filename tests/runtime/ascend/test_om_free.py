@@ -9,7 +9,7 @@ import pytest
 from runtime.ascend.test_om_serving import on_card
 from runtime.engines.conformance_engine import EngineConformance, token_batch
 from runtime.support.ascend import compile_om
-from runtime.support.configs import encoder_config
+from runtime.support.configs import ENCODER_CONFIG, encoder_config
 from runtime.support.graphs import ENCODER, NONZERO, TABLE, copy_of, write
 
 from ascend_simulator.models.loaded import models
@@ -28,21 +28,11 @@ pytestmark = pytest.mark.brute_force
 TOKENS = "--input_shape=input_ids:1~8,1~32;attention_mask:1~8,1~32"
 ALLOWED = {"unplanned_memory": "allowed"}
 LARGEST = 64
-CONFIG = """
+CONFIG = f"""
 name: "encoder"
-backend: "python"
-max_batch_size: 8
-input [
-  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true },
-  { name: "lengths" data_type: TYPE_INT32 dims: [ 1 ] }
-]
-output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
-parameters { key: "axes.input_ids" value { string_value: "tokens" } }
-parameters { key: "limit.tokens" value { string_value: "32" } }
-parameters { key: "axis_length.tokens" value { string_value: "lengths" } }
-parameters { key: "mask.attention_mask" value { string_value: "tokens" } }
-parameters { key: "devices" value { string_value: "npu:0" } }
-parameters { key: "unplanned_memory" value { string_value: "allowed" } }
+{ENCODER_CONFIG}
+parameters {{ key: "devices" value {{ string_value: "npu:0" }} }}
+parameters {{ key: "unplanned_memory" value {{ string_value: "allowed" }} }}
 """
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from runtime.cli.test_build import GEARS, ON_CARD, environment  # noqa: F401
-from runtime.cli.test_inspect import ENCODER_CONFIG
+from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, write
 
 from ge_runtime import cli

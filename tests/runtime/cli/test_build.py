@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
+from runtime.cli.test_inspect import parameter
 from runtime.support.ascend import ENVIRONMENT, SITE, Machine
 from runtime.support.axis_graphs import recurrent, saved
+from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, onnx_model, write
 from runtime.support.images import write_shown
 from runtime.support.pipelines import write_stages

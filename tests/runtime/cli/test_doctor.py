@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 from runtime.cli.machines import ASCEND, PLAIN, with_variable
-from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
+from runtime.cli.test_inspect import parameter
+from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, write
 
 from ge_runtime import cli

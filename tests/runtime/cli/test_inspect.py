@@ -3,25 +3,12 @@ import sys
 
 import pytest
 from runtime.support.axis_graphs import recurrent, saved, strided
+from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, PIXELS, write
 
 from ge_runtime import cli
 from ge_runtime.cli import inspect
 from ge_runtime.memory.machine import MemoryLimit
-
-ENCODER_CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [
-  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true },
-  { name: "lengths" data_type: TYPE_INT32 dims: [ 1 ] }
-]
-output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
-parameters { key: "axes.input_ids" value { string_value: "tokens" } }
-parameters { key: "limit.tokens" value { string_value: "32" } }
-parameters { key: "axis_length.tokens" value { string_value: "lengths" } }
-parameters { key: "mask.attention_mask" value { string_value: "tokens" } }
-"""
 
 PIXELS_CONFIG = """
 max_batch_size: 2

@@ -35,6 +35,22 @@ def encoder_config(parameters=None, **more):
     )
 
 
+#: The same as text, without a name.
+ENCODER_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [
+  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true },
+  { name: "lengths" data_type: TYPE_INT32 dims: [ 1 ] }
+]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
+parameters { key: "axes.input_ids" value { string_value: "tokens" } }
+parameters { key: "limit.tokens" value { string_value: "32" } }
+parameters { key: "axis_length.tokens" value { string_value: "lengths" } }
+parameters { key: "mask.attention_mask" value { string_value: "tokens" } }
+"""
+
+
 def pixels_config(parameters=None, **more):
     """For `graphs.PIXELS`: images of any size, and an answer for each pixel."""
     return model_config(

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from runtime.cli.test_build import GEARS, ON_CARD, environment  # noqa: F401
-from runtime.cli.test_inspect import ENCODER_CONFIG
+from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, onnx_model, write
 
 from ge_runtime import cli
