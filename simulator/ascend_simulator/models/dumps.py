@@ -12,16 +12,18 @@ from __future__ import annotations
 import re
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.models.graph import Array, Bound, Graph, elements
+
+NodeProto: TypeAlias = Any
 
 MODES: Final = ("output", "input", "all")
 _ELEMENTS: Final[Mapping[str, int]] = {
@@ -107,11 +109,13 @@ class ModelDump:
         self._config = config
         self._name = name
         model = onnx.ModelProto.FromString(graph)
-        nodes = enumerate(model.graph.node)
+        made = {value for node in model.graph.node for value in node.output}
         self._nodes = [
-            (task, node.op_type, node.name or f"{node.op_type}_{task}", node.input, node.output)
-            for task, node in nodes
-            if not layers or node.name in layers
+            (task, node.op_type, name, node.input, [_rounded(each, made) for each in node.output])
+            for task, node in enumerate(
+                node for node in model.graph.node if not _of_the_compiler(node)
+            )
+            if (name := node.name or f"{node.op_type}_{task}") in layers or not layers
         ]
         fed = {value.name for value in model.graph.input}
         wanted = {name for *_, given, made in self._nodes for name in (*given, *made) if name}
@@ -147,6 +151,17 @@ class ModelDump:
                     stamp,
                 )
             )
+
+
+def _of_the_compiler(node: NodeProto) -> bool:
+    """Whether it only rounds, for `compiler.half`: to a card it is no operator."""
+    return node.op_type == "Cast" and bool(node.name == f"{node.output[0]}/cast")
+
+
+def _rounded(value: str, made: Set[str]) -> str:
+    """What an operator gives on a card in the place of a value that is rounded behind it."""
+    half = value.removesuffix("/raw") + "/half"
+    return half if value.endswith("/raw") and half in made else value
 
 
 def dump_file(name: str, inputs: Sequence[Array], outputs: Sequence[Array], stamp: int) -> bytes:

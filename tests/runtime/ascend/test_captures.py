@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -118,7 +119,9 @@ def test_a_dump_may_be_of_some_operators_and_of_free_shapes(open_runtime, tmp_pa
     compile_om(folder, "--input_shape=input_ids:1~8,1~32;attention_mask:1~8,1~32")
     runtime = open_runtime(folder, dump="dir={dir}, layers=Div_6;none", unplanned_memory="allowed")
     execute(runtime, 2)
-    assert [*tmp_path.glob("2*/0/model/*/*/*.*")] == []  # the graph's nodes have no names
+    (file,) = tmp_path.glob("2*/0/model/*/*/*.*")
+    assert file.name.startswith("Div.Div_6.6.")  # the graph's nodes have no names: ATC's count
+    shutil.rmtree(file.parents[4])
     runtime.close()
     runtime = open_runtime(folder, dump="dir={dir}", unplanned_memory="allowed")
     execute(runtime, 2)

@@ -16,6 +16,7 @@ from ge_runtime.batching.ragged import Layout
 from ge_runtime.cli.command import EXIT_NO, Command, add_model, axis_sizes, whole
 from ge_runtime.cli.compare.cut_graphs import CutGraph
 from ge_runtime.cli.compare.differences import Difference, difference
+from ge_runtime.cli.compare.dumped_layers import DumpedLayers
 from ge_runtime.cli.compare.executions import CardGraphs, Cpu
 from ge_runtime.cli.compare.report import Comparison, First, Layer
 from ge_runtime.cli.compare.search import first_beyond
@@ -36,16 +37,19 @@ _CUTS: Final = 8
 _DESCRIPTION: Final = """\
 Execute model.om on a card and model.onnx on the CPU, on the same inputs, and tell how far their
 outputs are apart. Where one is beyond the limit, the first layer that loses the accuracy is looked
-for: the graph is cut at some of its tensors, the part before them is compiled as model.om was and
-executed, and so on between the last that is within and the first that is beyond. The layer that is
-named is beyond while all that it takes is within; it is also executed by itself.
+for. CANN dumps what each operator of model.om gives, and each layer is held against the CPU's;
+those without a counterpart, since they were fused, are listed. Where CANN gives no dump (not in
+containers), or with --by parts, the graph is cut at some of its tensors, the part before them is
+compiled as model.om was and executed, and so on between the last that is within and the first that
+is beyond. The layer that is named is beyond while all that it takes is within; it is also measured
+by itself.
 
 Inputs are seeded values of their ranges in config.pbtxt, at one gear, with masks and the like as
 the runtime makes them; or arrays of a file. `relative` is the norm of the difference over that of
 the CPU's tensor, of whole numbers the share that differs; `largest` the largest difference of
 elements.
 A tensor that is made an output may keep operators from being fused: parts are no exact copy of what
-the whole graph computes.
+the whole graph computes. A dump is.
 """
 
 _EPILOG: Final = """\
@@ -53,6 +57,7 @@ examples:
   ge-runtime compare my_models/ge_classifier
   ge-runtime compare my_models/text_encoder --gear batch=8,tokens=128 --plot layers.png
   ge-runtime compare my_models/text_encoder --inputs real.npz --every --format json > layers.json
+  ge-runtime compare my_models/text_encoder --by parts --cuts 16
 
 Exit codes: 0 all outputs are within the limit, 1 they are not, 2 arguments or input that cannot be
 used.
@@ -70,6 +75,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the inputs, without --inputs (0)")  # fmt: skip
     add("--limit", type=_limit, default=_LIMIT, metavar="X",
         help=f"relative error that is allowed ({_LIMIT})")  # fmt: skip
+    add("--by", choices=("dump", "parts"),
+        help="how layers are measured (dump, and parts where CANN gives none)")  # fmt: skip
     add("--every", action="store_true", help="measure every layer, whatever outputs are like")
     add("--cuts", type=whole, default=_CUTS, metavar="N",
         help=f"tensors that one compiled part tells ({_CUTS})")  # fmt: skip
@@ -86,6 +93,7 @@ def _run(given: argparse.Namespace) -> int:
         inputs=given.inputs,
         seed=given.seed,
         limit=given.limit,
+        by=given.by,
         every=given.every,
         cuts=given.cuts,
     )
@@ -117,6 +125,7 @@ def compare(
     inputs: Path | None = None,
     seed: int = 0,
     limit: float = _LIMIT,
+    by: str | None = None,
     every: bool = False,
     cuts: int = _CUTS,
 ) -> Comparison:
@@ -150,26 +159,29 @@ def compare(
         outputs = {name: difference(found[name], expected[name]) for name in expected}
         title = f"{config.model}, version {version_dir.name}: {card.om.name} on {place}, "
         title += f"{card.hardware}, against {onnx.name} on the CPU"
-        layers = (
-            Layers(CutGraph(onnx), cpu, card, fed, limit)
-            if every or _beyond(outputs, limit)
-            else None
-        )
-        first = None if layers is None else layers.look(outputs, every=every, cuts=cuts)
-        return Comparison(
-            title,
-            told,
-            limit,
-            outputs,
-            [] if layers is None else layers.measured,
-            0 if layers is None else layers.count,
-            card.compiled,
-            first,
-        )
+        told_of = partial(Comparison, title, told, limit, outputs)
+        if not every and not _beyond(outputs, limit):
+            return told_of([], 0, 0, None)
+        graph = CutGraph(onnx)
+        operators = card.dump(fed, [*expected]) if by != "parts" else []
+        if operators:
+            dumped = DumpedLayers(graph, cpu, operators, fed, limit)
+            first = dumped.look(outputs)
+            return told_of(
+                dumped.measured, dumped.count, 0, first, True, dumped.untold, dumped.others
+            )
+        if by == "dump":
+            raise ArtifactFault(
+                f"--by dump: found no dump of {card.om.name}, expected CANN to write one: its "
+                "documents say that it does not in containers; --by parts needs none"
+            )
+        layers = Layers(graph, cpu, card, fed, limit)
+        first = layers.look(outputs, every=every, cuts=cuts)
+        return told_of(layers.measured, layers.count, card.compiled, first)
 
 
 class Layers:
-    """The tensors of a graph, each measured once."""
+    """The tensors of a graph, each measured once, by parts of it that are compiled."""
 
     def __init__(
         self, graph: CutGraph, cpu: Cpu, card: CardGraphs, inputs: Mapping[str, Array], limit: float

@@ -57,6 +57,17 @@ class CutGraph:
                 rest += self.taken(each)
         return sorted(found, key=self._places.__getitem__)
 
+    def named(self) -> dict[str, NodeProto]:
+        """All nodes, by their names; one without is called as ATC calls it."""
+        return {
+            node.name or f"{node.op_type}_{place}": node
+            for place, node in enumerate(self._model.graph.node)
+        }
+
+    def has(self, name: str) -> bool:
+        """Whether it is a tensor that depends on the inputs."""
+        return name in self._places
+
     def taken(self, name: str) -> list[str]:
         return [each for each in _taken(self._makers[name]) if each in self._places]
 

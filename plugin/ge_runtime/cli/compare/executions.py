@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from ge_runtime.ascend.atc import Atc, own_precision, record_path
-from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig
+from ge_runtime.cli.compare.dump_files import DumpedOperator, read_dump
+from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, Window
 from ge_runtime.engines.artifact import Artifact, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Shapes
@@ -108,16 +109,45 @@ class CardGraphs:
         self, om: Path, inputs: Mapping[str, Array], names: Sequence[str]
     ) -> dict[str, Array]:
         """Execute a file that is there. Raises RuntimeFault."""
-        engine = self._backend.open([Artifact(om, "om", "")], threads=1, outputs=names)
-        try:
-            engine.bind([], self._backend.memory)
-            known = {tensor.name for tensor in engine.signature.inputs}
-            fed = {name: array for name, array in inputs.items() if name in known}
-            if lacking := known - fed.keys():
-                raise ArtifactFault(f"{om}: found no input for {', '.join(sorted(lacking))}")
-            return engine.run(fed, dict.fromkeys(names))
-        finally:
-            engine.close()
+        return _execute(self._backend, om, inputs, names)
+
+    def dump(self, inputs: Mapping[str, Array], names: Sequence[str]) -> list[DumpedOperator]:
+        """What CANN dumps of all operators of an execution of `om`; nothing where it refuses.
+
+        Raises RuntimeFault or OSError.
+        """
+        with TemporaryDirectory(dir=self._scratch) as folder:
+            window = Window("dump", folder, first=1, count=1, mode="all")
+            settings = DeviceSettings(window=window)
+            backend = open_backend(self._device, settings, engine="om")
+            try:
+                _execute(backend, self.om, inputs, names, serving=True)
+            finally:
+                backend.close()
+            return read_dump(Path(folder))
+
+
+def _execute(
+    backend: DeviceBackend,
+    om: Path,
+    inputs: Mapping[str, Array],
+    names: Sequence[str],
+    *,
+    serving: bool = False,
+) -> dict[str, Array]:
+    """serving: it counts as an execution after the load, the backend's last."""
+    engine = backend.open([Artifact(om, "om", "")], threads=1, outputs=names)
+    try:
+        engine.bind([], backend.memory)
+        if serving:
+            backend.freeze()
+        known = {tensor.name for tensor in engine.signature.inputs}
+        fed = {name: array for name, array in inputs.items() if name in known}
+        if lacking := known - fed.keys():
+            raise ArtifactFault(f"{om}: found no input for {', '.join(sorted(lacking))}")
+        return engine.run(fed, dict.fromkeys(names))
+    finally:
+        engine.close()
 
 
 def _flags(folder: Path, om: Path, config: RuntimeConfig, chip: str) -> list[str]:

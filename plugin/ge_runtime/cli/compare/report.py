@@ -32,7 +32,11 @@ class First:
 
     layer: Layer
     alone: Difference | None
-    """By itself, on the inputs that the CPU computed; None where it cannot be cut out."""
+    """By itself, on inputs that both have; None where it cannot be cut out."""
+    inputs: str = "the CPU computed"
+    """Which those are."""
+    unseen: Sequence[Layer] = ()
+    """Directly before it, and told by nothing: it may be one of them that loses the accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class Comparison:
     compiled: int
     """Parts of the graph that were compiled."""
     first: First | None
+    dumped: bool = False
+    """Whether the layers are of the card's dump, and not of compiled parts."""
+    untold: Sequence[Layer] = ()
+    """Those that the dump does not have."""
+    others: Sequence[str] = ()
+    """Operators in the dump that are no layer."""
 
     @property
     def beyond(self) -> bool:
@@ -66,10 +76,14 @@ class Comparison:
                 (str(own.place), own.tensor, own.node, own.operator, *self._cells(own.difference))
                 for own in self.layers
             ]
-            told = (
-                f"{len(self.layers)} of {self.count} layers, by {self.compiled} parts of the graph"
-            )
+            source = "the card's dump" if self.dumped else f"{self.compiled} parts of the graph"
+            told = f"{len(self.layers)} of {self.count} layers, by {source}"
             lines += ["", told, "", *aligned_columns([head, *table], "><<<>>><")]
+        if self.untold:
+            untold = ", ".join(f"{own.node} ({own.operator})" for own in self.untold)
+            lines += ["", f"without a counterpart on the card, fused or folded: {untold}"]
+        if self.others:
+            lines += ["", f"on the card alone: {', '.join(self.others)}"]
         return [*lines, "", *self._verdict()]
 
     def as_json(self) -> dict[str, object]:
@@ -82,10 +96,14 @@ class Comparison:
             "layers": [self._layer_json(own) for own in self.layers],
             "layer_count": self.count,
             "compiled": self.compiled,
+            "dumped": self.dumped,
+            "untold": [own.tensor for own in self.untold],
+            "others": [*self.others],
             "first": self.first
             and {
                 **self._layer_json(self.first.layer),
                 "alone": self.first.alone and _json(self.first.alone),
+                "unseen": [own.tensor for own in self.first.unseen],
             },
         }
 
@@ -127,12 +145,15 @@ class Comparison:
         layer, alone = self.first.layer, self.first.alone
         lines = [
             f"first layer beyond {self.limit:g}: {layer.node} ({layer.operator}), tensor "
-            f"{layer.tensor}, relative error {layer.difference.relative:.3g}; all that it takes is "
-            "within"
+            f"{layer.tensor}, relative error {layer.difference.relative:.3g}; "
+            + ("all that it takes is within" if not self.first.unseen else "all before is within")
         ]
+        if self.first.unseen:
+            unseen = ", ".join(f"{own.node} ({own.operator})" for own in self.first.unseen)
+            lines.append(f"or one that the card has fused with it: {unseen}")
         if alone is not None:
             lines.append(
-                f"by itself, on the inputs that the CPU computed: {alone.relative:.3g}"
+                f"by itself, on the inputs that {self.first.inputs}: {alone.relative:.3g}"
                 + ("" if alone.beyond(self.limit) else ", so it makes more of small errors before")
             )
         return lines

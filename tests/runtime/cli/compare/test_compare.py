@@ -11,6 +11,8 @@ from runtime.cli.test_build import GEARS, ON_CARD, environment  # noqa: F401
 from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, onnx_model, write
 
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.models.dumps import DumpConfig
 from ge_runtime import cli
 from ge_runtime.cli.compare import compare
 from ge_runtime.cli.compare.cut_graphs import CutGraph
@@ -77,8 +79,8 @@ def told(capsys):
 
 
 @pytest.mark.slow
-def test_the_layer_that_loses_the_accuracy_is_named(folder, tmp_path):
-    found = compare(folder, None)
+def test_the_layer_that_loses_the_accuracy_is_named_by_parts(folder, tmp_path):
+    found = compare(folder, None, by="parts")
     assert found.beyond
     told = found.as_json()
     json.dumps(told, allow_nan=False)
@@ -109,11 +111,50 @@ def test_a_layer_whose_own_error_is_small_makes_more_of_those_before():
     )
 
 
+def test_the_layer_that_loses_the_accuracy_is_named_by_a_dump(folder):
+    found = compare(folder, None)
+    told = found.as_json()
+    json.dumps(told, allow_nan=False)
+    assert told["dumped"]
+    assert not told["compiled"]
+    assert told["first"]["node"] == "pull"
+    assert told["first"]["relative"] > 0.05
+    # By itself it is exact: what it takes was rounded before, within the limit.
+    assert told["first"]["alone"]["relative"] < 0.01
+    assert [layer["tensor"] for layer in told["layers"]] == [
+        *("product", "positive", "far", "back", "y")
+    ]
+    assert told["untold"] == told["others"] == told["first"]["unseen"] == []
+    printed = "\n".join(found.lines())
+    assert "5 of 5 layers, by the card's dump" in printed
+    assert "by itself, on the inputs that the card had: " in printed
+    assert ", so it makes more of small errors before" in printed
+
+
+def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys):
+    # CANN says that dumps are not for containers.
+    monkeypatch.setattr(DumpConfig, "read", refuse)
+    assert run("compare", folder, "--by", "dump") == 2
+    assert "--by dump: found no dump of model.om, expected CANN to write one" in (
+        capsys.readouterr().err
+    )
+    found = compare(folder, None)
+    assert not found.dumped
+    assert found.first.layer.node == "pull"
+
+
+def refuse(_config, what):
+    if what.startswith("set_dump"):  # acl.init reads one, too
+        raise Refused(Code.INVALID_DUMP_CONFIG, "found no dump here")
+
+
 @pytest.mark.slow
 def test_types_of_their_own_are_within_and_every_layer_can_be_measured(folder, capsys):
     assert run("build", folder, "--precision", "origin") == 0
     capsys.readouterr()
-    assert run("compare", folder, "--every", "--cuts", "2", "--format", "json") == 0
+    assert (
+        run("compare", folder, "--every", "--by", "parts", "--cuts", "2", "--format", "json") == 0
+    )
     found = told(capsys)
     assert found["first"] is None
     assert [layer["tensor"] for layer in found["layers"]] == [

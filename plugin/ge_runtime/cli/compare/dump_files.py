@@ -1,0 +1,192 @@
+"""What CANN dumped of one execution: the tensors of each operator, out of its files.
+
+A file is 8 bytes, the length of a message DumpData (dump_data.proto of CANN), the message, and the
+tensors one after another, inputs first. The message is read here and not by protobuf, whose
+releases CANN and onnx do not agree on.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import Array
+
+_TYPES: Final[Mapping[int, Any]] = {
+    1: np.float32,
+    2: np.float16,
+    3: np.int8,
+    4: np.uint8,
+    5: np.int16,
+    6: np.uint16,
+    7: np.int32,
+    8: np.int64,
+    9: np.uint32,
+    10: np.uint64,
+    11: np.bool_,
+    12: np.float64,
+}
+"""OutputDataType of dump_data.proto, as far as NumPy has them."""
+_NHWC: Final = 1
+_NC1HWC0: Final = 3
+_FRACTAL_NZ: Final = 29
+_PLAIN: Final = (0, 2, 30)
+"""NCHW, ND and NCDHW: the elements lie in the order of the dims."""
+
+Fields: TypeAlias = dict[int, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedTensor:
+    """A tensor as it lay on the card."""
+
+    elements: Array | None
+    """One after another; None of a type that NumPy lacks."""
+    dims: tuple[int, ...]
+    format: int
+    """OutputFormat of dump_data.proto."""
+    original: str = ""
+    """Of an output: the operator of the ONNX graph whose result it is; "" where nobody says."""
+    original_index: int = 0
+    """Which of that operator's results."""
+
+    def shaped(self, shape: tuple[int, ...]) -> Array | None:
+        """In the order of the graph's own dims; None where that cannot be."""
+        if self.elements is None or self.elements.size != math.prod(self.dims):
+            return None
+        array = self.elements.reshape(self.dims)
+        if self.format == _NC1HWC0 and array.ndim == 5 and len(shape) == 4:
+            n, c1, h, w, c0 = self.dims
+            array = array.transpose(0, 1, 4, 2, 3).reshape(n, c1 * c0, h, w)
+            array = array[:, : shape[1]]
+        elif self.format == _FRACTAL_NZ and array.ndim >= 4 and len(shape) >= 2:
+            outer = range(array.ndim - 4)
+            *before, n1, m1, m0, n0 = self.dims
+            at = len(before)
+            array = array.transpose(*outer, at + 1, at + 2, at, at + 3)
+            array = array.reshape(*before, m1 * m0, n1 * n0)[..., : shape[-2], : shape[-1]]
+        elif self.format == _NHWC and array.ndim == 4 and self.dims != shape:
+            array = array.transpose(0, 3, 1, 2)
+        elif self.format not in _PLAIN and self.dims != shape:
+            return None
+        return array.reshape(shape) if array.size == math.prod(shape) else None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedOperator:
+    """One operator of the compiled model."""
+
+    name: str
+    inputs: Sequence[DumpedTensor]
+    outputs: Sequence[DumpedTensor]
+
+
+def read_dump(folder: Path) -> list[DumpedOperator]:
+    """All operators of the one execution that is below the folder, in the order of their files.
+
+    Raises ArtifactFault, with the file, for one that is no dump of a tensor, or OSError.
+    """
+    # {type}.{name}.{task}.{stream}.{time stamp}: others, such as our configuration, are no dumps.
+    files = [each for each in folder.rglob("*") if each.name.count(".") >= 3 and each.is_file()]
+    return [_read(each) for each in sorted(files, key=lambda each: each.name.rpartition(".")[2])]
+
+
+def _read(path: Path) -> DumpedOperator:
+    content = path.read_bytes()
+    try:
+        (length,) = struct.unpack_from("<Q", content)
+        if length > len(content) - 8:
+            raise ValueError("found it cut off")
+        message = _fields(content[8 : 8 + length])
+        data = memoryview(content)[8 + length :]
+        inputs, data = _tensors(message.get(4, ()), data, size=5, inline=4)
+        outputs, data = _tensors(message.get(3, ()), data, size=6, inline=5)
+        (name,) = message.get(6, [b""])
+        return DumpedOperator(name.decode(), inputs, outputs)
+    except (ValueError, struct.error, IndexError, AttributeError, TypeError) as error:
+        raise ArtifactFault(f"{path}: found no dump that can be read: {error}") from error
+
+
+def _tensors(
+    messages: Sequence[bytes], data: memoryview, *, size: int, inline: int
+) -> tuple[list[DumpedTensor], memoryview]:
+    """Those of OpInput or OpOutput messages, and what follows them. size, inline: their fields."""
+    found = []
+    for each in messages:
+        fields = _fields(each)
+        own = fields.get(inline, [b""])[0]
+        nbytes = fields.get(size, [0])[0]
+        if not own:
+            if nbytes > len(data):
+                raise ValueError(f"found {len(data)} bytes of a tensor, expected {nbytes}")
+            own, data = bytes(data[:nbytes]), data[nbytes:]
+        kind = _TYPES.get(fields.get(1, [0])[0])
+        dims = tuple(_numbers(_fields(fields.get(3, [b""])[0]).get(1, ())))
+        original = _fields(fields.get(4, [b""])[0]) if size == 6 else {}
+        count = math.prod(dims)
+        found.append(
+            DumpedTensor(
+                # Beyond the elements there may be bytes of alignment.
+                None
+                if kind is None or len(own) < count * np.dtype(kind).itemsize
+                else np.frombuffer(own, kind, count),
+                dims,
+                fields.get(2, [0])[0],
+                original.get(1, [b""])[0].decode(),
+                original.get(2, [0])[0],
+            )
+        )
+    return found, data
+
+
+def _numbers(values: Sequence[int | bytes]) -> Iterator[int]:
+    """Of a repeated number, packed or not."""
+    for value in values:
+        if isinstance(value, int):
+            yield value
+            continue
+        at = 0
+        while at < len(value):
+            number, at = _varint(value, at)
+            yield number
+
+
+def _fields(message: bytes) -> Fields:
+    """Field -> its values: numbers, or bytes of texts and messages."""
+    found: Fields = {}
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        value: int | bytes
+        if tag & 7 == 0:
+            value, at = _varint(message, at)
+        else:
+            if tag & 7 == 2:
+                length, at = _varint(message, at)
+            elif tag & 7 in (1, 5):
+                length = 8 if tag & 7 == 1 else 4
+            else:
+                raise ValueError(f"found a field of kind {tag & 7}")
+            if length > len(message) - at:
+                raise ValueError("found a field that is cut off")
+            value, at = message[at : at + length], at + length
+        found.setdefault(tag >> 3, []).append(value)
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next field begins."""
+    number = shift = 0
+    while True:
+        byte = message[at]
+        number |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return number, at
