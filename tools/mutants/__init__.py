@@ -1,0 +1,1 @@
+"""Mutants: small wrong changes to the packages, to see which of them the tests notice."""

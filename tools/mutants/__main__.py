@@ -1,0 +1,99 @@
+"""Mutants: small wrong changes to the packages, to see which of them the tests notice.
+
+    python -m tools.mutants choose --room ascend --count 240 --seed 17 > build/mutants.json
+    python -m tools.mutants map --room ascend build/map.json
+    python -m tools.mutants play build/mutants.json build/played.jsonl --map build/map.json
+    python -m tools.mutants table build/played.jsonl
+    python -m tools.mutants compare played-before.jsonl played-after.jsonl
+
+`choose` spreads them over the folders of a room. A mutant is known by the statement that it changes
+and by the function around it, not by its line, so that it can be played in a tree whose files and
+names have changed (`--tree`): there it is the most similar statement in which the same change can
+be made. One that is not found is told, and is for a person to place.
+
+`map` runs the tests of the room once, and notes which of them run which lines (coverage.py). `play`
+puts one mutant at a time into the tree, runs the tests that run its lines, the quickest first,
+until one fails, and takes it out again. The tree must be a clean checkout with an environment in
+`.venv`, and nothing may be edited in it meanwhile. What is known is written as soon as it is;
+called again with the same file, `play` goes on with what is missing.
+
+`table` counts by folder. What is in `equivalent.json` survived and cannot be noticed by anyone; it
+is counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tools.mutants.playing import Map, play, record
+from tools.mutants.reading import lost_kills, read, shown, survivors, table
+from tools.mutants.rooms import ROOMS
+from tools.mutants.sites import Site, choose
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, dest="command")
+    choosing = commands.add_parser("choose", help="print mutants of a room")
+    choosing.add_argument("--count", type=int, default=200)
+    choosing.add_argument("--seed", type=int, default=11)
+    mapping = commands.add_parser("map", help="write which tests run which lines")
+    mapping.add_argument("map", type=Path)
+    for each in (choosing, mapping):
+        each.add_argument("--room", choices=ROOMS, required=True)
+    playing = commands.add_parser("play", help="write what becomes of mutants")
+    playing.add_argument("mutants", type=Path)
+    playing.add_argument("played", type=Path)
+    playing.add_argument("--map", type=Path, required=True)
+    for each in (choosing, mapping, playing):
+        each.add_argument("--tree", type=Path, default=ROOT)
+    counting = commands.add_parser("table", help="print what was played, by folder")
+    counting.add_argument("played", type=Path, nargs="+")
+    counting.add_argument("--json", action="store_true")
+    comparing = commands.add_parser("compare", help="print which kills were lost")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command."""
+    options = _arguments().parse_args(arguments)
+    if options.command == "choose":
+        chosen = choose(options.tree.resolve(), options.room, options.count, options.seed)
+        print(json.dumps([asdict(site) for site in chosen], indent=1))
+    elif options.command == "map":
+        record(options.tree.resolve(), options.room, options.map)
+    elif options.command == "play":
+        options.played.touch()
+        known = {
+            json.dumps(line["mutant"], sort_keys=True) for line in read([options.played]).values()
+        }
+        given = json.loads(options.mutants.read_text())
+        missing = [Site(**site) for site in given if json.dumps(site, sort_keys=True) not in known]
+        play(options.tree.resolve(), missing, Map(options.map), options.played)
+    elif options.command == "table":
+        rooms, left = table(options.played), survivors(options.played)
+        if options.json:
+            print(json.dumps({"rooms": rooms, "survivors": left}, indent=1))
+        else:
+            print("\n".join([shown(rooms), *left]))
+    else:
+        lost = lost_kills(options.before, options.after)
+        print("\n".join([*lost, f"{len(lost)} kills lost"]))
+        return bool(lost)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Play mutants: which tests may notice each of them, and what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tools.mutants.rooms import PACKAGES, ROOMS, package_of
+from tools.mutants.session import in_place
+from tools.mutants.sites import Mutant, Site, find, mutant
+
+#: Tests that need no other server, and are quick.
+MARKS = "not oracle and not stack and not gpu and not slow"
+#: A mutant's tests, the quickest first, are so many that they took no longer than this, in seconds.
+MOST_SECONDS = 60.0
+SESSION = Path(__file__).with_name("session.py")
+
+
+def record(tree: Path, room: str, result: Path) -> None:
+    """Run the tests of a room, and note which lines each of them runs."""
+    paths = [path for path in ROOMS[room].tests if (tree / path).exists()]
+    packages = {package_of(path) for path in ROOMS[room].files}
+    order = {
+        "result": str(result.resolve()),
+        "include": [f"{tree}/{package}/*" for package in packages],
+        "paths": paths,
+    }
+    _session(tree, "map", order)
+
+
+class Map:
+    """Which tests run which lines."""
+
+    def __init__(self, path: Path) -> None:
+        told = json.loads(path.read_text())
+        self._tests: list[str] = told["tests"]
+        self._seconds: list[float] = told["seconds"]
+        self._lines: Mapping[str, Mapping[str, list[int]]] = told["lines"]
+
+    def tests(self, site: Site, change: Mutant) -> list[str]:
+        """Those of its package that run a statement, the quickest first.
+
+        What no test of this process runs may be run by another: those of its file have a try. What
+        runs with an import has all of its package.
+        """
+        lines = self._lines.get(site.file, {})
+        at = {str(line) for line in range(change.first, change.last + 1)}
+        there: set[int] = set(range(len(self._tests)))
+        if change.in_function:
+            there = {test for line in at for test in lines.get(line, ())}
+            there = there or {test for found in lines.values() for test in found}
+        folder = PACKAGES[package_of(site.file)]
+        chosen, total = [], 0.0
+        for test in sorted(there, key=lambda each: self._seconds[each]):
+            if self._tests[test].startswith(folder) and total < MOST_SECONDS:
+                total += self._seconds[test]
+                chosen.append(self._tests[test])
+        return chosen
+
+
+def play(tree: Path, chosen: Iterable[Site], known: Map, played: Path) -> None:
+    """Play each mutant, and write what became of it as soon as it is known."""
+    jobs = [job for site in chosen if (job := _job(tree, site, known, played))]
+    _play(tree, [job for job in jobs if not job["whole"]], played)
+    written = [json.loads(line) for line in played.read_text().splitlines()]
+    missing = [line["mutant"] for line in written if line["outcome"] == "not patched"]
+    for job in jobs:
+        if job["whole"] or job["told"]["mutant"] in missing:
+            with in_place(tree / job["file"], job["source"], job["number"]):
+                _play(tree, [job | {"whole": True}], played)
+
+
+def _job(tree: Path, site: Site, known: Map, played: Path) -> dict[str, Any] | None:
+    here = find(tree, site)
+    told: dict[str, Any] = {"mutant": asdict(site)}
+    if here is not None:
+        change = mutant((tree / here.file).read_text(), here)
+        tests = known.tests(here, change)
+        told["here"] = asdict(here)
+        if tests:
+            return {
+                "told": told,
+                "number": site.line + 10_000 * site.number,
+                "file": here.file,
+                "source": change.source,
+                "defs": change.defs,
+                "whole": not change.in_function,
+                "tests": tests,
+            }
+    outcome = ("survived", "no test runs it") if here else ("not found", "")
+    with played.open("a") as results:
+        print(json.dumps(told | dict(zip(("outcome", "test"), outcome, strict=True))), file=results)
+    return None
+
+
+def _play(tree: Path, jobs: list[dict[str, Any]], played: Path) -> None:
+    if not jobs:
+        return
+    paths = sorted({test.split("::")[0] for job in jobs for test in job["tests"]})
+    result = {"result": str(played.resolve()), "jobs": jobs, "paths": paths}
+    before = played.stat().st_size
+    output = _session(tree, "play", result)
+    if played.stat().st_size == before:
+        if not jobs[0]["whole"]:
+            raise SystemExit(f"the tests cannot be collected: {output[-3000:]}")
+        with played.open("a") as results:
+            told = {"outcome": "killed", "test": f"no collection: {output[-300:]}"}
+            print(json.dumps(jobs[0]["told"] | told), file=results)
+
+
+def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
+    """Run a session of tests in the tree; what it printed."""
+    # Its compiled files would be of changed sources.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    with tempfile.TemporaryDirectory(prefix="mutants_") as folder:
+        file = Path(folder) / "order.json"
+        file.write_text(json.dumps(order | {"basetemp": f"{folder}/tests", "marks": MARKS}))
+        with (Path(folder) / "output").open("w+") as written:
+            running = subprocess.Popen(
+                [".venv/bin/python", SESSION, command, file],
+                cwd=tree,
+                env=environment,
+                stdout=written,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                running.wait()
+            except BaseException:
+                running.send_signal(signal.SIGINT)
+                running.wait()
+                raise
+            written.seek(0)
+            return written.read()

@@ -1,0 +1,214 @@
+"""A session of pytest that plays many mutants, or notes which test runs which lines.
+
+    python session.py map ORDER.json
+    python session.py play ORDER.json
+
+Run in the tree that is tested, with its Python; nothing of the project is imported here. Tests are
+collected once. Each mutant has a child of this process: there the functions of what is imported
+get the changed code, and the file has it too, for processes that tests start. So a mutant costs
+what its tests cost. One in code that runs with an import needs a session of its own: `whole`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+from coverage import Coverage, CoverageData
+
+#: A mutant may hang: so long may one test take.
+TEST_SECONDS = 60
+#: What a mutant's child ends with.
+SURVIVED, KILLED, NOT_PATCHED = 0, 1, 77
+
+
+class Recorder:
+    """Notes which lines each test runs, and how long it takes."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
+
+        self._coverage = Coverage(data_file=None, include=order["include"], config_file=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        self._coverage.start()
+        try:
+            return (yield)
+        finally:
+            self._coverage.stop()
+            self._write(self._coverage.get_data())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._coverage.switch_context(item.nodeid)
+        begin = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            self._seconds[item.nodeid] = time.perf_counter() - begin
+            self._coverage.switch_context("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not report.passed:
+            self._failed.add(report.nodeid)
+
+    def _write(self, data: CoverageData) -> None:
+        tests = [name for name in self._seconds if name not in self._failed]
+        numbers = {name: number for number, name in enumerate(tests)}
+        here = Path.cwd()
+        lines = {
+            str(Path(file).relative_to(here)): {
+                line: [numbers[name] for name in names if name in numbers]
+                for line, names in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
+        written = {"tests": tests, "seconds": [self._seconds[name] for name in tests]}
+        Path(self._order["result"]).write_text(json.dumps(written | {"lines": lines}))
+
+
+class Player:
+    """Plays each mutant of an order in a child of its own."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        functions = _functions()
+        with Path(self._order["result"]).open("a") as results:
+            for job in self._order["jobs"]:
+                chosen = [items[name] for name in job["tests"] if name in items]
+                outcome, test = _play(job, session, chosen, functions)
+                told = job["told"] | {"outcome": outcome, "test": test}
+                print(json.dumps(told), file=results, flush=True)
+        return True
+
+
+def _play(
+    job: dict[str, Any],
+    session: pytest.Session,
+    items: list[pytest.Item],
+    functions: dict[tuple[str, str, int], list[FunctionType]],
+) -> tuple[str, str]:
+    told, tell = os.pipe()
+    with contextlib.ExitStack() as stack:
+        if not job["whole"]:
+            stack.enter_context(in_place(Path(job["file"]), job["source"], job["number"]))
+        child = os.fork()
+        if not child:
+            os.setsid()
+            os.close(told)
+            try:
+                if job["whole"] or _patch(job, functions):
+                    os._exit(_run(session, items, tell))
+                os._exit(NOT_PATCHED)
+            except BaseException as error:
+                os.write(tell, f"{type(error).__name__}: {error}".encode()[:2000])
+                os._exit(KILLED)
+        os.close(tell)
+        _, status = os.waitpid(child, 0)
+        # What hangs, or stays behind, may be a process of a test's.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    os.set_blocking(told, False)  # what stays behind may have its other end
+    try:
+        test = os.read(told, 4000).decode(errors="replace")
+    except BlockingIOError:
+        test = ""
+    os.close(told)
+    code = os.waitstatus_to_exitcode(status)
+    if code == KILLED and not test:  # ended by faulthandler
+        return "hung", f"a test had no end after {TEST_SECONDS} s"
+    return {SURVIVED: "survived", NOT_PATCHED: "not patched"}.get(code, "killed"), test
+
+
+@contextlib.contextmanager
+def in_place(path: Path, source: str, number: int) -> Iterator[None]:
+    """The file with other contents; its time is one that no compiled file was made for."""
+    before, times = path.read_text(), path.stat()
+    try:
+        path.write_text(source)
+        stamp = times.st_mtime_ns + (number + 1) * 1_000_000_000
+        os.utime(path, ns=(stamp, stamp))
+        yield
+    finally:
+        path.write_text(before)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
+    """All functions that are imported, by file, name and first line."""
+    gc.unfreeze()  # the project's conftest froze them
+    found: dict[tuple[str, str, int], list[FunctionType]] = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType):
+            code = each.__code__
+            key = os.path.realpath(code.co_filename), code.co_name, code.co_firstlineno
+            found.setdefault(key, []).append(each)
+    gc.freeze()
+    return found
+
+
+def _patch(job: dict[str, Any], functions: dict[tuple[str, str, int], list[FunctionType]]) -> bool:
+    """Give the functions around the change their new code; False if that is not possible."""
+    path = os.path.realpath(job["file"])
+    code = compile(job["source"], path, "exec", dont_inherit=True)
+    for name, line in job["defs"]:
+        inner = [
+            each
+            for each in code.co_consts
+            if isinstance(each, CodeType) and (each.co_name, each.co_firstlineno) == (name, line)
+        ]
+        if len(inner) != 1:
+            return False
+        code = inner[0]
+        for function in functions.get((path, name, line), ()):
+            if function.__code__.co_freevars != code.co_freevars:
+                return False
+            function.__code__ = code
+    # Modules that tests import when they run find the change in the file.
+    return True
+
+
+def _run(session: pytest.Session, items: list[pytest.Item], tell: int) -> int:
+    class FirstFailure:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.failed:
+                lines = str(report.longrepr).splitlines()
+                os.write(tell, f"{report.nodeid}: {lines[-1] if lines else ''}".encode()[:2000])
+                os._exit(KILLED)
+
+    session.config.pluginmanager.register(FirstFailure())
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    return SURVIVED
+
+
+def main(command: str, order_file: str) -> int:
+    """Run one session; the exit code is pytest's."""
+    order = json.loads(Path(order_file).read_text())
+    plugin = Recorder(order) if command == "map" else Player(order)
+    arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={order['basetemp']}"]
+    arguments += ["-o", f"faulthandler_timeout={TEST_SECONDS}"]
+    arguments += ["-o", "faulthandler_exit_on_timeout=true"]
+    arguments += ["-m", order["marks"], *order["paths"]]
+    return int(pytest.main(arguments, plugins=[plugin]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

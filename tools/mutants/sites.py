@@ -1,0 +1,261 @@
+"""Where a small wrong change can be made to a module, and the module with that change."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import difflib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tools.mutants.rooms import ROOMS, files, package_of
+
+#: A statement less alike than this is another one.
+ALIKE = 0.75
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+}
+#: These have changes of their own; any other condition is turned round as a whole.
+_COMPOSED = (ast.Compare, ast.BoolOp, ast.UnaryOp)
+_Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Simple = ast.Return | ast.Assign | ast.AugAssign | ast.Expr | ast.AnnAssign | ast.Raise
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where one change can be made: which expression of which statement, and how."""
+
+    file: str
+    function: str
+    """Its name within the module; empty for what runs with the import."""
+    line: int
+    statement: str
+    """Of `if` and `while` the condition, with that word before it."""
+    kind: str
+    number: int
+    """Of the places in the statement where this kind of change can be made."""
+
+    @property
+    def room(self) -> str:
+        """Its folder, as tables name it."""
+        return str(Path(self.file).parent)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A statement, or a condition, in the tree of a module."""
+
+    defs: tuple[_Def, ...]
+    node: ast.stmt | ast.expr
+    text: str
+
+    @property
+    def function(self) -> str:
+        return ".".join(each.name for each in self.defs)
+
+
+class _Change(ast.NodeTransformer):
+    """Makes the change `kind` at its `number`-th place; counts the places of each kind."""
+
+    def __init__(self, kind: str = "", number: int = -1) -> None:
+        self.counts: dict[str, int] = {}
+        self._wanted = kind, number
+
+    def _is_here(self, kind: str) -> bool:
+        number = self.counts.get(kind, 0)
+        self.counts[kind] = number + 1
+        return (kind, number) == self._wanted
+
+    def statement(self, node: ast.AST) -> ast.AST:
+        """The statement or condition as a whole, and all that is in it."""
+        if isinstance(node, ast.expr):
+            if not isinstance(node, _COMPOSED) and self._is_here("condition"):
+                return ast.UnaryOp(ast.Not(), node)
+        elif _can_be_left_out(node) and self._is_here("left out"):
+            return ast.Pass()
+        changed: ast.AST = self.visit(node)
+        return changed
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return node  # what a text says is not what is tested
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        other = COMPARISONS.get(type(node.ops[0]))
+        if other and self._is_here("comparison"):
+            node.ops[0] = other()
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        other = ARITHMETIC.get(type(node.op))
+        if other and self._is_here("arithmetic"):
+            node.op = other()
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_here("and or"):
+            node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not) and self._is_here("not"):
+            return node.operand
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if type(node.value) is int and self._is_here("number"):
+            return ast.Constant(node.value + 1)
+        if type(node.value) is bool and self._is_here("truth"):
+            return ast.Constant(not node.value)
+        return node
+
+
+def _can_be_left_out(node: ast.AST) -> bool:
+    return isinstance(node, ast.AugAssign | ast.Raise) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    )
+
+
+@cache
+def sites(tree: Path, room: str) -> tuple[Site, ...]:
+    """All places of a room where a change can be made."""
+    return tuple(_sites(tree, room))
+
+
+def _sites(tree: Path, room: str) -> Iterator[Site]:
+    for path in files(tree, room):
+        file = str(path.relative_to(tree))
+        for place in places(ast.parse(path.read_text())):
+            counter = _Change()
+            counter.statement(copy.deepcopy(place.node))
+            for kind, count in counter.counts.items():
+                for number in range(count):
+                    line = place.node.lineno
+                    yield Site(file, place.function, line, place.text, kind, number)
+
+
+def places(node: ast.AST, defs: tuple[_Def, ...] = ()) -> Iterator[Place]:
+    """The simple statements and the conditions, each with the definitions around it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Def):
+            yield from places(child, (*defs, child))
+        elif isinstance(child, _Simple):
+            if not _is_docstring(child):
+                yield Place(defs, child, ast.unparse(child))
+        else:
+            if isinstance(child, ast.If | ast.While):
+                word = "if" if isinstance(child, ast.If) else "while"
+                if ast.unparse(child.test) != "TYPE_CHECKING":
+                    yield Place(defs, child.test, f"{word} {ast.unparse(child.test)}")
+            yield from places(child, defs)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def choose(tree: Path, room: str, count: int, seed: int) -> list[Site]:
+    """So many places, as evenly over the folders as they have any."""
+    dice = random.Random(seed)
+    folders: dict[str, list[Site]] = {}
+    for site in sites(tree, room):
+        folders.setdefault(site.room, []).append(site)
+    for found in folders.values():
+        dice.shuffle(found)
+    chosen: list[Site] = []
+    while len(chosen) < count and any(folders.values()):
+        for found in folders.values():
+            if found and len(chosen) < count:
+                chosen.append(found.pop())
+    return chosen
+
+
+def find(tree: Path, site: Site) -> Site | None:
+    """The same place in a tree; None if there is nothing like it."""
+    best, found = 0.0, None
+    matcher = difflib.SequenceMatcher(None, "", site.statement, False)
+    room = package_of(site.file)
+    assert room in ROOMS
+    for other in sites(tree, room):
+        if (other.kind, other.number) != (site.kind, site.number):
+            continue
+        if abs(len(other.statement) - len(site.statement)) > len(site.statement) // 2 + 8:
+            continue
+        matcher.set_seq1(other.statement)
+        if matcher.quick_ratio() < ALIKE or (alike := matcher.ratio()) < ALIKE:
+            continue
+        # Of equal statements the one in the function and the file with the most similar names,
+        # and of those the one that is nearest.
+        names = difflib.SequenceMatcher(None, site.function, other.function, False).ratio()
+        paths = difflib.SequenceMatcher(None, site.file, other.file, False).ratio()
+        far = min(abs(other.line - site.line), 1000) / 1e6
+        score = alike * (0.6 + 0.3 * names + 0.1 * paths) - far
+        if score > best:
+            best, found = score, other
+    return found
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with one change."""
+
+    source: str
+    first: int
+    last: int
+    """The lines of the statement before the change."""
+    defs: tuple[tuple[str, int], ...]
+    """Name and first line of each definition around it."""
+    in_function: bool
+    """The change is seen when a function runs, not when the module is imported."""
+
+
+def mutant(source: str, site: Site) -> Mutant:
+    """The source with the change: the statement is written anew, all else stays as it is."""
+    for place in places(ast.parse(source)):
+        node = place.node
+        if (node.lineno, place.text, place.function) == (site.line, site.statement, site.function):
+            first, last = node.lineno, node.end_lineno or node.lineno
+            changed = _Change(site.kind, site.number).statement(copy.deepcopy(node))
+            text = ast.unparse(ast.fix_missing_locations(changed))
+            if isinstance(node, ast.expr):
+                text = f"({text})"
+            lines = source.splitlines(keepends=True)
+            before = lines[first - 1].encode()[: node.col_offset].decode()
+            after = lines[last - 1].encode()[node.end_col_offset :].decode()
+            indent = " " * node.col_offset
+            text = text.replace("\n", f"\n{indent}")
+            lines[first - 1 : last] = [before + text + after]
+            return Mutant(
+                "".join(lines),
+                first,
+                last,
+                tuple((each.name, _first_line(each)) for each in place.defs),
+                bool(place.defs) and not isinstance(place.defs[-1], ast.ClassDef),
+            )
+    raise AssertionError(site)
+
+
+def _first_line(definition: _Def) -> int:
+    return min([definition.lineno, *(each.lineno for each in definition.decorator_list)])
