@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
-from ge_runtime.config import RuntimeConfig
+from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
-from ge_runtime.engines.backend import DecodesJpeg, Watched
+from ge_runtime.engines.backend import DecodesJpeg, LetsRowsGo, Watched
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -67,6 +67,7 @@ class Runtime:
             else None
         )
         self._watched = [own for own in parts.backends if isinstance(own, Watched)]
+        self._letting_go = [own for own in parts.backends[:1] if isinstance(own, LetsRowsGo)]
         self._recorded = Histogram((ROWS, *parts.config.limits))
         self._open = True  # this and the next guarded by the condition
         self._batches = 0  # in progress
@@ -184,6 +185,21 @@ class Runtime:
         backend = self._parts.backends[0]
         own = backend.jpeg_decoder(host) if isinstance(backend, DecodesJpeg) else None
         return own or host
+
+    def let_go(self, request: Tensors) -> None:
+        """The request fails: rows of its that stay on the device, for this model, may go.
+
+        Those that `infer` answers with a fault are let go of there.
+        """
+        for name in self.config.resident.inputs if self._letting_go else ():
+            handles = request.get(name)
+            if (
+                handles is not None
+                and handles.dtype == HANDLE_DTYPE.numpy
+                and handles.ndim == 1 + len(HANDLE_DIMS)
+                and handles.shape[1:] == HANDLE_DIMS
+            ):
+                self._letting_go[0].let_rows_go(handles)
 
     def is_ready(self) -> bool:
         """Whether requests would be executed: open, no engine lost, and its devices are well."""
@@ -331,9 +347,10 @@ class Runtime:
 
     def _finish(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
         """Make answers what callers get. Those that left early are finished once more."""
-        for answer in answers:
+        for answer, original in zip(answers, originals, strict=True):
             if isinstance(answer, RuntimeFault):
                 forget_frames(answer)  # which hold the tensors of the whole batch
+                self.let_go(original)
         self._pass(answers, originals)
 
     def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:

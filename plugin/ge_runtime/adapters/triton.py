@@ -208,6 +208,9 @@ class GraphModel:
             for place, tensors in enumerate(results)
             if not isinstance(tensors, Exception)
         }
+        for place, original in enumerate(originals):
+            if place not in sound:
+                self._runtime.let_go(original)
         places = list(sound)
         left: set[int] = set()
 

@@ -7,6 +7,7 @@
 - `resident_rows`: how many rows there is room for, of all outputs and requests between the models;
   four batches unless given. `resident_reads`: how often a row is read before it goes; 1.
 - `resident_s`: the seconds after which a row goes that was not read as often; 60.
+- `resident_spare_s`: the same where there is no room for others; 5.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ HANDLE_DIMS: Final = (4,)
 MOST_ROWS: Final = 1_000_000
 _ALIGNMENT: Final = 64
 _BATCHES: Final = 4
-_SETTINGS: Final = {"resident_rows": 0, "resident_reads": 1, "resident_s": 60}
+_SETTINGS: Final = {
+    "resident_rows": 0,
+    "resident_reads": 1,
+    "resident_s": 60,
+    "resident_spare_s": 5,
+}
 _FORM: Final = re.compile(r"([A-Z]+\d*)\[(\d+(?:,\s*\d+)*)\](?:\s+of\s+(\S+))?", re.ASCII)
 
 
@@ -67,6 +73,7 @@ class Resident:
     """Room for each output."""
     reads: int = 1
     lease_s: int = 60
+    spare_s: int = 5
 
     @property
     def tensors(self) -> Mapping[str, ResidentTensor]:
@@ -79,7 +86,8 @@ class Resident:
         taken = [f"input '{name}': rows of {tensor}" for name, tensor in self.inputs.items()]
         return taken + [
             f"output '{name}': {self.rows} rows of {tensor}, {self.rows * tensor.stride:,} bytes; "
-            f"each is read {self.reads} time(s), within {self.lease_s} s"
+            f"each is read {self.reads} time(s), within {self.lease_s} s, or "
+            f"{min(self.spare_s, self.lease_s)} s where there is no room for others"
             for name, tensor in self.outputs.items()
         ]
 
@@ -129,7 +137,14 @@ class Resident:
         if outputs and not max_batch_size <= rows <= MOST_ROWS:
             expected = f"{max_batch_size}, a batch, to {MOST_ROWS}"
             errors.add("parameter 'resident_rows'", rows, expected)
-        return cls(inputs, outputs, rows, values["resident_reads"], values["resident_s"])
+        return cls(
+            inputs,
+            outputs,
+            rows,
+            values["resident_reads"],
+            values["resident_s"],
+            values["resident_spare_s"],
+        )
 
 
 def _tensor(

@@ -79,6 +79,7 @@ _SETTINGS: Final = (
     "resident_rows",
     "resident_reads",
     "resident_s",
+    "resident_spare_s",
     "device_ids",
     "device_exec_blocks",
     "static_model",

@@ -142,6 +142,14 @@ class KeepsRows(Protocol):
 
 
 @runtime_checkable
+class LetsRowsGo(Protocol):
+    """What a backend has besides whose models take rows that stay on the device."""
+
+    def let_rows_go(self, handles: Array) -> None:
+        """Nobody will read the rows of these handles, [rows, 4]: their request has failed."""
+
+
+@runtime_checkable
 class DecodesJpeg(Protocol):
     """What a backend has besides whose device decodes JPEG files."""
 

@@ -16,6 +16,7 @@ from ge_runtime.service.engine import ServiceEngine
 from ge_runtime.service.identity import physical_device
 from ge_runtime.service.protocol import VERSION, Timeouts
 from ge_runtime.service.reconnecting_client import ReconnectingClient
+from ge_runtime.service.resident_message import handles_as_json
 from ge_runtime.service.shared_memory import SharedFile, SharedMemory
 from ge_runtime.specs import Array
 
@@ -89,6 +90,11 @@ class ServiceBackend:
         engine.open()
         self._engines.append(engine)
         return engine
+
+    def let_rows_go(self, handles: Array) -> None:
+        """While somebody else talks to the service, nobody is told: their time ends as well."""
+        for part in handles_as_json(handles):
+            self._client.try_to_tell({"do": "let_go", "handles": part})
 
     def register(self, memory: Array) -> None:
         """What the service cannot see is copied."""

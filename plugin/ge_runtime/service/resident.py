@@ -78,6 +78,7 @@ class ResidentTensors:
                 declared.rows,
                 reads=declared.reads,
                 lease_s=declared.lease_s,
+                spare_s=declared.spare_s,
                 start=start,
                 free=free,
             )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from ge_runtime.config import MOST_ROWS, Resident, ResidentTensor
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, MOST_ROWS, Resident, ResidentTensor
 from ge_runtime.service.protocol import Json, ProtocolError
 from ge_runtime.specs import DType
 
+MOST_HANDLES: Final = 256
+"""In one message."""
+_HANDLE_DIGITS: Final = 64
 _MOST_NAME: Final = 256
 _MOST_DIM: Final = 2**31
 _MOST_DIMS: Final = 8
@@ -23,6 +30,7 @@ def resident_as_json(resident: Resident) -> Json:
         "rows": resident.rows,
         "reads": resident.reads,
         "lease_s": resident.lease_s,
+        "spare_s": resident.spare_s,
     }
 
 
@@ -42,6 +50,26 @@ def resident_of(message: object) -> Resident:
         _whole(message, "rows", 0, MOST_ROWS),
         _whole(message, "reads", 1, MOST_ROWS),
         _whole(message, "lease_s", 1, _MOST_LEASE_S),
+        _whole(message, "spare_s", 1, _MOST_LEASE_S),
+    )
+
+
+def handles_as_json(handles: NDArray[np.uint64]) -> list[str]:
+    """As JSON, in parts that a message has room for."""
+    text = np.ascontiguousarray(handles).tobytes().hex()
+    part = MOST_HANDLES * _HANDLE_DIGITS
+    return [text[at : at + part] for at in range(0, len(text), part)]
+
+
+def handles_of(text: object) -> NDArray[np.uint64]:
+    """Those that are in one part: [rows, 4]. Raises ProtocolError."""
+    most = MOST_HANDLES * _HANDLE_DIGITS
+    if isinstance(text, str) and len(text) <= most and len(text) % _HANDLE_DIGITS == 0:
+        with suppress(ValueError):  # no digits
+            return np.frombuffer(bytes.fromhex(text), HANDLE_DTYPE.numpy).reshape(-1, *HANDLE_DIMS)
+    raise ProtocolError(
+        f"found handles {text!s:.80}, expected up to {MOST_HANDLES}, of {_HANDLE_DIGITS} "
+        "hexadecimal digits each"
     )
 
 

@@ -2,7 +2,9 @@
 
 Pure: a time goes in; locks, waits and memory are the caller's. A place is free, reserved by an
 execution that has not ended, or held: then whoever has its key may read it, until it was read as
-often as it is to be, or its time is over. A place that is being read goes with the last reader.
+often as it is to be, is let go, or its time is over. That is shorter where places are short: nobody
+tells of a request that has ended between its models. A place that is being read goes with the last
+reader.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ class _Held:
 
     key: bytes
     until: float
+    spare: float
+    """From when on it goes where places are short."""
     left: int
     """How often it is still to be read; 0: by nobody who does not already read it."""
     readers: int = 0
@@ -29,14 +33,24 @@ class RowPool:
     """The places of one tensor's rows. Not safe from several threads."""
 
     def __init__(
-        self, rows: int, *, reads: int, lease_s: float, new_key: Callable[[], bytes]
+        self,
+        rows: int,
+        *,
+        reads: int,
+        lease_s: float,
+        spare_s: float,
+        new_key: Callable[[], bytes],
     ) -> None:
-        """new_key: a key that nobody can guess, another one at each call."""
+        """spare_s: after which a row that nobody reads makes room for others, if there is none.
+
+        new_key: a key that nobody can guess, another one at each call.
+        """
         self._free = list(range(rows))
         self._reserved: set[int] = set()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _Held] = {}  # the oldest first
         self._reads = reads
         self._lease_s = lease_s
+        self._spare_s = min(spare_s, lease_s)
         self._new_key = new_key
         self.rows = rows
 
@@ -55,6 +69,8 @@ class RowPool:
         if count > len(self._free):
             self._expire(now)
         if count > len(self._free):
+            self._make_room(count - len(self._free), now)
+        if count > len(self._free):
             return None
         places = [heappop(self._free) for _ in range(count)]
         self._reserved.update(places)
@@ -71,7 +87,8 @@ class RowPool:
         keys = [self._new_key() for _ in places]
         for place, key in zip(places, keys, strict=True):
             self._reserved.remove(place)
-            self._held[place] = _Held(key, now + self._lease_s, self._reads)
+            until, spare = now + self._lease_s, now + self._spare_s
+            self._held[place] = _Held(key, until, spare, self._reads)
         return keys
 
     def begin_read(self, place: int, key: bytes, now: float) -> bool:
@@ -93,9 +110,16 @@ class RowPool:
         held.left -= done
         self._go(place, held, now)
 
+    def let_go(self, place: int, key: bytes, now: float) -> None:
+        """Whoever has the key wants no more of it. Nothing happens with another key."""
+        held = self._held.get(place)
+        if held is not None and hmac.compare_digest(held.key, key):
+            held.left = 0
+            self._go(place, held, now)
+
     def next_end(self) -> float:
-        """When the next place goes of which nobody has to tell; infinite if none does."""
-        idle = (held.until for held in self._held.values() if not held.readers)
+        """When the next place may go of which nobody has to tell; infinite if none does."""
+        idle = (held.spare for held in self._held.values() if not held.readers)
         return min(idle, default=math.inf)
 
     def clear(self) -> None:
@@ -107,6 +131,14 @@ class RowPool:
     def _expire(self, now: float) -> None:
         for place, held in list(self._held.items()):
             self._go(place, held, now)
+
+    def _make_room(self, count: int, now: float) -> None:
+        """Take so many places of those that were held longest, if there are as many to take."""
+        own = [p for p, held in self._held.items() if not held.readers and held.spare <= now]
+        if len(own) >= count:
+            for place in own[:count]:
+                self._held[place].left = 0
+                self._go(place, self._held[place], now)
 
     def _go(self, place: int, held: _Held, now: float) -> None:
         """Free the place if nobody reads it and nobody is to."""

@@ -81,6 +81,7 @@ class RowRegistry:
         *,
         reads: int,
         lease_s: float,
+        spare_s: float,
         start: int,
         free: Callable[[], None],
     ) -> RowStore:
@@ -89,6 +90,7 @@ class RowRegistry:
             rows,
             reads=reads,
             lease_s=lease_s,
+            spare_s=spare_s,
             new_key=lambda: secrets.token_bytes(_KEY_BYTES),
         )
         with self._changed:
@@ -161,18 +163,35 @@ class RowRegistry:
         with self._changed:
             self._end(rows, self._clock.now(), done=done)
 
+    def let_go(self, handles: Handles) -> None:
+        """Rows that nobody will read, as their request has failed. Others are left as they are."""
+        now = self._clock.now()
+        with self._changed:
+            for handle in handles:
+                found = self._find(handle)
+                if found is not None:
+                    store, place = found
+                    store.pool.let_go(place, handle[2:].tobytes(), now)
+            self._changed.notify_all()
+
+    def _find(self, handle: Handles) -> tuple[RowStore, int] | None:
+        """Where it leads, its key aside; None if nowhere."""
+        own, where = int(handle[0]), int(handle[1])
+        store = self._stores.get(where >> _HALF) if own == self._own else None
+        return None if store is None else (store, where & ((1 << _HALF) - 1))
+
     def _begin(
         self, name: str, tensor: ResidentTensor, handle: Handles, now: float
     ) -> tuple[RowStore, int]:
-        own, where = int(handle[0]), int(handle[1])
-        store = self._stores.get(where >> _HALF) if own == self._own else None
-        place = where & ((1 << _HALF) - 1)
-        if store is None or not store.pool.begin_read(place, handle[2:].tobytes(), now):
+        found = self._find(handle)
+        if found is None or not found[0].pool.begin_read(found[1], handle[2:].tobytes(), now):
             raise HandleGone(
                 f"input '{name}': found a handle of a row that is not on the device: it was read "
-                "before, its time was over, its model was unloaded, the device service was started "
-                "again, or no model gave it; expected the whole request again"
+                "before, its request had failed, its time was over, it had to make room, its model "
+                "was unloaded, the device service was started again, or no model gave it; expected "
+                "the whole request again"
             )
+        store, place = found
         if store.tensor != tensor:  # only whoever has the key is told what it is
             store.pool.end_read(place, now, done=False)
             raise HandleFault(

@@ -29,7 +29,7 @@ from ge_runtime.service.protocol import (
     signature_as_json,
 )
 from ge_runtime.service.resident import ResidentTensors
-from ge_runtime.service.resident_message import resident_of
+from ge_runtime.service.resident_message import handles_of, resident_of
 from ge_runtime.service.state import (
     MOST_ENGINES,
     ClientSession,
@@ -201,6 +201,7 @@ class ControlHandler:
             "open": self._open,
             "bind": self._bind,
             "keep": self._keep,
+            "let_go": self._let_go,
             "intermediates": self._intermediates,
             "cancel": self._cancel,
             "close": self._close,
@@ -291,6 +292,10 @@ class ControlHandler:
             return None
         backend, rows = self._state.backend(), self._state.rows
         return ResidentTensors(declared, model.engine, backend, rows, name)
+
+    def _let_go(self, message: Json, descriptors: list[int]) -> Json:
+        self._state.rows.let_go(handles_of(message.get("handles")))
+        return {}
 
     def _bind(self, message: Json, descriptors: list[int]) -> Json:
         reference = self._reference(message)

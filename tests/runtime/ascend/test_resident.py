@@ -83,14 +83,22 @@ def test_nothing_is_allocated_while_it_serves(machine, models):
         assert after.calls.get(function) == before.calls.get(function)
 
 
-def test_a_row_that_could_not_be_read_may_be_read_again(machine, models):
+def test_rows_of_an_execution_that_failed_are_read_by_its_halves(machine, models):
+    give, take = models
+    rows = [[5, 6], [7]]
+    answers = give.infer([tokens(*row) for row in rows])
+    machine.arm("execute@1=507015")
+    for answer, row in zip(take.infer(answers), rows, strict=True):
+        np.testing.assert_allclose(answer["scores"], encode([row]) @ SCORES, rtol=1e-3)
+
+
+def test_a_row_goes_with_the_request_that_failed(machine, models, service):
     give, take = models
     (answer,) = give.infer([tokens(5, 6)])
     machine.arm("execute@1=507015")
     (failed,) = take.infer([answer])
     assert isinstance(failed, EngineFault)
-    (scores,) = take.infer([answer])
-    np.testing.assert_allclose(scores["scores"], encode([[5, 6]]) @ SCORES, rtol=1e-3)
+    assert sum(client.resident_rows for client in service.state.clients()) == 0
     (again,) = take.infer([answer])
     assert isinstance(again, HandleGone)
 

@@ -210,7 +210,7 @@ def with_input(**changes):
             "histogram, warmup, early_answers, load_check, reproducible, unplanned_memory, "
             "profile, dump, workspace_pool_mib, io_buffers, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, "
-            "device_ids, device_exec_blocks, static_model, "
+            "resident_spare_s, device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "

@@ -15,7 +15,7 @@ from ge_runtime.service.shared_memory import sealed_file
 pytestmark = pytest.mark.brute_force
 
 INPUTS = [(1, 0, (1, 4)), (1, 64, (1, 4))]
-STAYS = {"inputs": {}, "outputs": {}, "rows": 8, "reads": 1, "lease_s": 60}
+STAYS = {"inputs": {}, "outputs": {}, "rows": 8, "reads": 1, "lease_s": 60, "spare_s": 5}
 EMBEDDING = {"embedding": ["encoder", "FP32", [4]]}
 
 
@@ -65,6 +65,7 @@ def asked(version_dir, resident):
         {**STAYS, "reads": 0},
         {**STAYS, "reads": "1"},
         {**STAYS, "lease_s": 10**9},
+        {**STAYS, "spare_s": 0},
     ],
 )
 def test_resident_tensors_that_are_none_are_refused(client, version_dir, resident):
@@ -72,6 +73,14 @@ def test_resident_tensors_that_are_none_are_refused(client, version_dir, residen
     with pytest.raises(ServiceFault, match="the device service refuses: found"):
         answer(channel, asked(version_dir, resident))
     assert answer(channel, asked(version_dir, STAYS))["engine"]
+
+
+@pytest.mark.parametrize("handles", [None, 7, [], "xy" * 32, "0" * 63, "0" * 64 * 257, "é" * 64])
+def test_handles_that_are_none_are_refused(client, handles):
+    channel, _ = client
+    with pytest.raises(ServiceFault, match="the device service refuses: found handles"):
+        answer(channel, {"do": "let_go", "handles": handles})
+    assert answer(channel, {"do": "let_go", "handles": "f" * 64 * 256}) == {}
 
 
 def test_more_rows_than_there_is_memory_are_refused(client, version_dir):

@@ -10,7 +10,8 @@ from support.waiting import until
 
 from ge_runtime import ArtifactFault, ConfigFault, Runtime
 from ge_runtime.engines.backend import HostBackend
-from ge_runtime.errors import HandleFault, HandleGone, RowsTaken
+from ge_runtime.errors import Expired, HandleFault, HandleGone, RequestFault, RowsTaken
+from ge_runtime.scheduling.request_batch import ANONYMOUS_CALLER, Caller
 from ge_runtime.service import execution_loop
 from ge_runtime.specs import DType
 
@@ -63,7 +64,7 @@ def test_requests_are_batched_anew_between_the_models(shared_services, opened):
     (told,) = [line for line in give.report if "stays in the device service" in line]
     assert told.endswith(
         "output 'embedding': 32 rows of FP32[4] of encoder, 2,048 bytes; each is read 1 time(s), "
-        "within 60 s"
+        "within 60 s, or 5 s where there is no room for others"
     )
 
 
@@ -97,7 +98,7 @@ def test_rows_are_read_as_often_as_they_are_to_be(opened):
 def test_without_room_requests_are_unavailable(services, version_dir, scores_dir, monkeypatch):
     monkeypatch.setattr(execution_loop, "MOST_WAIT_S", 0.0)
     with held_service(services.path, device="cpu", backend=HostBackend("cpu")):
-        config = giver({"resident_rows": "8", "resident_s": "3600"})
+        config = giver({"resident_rows": "8", "resident_s": "3600", "resident_spare_s": "3600"})
         give = Runtime.open(version_dir(ENCODER), config, instance_name="encoder_0")
         take = Runtime.open(scores_dir, taker(), instance_name="scores_0")
         held = [own["embedding"] for own in embeddings(give, [[1]] * 7)]
@@ -108,6 +109,25 @@ def test_without_room_requests_are_unavailable(services, version_dir, scores_dir
         assert all(isinstance(own, dict) for own in embeddings(give, [[1]] * 8))
         take.close()
         give.close()
+
+
+def test_a_request_that_fails_takes_its_rows_along(shared_services, opened):
+    give, take = opened(giver()), opened(taker())
+    handles = [own["embedding"] for own in embeddings(give, ROWS)]
+    wrong = handles[0].copy()
+    wrong[0, 3] += 1
+    late = Caller(deadline=-1.0)
+    requests = [
+        {"embedding": np.concatenate([wrong, handles[0]])},  # one handle is nobody's
+        {"embedding": handles[1], "more": handles[1]},  # refused before anything is executed
+        {"embedding": handles[2]},
+        {"embedding": handles[3]},
+    ]
+    callers = [ANONYMOUS_CALLER, ANONYMOUS_CALLER, late, ANONYMOUS_CALLER]
+    answers = take.infer(requests, callers)
+    kinds = (HandleGone, RequestFault, Expired, dict)
+    assert all(isinstance(own, kind) for own, kind in zip(answers, kinds, strict=True))
+    assert taken(shared_services) == 0
 
 
 def test_rows_go_with_the_model_that_gave_them(shared_services, opened):

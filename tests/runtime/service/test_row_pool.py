@@ -16,7 +16,7 @@ from ge_runtime.service.row_registry import RowRegistry
 from ge_runtime.specs import DType
 from ge_runtime.testing.clock import ManualClock
 
-ROWS, READS, LEASE_S = 5, 2, 10.0
+ROWS, READS, LEASE_S, SPARE_S = 5, 2, 10.0, 4.0
 TENSOR = ResidentTensor("encoder", DType.FP32, (4,))
 
 
@@ -30,7 +30,9 @@ class Places(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         keys = (bytes([number % 256, number // 256]) for number in itertools.count())
-        self.pool = RowPool(ROWS, reads=READS, lease_s=LEASE_S, new_key=lambda: next(keys))
+        self.pool = RowPool(
+            ROWS, reads=READS, lease_s=LEASE_S, spare_s=SPARE_S, new_key=lambda: next(keys)
+        )
         self.now = 0.0
         self.writing = set()  # places
         self.left = {}  # key: place, how often it may still be read, until
@@ -43,6 +45,15 @@ class Places(RuleBasedStateMachine):
     def is_there(self, key):
         return self.read_now.count(key) > 0 or self.is_good(key)
 
+    def spare(self):
+        """Who has to make room, the oldest first."""
+        idle = [key for key in self.left if self.is_good(key) and key not in self.read_now]
+        return [key for key in idle if self.left[key][2] - LEASE_S + SPARE_S <= self.now]
+
+    def drop(self, key):
+        place, _, until = self.left[key]
+        self.left[key] = (place, 0, until)
+
     def in_use(self):
         return self.writing | {self.left[key][0] for key in self.left if self.is_there(key)}
 
@@ -51,8 +62,12 @@ class Places(RuleBasedStateMachine):
         free = ROWS - len(self.in_use())
         places = self.pool.reserve(count, self.now)
         if count > free:
-            assert places is None
-            return []
+            spare = self.spare()
+            if count - free > len(spare):
+                assert places is None
+                return []
+            for key in spare[: count - free]:  # the oldest make room
+                self.drop(key)
         assert len(set(places)) == count
         assert not set(places) & self.in_use()  # nothing is reused while it is in use
         self.writing |= set(places)
@@ -97,7 +112,15 @@ class Places(RuleBasedStateMachine):
             self.read_now.remove(key)
             self.left[key] = (place, left - done, until)
 
-    @rule(seconds=st.sampled_from([1.0, LEASE_S / 2, LEASE_S]))
+    @rule(keys=rows, other=st.booleans())
+    def let_go(self, keys, other):
+        for key in keys:
+            place, _, _ = self.left[key]
+            self.pool.let_go(place, b"no" if other else key, self.now)
+            if not other:
+                self.drop(key)
+
+    @rule(seconds=st.sampled_from([1.0, SPARE_S, LEASE_S / 2, LEASE_S]))
     def wait(self, seconds):
         self.now += seconds
 
@@ -148,7 +171,9 @@ def registry(clock):
 
 
 def store(registry, rows=4, *, tensor=TENSOR, reads=1, free=lambda: None):
-    return registry.add(tensor, rows, reads=reads, lease_s=LEASE_S, start=6400, free=free)
+    return registry.add(
+        tensor, rows, reads=reads, lease_s=LEASE_S, spare_s=SPARE_S, start=6400, free=free
+    )
 
 
 def published(registry, own, count):
@@ -221,13 +246,44 @@ def test_a_full_store_is_waited_for_until_the_deadline(registry, clock):
 
 def test_rows_that_nobody_reads_go_when_their_time_is_over(registry, clock):
     own = store(registry)
-    handles = published(registry, own, 4)
-    waiting = Beside(registry.reserve, own, 4, clock.now() + LEASE_S + 1)
-    clock.until_waiting(1)
+    handles = published(registry, own, 2)
     clock.advance(LEASE_S)
-    assert waiting.result() == [0, 1, 2, 3]
     with pytest.raises(HandleGone):
         registry.read("x", TENSOR, handles)
+
+
+def test_the_oldest_rows_that_nobody_reads_make_room(registry, clock):
+    own = store(registry)
+    oldest, read = published(registry, own, 1), published(registry, own, 1)
+    clock.advance(1.0)
+    younger = published(registry, own, 2)
+    reading = registry.read("x", TENSOR, read)
+    waiting = Beside(registry.reserve, own, 1, clock.now() + LEASE_S)
+    clock.until_waiting(1)
+    clock.advance(SPARE_S - 1.0)
+    assert waiting.result() == [0]
+    with pytest.raises(HandleGone, match="it had to make room"):
+        registry.read("x", TENSOR, oldest)
+    reading.end(done=True)  # its place is as it was
+    assert registry.read("x", TENSOR, younger).addresses == own.addresses([2, 3])
+
+
+def test_rows_whose_request_has_failed_go_and_no_other(registry, clock):
+    own = store(registry)
+    failed, other = published(registry, own, 1), published(registry, own, 3)
+    forged = other.copy()
+    forged[:, 3] ^= np.uint64(1)
+    elsewhere = failed.copy()
+    elsewhere[:, 1] += np.uint64(2**40)
+    registry.let_go(np.concatenate([forged, elsewhere, failed, failed, np.zeros_like(failed)]))
+    assert own.pool.taken == 3
+    with pytest.raises(HandleGone, match="its request had failed"):
+        registry.read("x", TENSOR, failed)
+    reading = registry.read("x", TENSOR, other)
+    registry.let_go(other[:1])
+    assert own.pool.taken == 3  # it is being read
+    reading.end(done=False)
+    assert own.pool.taken == 2
 
 
 def test_memory_goes_with_the_last_reader(registry, clock):
