@@ -131,6 +131,9 @@ def test_parameters_are_told(acl, tmp_path):
     told = [info[key] for key in ("inputFormat", "srcImageSizeW", "srcImageSizeH", "meanChn1")]
     assert told == [3, 6, 4, 7]
     assert (info["varReciChn2"], info["rbuvSwapSwitch"], info["cropSwitch"]) == (0.5, 1, 0)
+    sides = [f"{side}PaddingSize" for side in ("top", "bottom", "left", "right")]
+    not_cut = ["loadStartPosW", "loadStartPosH", "cropSizeW", "cropSizeH", "paddingSwitch"]
+    assert [info[key] for key in (*sides, *not_cut)] == [0] * 9
     (dims,) = info["outDims"]
     assert (dims["srcSize"], dims["aippOutSize"]) == (144, 576)
 
@@ -212,6 +215,9 @@ def test_inputs_are_named_once_and_are_images_of_floats(tmp_path):
         with pytest.raises(CompileFault) as caught:
             compile_to(tmp_path, model, input_format="NCHW", insert_op_conf=conf(tmp_path, *ops))
         assert caught.value.code == "E10001"
+    mixed = conf(tmp_path, RGB, {**DYNAMIC, "related_input_rank": 1})
+    with pytest.raises(CompileFault, match="found static and dynamic, expected one aipp_mode"):
+        compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=mixed)
     with pytest.raises(CompileFault) as caught:
         compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=str(tmp_path / "none"))
     assert caught.value.code == "E10410"

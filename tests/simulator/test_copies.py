@@ -8,6 +8,7 @@ from simulator.support.driving import D2D, D2H, H2D, H2H, MIB, Blocked, content,
 
 import ascend_simulator
 from ascend_simulator.copies import fingerprint
+from ascend_simulator.resources import BASE
 
 PATTERN = bytes(range(256))
 
@@ -60,6 +61,11 @@ def test_what_is_refused_before_anything_is_copied(acl, places):
     assert acl.rt.memset(device, 0, 0, 0) == 0
     assert acl.rt.memset(0, 0, 0, 0) == 0
     assert acl.rt.memset(device + MIB, 0, 0, 0) == 0
+
+
+def test_host_memory_that_nobody_allocated_ends_where_that_of_devices_begins(acl, places):
+    with pytest.raises(ascend_simulator.SimulatorViolation, match="the end of the host's memory"):
+        acl.rt.memcpy(places[0], 64, BASE - 32, 64, H2D)
 
 
 def test_pieces_side_by_side_do_not_overlap(acl, places):

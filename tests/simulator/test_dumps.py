@@ -9,6 +9,7 @@ from simulator.support.driving import ok
 from simulator.support.models import MATRIX, Loaded, breaks, compile_to, rows, texts
 
 from ascend_simulator.codes import Code
+from ascend_simulator.models.dumps import dump_file
 
 
 @pytest.fixture
@@ -56,6 +57,48 @@ def test_each_operator_of_each_execution_has_a_file(acl, tmp_path, written):
     assert data.size == 2 * 4 + 2 * 3
     x, y = data[:8].reshape(2, 4), data[8:].reshape(2, 3)  # inputs first
     np.testing.assert_allclose(y, x @ MATRIX, rtol=1e-6)
+
+
+def fields(message):
+    """Number and content of each field of a message: protobuf, as far as dumps go."""
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    at, found = 0, []
+    while at < len(message):
+        tag = varint()
+        value = varint()
+        if tag & 7 == 2:
+            at, value = at + value, message[at : at + value]
+        found.append((tag >> 3, value))
+    assert at == len(message)
+    return found
+
+
+def test_a_file_tells_types_dims_and_bytes_of_its_tensors():
+    given, made = np.zeros((1, 300), np.int64), np.zeros((129, 2), np.float16)
+    content = dump_file("product", [given], [made], 2**40 + 1)
+    (head,) = struct.unpack_from("<Q", content)
+    assert len(content) == 8 + head + given.nbytes + made.nbytes
+    told = fields(content[8 : 8 + head])
+    assert [number for number, _ in told] == [1, 2, 3, 4, 6]
+    version, stamp, output, taken, name = (value for _, value in told)
+    assert (version, stamp, name) == (b"2.0", 2**40 + 1, b"product")
+    for tensor, kind, array, size in ((output, 2, made, 6), (taken, 8, given, 5)):
+        told = fields(tensor)
+        assert told[0] == (1, kind)
+        assert told[-1] == (size, array.nbytes)
+        (shape,) = (value for number, value in told if number == 3)
+        assert fields(shape) == [(1, dim) for dim in array.shape]
 
 
 def test_operators_may_be_chosen_and_any_model_meant(acl, tmp_path, written):

@@ -209,6 +209,29 @@ def test_an_area_is_cut_and_pasted(dvpp):
         assert media.dvpp_destroy_roi_config(handle) == 0
 
 
+def test_an_area_has_its_own_colours(dvpp):
+    white = dvpp.decoded(jpeg())
+    dark = dvpp.media.dvpp_create_roi_config(32, 47, 8, 23)  # not from the first row and column
+    cut = dvpp.picture(16, 16)
+    given = (dvpp.channel, white, cut, dark, dvpp.stream)
+    assert dvpp.media.dvpp_vpc_crop_async(*given) == 0
+    assert dvpp.wait() == 0
+    y, colours = dvpp.planes(cut)
+    red = Image.new("RGB", (1, 1), (120, 10, 10)).convert("YCbCr").getpixel((0, 0))
+    assert np.abs(y.astype(int) - red[0]).max() <= 4
+    assert np.abs(colours.astype(int) - red[1:]).max() <= 4
+
+
+def test_colours_that_rgb_lacks_are_decoded_as_the_file_has_them(dvpp):
+    file = io.BytesIO()
+    Image.new("YCbCr", (64, 64), (60, 240, 240)).save(file, "JPEG", quality=95)
+    desc = dvpp.decoded(file.getvalue(), 64, 64)
+    assert dvpp.wait() == 0
+    y, colours = dvpp.planes(desc)
+    assert np.abs(y.astype(int) - 60).max() <= 2
+    assert np.abs(colours.astype(int) - 240).max() <= 2
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -45,20 +44,20 @@ class Map:
         self._lines: Mapping[str, Mapping[str, list[int]]] = told["lines"]
 
     def tests(self, site: Site, change: Mutant) -> list[str]:
-        """Those of its package that run a statement, the quickest first.
+        """Those of its package that run a statement, the quickest first; then those of its file.
 
-        What no test of this process runs may be run by another: those of its file have a try. What
-        runs with an import has all of its package.
+        The latter since other processes may run it. What runs with an import has all of its
+        package.
         """
         lines = self._lines.get(site.file, {})
         at = {str(line) for line in range(change.first, change.last + 1)}
-        there: set[int] = set(range(len(self._tests)))
-        if change.in_function:
-            there = {test for line in at for test in lines.get(line, ())}
-            there = there or {test for found in lines.values() for test in found}
+        here = {test for line in at for test in lines.get(line, ())}
+        there = {test for found in lines.values() for test in found}
+        if not change.in_function:
+            there = set(range(len(self._tests)))
         folder = PACKAGES[package_of(site.file)]
         chosen, total = [], 0.0
-        for test in sorted(there, key=lambda each: self._seconds[each]):
+        for test in sorted(here | there, key=lambda each: (each not in here, self._seconds[each])):
             if self._tests[test].startswith(folder) and total < MOST_SECONDS:
                 total += self._seconds[test]
                 chosen.append(self._tests[test])
@@ -133,7 +132,7 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
             try:
                 running.wait()
             except BaseException:
-                running.send_signal(signal.SIGINT)
+                running.terminate()
                 running.wait()
                 raise
             written.seek(0)

@@ -48,12 +48,20 @@ ROOMS = {
             f"{_GE}/service/resident*.py",
             f"{_GE}/service/row_*.py",
         ),
-        tuple(
-            f"tests/runtime/{name}"
-            for name in (
-                *("ascend", "batching/test_images.py", "cli", "config", "devices"),
-                *("engines", "planning/test_ascend_gears.py", "service"),
-            )
+        (
+            *(f"tests/runtime/{name}" for name in ("ascend", "cli/compare", "config", "devices")),
+            *(f"tests/runtime/cli/test_{name}.py" for name in ("bench", "build", "probe_device")),
+            "tests/runtime/cli/test_doctor_checks.py",
+            *(
+                f"tests/runtime/engines/test_{name}.py"
+                for name in ("artifact", "backend", "fakes", "ge_session", "om", "torch_npu")
+            ),
+            "tests/runtime/batching/test_images.py",
+            "tests/runtime/planning/test_ascend_gears.py",
+            *(
+                f"tests/runtime/service/test_{name}.py"
+                for name in ("bad_resident_clients", "card", "resident", "row_pool")
+            ),
         ),
     ),
 }

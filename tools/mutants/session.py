@@ -112,6 +112,7 @@ def _play(
         child = os.fork()
         if not child:
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(told)
             try:
                 if job["whole"] or _patch(job, functions):
@@ -202,6 +203,7 @@ def _run(session: pytest.Session, items: list[pytest.Item], tell: int) -> int:
 def main(command: str, order_file: str) -> int:
     """Run one session; the exit code is pytest's."""
     order = json.loads(Path(order_file).read_text())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # after the file is as it was
     plugin = Recorder(order) if command == "map" else Player(order)
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={order['basetemp']}"]
     arguments += ["-o", f"faulthandler_timeout={TEST_SECONDS}"]

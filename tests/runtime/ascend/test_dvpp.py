@@ -60,6 +60,12 @@ def test_what_dvpp_does_not_take_is_decoded_on_the_host(decoder, machine, file, 
     assert decoded(machine) == 0
 
 
+@pytest.mark.parametrize(("sides", "made"), [((32, 48), (512, 24)), ((384, 48), (12, 24))])
+def test_sides_grow_and_shrink_as_far_as_dvpp_takes_them(decoder, machine, sides, made):
+    assert decoder.decode(jpeg(gradient(*sides)), *made, 1).shape == (*made, 1)
+    assert decoded(machine) == 1
+
+
 def test_a_damaged_file_is_told_and_the_next_is_decoded(decoder, machine):
     with pytest.raises(RequestFault, match="found a damaged JPEG file"):
         decoder.decode(jpeg(gradient(64, 48))[:500], 32, 24, 1)

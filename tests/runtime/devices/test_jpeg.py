@@ -59,6 +59,10 @@ def test_headers_are_read_without_decoding(decoder):
     assert decoder.header(jpeg(gradient(64, 48, 3))) == (48, 64, 3, False)
 
 
+def test_files_of_the_most_pixels_are_decoded(decoder):
+    assert decoder.decode(jpeg(np.zeros((1, 8192))), 8, 8, 1).shape == (8, 8, 1)
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
