@@ -194,6 +194,22 @@ def test_atc_turns_down_what_cannot_be(tmp_path, code, op, flags):
     assert caught.value.code == code
 
 
+def test_a_yuv_image_has_even_sides(tmp_path):
+    op = {**RGB, "input_format": "YUV420SP_U8", "src_image_size_w": 6, "src_image_size_h": 3}
+    with pytest.raises(CompileFault, match=r"\[6, 3\] of YUV420SP_U8, expected even numbers"):
+        build(tmp_path, op)
+
+
+def test_colours_become_brightness_and_two_colours_around_their_bias(acl, tmp_path):
+    matrix = {"matrix_r0c0": 256, "matrix_r1c0": 0, "matrix_r2c2": 128, "output_bias_2": 100}
+    rest = {f"matrix_r{r}c{c}": 0 for r, c in ((0, 1), (0, 2), (1, 1), (1, 2), (2, 0), (2, 1))}
+    images = pixels(2, 4, 6, 3) // 2
+    found = shown(acl, build(tmp_path, {**RGB, "csc_switch": "true", **matrix, **rest}), images)
+    np.testing.assert_array_equal(found[:, 0], images[..., 0] + 16)
+    assert (found[:, 1] == 128).all()
+    np.testing.assert_array_equal(found[:, 2], images[..., 2] // 2 + 100)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "aipp_op {", "aipp {}", "aipp_op { aipp_mode static }", "aipp_op { mean_chn_0: }"],
@@ -265,6 +281,8 @@ def test_dynamic_aipp_has_an_input_for_its_parameters(acl, tmp_path):
     assert ok(mdl.get_aipp_type(loaded.id, 0)) == (2, 1)
     assert ok(mdl.get_aipp_type(loaded.id, 1)) == (3, 0xFFFFFFFF)
     assert ok(mdl.get_first_aipp_info(loaded.id, 0))["inputFormat"] == 0
+    (dims,) = ok(mdl.get_first_aipp_info(loaded.id, 0))["outDims"]
+    assert dims["aippOutdims"]["dims"] == [2, 3, 4, 6]
 
 
 @pytest.mark.parametrize("by_input", [False, True])
@@ -362,6 +380,8 @@ def test_parameters_that_do_not_fit_the_model_are_refused(acl, tmp_path):
     assert mdl.set_input_aipp(loaded.id, inputs, 1, 0) == INVALID
     assert mdl.set_aipp_by_input_index(loaded.id, inputs, 1, good) == Code.FAILURE
     assert mdl.set_aipp_by_input_index(loaded.id, inputs, 7, good) == INVALID
+    with breaks("model.dead-handle"):
+        mdl.set_aipp_by_input_index(loaded.id, inputs, 7, 12345)
     short = loaded.buffers([600, 200])
     assert (
         mdl.set_input_aipp(loaded.id, short.dataset, 1, good)
@@ -380,6 +400,9 @@ def test_setters_check_what_they_get(acl):
     assert mdl.set_aipp_ax_swap_switch(setting, 2) == INVALID
     assert mdl.set_aipp_ax_swap_switch(setting, 0) == 0
     assert mdl.set_aipp_csc_params(setting, 1, *[0] * 9, *[256] * 6) == INVALID
+    for place in range(6):
+        biases = [256 if each == place else 0 for each in range(6)]
+        assert mdl.set_aipp_csc_params(setting, 1, *[0] * 9, *biases) == INVALID
     assert mdl.set_aipp_csc_params(setting, 0, *[0] * 9, *[256] * 6) == 0
     assert mdl.set_aipp_crop_params(setting, 1, 0, 0, 0, 4, 0) == INVALID
     assert mdl.set_aipp_crop_params(setting, 0, 0, 0, 0, 0, 0) == 0

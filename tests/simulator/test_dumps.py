@@ -101,6 +101,20 @@ def test_a_file_tells_types_dims_and_bytes_of_its_tensors():
         assert fields(shape) == [(1, dim) for dim in array.shape]
 
 
+def test_a_file_is_named_after_its_stream(acl, tmp_path, written):
+    ok(acl.mdl.init_dump())
+    ok(acl.mdl.set_dump(written()))
+    model = Loaded(acl, compile_to(tmp_path, rows(2)))
+    stream = ok(acl.rt.create_stream())
+    for each in (0, stream):
+        ok(model.execute_async(each))
+        ok(acl.rt.synchronize_stream(each))
+    default, own = (file.name.split(".")[3] for file in dumped(tmp_path))
+    assert default == "0"
+    assert int(own) > 0
+    ok(acl.mdl.finalize_dump())
+
+
 def test_operators_may_be_chosen_and_any_model_meant(acl, tmp_path, written):
     ok(acl.mdl.init_dump())
     ok(acl.mdl.set_dump(written(dump_list=[{"layer": ["sum"]}])))

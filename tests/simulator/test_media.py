@@ -291,6 +291,7 @@ def test_formats_that_are_not_simulated_have_a_code(dvpp):
 def test_a_picture_without_data_is_refused(dvpp):
     given = (dvpp.channel, dvpp.picture(32, 32), dvpp.picture(32, 32, data=0), dvpp.scaling)
     assert dvpp.media.dvpp_vpc_resize_async(*given, dvpp.stream) == 100000
+    assert "found a picture without data" in dvpp.acl.get_recent_err_msg()
 
 
 def test_a_resize_needs_its_configuration(dvpp):
