@@ -73,6 +73,18 @@ ANSWERS = {
     18: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(\(8, 32\), \(64, 16\)\), input "
     r"\(1, 16, -1, -1\); .* gear: True; are .* before: True; answers right: \[True, True\]",
     19: r"refused: \[memory\.unknown\] .*",
+    20: r"input \[1, 16, 16, 3\], inputs of \[768\] bytes, AIPP type 1; parameters are as they "
+    "were set: True; a pixel is rounded once",
+    21: r"input \[1, 16, 16, 3\], inputs of \[384\] bytes, AIPP type 1; largest difference, "
+    "shifted without rounding: 0, to the nearest: 1",
+    22: r"input \[1, 16, 16, 3\], inputs of \[768, 160\] bytes, AIPP type 2; answers right with "
+    r"parameters set once: \[True, True\]",
+    23: "9216 bytes are predicted for 64x48; brightness is off by 0 at most decoded, 0 resized",
+    24: "16 files, 5 folders deep; 16 of 16 layers by their names, 0 operators of other names; the "
+    "last layer is right",
+    25: r"2 file\(s\) in PROF_\.\.\.: device_0, host",
+    26: r"dims \[-1, 64\], ranges \[\[1, 8\], \[64, 64\]\], input 2048 and output 2048 bytes; "
+    r"an output of address 0 got memory, its dims \[5, 64\], right",
 }
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from ge_runtime.cli.compare.cut_graphs import CutGraph
 from ge_runtime.cli.compare.differences import Difference, difference
-from ge_runtime.cli.compare.dump_files import DumpedOperator, DumpedTensor
 from ge_runtime.cli.compare.executions import Cpu
 from ge_runtime.cli.compare.report import First, Layer
+from ge_runtime.cli.dump_files import DumpedOperator, DumpedTensor
 from ge_runtime.specs import Array
 
 if TYPE_CHECKING:

@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ge_runtime.cli.probe_device import environment_probes, model_probes
+from ge_runtime.cli.probe_device import (
+    environment_probes,
+    image_probes,
+    model_probes,
+    record_probes,
+)
 from ge_runtime.cli.probe_device.session import Answer
 
 Probe: TypeAlias = Callable[..., Answer]
@@ -178,6 +183,61 @@ CHECKS: Final = (
         "these codes would be those of a lost device, and the process would have to be restarted",
         model_probes.after_a_failed_execution,
         risk="an exception of the AI core, after which the card may have to be reset",
+    ),
+    DeviceCheck(
+        20,
+        "What does a file with static AIPP tell of its image, and how are its numbers rounded?",
+        "the input is the raw image, its dims and bytes; parameters are told as they were set; "
+        "a pixel less mean and min, times var, is rounded to FP16 once",
+        "a plan would be too large or too small; answers on CPU and card would differ in a last "
+        "bit",
+        image_probes.static_aipp,
+    ),
+    DeviceCheck(
+        21,
+        "How does AIPP make colours of YUV420SP?",
+        "each pair of colours is that of four pixels; products with the matrix are added and "
+        "shifted right by 8 without rounding, and limited to 0 to 255",
+        "nothing while ge_runtime takes no such images; how it would compute them elsewhere",
+        image_probes.yuv_aipp,
+    ),
+    DeviceCheck(
+        22,
+        "What does a file with dynamic AIPP tell of its image, and do its parameters stay?",
+        "one more input is for the parameters; the image has max_src_image_size bytes; what is "
+        "set stays for later executions",
+        "buffers of images would be of another size; images after the first would be wrong",
+        image_probes.dynamic_aipp,
+    ),
+    DeviceCheck(
+        23,
+        "Does DVPP decode a JPEG file to strides of 128 and 16, and resize it?",
+        "yes, on all chips with DVPP; a release without acl.media decodes on the host",
+        "files would be decoded on the host, after a warning for each",
+        image_probes.jpeg_by_dvpp,
+    ),
+    DeviceCheck(
+        24,
+        "What does a dump of one execution look like?",
+        "a folder for time, device, model, its id and a count; a file for each operator, as "
+        "`ge-runtime compare` reads it, with the graph's names where nothing was fused",
+        "`compare` would go by compiled parts, or miss layers",
+        record_probes.dump_of_an_execution,
+    ),
+    DeviceCheck(
+        25,
+        "Which files does a profile have?",
+        "PROF_... with host and device_0 in it, for msprof to export",
+        "nothing; the page would show other names",
+        record_probes.profile_of_an_execution,
+    ),
+    DeviceCheck(
+        26,
+        "What does a file for ranges of sizes tell of its outputs, and what comes of address 0?",
+        "the most bytes, of the upper bounds; an output of address 0 gets memory, to be freed "
+        "with rt.free, and its dims are in the dataset after the execution",
+        "outputs would be planned too small; memory would be lost in each execution",
+        record_probes.ranges_of_sizes,
     ),
 )
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -66,15 +67,19 @@ class RollingMatmul:
     layers: int = 16
     gears: tuple[int, ...] = ()
     """Numbers of rows that it is compiled for; () for `rows` alone."""
+    least: int = 0
+    """Without gears: it is compiled for so many rows up to `rows`; 0 for `rows` alone."""
 
     @property
     def name(self) -> str:
         rows = "_".join(map(str, self.gears or (self.rows,)))
+        rows = f"{self.least}_to_{rows}" if self.least else rows
         return f"{rows}_by_{self.width}_times_{self.layers}"
 
     @property
     def flags(self) -> Sequence[str]:
-        rows = -1 if self.gears else self.rows
+        rows = "-1" if self.gears else str(self.rows)
+        rows = f"{self.least}~{self.rows}" if self.least else rows
         gears = [f"--dynamic_batch_size={','.join(map(str, self.gears))}"] if self.gears else []
         return [f"--input_shape=x:{rows},{self.width}", "--input_format=ND", *gears]
 
@@ -84,7 +89,7 @@ class RollingMatmul:
 
     @property
     def dims(self) -> Sequence[int | str]:
-        return ["rows" if self.gears else self.rows, self.width]
+        return ["rows" if self.gears or self.least else self.rows, self.width]
 
     def shape(self, gear: int | None = None) -> tuple[int, ...]:
         return (self.rows if gear is None else gear, self.width)
@@ -92,7 +97,7 @@ class RollingMatmul:
 
 @dataclass(frozen=True)
 class RollingConv:
-    """[1, channels, height, width], one convolution; it is compiled for image sizes."""
+    """[1, channels, height, width], one convolution; it is compiled for image sizes, or one."""
 
     operator: ClassVar = "Conv"
     layers: ClassVar = 1
@@ -100,16 +105,24 @@ class RollingConv:
     channels: int = 16
     gears: tuple[tuple[int, int], ...] = ((8, 32), (64, 16))
     """Height and width; by growing elements."""
+    aipp: tuple[str, Path] | None = None
+    """Name and file of ATC's --insert_op_conf; with one gear."""
 
     @property
     def name(self) -> str:
-        return f"{self.channels}_of_{'_'.join(f'{high}x{wide}' for high, wide in self.gears)}"
+        sizes = "_".join(f"{high}x{wide}" for high, wide in self.gears)
+        made = f"_of_{self.aipp[0]}" if self.aipp else ""
+        return f"{self.channels}_of_{sizes}{made}"
 
     @property
     def flags(self) -> Sequence[str]:
+        shape = f"--input_shape=x:1,{self.channels}"
+        if len(self.gears) == 1:
+            high, wide = self.gears[0]
+            images = [f"--insert_op_conf={self.aipp[1]}"] if self.aipp else []
+            return [f"{shape},{high},{wide}", "--input_format=NCHW", *images]
         sizes = ";".join(f"{high},{wide}" for high, wide in self.gears)
-        shape = f"--input_shape=x:1,{self.channels},-1,-1"
-        return [shape, "--input_format=NCHW", f"--dynamic_image_size={sizes}"]
+        return [f"{shape},-1,-1", "--input_format=NCHW", f"--dynamic_image_size={sizes}"]
 
     @property
     def permutation(self) -> NDArray[np.float32]:
@@ -118,7 +131,8 @@ class RollingConv:
 
     @property
     def dims(self) -> Sequence[int | str]:
-        return [1, self.channels, "height", "width"]
+        sides = self.gears[0] if len(self.gears) == 1 else ("height", "width")
+        return [1, self.channels, *sides]
 
     def shape(self, gear: tuple[int, int] | None = None) -> tuple[int, ...]:
         return (1, self.channels, *(self.gears[-1] if gear is None else gear))

@@ -13,9 +13,9 @@ from runtime.support.graphs import onnx_model
 from ascend_simulator.models.dumps import dump_file
 from ge_runtime.cli.compare.cut_graphs import CutGraph
 from ge_runtime.cli.compare.differences import Difference
-from ge_runtime.cli.compare.dump_files import DumpedOperator, DumpedTensor, read_dump
 from ge_runtime.cli.compare.dumped_layers import DumpedLayers, Matches, parted
 from ge_runtime.cli.compare.executions import Cpu
+from ge_runtime.cli.dump_files import DumpedOperator, DumpedTensor, read_dump
 from ge_runtime.errors import ArtifactFault
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -1,0 +1,224 @@
+"""Probes of what a card does with images: AIPP in a compiled file, and DVPP's decoder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.ascend.driver import Address, Stream
+from ge_runtime.ascend.media import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Picture
+from ge_runtime.ascend.pyacl_media import PyAclMedia
+from ge_runtime.ascend.return_codes import ReturnCodeChecker
+from ge_runtime.cli.probe_device.exact_graphs import RollingConv, rolled
+from ge_runtime.cli.probe_device.session import (
+    TO_DEVICE,
+    TO_HOST,
+    Answer,
+    ProbeModel,
+    ProbeSession,
+    Unavailable,
+)
+
+_SIDE: Final = 16
+"""Of an image: each of 256 values once."""
+_RGB888: Final = 3
+_LOW: Final = (123.675, 116.28, 103.53)
+_FACTOR: Final = (0.0171, 0.0175, 0.0174)
+_MEAN: Final = (3, 0, 1)
+_MATRIX: Final = ((256, 0, 359), (256, -88, -183), (256, 454, 0))
+"""Of ATC's guide: from the YUV of JPEG files."""
+_BIAS: Final = (0, 128, 128)
+_JPEG_SIDES: Final = (64, 48)
+_HALVES: Final = (50, 200)
+"""The brightness of the left half of the file, and of the right one."""
+_JPEG: Final = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQDQ4RDgsL"
+    "EBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU"
+    "FBQUFBQUFBQUFBQUFBQUFBQUFBT/wAARCAAwAEADASIAAhEBAxEB/8QAFgABAQEAAAAAAAAAAAAAAAAAAAkI/8QAFBAB"
+    "AAAAAAAAAAAAAAAAAAAAAP/EABQBAQAAAAAAAAAAAAAAAAAAAAD/xAAUEQEAAAAAAAAAAAAAAAAAAAAA/9oADAMBAAIR"
+    "AxEAPwDF4AAALIAAAAjeAAACyAAAAI3gAAAsgAAAD//Z"
+)
+
+
+def static_aipp(session: ProbeSession) -> Answer:
+    """Describe a file with static AIPP, and have it make numbers of all values of a pixel."""
+    fields: dict[str, object] = {"aipp_mode": "static", "input_format": "RGB888_U8"}
+    for channel in range(3):
+        fields[f"mean_chn_{channel}"] = _MEAN[channel]
+        fields[f"min_chn_{channel}"] = _LOW[channel]
+        fields[f"var_reci_chn_{channel}"] = _FACTOR[channel]
+    model, text, told = _loaded(session, "static", fields)
+    info = session.call("mdl.get_first_aipp_info", model.number, 0)
+    shown = {**info}
+    kept = all(
+        np.float16(shown.get(f"{name}{channel}", 0)) == np.float16(values[channel])
+        for name, values in (("meanChn", _MEAN), ("minChn", _LOW), ("varReciChn", _FACTOR))
+        for channel in range(3)
+    )
+    image = np.arange(3 * 256, dtype=np.int64).reshape(_SIDE, _SIDE, 3) * 7 % 256
+    made = _numbers(session, model, image.astype(np.uint8))
+    which = _rounding(image.astype(np.float32), made)
+    return Answer(
+        f"{text}; parameters are as they were set: {kept}; a pixel is rounded {which}",
+        {**told, "info": {name: repr(value) for name, value in shown.items()}, "rounded": which},
+    )
+
+
+def yuv_aipp(session: ProbeSession) -> Answer:
+    """Have static AIPP make blue, green and red of YUV420SP."""
+    fields: dict[str, object] = {"aipp_mode": "static", "input_format": "YUV420SP_U8"}
+    fields |= {"csc_switch": "true"}
+    for row in range(3):
+        fields[f"input_bias_{row}"] = _BIAS[row]
+        fields |= {f"matrix_r{row}c{column}": _MATRIX[row][column] for column in range(3)}
+    model, text, told = _loaded(session, "yuv", fields)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 256, (_SIDE, _SIDE, 1), np.uint8)
+    uv = rng.integers(0, 256, (_SIDE // 2, _SIDE // 2, 2), np.uint8)
+    made = _numbers(session, model, np.concatenate([y.ravel(), uv.ravel()]))
+    whole = np.concatenate([y, uv.repeat(2, 0).repeat(2, 1)], 2).astype(np.int64)
+    products = (whole - np.array(_BIAS)) @ np.array(_MATRIX).T
+    ways = {"without rounding": products >> 8, "to the nearest": (products + 128) >> 8}
+    apart = {
+        name: float(np.abs(np.moveaxis(way.clip(0, 255), 2, 0)[None] - made).max())
+        for name, way in ways.items()
+    }
+    shown = ", ".join(f"{name}: {most:g}" for name, most in apart.items())
+    return Answer(f"{text}; largest difference, shifted {shown}", {**told, "apart": apart})
+
+
+def dynamic_aipp(session: ProbeSession) -> Answer:
+    """Describe a file with dynamic AIPP, set its parameters once, and execute it twice."""
+    size = _SIDE * _SIDE * 3
+    fields = {"aipp_mode": "dynamic", "max_src_image_size": size}
+    model, text, told = _loaded(session, "dynamic", fields)
+    setting = session.handle("mdl.create_aipp", 1)
+    session.call("mdl.set_aipp_input_format", setting, _RGB888)
+    session.call("mdl.set_aipp_src_image_size", setting, _SIDE, _SIDE)
+    slot = _Buffers(session, model)
+    place = int(told["attached"])
+    session.call("mdl.set_input_aipp", model.number, slot.inputs, place, setting)
+    session.call("mdl.destroy_aipp", setting)
+    right = []
+    for seed in (1, 2):
+        image = np.random.default_rng(seed).integers(0, 256, (_SIDE, _SIDE, 3), np.uint8)
+        expected = np.moveaxis(image, 2, 0)[None].astype(np.float32)
+        right.append(bool(np.array_equal(slot.execute(image), expected)))
+    return Answer(
+        f"{text}; answers right with parameters set once: {right}",
+        {**told, "right": right},
+    )
+
+
+def jpeg_by_dvpp(session: ProbeSession) -> Answer:
+    """Decode a small file, and resize it to half of its sides."""
+    session.open_device()
+    try:
+        media = PyAclMedia(session.acl, ReturnCodeChecker(session.acl.get_recent_err_msg))
+    except AttributeError as error:
+        raise Unavailable(f"{error}: there is no DVPP") from error
+    channel, stream = media.open_channel(), session.stream()
+    host = np.frombuffer(_JPEG, np.uint8)
+    least = media.decoded_bytes(Address(host.ctypes.data), host.nbytes)
+    file = media.malloc(host.nbytes)
+    session.call("rt.memcpy", file, host.nbytes, host.ctypes.data, host.nbytes, TO_DEVICE)
+    big = _picture(media, _JPEG_SIDES, JPEG_ALIGNMENT, least)
+    small = _picture(media, (_JPEG_SIDES[0] // 2, _JPEG_SIDES[1] // 2), RESIZE_ALIGNMENT, 0)
+    media.decode_and_resize(channel, (file, host.nbytes), big, small, Stream(stream))
+    errors = [_brightness(session, picture) for picture in (big, small)]
+    for address in (file, big.address, small.address):
+        media.free(address)
+    media.close_channel(channel)
+    return Answer(
+        f"{least} bytes are predicted for {'x'.join(map(str, _JPEG_SIDES))}; brightness is off by "
+        f"{errors[0]} at most decoded, {errors[1]} resized",
+        {"predicted": least, "decoded": errors[0], "resized": errors[1]},
+    )
+
+
+class _Buffers:
+    """Memory for all inputs of a model, and its output."""
+
+    def __init__(self, session: ProbeSession, model: ProbeModel) -> None:
+        self._session = session
+        self._model = model
+        self._first, *more = [session.malloc(nbytes) for nbytes in model.input_bytes]
+        self._output = session.malloc(model.output_bytes)
+        self.inputs = session.dataset([self._first, *more], model.input_bytes)
+        self._outputs = session.dataset([self._output], [model.output_bytes])
+
+    def execute(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """What the graph got of the image: [1, 3, height, width]."""
+        session, image = self._session, np.ascontiguousarray(image)
+        size = image.nbytes
+        session.call("rt.memcpy", self._first, size, image.ctypes.data, size, TO_DEVICE)
+        session.call("mdl.execute", self._model.number, self.inputs, self._outputs)
+        y = np.empty(self._model.graph.shape(), np.float32)
+        session.call("rt.memcpy", y.ctypes.data, y.nbytes, self._output, y.nbytes, TO_HOST)
+        return rolled(y, -1)
+
+
+def _loaded(
+    session: ProbeSession, name: str, fields: Mapping[str, object]
+) -> tuple[ProbeModel, str, dict[str, Any]]:
+    """A graph that shows what AIPP made, and what its file tells of the image: both ways."""
+    session.open_device()
+    path = session.folder / f"{name}.cfg"
+    if "input_format" in fields:
+        fields = {**fields, "src_image_size_w": _SIDE, "src_image_size_h": _SIDE}
+    lines = [f"  {field}: {value}" for field, value in fields.items()]
+    path.write_text("\n".join(["aipp_op {", "  related_input_rank: 0", *lines, "}"]) + "\n")
+    model = session.load(RollingConv(3, ((_SIDE, _SIDE),), (name, path)))
+    desc = session.handle("mdl.create_desc")
+    session.call("mdl.get_desc", desc, model.number)
+    dims = session.call("mdl.get_input_dims", desc, 0)["dims"]
+    kind, attached = session.call("mdl.get_aipp_type", model.number, 0)
+    session.call("mdl.destroy_desc", desc)
+    text = f"input {dims}, inputs of {model.input_bytes} bytes, AIPP type {kind}"
+    return model, text, {"dims": dims, "type": kind, "attached": attached}
+
+
+def _numbers(
+    session: ProbeSession, model: ProbeModel, image: NDArray[np.uint8]
+) -> NDArray[np.float32]:
+    return _Buffers(session, model).execute(image)
+
+
+def _rounding(image: NDArray[np.float32], made: NDArray[np.float32]) -> str:
+    """Which way of rounding gives these numbers."""
+    low, factor = (np.array(v, np.float16).astype(np.float32) for v in (_LOW, _FACTOR))
+    shifted = image - np.array(_MEAN, np.float32) - low
+    ways = {
+        "once": (shifted * factor).astype(np.float16),
+        "after each step": (shifted.astype(np.float16) * factor).astype(np.float16),
+    }
+    for name, way in ways.items():
+        if np.array_equal(np.moveaxis(way, 2, 0)[None].astype(np.float32), made):
+            return name
+    most = np.abs(np.moveaxis(ways["once"], 2, 0)[None].astype(np.float32) - made).max()
+    return f"otherwise: off by {most:.3g} at most"
+
+
+def _picture(
+    media: PyAclMedia, sides: Sequence[int], alignment: tuple[int, int], least: int
+) -> Picture:
+    (width, height), (across, down) = sides, alignment
+    stride, rows = -(-width // across) * across, -(-height // down) * down
+    nbytes = max(stride * rows * 3 // 2, least)
+    return Picture(media.malloc(nbytes), nbytes, width, height, stride, rows)
+
+
+def _brightness(session: ProbeSession, picture: Picture) -> int:
+    """How far a picture's brightness is from what it should be, at most; its middle left out."""
+    whole = np.empty(picture.nbytes, np.uint8)
+    data = (whole.ctypes.data, whole.nbytes, picture.address, whole.nbytes)
+    session.call("rt.memcpy", *data, TO_HOST)
+    rows = whole[: picture.width_stride * picture.height_stride].reshape(-1, picture.width_stride)
+    y = rows[: picture.height, : picture.width].astype(int)
+    middle, edge = picture.width // 2, 4
+    left, right = y[:, : middle - edge], y[:, middle + edge :]
+    return int(max(np.abs(left - _HALVES[0]).max(), np.abs(right - _HALVES[1]).max()))
