@@ -47,8 +47,8 @@ class Application:
             await self._live(receive, send)
         elif kind == "http":
             assert self._handle is not None, "the ASGI server has no lifespan, or it has failed"
-            exchange = AsgiExchange(scope, receive, send, self._http.max_input_bytes)
-            await exchange.run(self._handle)
+            exchange = AsgiExchange(scope, receive, send)
+            await exchange.run(self._handle, self._http.max_input_bytes)
         else:  # websocket
             await send({"type": "websocket.close", "code": 1003})
 

@@ -6,12 +6,17 @@ Nothing of Ray is imported here: Serve's controller calls the policy with what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: The share of full batches that replicas are to be used to.
+#: The share of full batches that replicas are to be used to by what comes now; the rest is for what
+#: comes while a replica starts.
 USED = 0.6
+#: The same by the most that came in the last `PEAK_S` seconds: it has been seen, so that less is
+#: kept beyond it.
+PEAK_USED = 0.8
+PEAK_S = 900
 #: In what time replicas are to be through with what waits for too long.
 DRAIN_S = 15
 
@@ -30,15 +35,38 @@ class Goal:
     latency_s: float
 
 
-def replicas_wanted(come_per_s: float, waiting: float, replicas: int, goal: Goal) -> float:
+def replicas_wanted(
+    come_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
+) -> float:
     """How many replicas there should be, of which there are `replicas`.
 
-    Rows that come are to be three fifths of what can be done in full batches, and what waits
-    longer than the goal allows is to be gone in a quarter of a minute.
+    Rows that come are to be three fifths of what can be done in full batches, the most that came
+    lately (`Peak`) four fifths, and what waits longer than the goal allows is to be gone in a
+    quarter of a minute.
     """
     can_do = replicas * goal.rows_per_s
     late_s = max(0.0, waiting / can_do - (goal.latency_s - goal.full_batch_s)) if can_do else 0.0
-    return come_per_s / goal.rows_per_s / USED + replicas * late_s / DRAIN_S
+    held_per_s = max(come_per_s / USED, peak_per_s / PEAK_USED)
+    return held_per_s / goal.rows_per_s + replicas * late_s / DRAIN_S
+
+
+class Peak:
+    """The most rows a second of the last quarter of an hour.
+
+    `points` are moments and what came, of which each came less than the one before: the others
+    will never be the most.
+    """
+
+    def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
+        self.points = list(points)
+
+    def seen(self, now_s: float, come_per_s: float) -> float:
+        """What comes now; the most is returned."""
+        kept = [(at_s, come) for at_s, come in self.points if 0 <= now_s - at_s <= PEAK_S]
+        while kept and kept[-1][1] <= come_per_s:
+            kept.pop()
+        self.points = [*kept, (now_s, come_per_s)]
+        return self.points[0][1]
 
 
 class Measured(Protocol):
@@ -95,9 +123,14 @@ class ByWork:
         pending = sum(points[-1].value for points in series(PENDING))
         waiting = ((situation.total_queued_requests or 0.0) + pending) * rows_of_one
         state = dict(situation.policy_state)
-        growth = _growth(state, situation.current_time or 0.0, waiting)
+        now = situation.current_time or 0.0
+        growth = _growth(state, now, waiting)
+        come = max(0.0, rows + growth)
+        peak = Peak(state.get(_PEAK, ()))
+        most = peak.seen(now, come)
+        state[_PEAK] = peak.points
         replicas = max(1, situation.current_num_replicas)
-        return replicas_wanted(max(0.0, rows + growth), waiting, replicas, self._goal), state
+        return replicas_wanted(come, most, waiting, replicas, self._goal), state
 
 
 def _rate(points: Sequence[Measured]) -> float:
@@ -107,7 +140,7 @@ def _rate(points: Sequence[Measured]) -> float:
     return max(0.0, last.value - first.value) / seconds if seconds > 0 else 0.0
 
 
-_SEEN = "waiting"
+_PEAK, _SEEN = "peak", "waiting"
 #: Over what time, in seconds, the growth of what waits is told, and how often it is looked at.
 _RATE_S = 30
 _LOOK_S = 1

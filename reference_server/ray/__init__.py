@@ -21,7 +21,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server import cli
 from reference_server.config import complete, pbtxt
 from reference_server.options import ControlMode, ServerOptions
-from reference_server.ray.ingress import NAME, Deployed, Ingress, application
+from reference_server.ray.asking import Deployed
+from reference_server.ray.ingress import NAME, Ingress, application
 from reference_server.ray.replica import Replica
 from reference_server.repository.model_folders import Repositories
 from reference_server.repository.model_ids import ModelId
@@ -103,7 +104,11 @@ def _deployed(
     )
     bound = deployment.bind(name, replace(options, startup_models=needed))
     # Within the arguments of the ingress Serve makes a handle of it.
-    return Deployed(cast("DeploymentHandle[Any]", bound), keeps_state=keeps_state)
+    return Deployed(
+        cast("DeploymentHandle[Any]", bound),
+        keeps_state=keeps_state,
+        decoupled=config.model_transaction_policy.decoupled,
+    )
 
 
 def _most_at_once(config: ConfigProto) -> int:

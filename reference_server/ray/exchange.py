@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from reference_server.frontends.http.asgi import AsgiExchange, Message, Receive
+from reference_server.frontends.http.asgi import AsgiExchange, Body, Message
 from reference_server.frontends.http.request import Request
 
 #: What is passed on of ASGI's scope.
@@ -14,33 +14,28 @@ _OF_REQUESTS = ("method", "path", "raw_path", "query_string", "headers")
 
 
 class Exchanges:
-    """Has requests answered by `handle`. On the loop's thread.
+    """Has requests answered by `handle`. On the loop's thread."""
 
-    Of JSON that has more than `max_input` bytes nothing is kept.
-    """
-
-    def __init__(self, handle: Callable[[Request], None], max_input: int | None) -> None:
+    def __init__(self, handle: Callable[[Request], None]) -> None:
         self._handle = handle
-        self._max_input = max_input
 
-    async def whole(self, scope: Message, body: bytes) -> list[Message]:
+    async def whole(self, scope: Message, body: Body) -> list[Message]:
         """The answer, when it is complete."""
         messages: list[Message] = []
 
         async def send(message: Message) -> None:
             messages.append(message)
 
-        exchange = AsgiExchange(scope, _Received(body), send, self._max_input)
-        await exchange.run(self._handle)
+        await AsgiExchange(scope, _stays, send).answer(body, self._handle)
         return messages
 
-    async def stream(self, scope: Message, body: bytes) -> AsyncIterator[Message]:
+    async def stream(self, scope: Message, body: Body) -> AsyncIterator[Message]:
         """The answer, piece by piece; who does not want the rest closes it."""
         messages: asyncio.Queue[Message | None] = asyncio.Queue(1)
-        exchange = AsgiExchange(scope, _Received(body), messages.put, self._max_input)
+        exchange = AsgiExchange(scope, _stays, messages.put)
 
         async def run() -> None:
-            await exchange.run(self._handle)
+            await exchange.answer(body, self._handle)
             await messages.put(None)
 
         running = asyncio.ensure_future(run())
@@ -53,35 +48,15 @@ class Exchanges:
                 await running
 
 
-class _Received:
-    """What an application receives of a body that is there; who leaves has all else cancelled."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
-
-    async def __call__(self) -> Message:
-        body, self._body = self._body, None
-        if body is None:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": body, "more_body": False}
+async def _stays() -> Message:
+    """What is received behind a body that is there: who leaves has all else cancelled."""
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets it")
 
 
 def request_of(scope: Message) -> Message:
     """What is sent of a request to whoever answers it."""
     return {name: scope[name] for name in _OF_REQUESTS}
-
-
-async def body_of(receive: Receive) -> bytes | None:
-    """The body of a request; None if the client leaves before it is whole."""
-    chunks: list[bytes] = []
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(chunks)
 
 
 def answer(status: int, body: bytes, content_type: bytes) -> list[Message]:

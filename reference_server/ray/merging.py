@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from reference_server.core.request import LATEST
 from reference_server.core.telemetry import (
     BatchStatistics,
     Duration,
@@ -14,6 +15,7 @@ from reference_server.core.telemetry import (
     Sample,
     Snapshot,
 )
+from reference_server.repository.versions import IndexEntry, State
 
 #: By whom a series was told: the label of the metrics page.
 REPLICA = "replica"
@@ -72,3 +74,23 @@ def families(told: Mapping[str, Sequence[Family]]) -> list[Family]:
                 for sample in family.samples
             )
     return [Family(head, samples) for head, samples in found.values()]
+
+
+def of_version(told: Iterable[Snapshot], version: int) -> list[Snapshot]:
+    """The counters of all replicas together, of one version or of all."""
+    return [each for each in statistics(told) if version in (LATEST, each.version)]
+
+
+def index(
+    models: Iterable[str], told: Iterable[IndexEntry], *, ready_only: bool
+) -> list[IndexEntry]:
+    """The index of all models; one of which no replica tells is unavailable."""
+    rows: dict[tuple[str, int | None], IndexEntry] = {}
+    for row in told:
+        rows.setdefault((row.name, row.version), row)
+    named = {name for name, _ in rows}
+    for name in models:
+        if name not in named:
+            rows[name, None] = IndexEntry(name, None, State.UNAVAILABLE, "no replica runs")
+    found = [row for _, row in sorted(rows.items(), key=lambda item: (item[0][0], item[0][1] or 0))]
+    return [row for row in found if not ready_only or row.state is State.READY]

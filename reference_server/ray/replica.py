@@ -11,9 +11,11 @@ from ray import serve
 
 from reference_server.autoscaling import PENDING, REQUESTS, ROWS
 from reference_server.core.telemetry import Family, Snapshot
-from reference_server.frontends.http.asgi import Message
+from reference_server.frontends.http.asgi import Body, Message
 from reference_server.observability import logs
-from reference_server.options import HttpOptions, MetricsOptions, ServerOptions
+from reference_server.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
+from reference_server.ray import listening
+from reference_server.ray.calls import Calls, End, Fields
 from reference_server.ray.exchange import Exchanges
 from reference_server.repository.versions import IndexEntry
 from reference_server.server import Server
@@ -38,6 +40,7 @@ class Replica:
     async def __init__(  # type: ignore[misc]
         self, model: str, options: ServerOptions
     ) -> None:
+        listening.at_the_node_only()
         self._model = model
         self._loaded = options.startup_models
         logs.configure(options.log)
@@ -47,17 +50,29 @@ class Replica:
         self._is_open = True
         http = options.http or HttpOptions()
         handlers = self._server.http_handlers(http, loop)
-        self._exchanges = Exchanges(handlers.handle, http.max_input_bytes)
+        self._exchanges = Exchanges(handlers.handle)
+        self._calls = Calls(self._server.grpc_methods(options.grpc or GrpcOptions(), loop))
         self._metrics = self._server.metrics_gateway(options.metrics or MetricsOptions())
 
-    async def answer(self, scope: Message, body: bytes) -> list[Message]:
+    async def answer(self, scope: Message, body: Body) -> list[Message]:
         """The whole answer to a request."""
         return await self._exchanges.whole(scope, body)
 
-    async def stream(self, scope: Message, body: bytes) -> AsyncIterator[Message]:
+    async def stream(self, scope: Message, body: Body) -> AsyncIterator[Message]:
         """The same, as it comes."""
         async for message in self._exchanges.stream(scope, body):
             yield message
+
+    async def call(self, method: str, fields: Fields, message: bytes) -> tuple[bytes, End]:
+        """The whole answer to a call of gRPC, by the method's full name."""
+        return await self._calls.whole(method, fields, message)
+
+    async def stream_call(
+        self, method: str, fields: Fields, message: bytes
+    ) -> AsyncIterator[bytes | End]:
+        """The same, as it comes."""
+        async for told in self._calls.stream(method, fields, message):
+            yield told
 
     async def tell(self) -> Told:
         """The state of the replica."""

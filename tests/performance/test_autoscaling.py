@@ -3,19 +3,22 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.servers import ROOT
 
 from benchmarks import autoscaling
 from benchmarks.autoscaling import (
     Autoscaler,
     Reading,
+    Situation,
     arrivals,
     ratio,
     simulate,
     work,
 )
 from benchmarks.fleet import Model
-from reference_server.autoscaling import DRAIN_S, USED, Goal
+from reference_server.autoscaling import DRAIN_S, PEAK_S, PEAK_USED, USED, Goal, Peak
 
 MS = 1_000_000
 MODEL = Model(base_ns=8 * MS, row_ns=MS, largest=16, delay_ns=0)
@@ -32,12 +35,37 @@ GOAL = Goal(rows_per_s=667, full_batch_s=0.024, latency_s=0.1)
     ],
 )
 def test_the_rule_is_that_of_prometheus(now, seconds, replicas, wanted):
-    assert work(Reading(), now, seconds, replicas, GOAL) == pytest.approx(wanted, abs=6e-4)
+    seen = Situation(Reading(), now, 0, seconds, replicas)
+    assert work(GOAL)(seen) == pytest.approx(wanted, abs=6e-4)
+
+
+# As above.
+@pytest.mark.parametrize(("seconds", "wanted"), [(30, 1.25), (PEAK_S, 1.25), (PEAK_S + 1, 0.333)])
+def test_the_most_that_came_is_kept_for_a_quarter_of_an_hour(seconds, wanted):
+    rule = work(GOAL)
+    assert rule(Situation(Reading(), Reading(answered=20010), 0, 30, 1)) == pytest.approx(1 / USED)
+    later = Situation(Reading(), Reading(answered=4002), seconds, 30 + seconds, 1)
+    later = later._replace(before_s=later.now_s - 30)
+    assert rule(later) == pytest.approx(wanted, abs=6e-4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 9)), min_size=1))
+def test_the_most_is_found_among_those_that_can_still_be_it(steps):
+    peak, now, came = Peak(), 0, []
+    for seconds, come in steps:
+        now += seconds
+        came.append((now, come))
+        lately = [each for at, each in came if now - at <= PEAK_S]
+        assert peak.seen(now, come) == max(lately)
+        assert len(peak.points) <= len(set(lately))
 
 
 def test_the_numbers_of_the_rule_are_those_of_prometheus():
     rules = (ROOT / "observe" / "autoscaling.yml").read_text()
-    assert f"/ {USED}\n" in rules
+    come, most = "job_model:come:rows_per_second", "job_model:come_at_most:rows_per_second"
+    assert f"{come} / {USED} > {most} / {PEAK_USED}\n" in rules
+    assert f"or {most} / {PEAK_USED}\n" in rules
+    assert f"max_over_time({come}[{PEAK_S // 60}m])\n" in rules
     assert f"job_model:late:seconds / {DRAIN_S}\n" in rules
     assert set(re.findall(r"\[(\d+)s\]", rules)) == {str(autoscaling.RATE_S)}
     assert f"interval: {autoscaling.DECIDE_S}s" in rules
@@ -49,8 +77,10 @@ def test_the_usual_rule_is_blind_to_load_while_batches_have_room():
         Reading(answered=rows, queued_s=rows * 0.005, computed_s=rows * 0.01)
         for rows in (1_000, 20_000)
     )
-    assert ratio(Reading(), few, 30, 1, GOAL) == ratio(Reading(), many, 30, 1, GOAL) == 0.5
-    assert work(Reading(), few, 30, 1, GOAL) < work(Reading(), many, 30, 1, GOAL) / 10
+    seen = [Situation(Reading(), now, 0, 30, 1) for now in (few, many)]
+    assert [ratio(GOAL)(each) for each in seen] == [0.5, 0.5]
+    less, more = (work(GOAL)(each) for each in seen)
+    assert less < more / 10
 
 
 def test_an_autoscaler_takes_what_is_near_enough_for_right():
@@ -72,12 +102,23 @@ def test_an_autoscaler_shrinks_to_what_was_enough_for_five_minutes():
 
 
 def test_a_fleet_that_changes_its_size_answers_everybody():
-    rates = [200.0] * 60 + [1500.0] * 60 + [100.0] * 420 + [0.0] * 5
+    rates = [200.0] * 60 + [1500.0] * 60 + [100.0] * PEAK_S + [50.0] * 320 + [0.0] * 5
     coming = list(arrivals(iter(rates), seed=3))
-    outcome = simulate(MODEL, work, iter(coming), GOAL, replicas=2, most=32, start_s=10)
+    outcome = simulate(MODEL, work(GOAL), iter(coming), GOAL, replicas=2, most=32, start_s=10)
     sizes = [second.replicas for second in outcome.seconds]
     assert (sizes[0], sizes[-1]) == (2, 2)
     assert max(sizes) >= 4
     assert sum(second.answered for second in outcome.seconds) == sum(map(len, coming))
     assert outcome.replica_s == sum(sizes)
-    assert 0 < outcome.missed < 1
+    assert 0 < outcome.missed() < 1
+
+
+def test_a_burst_is_late_for_once():
+    model = Model(base_ns=80 * MS, row_ns=10 * MS, largest=16, delay_ns=0)
+    goal = Goal(model.most_per_second, full_batch_s=0.24, latency_s=1)
+    period = [80.0] * 120 + [400.0] * 60 + [80.0] * 360
+    coming = arrivals(iter(period * 2), seed=3)
+    outcome = simulate(model, work(goal), coming, goal, replicas=3, most=32, start_s=20)
+    late = [second.missed for second in outcome.seconds]
+    assert sum(late[: len(period)]) > 1000
+    assert sum(late[len(period) :]) == 0

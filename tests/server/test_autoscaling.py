@@ -80,9 +80,14 @@ def test_what_the_queues_grow_by_comes_as_well():
         Situation(rows=(600,), pending=(60,), current_time=101.0, policy_state=state)
     )
     assert wanted == pytest.approx(2)
-    # What was seen 30 s ago is of no account.
-    wanted, _ = POLICY(
+    # What was seen 30 s ago is of no account, but that as many came: they are to be four fifths.
+    wanted, state = POLICY(
         Situation(rows=(600,), pending=(60,), current_time=200.0, policy_state=state)
+    )
+    assert wanted == pytest.approx(1.2 / 0.8)
+    # A quarter of an hour later that is of no account, either.
+    wanted, _ = POLICY(
+        Situation(rows=(600,), pending=(60,), current_time=1100.0, policy_state=state)
     )
     assert wanted == pytest.approx(1)
 

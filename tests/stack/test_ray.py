@@ -12,15 +12,36 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+import numpy as np
 import pytest
 import yaml
 from contract.wire import exchange
+from google.protobuf.message import Message
+from support.ray_nodes import ENVIRONMENT, START_SECONDS, Nodes, places_of
+from support.ray_requests import (
+    CALLS,
+    CLASSIFIER,
+    PICTURE,
+    PIPELINE,
+    REQUESTS,
+    STREAMS,
+    WITNESS,
+    message,
+    numbers,
+    streamed,
+)
 from support.servers import ROOT, free_ports, start_reference_server
 from support.waiting import until
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,73 +51,31 @@ pytestmark = [
 ]
 
 FILES = Path(__file__).with_name("ray_cluster")
-PROBES = ROOT / "tests" / "contract" / "probe_models"
-CLASSIFIER, WITNESS, COUNTS = "ge_classifier", "witness", "counts"
+SERVED = (CLASSIFIER, PIPELINE, STREAMS, WITNESS)
 #: Of the cards of each node, of which a replica takes one; Ray only counts them.
 NPU = {"NPU": 1}
-#: Ten processes start, on cores that others use.
-START_SECONDS = 240
-MARK = "answer: "
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",
-    # Or what is told to listen to the loopback is sought at the machine's address.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # What is told for autoscaling is told every 10 s.
-    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
-    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
-    "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "plugin"))),
-    "PYTHONWARNINGS": "ignore",
+#: 127.0.0.1, for sockets of either family, and ::1.
+LOOPBACK = {
+    "0100007F",
+    "0000000000000000FFFF00000100007F",
+    "00000000000000000000000001000000",
 }
+#: Bytes of JSON that are too many, so that a test need not send 64 MiB.
+OPTIONS = "--http-max-input-size=100000"
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of the runtime's, one that tells where it was executed, and one that streams."""
+    """A model of the runtime's, an ensemble that asks it, one that tells where it was executed, and
+    one that streams."""
     folder = tmp_path_factory.mktemp("models")
     (folder / CLASSIFIER).symlink_to(ROOT / "model_repository" / CLASSIFIER)
-    for name, code in ((WITNESS, FILES / "witness.py"), (COUNTS, PROBES / "counts_up.py")):
+    for name in ("asker", PIPELINE, STREAMS, WITNESS):
         (folder / name / "1").mkdir(parents=True)
         shutil.copy(FILES / f"{name}.pbtxt", folder / name / "config.pbtxt")
-        shutil.copy(code, folder / name / "1" / "model.py")
+        if (code := FILES / f"{name}.py").exists():
+            shutil.copy(code, folder / name / "1" / "model.py")
     return folder
-
-
-class Nodes:
-    """The process that has the cluster: `tests/stack/ray_cluster/nodes.py`."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, FILES / "nodes.py"],
-                env=os.environ | ENVIRONMENT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-            )
-        self._answer()
-
-    def __call__(self, *command: object) -> Any:
-        """What a command answers."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(MARK):
-                return json.loads(line.removeprefix(MARK))
-        raise AssertionError(self._log.read_text())
-
-    def close(self) -> None:
-        try:
-            self._process.communicate(timeout=START_SECONDS)
-        finally:
-            self._process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -106,40 +85,63 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
     found.close()
 
 
-def arguments(repository: Path, **more: Any) -> dict[str, Any]:
-    in_front = {"ray_actor_options": {"num_cpus": 1}}
+def arguments(repository: Path, models: Sequence[str] = SERVED, **more: Any) -> dict[str, Any]:
+    settings = {
+        WITNESS: {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0, "resources": NPU}},
+        PIPELINE: {"loads": [CLASSIFIER]},
+        STREAMS: {
+            "autoscaling_config": {
+                "min_replicas": 1,
+                "max_replicas": 2,
+                "upscale_delay_s": 0,
+                "policy": {
+                    "policy_function": "reference_server.autoscaling:ByWork",
+                    "policy_kwargs": {
+                        "rows_per_second": 0.001,
+                        "full_batch_seconds": 0.1,
+                        "latency_goal_seconds": 1,
+                    },
+                },
+            }
+        },
+    }
+    chosen = " ".join(f"--load-model={name}" for name in models)
     return {
         "model_repository": str(repository),
-        "ingress": in_front,
-        "models": {
-            WITNESS: {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0, "resources": NPU}},
-            COUNTS: {
-                "autoscaling_config": {
-                    "min_replicas": 1,
-                    "max_replicas": 2,
-                    "upscale_delay_s": 0,
-                    "policy": {
-                        "policy_function": "reference_server.autoscaling:ByWork",
-                        "policy_kwargs": {
-                            "rows_per_second": 0.001,
-                            "full_batch_seconds": 0.1,
-                            "latency_goal_seconds": 1,
-                        },
-                    },
-                }
-            },
-        },
+        "options": f"--model-control-mode=explicit {chosen} {OPTIONS}",
+        "ingress": {"ray_actor_options": {"num_cpus": 1}},
+        "models": {name: each for name, each in settings.items() if name in models},
         **more,
     }
 
 
+@dataclass(frozen=True)
+class Served:
+    """Where an application, or one server, takes requests."""
+
+    http: str
+    grpc: str
+
+
+@pytest.fixture(scope="module")
+def one(repository: Path) -> Iterator[Served]:
+    """One server, whose answers are to be those of all replicas."""
+    flags = {"model_control_mode": "explicit", "load_model": "*", "http_max_input_size": 100000}
+    with start_reference_server(repository, triton_version="newest", **flags) as server:
+        yield Served(server.http, server.grpc)
+
+
 @pytest.fixture(scope="module")
 def served(nodes: Nodes, repository: Path, tmp_path_factory: pytest.TempPathFactory):
-    """The address of the application that `serve run` has deployed."""
-    (port,) = free_ports(1)
+    """The application that `serve run` has deployed."""
+    port, grpc_port = free_ports(2)
     config = {
         "proxy_location": "HeadOnly",
         "http_options": {"host": "127.0.0.1", "port": port},
+        "grpc_options": {
+            "port": grpc_port,
+            "grpc_servicer_functions": ["reference_server.ray.grpc_ingress:services"],
+        },
         "applications": [
             {"import_path": "reference_server.ray:app", "args": arguments(repository)}
         ],
@@ -152,12 +154,12 @@ def served(nodes: Nodes, repository: Path, tmp_path_factory: pytest.TempPathFact
         command, env=os.environ | ENVIRONMENT, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    address = f"127.0.0.1:{port}"
+    found = Served(f"127.0.0.1:{port}", f"127.0.0.1:{grpc_port}")
     deadline = time.monotonic() + START_SECONDS
-    while answers(address, "GET", "/v2/health/ready")[0] != 200:
+    while answers(found.http, "GET", "/v2/health/ready")[0] != 200:
         assert time.monotonic() < deadline, "the application is not ready"
         time.sleep(0.1)
-    return address
+    return found
 
 
 def answers(address: str, method: str, path: str, body: object = None) -> tuple[int, bytes]:
@@ -173,57 +175,152 @@ def answers(address: str, method: str, path: str, body: object = None) -> tuple[
 # -- answers
 
 
-def numbers(count: int, how: int) -> dict[str, object]:
-    return {"id": "7", "IN": [count, how]}
-
-
-IMAGE = {"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}
-REQUESTS = [
-    ("GET", "/v2", None),
-    ("GET", "/v2/health/live", None),
-    ("GET", f"/v2/models/{CLASSIFIER}", None),
-    ("GET", f"/v2/models/{CLASSIFIER}/config", None),
-    ("GET", f"/v2/models/{CLASSIFIER}/versions/7", None),
-    ("GET", "/v2/models/nobody", None),
-    ("POST", "/v2/repository/index", {}),
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"id": "1", "inputs": [IMAGE]}),
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": [{**IMAGE, "shape": [1, 1, 8, 9]}]}),
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": []}),
-    ("POST", f"/v2/models/{COUNTS}/generate", numbers(1, 1)),
-    ("POST", f"/v2/models/{COUNTS}/generate_stream", numbers(5, 0)),
-    ("POST", f"/v2/models/{COUNTS}/generate_stream", numbers(2, 3)),
-]
-
-
-def test_answers_are_those_of_one_server(served: str, repository: Path):
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda it: f"{it[1]} {it[2]!s:.20}")
+def test_answers_are_those_of_one_server(served: Served, one: Served, request_: Any):
     def raw(address: str, method: str, path: str, body: object) -> tuple[int, str | None, bytes]:
         text = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
         (reply,) = exchange(address, head.encode() + text).replies
         return reply.status, reply.header("content-type"), reply.body
 
-    with start_reference_server(repository, triton_version="newest") as one:
-        for request in REQUESTS:
-            assert raw(served, *request) == raw(one.http, *request), request
+    assert raw(served.http, *request_) == raw(one.http, *request_)
 
 
-def test_what_all_replicas_tell_is_put_together(served: str):
-    status, body = answers(served, "GET", f"/v2/models/{CLASSIFIER}/stats")
+@pytest.mark.parametrize(("name", "asked"), CALLS, ids=lambda it: str(it)[:40])
+def test_calls_of_grpc_are_answered_as_by_one_server(
+    served: Served, one: Served, name: str, asked: Message
+):
+    def called(address: str) -> tuple[Any, ...]:
+        with grpc.insecure_channel(address) as channel:
+            method = getattr(GRPCInferenceServiceStub(channel), name)
+            try:
+                return grpc.StatusCode.OK, method(asked, timeout=60)
+            except grpc.RpcError as error:
+                return error.code(), error.details()
+
+    assert called(served.grpc) == called(one.grpc)
+
+
+def test_grpcs_own_health_service_answers(served: Served):
+    with grpc.insecure_channel(served.grpc) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(b"", timeout=60) == b"\x08\x01"
+
+
+@pytest.mark.parametrize("errors_end", ["false", "true"])
+def test_a_stream_of_grpc_has_the_answers_of_one_server(
+    served: Served, one: Served, errors_end: str
+):
+    def answered(address: str) -> tuple[list[Any], dict[str, list[Any]], Any]:
+        in_order, of_streams = [], defaultdict(list)
+        asked = [PICTURE, streamed(3, 0), message("nobody", "2"), PICTURE, streamed(2, 3)]
+        with grpc.insecure_channel(address) as channel:
+            call = GRPCInferenceServiceStub(channel).ModelStreamInfer(
+                iter(asked), timeout=60, metadata=[("triton_grpc_error", errors_end)]
+            )
+            with contextlib.suppress(grpc.RpcError):
+                for told in call:
+                    if told.infer_response.model_name == STREAMS:
+                        of_streams[told.infer_response.id].append(told)
+                    else:
+                        in_order.append(told)
+            end = call.code(), call.details()
+        return in_order, dict(of_streams), end
+
+    of_all, of_one = answered(served.grpc), answered(one.grpc)
+    if errors_end == "true":  # what came before the error is by chance
+        assert of_all[2] == of_one[2]
+    else:
+        assert of_all == of_one
+
+
+def test_what_all_replicas_tell_is_put_together(served: Served):
+    _, body = answers(served.http, "GET", "/v2/models/stats")
+    assert tuple(each["name"] for each in json.loads(body)["model_stats"]) == SERVED
+    _, body = answers(served.http, "GET", f"/v2/models/{STREAMS}/stats")
     (told,) = json.loads(body)["model_stats"]
-    assert (status, told["name"], told["inference_count"]) == (200, CLASSIFIER, 1)
-    _, body = answers(served, "GET", "/v2/models/stats")
-    assert [each["name"] for each in json.loads(body)["model_stats"]] == [
-        COUNTS,
-        CLASSIFIER,
-        WITNESS,
-    ]
-    status, page = answers(served, "GET", "/metrics")
+    with grpc.insecure_channel(served.grpc) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        found = stub.ModelStatistics(pb.ModelStatisticsRequest()).model_stats
+        assert tuple(each.name for each in found) == SERVED
+        (same,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name=STREAMS)).model_stats
+        assert same.inference_count == told["inference_count"]
+        rows = stub.RepositoryIndex(pb.RepositoryIndexRequest()).models
+        assert tuple((row.name, row.state) for row in rows) == tuple(
+            (name, "READY") for name in SERVED
+        )
+    status, page = answers(served.http, "GET", "/metrics")
     lines = [line for line in page.decode().splitlines() if "nv_inference_count{" in line]
+    assert status == 200
     assert sum("witness" in line and "replica=" in line for line in lines) == 2
 
 
-def test_a_model_with_more_work_than_it_can_do_gets_more_replicas(served: str, nodes: Nodes):
-    until(lambda: nodes("running", COUNTS) == 2, "the second replica")
+def test_a_model_with_more_work_than_it_can_do_gets_more_replicas(served: Served, nodes: Nodes):
+    until(lambda: nodes("running", STREAMS) == 2, "the second replica")
+
+
+def test_replicas_listen_at_the_address_of_their_node_only(served: Served):
+    found = {
+        process: set(places_of(process))
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if b"ray::ServeReplica" in (read(path) or b"")
+        for process in [int(path.parent.name)]
+    }
+    assert len(found) >= 5
+    assert set().union(*found.values()) <= LOOPBACK, found
+
+
+def read(path: Path) -> bytes | None:
+    with contextlib.suppress(OSError):  # a process that has ended
+        return path.read_bytes()
+    return None
+
+
+# -- streams that are cut
+
+
+def stream_of(address: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse, int]:
+    """A stream that waits, and the process that it waits in."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    path = f"/v2/models/{STREAMS}/generate_stream"
+    connection.request("POST", path, json.dumps(numbers(0, 4)))
+    reply = connection.getresponse()
+    line = reply.readline()
+    return connection, reply, int(json.loads(line.removeprefix(b"data: "))["OUT"])
+
+
+def left_by(repository: Path, process: int) -> Path:
+    return repository / STREAMS / "1" / f"{process}.cancelled"
+
+
+@pytest.mark.parametrize("over", ["http", "grpc"])
+def test_a_client_that_leaves_has_its_stream_cancelled_as_by_one_server(
+    served: Served, one: Served, repository: Path, over: str
+):
+    for where in (one, served):
+        if over == "http":
+            connection, _, process = stream_of(where.http)
+            connection.close()
+        else:
+            with grpc.insecure_channel(where.grpc) as channel:
+                stub = GRPCInferenceServiceStub(channel)
+                call = stub.ModelStreamInfer(iter([streamed(0, 4)]), timeout=60)
+                (raw,) = next(call).infer_response.raw_output_contents
+                process = int(np.frombuffer(raw, np.float32)[0])
+                call.cancel()
+        left = left_by(repository, process)
+        until(left.exists, f"{over}: the model learns that nobody waits")
+        left.unlink()
+
+
+def test_a_stream_ends_with_its_replica(served: Served):
+    connection, reply, process = stream_of(served.http)
+    os.kill(process, signal.SIGKILL)
+    # The end of a whole answer does not come.
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        reply.read()
+    connection.close()
+    until(lambda: answers(served.http, "GET", f"/v2/models/{STREAMS}")[0] == 200, "the other")
 
 
 # -- replicas that go
@@ -237,7 +334,7 @@ def asks(address: str, folder: Path) -> tuple[int, list[int]]:
 
 
 def test_another_version_takes_over_and_no_request_is_lost(
-    served: str, nodes: Nodes, repository: Path, tmp_path: Path
+    served: Served, nodes: Nodes, repository: Path, tmp_path: Path
 ):
     (tmp_path / "open").touch()
     shutil.copytree(repository / WITNESS / "1", repository / WITNESS / "2")
@@ -245,20 +342,22 @@ def test_another_version_takes_over_and_no_request_is_lost(
 
     def ask_on(deployed: Future[object]) -> None:
         while not deployed.done():
-            found.append(asks(served, tmp_path))
+            found.append(asks(served.http, tmp_path))
 
     with ThreadPoolExecutor(5) as pool:
-        found.append(asks(served, tmp_path))
-        deployed = pool.submit(nodes, "deploy", arguments(repository, release=2))
+        found.append(asks(served.http, tmp_path))
+        deployed = pool.submit(nodes, "deploy", arguments(repository, [WITNESS], release=2))
         for _ in range(4):
             pool.submit(ask_on, deployed)
         deployed.result()
-    found.append(asks(served, tmp_path))
+    found.append(asks(served.http, tmp_path))
     assert {status for status, _ in found} == {200}
     assert (found[0][1][0], found[-1][1][0]) == (1, 2)
 
 
-def test_a_replica_and_a_node_die_and_no_request_is_lost(served: str, nodes: Nodes, tmp_path: Path):
+def test_a_replica_and_a_node_die_and_no_request_is_lost(
+    served: Served, nodes: Nodes, tmp_path: Path
+):
     def executing() -> dict[int, str]:
         """Where processes execute, by node."""
         files = [path for path in tmp_path.iterdir() if path.name.isdecimal()]
@@ -266,7 +365,7 @@ def test_a_replica_and_a_node_die_and_no_request_is_lost(served: str, nodes: Nod
 
     until(lambda: nodes("running", WITNESS) == 2, "both replicas")
     with ThreadPoolExecutor(16) as pool:
-        asked = [pool.submit(asks, served, tmp_path) for _ in range(16)]
+        asked = [pool.submit(asks, served.http, tmp_path) for _ in range(16)]
         try:
             until(lambda: len(executing()) == 2, "work on both nodes")
             before = executing()

@@ -40,10 +40,11 @@ from reference_server.options import Restriction
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT")
 
-_SERVICE = "/inference.GRPCInferenceService/"
-_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+#: What the full names of the methods of each service begin with, and that of the health service.
+SERVICE = "/inference.GRPCInferenceService/"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 #: grpc.health.v1.HealthCheckResponse with the status SERVING or NOT_SERVING.
-_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 _METADATA_PREFIX = "triton-grpc-protocol-"
 _CATEGORIES = {
     "health": ("ServerLive", "ServerReady", "ModelReady", "Check"),
@@ -96,11 +97,11 @@ def table(
         _settings(gateway.logging, gateway.tracing, codecs),
         _repository(control, codecs, background, Background(loop, CODECS)),
     ):
-        methods.update((_SERVICE + name, method) for name, method in subject.items())
+        methods.update((SERVICE + name, method) for name, method in subject.items())
     # A health request is one string, the name of a service, which Triton does not look at.
-    methods[_HEALTH_CHECK] = maybe_blocking(
+    methods[HEALTH_CHECK] = maybe_blocking(
         pb.SystemSharedMemoryStatusRequest,
-        lambda request: _asked(gateway.ready(), lambda ready: _SERVING if ready else _NOT_SERVING),
+        lambda request: _asked(gateway.ready(), lambda ready: SERVING if ready else NOT_SERVING),
         codecs,
         background,
     )

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
 
 from reference_server.frontends.http.request import (
     Header,
@@ -25,30 +25,65 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class AsgiExchange:
-    """A request and its reply. `receive` and `send` are those that the ASGI server has given.
+class Body(NamedTuple):
+    """What a request has behind its head: its bytes, or how many they were if none was kept."""
+
+    data: bytes
+    dropped: int = 0
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], max_input: int | None
+) -> Body | None:
+    """The body of a request with these headers; None if the client leaves before it is whole.
 
     Of JSON that has more than `max_input` bytes nothing is kept, as over the server's own port.
     """
+    limit = math.inf if max_input is None else max_input
+    chunks: list[bytes] = []
+    size = dropped = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        more = message.get("more_body", False)
+        if size <= limit or may_be_larger(headers, limit):
+            chunks.append(chunk)
+        else:
+            chunks.clear()
+            dropped = size
+    return Body(chunks[0] if len(chunks) == 1 else b"".join(chunks), dropped)
 
-    def __init__(self, scope: Message, receive: Receive, send: Send, max_input: int | None) -> None:
-        self._request = Request(self, _head(scope))
+
+class AsgiExchange:
+    """A request and its reply. `receive` and `send` are those that the ASGI server has given."""
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        self._request = Request(self, head_of(scope))
         self._receive = receive
         self._send = send
-        self._max_input = math.inf if max_input is None else max_input
         self._outgoing: deque[Message] = deque()
         self._unsent = 0  # bytes of their bodies
         self._more = asyncio.Event()
         self._has_ended = False
         self._has_left = False
 
-    async def run(self, handle: Callable[[Request], None]) -> None:
-        """Read the request, have it handled, and send what is answered until that is whole.
+    async def run(self, handle: Callable[[Request], None], max_input: int | None) -> None:
+        """Read the request, have it handled, and send what is answered until that is whole."""
+        body = await read_body(self._receive, self._request.headers, max_input)
+        if body is not None:
+            await self.answer(body, handle)
+
+    async def answer(self, body: Body, handle: Callable[[Request], None]) -> None:
+        """Have the request handled, and send what is answered until that is whole.
 
         A client that leaves has its request cancelled.
         """
-        if not await self._read_body():
-            return
+        self._request.body = memoryview(body.data)
+        self._request.dropped = body.dropped
         handle(self._request)
         leaving = asyncio.ensure_future(self._notice_leaving())
         try:
@@ -65,27 +100,6 @@ class AsgiExchange:
             leaving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leaving
-
-    async def _read_body(self) -> bool:
-        """Whether it came whole."""
-        request = self._request
-        chunks: list[bytes] = []
-        size = 0
-        more = True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                return False
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            more = message.get("more_body", False)
-            if size <= self._max_input or may_be_larger(request.headers, self._max_input):
-                chunks.append(chunk)
-            else:
-                chunks.clear()
-                request.dropped = size
-        request.body = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-        return True
 
     async def _notice_leaving(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -165,7 +179,8 @@ class AsgiExchange:
             self._more.set()
 
 
-def _head(scope: Message) -> RequestHead:
+def head_of(scope: Message) -> RequestHead:
+    """What a request says before its body."""
     fields: list[Header] = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
     headers: dict[bytes, bytes] = {}
     for name, value in fields:

@@ -24,6 +24,7 @@ from reference_server.core.telemetry import (
     Sample,
     Snapshot,
 )
+from reference_server.frontends.http.asgi import Body
 
 # Ray is imported by the tests that use it: that takes a second, and warns of much.
 pytestmark = [
@@ -139,7 +140,8 @@ def test_a_replica_that_is_configured_again_has_the_files_of_now(repository: Pat
     }
 
     async def version(replica: Replica) -> int:
-        messages = await replica.answer(asked, json.dumps({"inputs": [tensor]}).encode())
+        body = Body(json.dumps({"inputs": [tensor]}).encode())
+        messages = await replica.answer(asked, body)
         return json.loads(messages[1]["body"])["outputs"][0]["data"][0]
 
     async def versions() -> list[int]:

@@ -1,0 +1,78 @@
+"""What the models of tests/stack/ray_cluster are asked, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import np_to_triton_dtype
+
+CLASSIFIER, WITNESS, STREAMS, PIPELINE = "ge_classifier", "witness", "streams", "pipeline"
+
+
+def numbers(count: int, how: int) -> dict[str, object]:
+    return {"id": "7", "IN": [count, how]}
+
+
+IMAGE = {"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}
+
+
+def asking(how: str) -> dict[str, object]:
+    told = {"name": "how", "datatype": "BYTES", "shape": [1], "data": [how]}
+    return {"id": how, "inputs": [IMAGE, told]}
+
+
+REQUESTS = [
+    ("GET", "/v2", None),
+    ("GET", "/v2/health/live", None),
+    ("GET", f"/v2/models/{CLASSIFIER}", None),
+    ("GET", f"/v2/models/{PIPELINE}/config", None),
+    ("GET", f"/v2/models/{CLASSIFIER}/versions/7", None),
+    ("GET", "/v2/models/nobody", None),
+    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"id": "1", "inputs": [IMAGE]}),
+    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": [{**IMAGE, "shape": [1, 1, 8, 9]}]}),
+    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": []}),
+    # More than a server keeps.
+    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": [{**IMAGE, "data": [0.5] * 30_000}]}),
+    # BLS in a step of an ensemble, and a model that such a request unloads and loads.
+    ("POST", f"/v2/models/{PIPELINE}/infer", asking("once")),
+    ("POST", f"/v2/models/{PIPELINE}/infer", asking("again")),
+    ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [IMAGE]}),
+    ("POST", f"/v2/models/{STREAMS}/generate", numbers(1, 1)),
+    ("POST", f"/v2/models/{STREAMS}/generate_stream", numbers(5, 0)),
+    ("POST", f"/v2/models/{STREAMS}/generate_stream", numbers(2, 3)),
+]
+
+
+def message(model: str, name: str = "", **inputs: np.ndarray[Any, Any]) -> pb.ModelInferRequest:
+    asked = pb.ModelInferRequest(model_name=model, id=name)
+    for key, value in inputs.items():
+        tensor = asked.inputs.add(name=key, datatype=np_to_triton_dtype(value.dtype))
+        tensor.shape.extend(value.shape)
+        asked.raw_input_contents.append(value.tobytes())
+    return asked
+
+
+PICTURE = message(CLASSIFIER, "1", image=np.full((1, 1, 8, 8), 0.5, np.float32))
+
+
+def streamed(count: int, how: int) -> pb.ModelInferRequest:
+    return message(STREAMS, f"{count} {how}", IN=np.array([count, how], np.float32))
+
+
+CALLS = [
+    ("ServerLive", pb.ServerLiveRequest()),
+    ("ServerReady", pb.ServerReadyRequest()),
+    ("ServerMetadata", pb.ServerMetadataRequest()),
+    ("ModelReady", pb.ModelReadyRequest(name=CLASSIFIER)),
+    ("ModelReady", pb.ModelReadyRequest(name="nobody")),
+    ("ModelMetadata", pb.ModelMetadataRequest(name=CLASSIFIER)),
+    ("ModelMetadata", pb.ModelMetadataRequest(name=CLASSIFIER, version="7")),
+    ("ModelConfig", pb.ModelConfigRequest(name=PIPELINE)),
+    ("ModelStatistics", pb.ModelStatisticsRequest(name="nobody")),
+    ("ModelInfer", PICTURE),
+    ("ModelInfer", message(CLASSIFIER)),
+    ("ModelInfer", message("nobody")),
+    ("ModelInfer", streamed(1, 1)),
+]
