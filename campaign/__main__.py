@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.bystanders import ATTACKS as FLOODS
 from benchmarks.instruments import percentile, print_machine_facts
-from campaign import ROOT, clients, hardship, mutators, neighbours, page
+from campaign import ROOT, clients, handles, hardship, mutators, neighbours, page
 from campaign.endurance import endurance
 from campaign.ground import SIDES, Ground, models, started
 from campaign.reducing import keep, reduced
@@ -102,6 +102,7 @@ ATTACKS = {
             only=("inline", "process"),
             models=neighbours.with_service,
         ),
+        Attack(*(handles.handles_forged, 10), alone=True, models=handles.with_handles),
         Attack(hardship.server_stopped, alone=True),
         Attack(hardship.server_killed, alone=True, may_lose=True, ends=True),
         Attack(hardship.descriptors_exhausted, alone=True),
