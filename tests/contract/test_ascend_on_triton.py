@@ -49,7 +49,7 @@ pytestmark = pytest.mark.oracle
 
 ABSOLUTE = 1e-3
 CLIENTS = 8
-MANY = 2000
+MANY = 400
 
 
 @pytest.fixture(scope="module", params=STARTERS)

@@ -49,24 +49,6 @@ def test_both_servers_answer_alike(case: Case, recorded: Recording[Exchange], as
     check_alike(case, real, ask_reference(case))
 
 
-@pytest.mark.parametrize("case", asked_live(real_models.CASES), ids=str)
-def test_the_real_server_answers_as_recorded_for_real_models(
-    case: Case, ask_triton_for_real: Ask, recorded_for_real: Recording[Exchange]
-):
-    answer = ask_triton_for_real(case)
-    check_row(case, answer)
-    recorded_for_real.check(case, answer, comparable)
-
-
-@pytest.mark.parametrize("case", real_models.CASES, ids=str)
-def test_both_servers_answer_for_real_models_alike(
-    case: Case, recorded_for_real: Recording[Exchange], ask_reference_for_real: Ask
-):
-    real = recorded_for_real.said(case)
-    check_row(case, real)
-    check_alike(case, real, ask_reference_for_real(case))
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_the_real_server_counts_as_the_script_says(script: Script, probed_triton: Server):
     assert play(probed_triton.http, script) == script.moves

@@ -82,11 +82,11 @@ def word_counts(rng: random.Random, count: int) -> list[int]:
 def make_requests() -> dict[str, list[Request]]:
     rng = random.Random(20241126)
     groups = {
-        "English texts": [text(english(rng, n)) for n in word_counts(rng, 60)],
-        "Chinese texts": [text(chinese(rng, n)) for n in word_counts(rng, 60)],
+        "English texts": [text(english(rng, n)) for n in word_counts(rng, 40)],
+        "Chinese texts": [text(chinese(rng, n)) for n in word_counts(rng, 40)],
         "several texts": [
             text(*(rng.choice([english, chinese])(rng, rng.randint(1, 40)) for _ in range(n)))
-            for n in (2, 3, 5, 8, 13) * 4
+            for n in (2, 3, 5, 8, 13) * 2
         ],
         "images": [image(rng) for _ in range(80)],
         "batches of images": [image(rng, batch) for batch in (2, 3, 8, 64) * 5],

@@ -18,7 +18,7 @@ _CONTRACT = "tests/contract/test_"
 SHARING = {
     "the real models": (
         *("ascend_on_triton", "ascend_bad_input", "ascend_deaths", "same_repository"),
-        "protocol_http",
+        "protocol_models",
         "replay",
     ),
     "the probes": (
@@ -30,6 +30,7 @@ SHARING = {
             "http_mutations",
             "open_inference",
             "perf_modes",
+            "protocol_http",
             "replay_grpc",
         ),
         *("shared_memory", "shared_memory_clients"),

@@ -1,0 +1,31 @@
+"""The HTTP surface on the real models: as test_protocol_http.py, with rows of its own."""
+
+from __future__ import annotations
+
+import pytest
+from contract.casebook import Ask, Case
+from contract.cases import real_models
+from contract.differences import comparable
+from contract.recordings import Recording, asked_live
+from contract.test_protocol_http import check_alike, check_row
+from contract.wire import Exchange
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.mark.parametrize("case", asked_live(real_models.CASES), ids=str)
+def test_the_real_server_answers_as_recorded(
+    case: Case, ask_triton_for_real: Ask, recorded_for_real: Recording[Exchange]
+):
+    answer = ask_triton_for_real(case)
+    check_row(case, answer)
+    recorded_for_real.check(case, answer, comparable)
+
+
+@pytest.mark.parametrize("case", real_models.CASES, ids=str)
+def test_both_servers_answer_alike(
+    case: Case, recorded_for_real: Recording[Exchange], ask_reference_for_real: Ask
+):
+    real = recorded_for_real.said(case)
+    check_row(case, real)
+    check_alike(case, real, ask_reference_for_real(case))
