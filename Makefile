@@ -55,13 +55,15 @@ graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
 	$(PY) -m model_factory fetch
 
 # Where the package index is out of reach, the tests that need it are skipped, and say so.
-clients: $(VENV)/serving  ## fetch the oldest client library that is supported, and KServe's and KEDA's types, 0.8 MB
+clients: $(VENV)/serving  ## fetch the oldest client library that is supported, and the types of KServe, KEDA and Grafana, 25 MB
 	-$(PY) -m tools.versions fetch
 	-test -e .cache/wheels/kserve-0.21.0-py3-none-any.whl || \
 	    $(PY) -m pip --disable-pip-version-check download --quiet --no-deps --dest .cache/wheels kserve==0.21.0
 	-test -e .cache/wheels/cloudcoil_models_keda-2.16.1.0-py3-none-any.whl || \
 	    $(PY) -m pip --disable-pip-version-check download --quiet --no-deps --dest .cache/wheels \
 	    cloudcoil-models-keda==2.16.1.0
+	-test -e .cache/grafana/node_modules || npm install --silent --no-audit --no-fund --ignore-scripts \
+	    --prefix .cache/grafana typescript@5.9 @grafana/schema@11.6.0
 
 ## Compare with NVIDIA's tritonserver
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import shutil
 import subprocess
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from support import grafana
 from support.prometheus import PROMTOOL, needs_promtool
 from support.servers import ROOT
 
@@ -52,6 +59,34 @@ def test_each_alert_has_a_case_in_which_it_fires_and_a_row_on_the_page():
 
 def test_the_dashboard_is_what_its_tables_say():
     assert dashboard.FILE.read_text() == dashboard.build(), "run python -m tools.dashboard"
+
+
+def test_grafanas_sdk_reads_the_dashboard_as_it_was_written():
+    """It leaves out what it does not know: a field that is misspelt would be missing."""
+    plugins.register_default_plugins()
+    told = json.loads(dashboard.FILE.read_text())
+    read = Dashboard.from_json(told)
+    assert json.loads(JSONEncoder(sort_keys=True).encode(read)) == told
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not grafana.COMPILER.exists(),
+    reason="Grafana's types were not downloaded by npm; make clients",
+)
+def test_the_dashboard_is_of_grafanas_own_types(tmp_path: Path):
+    told = json.loads(dashboard.FILE.read_text())
+    misspelt = copy.deepcopy(told)
+    panel = next(each for each in misspelt["panels"] if each["type"] == "timeseries")
+    panel["options"]["legends"] = panel["options"].pop("legend")
+    for name, each in (("dashboard", told), ("misspelt", misspelt)):
+        (tmp_path / f"{name}.ts").write_text(grafana.typescript(each))
+    options = ("--noEmit", "--strict", "--skipLibCheck", "--target", "es2022")
+    options += ("--module", "esnext", "--moduleResolution", "bundler")
+    command = ["node", str(grafana.COMPILER), *options, "dashboard.ts", "misspelt.ts"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    faults = [line for line in ran.stdout.splitlines() if "error" in line]
+    assert faults
+    assert all(line.startswith("misspelt.ts") and "legends" in line for line in faults), faults
 
 
 def test_the_page_counts_the_panels():

@@ -1,0 +1,49 @@
+"""A dashboard as TypeScript, to be compared with Grafana's own types by their compiler."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from support.servers import ROOT
+
+#: Where `make clients` has npm put the types and the compiler.
+MODULES = ROOT / ".cache" / "grafana" / "node_modules"
+COMPILER = MODULES / "typescript" / "bin" / "tsc"
+_RAW = (MODULES / "@grafana" / "schema" / "dist" / "esm" / "raw").as_posix()
+_TYPES = f"""\
+import type {{ Dashboard, Panel, RowPanel }} from "{_RAW}/dashboard/x/dashboard_types.gen";
+import type {{ Options, FieldConfig }}
+  from "{_RAW}/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen";
+// In JSON the members of an enumeration are their values.
+type Told<T> = T extends string ? `${{T}}` : T extends (infer U)[] ? Told<U>[]
+  : T extends object ? {{ [K in keyof T]: Told<T[K]> }} : T;
+"""
+#: What Grafana's SDK writes for variables of all kinds, and Grafana's type has for none.
+_OF_INTERVALS = ("auto", "auto_count", "auto_min")
+
+
+def typescript(dashboard: Mapping[str, Any]) -> str:
+    """A module that compiles if all of a dashboard is of its types: there is no other field."""
+    return _TYPES + "".join(
+        f"export const v{number}: Told<{kind}> = {json.dumps(value)};\n"
+        for number, (kind, value) in enumerate(_parts(copy.deepcopy(dict(dashboard))))
+    )
+
+
+def _parts(dashboard: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    panels = dashboard.pop("panels")
+    for variable in dashboard["templating"]["list"]:
+        for name in _OF_INTERVALS:
+            variable.pop(name, None)
+    yield "Omit<Dashboard, 'panels'>", dashboard
+    for panel in panels:
+        if panel["type"] == "row":
+            yield "RowPanel", panel
+        else:  # whose own parts Grafana types by the plugin that draws it
+            assert panel["type"] == "timeseries"
+            yield "Options", panel.pop("options")
+            yield "Partial<FieldConfig>", panel["fieldConfig"]["defaults"].pop("custom")
+            yield "Omit<Panel, 'options'>", panel
