@@ -56,6 +56,7 @@ ROOMS = {
                 f"tests/runtime/engines/test_{name}.py"
                 for name in ("artifact", "backend", "fakes", "ge_session", "om", "torch_npu")
             ),
+            "tests/runtime/adapters/test_jpeg_inputs.py",
             "tests/runtime/batching/test_images.py",
             "tests/runtime/planning/test_ascend_gears.py",
             *(
