@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,41 @@ SESSION = Path(__file__).with_name("session.py")
 
 
 def record(tree: Path, room: str, result: Path) -> None:
-    """Run the tests of a room, and note which lines each of them runs."""
-    paths = [path for path in ROOMS[room].tests if (tree / path).exists()]
+    """Run the tests of a room, and note which lines each of them runs.
+
+    One folder or file of tests after the other: what is in `result` already is not run again.
+    """
+    told = json.loads(result.read_text()) if result.exists() else {}
     packages = {package_of(path) for path in ROOMS[room].files}
-    order = {
-        "result": str(result.resolve()),
-        "include": [f"{tree}/{package}/*" for package in packages],
-        "paths": paths,
-    }
-    _session(tree, "map", order)
+    for path in ROOMS[room].tests:
+        if path in told:
+            continue
+        with tempfile.NamedTemporaryFile("r+") as part:
+            include = [f"{tree}/{package}/*" for package in packages]
+            order = {"result": part.name, "include": include, "paths": [path]}
+            output = _session(tree, "map", order)
+            text = part.read()
+        if not text:
+            raise SystemExit(f"{path}: its tests did not run to their end: {output[-3000:]}")
+        told[path] = json.loads(text)
+        result.write_text(json.dumps(told))
 
 
 class Map:
     """Which tests run which lines."""
 
     def __init__(self, path: Path) -> None:
-        told = json.loads(path.read_text())
-        self._tests: list[str] = told["tests"]
-        self._seconds: list[float] = told["seconds"]
-        self._lines: Mapping[str, Mapping[str, list[int]]] = told["lines"]
+        self._tests: list[str] = []
+        self._seconds: list[float] = []
+        self._lines: dict[str, dict[str, list[int]]] = {}
+        for told in json.loads(path.read_text()).values():
+            first = len(self._tests)
+            self._tests += told["tests"]
+            self._seconds += told["seconds"]
+            for file, lines in told["lines"].items():
+                known = self._lines.setdefault(file, {})
+                for line, tests in lines.items():
+                    known.setdefault(line, []).extend(first + test for test in tests)
 
     def tests(self, site: Site, change: Mutant) -> list[str]:
         """Those of its package that run a statement, the quickest first; then those of its file.

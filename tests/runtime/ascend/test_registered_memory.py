@@ -1,4 +1,4 @@
-"""Memory of the process that a card is told to reach, and to forget."""
+"""Memory of a card and for it: pinned, registered, counted, and forgotten."""
 
 import gc
 import mmap
@@ -79,3 +79,13 @@ def test_pinned_memory_that_cannot_be_freed_keeps_no_card_open(machine):
         place.close()
     assert PROCESS_CARDS._open == {}
     machine.start()
+
+
+def test_memory_that_is_taken_while_serving_is_counted_on_the_card_as_well():
+    place = AscendBackend(0)
+    place.freeze()
+    for memory in (place.memory, place.device_memory):
+        before = memory.allocations_after_freeze
+        memory.allocate("late", 64).free()
+        assert memory.allocations_after_freeze == before + 1
+    place.close()
