@@ -132,6 +132,15 @@ def test_freed_pinned_memory_is_poisoned_and_not_given_again_at_once(acl):
 
 
 @pytest.mark.brute_force
+def test_the_64_mib_of_pinned_memory_freed_last_are_watched(acl):
+    ptr = ok(acl.rt.malloc_host(32 * MIB))
+    for each in (ptr, ok(acl.rt.malloc_host(32 * MIB))):
+        ok(acl.rt.free_host(each))
+    with pytest.raises(SimulatorViolation, match="use-after-free"):
+        current().memory.locate(ptr, 64, want="host")
+
+
+@pytest.mark.brute_force
 def test_freed_pinned_memory_is_not_kept_beyond_a_limit(acl):
     for _ in range(3):
         ok(acl.rt.free_host(ok(acl.rt.malloc_host(30 * MIB))))
