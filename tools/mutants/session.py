@@ -206,8 +206,9 @@ def main(command: str, order_file: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # after the file is as it was
     plugin = Recorder(order) if command == "map" else Player(order)
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={order['basetemp']}"]
-    arguments += ["-o", f"faulthandler_timeout={TEST_SECONDS}"]
-    arguments += ["-o", "faulthandler_exit_on_timeout=true"]
+    if command == "play":
+        arguments += ["-o", f"faulthandler_timeout={TEST_SECONDS}"]
+        arguments += ["-o", "faulthandler_exit_on_timeout=true"]
     arguments += ["-m", order["marks"], *order["paths"]]
     return int(pytest.main(arguments, plugins=[plugin]))
 
