@@ -25,6 +25,9 @@ from ge_runtime.specs import Dim, DType, TensorSpec
 CHANNELS: Final = {"RGB888_U8": 3, "YUV400_U8": 1}
 """input_format: the bytes of a pixel. Those of AIPP's formats that are NHWC."""
 
+_OTHER: Final = ("YUV420SP_U8", "XRGB8888_U8")
+"""Formats of AIPP whose colours are not known to the bit."""
+
 MOST_PIXELS: Final = 4096
 """Of a side."""
 LEAST_WIDTH: Final = 2
@@ -239,7 +242,8 @@ class _Reader:
         choices = _CHOICES[key]
         value = self._given.get(key, choices[0])
         if value not in choices:
-            self._fault(f"{key}={value}", f"one of: {', '.join(choices)}")
+            more = "; of others no document says to the bit what becomes" if value in _OTHER else ""
+            self._fault(f"{key}={value}", f"one of: {', '.join(choices)}{more}")
         return value
 
     def _number(self, key: str, least: int, most: int) -> int:

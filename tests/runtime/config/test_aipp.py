@@ -48,7 +48,8 @@ def test_a_prepared_tensor_is_made_of_images_as_well():
         ("min_chn=1", "no input_format, expected one of: RGB888_U8, YUV400_U8"),
         (
             "input_format=YUV420SP_U8",
-            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8",
+            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8; of others no "
+            "document says to the bit what becomes",
         ),
         ("input_format=RGB888_U8, mean=1", "no key of AIPP 'mean', expected one of: aipp_mode, "),
         ("input_format=RGB888_U8, min_chn", "'min_chn', expected min_chn=value once"),
