@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -164,7 +165,7 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
             try:
                 running.wait()
             except BaseException:
-                running.terminate()
+                running.send_signal(signal.SIGINT)
                 running.wait()
                 raise
             written.seek(0)

@@ -90,10 +90,20 @@ class Player:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         functions = _functions()
+        jobs = [
+            job | {"items": [items[name] for name in job["tests"] if name in items]}
+            for job in self._order["jobs"]
+        ]
+        if not jobs[0]["whole"]:
+            # What fails without a change would be taken for a kill.
+            firsts = {item: None for job in jobs for item in job["items"][:2]}
+            unchanged = {"source": Path(jobs[0]["file"]).read_text(), "items": [*firsts]}
+            outcome, test = _play(jobs[0] | unchanged, session, functions)
+            if outcome != "survived":
+                pytest.exit(f"without any mutant: {outcome} by {test}", 1)
         with Path(self._order["result"]).open("a") as results:
-            for job in self._order["jobs"]:
-                chosen = [items[name] for name in job["tests"] if name in items]
-                outcome, test = _play(job, session, chosen, functions)
+            for job in jobs:
+                outcome, test = _play(job, session, functions)
                 told = job["told"] | {"outcome": outcome, "test": test}
                 print(json.dumps(told), file=results, flush=True)
         return True
@@ -102,7 +112,6 @@ class Player:
 def _play(
     job: dict[str, Any],
     session: pytest.Session,
-    items: list[pytest.Item],
     functions: dict[tuple[str, str, int], list[FunctionType]],
 ) -> tuple[str, str]:
     told, tell = os.pipe()
@@ -112,11 +121,10 @@ def _play(
         child = os.fork()
         if not child:
             os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(told)
             try:
                 if job["whole"] or _patch(job, functions):
-                    os._exit(_run(session, items, tell))
+                    os._exit(_run(session, job["items"], tell))
                 os._exit(NOT_PATCHED)
             except BaseException as error:
                 os.write(tell, f"{type(error).__name__}: {error}".encode()[:2000])
@@ -203,7 +211,6 @@ def _run(session: pytest.Session, items: list[pytest.Item], tell: int) -> int:
 def main(command: str, order_file: str) -> int:
     """Run one session; the exit code is pytest's."""
     order = json.loads(Path(order_file).read_text())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # after the file is as it was
     plugin = Recorder(order) if command == "map" else Player(order)
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={order['basetemp']}"]
     if command == "play":
