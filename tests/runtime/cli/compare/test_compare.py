@@ -131,6 +131,33 @@ def test_the_layer_that_loses_the_accuracy_is_named_by_a_dump(folder):
     assert ", so it makes more of small errors before" in printed
 
 
+def test_what_the_compiler_fused_is_told_with_what_it_was_made_of(tmp_path, environment):  # noqa: F811
+    """As ATC names it: by its parts."""
+    folder = tmp_path / "lossy"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(LOSSY_CONFIG + ON_CARD)
+    ends = ([("x", FLOAT, ["n", 4])], [("y", FLOAT, ["n", 4])], {"far": np.float32(2048)})
+    apart = [
+        node("Neg", ["x"], ["negative"], name="turn"),
+        node("Abs", ["negative"], ["positive"], name="lift"),
+        node("Add", ["positive", "far"], ["y"], name="push"),
+    ]
+    fused = [node("Abs", ["x"], ["both"], name="turnlift"), node("Add", ["both", "far"], ["y"])]
+    onnx.save(onnx_model(fused, *ends), folder / "1" / "model.onnx")
+    assert run("build", folder, "--precision", "fp16") == 0
+    onnx.save(onnx_model(apart, *ends), folder / "1" / "model.onnx")
+    compared = compare(folder, None, limit=0.0001)  # less than the input loses as FP16
+    found = compared.as_json()
+    assert [layer["tensor"] for layer in found["layers"]] == ["positive", "y"]
+    assert found["untold"] == ["negative"]
+    assert found["others"] == ["Add_1"]  # nobody named it, and so it is found by the output alone
+    assert (found["first"]["tensor"], found["first"]["unseen"]) == ("positive", ["negative"])
+    printed = "\n".join(compared.lines())
+    assert "without a counterpart on the card, fused or folded: turn (Neg)" in printed
+    assert "on the card alone: Add_1" in printed
+    assert printed.endswith("or one that the card has fused with it: turn (Neg)")
+
+
 def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys):
     # CANN says that dumps are not for containers.
     monkeypatch.setattr(DumpConfig, "read", refuse)
