@@ -6,11 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.servers import ROOT, command_line, free_ports
+from support.servers import ROOT, Flag, command_line, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -24,31 +25,37 @@ def port() -> int:
     return port
 
 
-@pytest.fixture
-def serving(port: int) -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def serving(port: int, **flags: Flag) -> Iterator[subprocess.Popen[str]]:
     """The command on the real models, in a process group of its own as in a terminal."""
-    process = start(ROOT / "model_repository", port)
-    yield process
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process = start(ROOT / "model_repository", port, **flags)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
-def test_first_answer_is_shown_once_the_server_is_ready(serving):
-    shown = read_until(serving, LAST_LINE)
-    assert re.search(r"\| text_pipeline +\| 1 +\| READY(?s:.*)is about: billing", shown)
+def test_first_answer_is_shown_once_the_server_is_ready_and_ctrl_c_ends_it(port):
+    with serving(port) as process:
+        shown = read_until(process, LAST_LINE)
+        assert re.search(r"\| text_pipeline +\| 1 +\| READY(?s:.*)is about: billing", shown)
+        end(process, signal.SIGINT, os.killpg)
 
 
-@pytest.mark.parametrize(
-    ("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)]
-)
-def test_signal_ends_the_server_in_its_own_way(serving, number, send):
-    read_until(serving, LAST_LINE)
-    send(serving.pid, number)
+def test_a_signal_ends_the_server_in_its_own_way(port):
+    with serving(port, model_control_mode="explicit", load_model="text_pipeline") as process:
+        read_until(process, LAST_LINE)
+        end(process, signal.SIGTERM, os.kill)
+
+
+def end(process: subprocess.Popen[str], number: int, send: Callable[[int, int], None]) -> None:
+    send(process.pid, number)
     # The end of the output is also the end of every process that could still write to it.
-    rest, _ = serving.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=60)
     assert "successfully unloaded 'text_encoder'" in rest
-    assert serving.returncode == 0
+    assert process.returncode == 0
 
 
 def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, port):
@@ -63,7 +70,7 @@ def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, 
 
 def test_a_file_gets_the_log_and_the_terminal_a_line(tmp_path, port):
     log = tmp_path / "serve.log"
-    process = start(tmp_path / "missing", port, log)
+    process = start(tmp_path / "missing", port, log_file=str(log))
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"Server, with its log in {log} ... " in shown
@@ -80,15 +87,15 @@ def test_taken_port_is_refused_before_its_owner_could_answer(port):
     assert f"port {port}: Address already in use" in shown
 
 
-def start(repository: Path, http_port: int, log: Path | None = None) -> subprocess.Popen[str]:
+def start(repository: Path, http_port: int, **flags: Flag) -> subprocess.Popen[str]:
     """Start the command, on ports that nobody uses; both of its streams come as one."""
     grpc_port, metrics_port = free_ports(2)
-    settings = {
+    settings: dict[str, Flag] = {
         "model_repository": str(repository),
         "http_port": http_port,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
-        **({} if log is None else {"log_file": str(log)}),
+        **flags,
     }
     return subprocess.Popen(
         [*SERVE, *command_line(settings)],
