@@ -44,7 +44,7 @@ MARKED = 50
 #: What takes longest, in this order; all else follows by the number of its tests.
 LONGEST = (
     *SHARING,
-    "tests/performance/test_memory.py",
+    *("tests/stack/test_ray.py", "tests/performance/test_memory.py"),
     *(f"{_CONTRACT}{name}.py" for name in ("instance_groups", "shutdown")),
     *("tests/runtime/engines/test_torch_npu.py", "tests/packaging/test_wheels.py"),
     *("tests/factory/test_text_encoder.py", "tests/runtime/cli/test_probe_device.py"),
@@ -61,6 +61,7 @@ LONGEST = (
     *("tests/performance/test_costs.py", "tests/runtime/ascend/test_real_models.py"),
     *("tests/server/backends/process/test_death.py", "tests/server/backends/process/test_lies.py"),
     *("tests/runtime/engines/test_torch.py", "tests/factory/test_digits_network.py"),
+    *("tests/runtime/engines/test_torch_cuda.py", "tests/runtime/batching/test_partition.py"),
     *("tests/runtime/engines/test_onnx_sharing.py", "tests/runtime/cli/test_encoder_pages.py"),
     *("tests/stack/test_site.py", "tests/stack/test_pages.py", "tests/factory/test_ocr_pages.py"),
     *(
