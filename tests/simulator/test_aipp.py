@@ -81,6 +81,15 @@ def test_it_is_swapped_then_cut_out_and_gets_zeros_around_it(acl, tmp_path):
     np.testing.assert_array_equal(found[:, 2, :3, 1:], images[:, :3, 2:7, 0])
 
 
+@pytest.mark.parametrize("side", ["crop_size_w", "crop_size_h"])
+def test_a_crop_without_both_sides_is_as_large_as_the_graph_takes_it(acl, tmp_path, side):
+    place = {"load_start_pos_w": 1, "load_start_pos_h": 2, side: 4}
+    sizes = {"src_image_size_w": 8, "src_image_size_h": 6}
+    images = pixels(2, 6, 8, 3)
+    found = shown(acl, build(tmp_path, {**RGB, "crop": "true", **sizes, **place}), images)
+    np.testing.assert_array_equal(found, np.moveaxis(images[:, 2:6, 1:7], 3, 1))
+
+
 def test_yuv_is_of_three_bytes_for_two_pixels(acl, tmp_path):
     """By a matrix that gives red, green, blue, as ATC's guide has it for JPEG."""
     matrix = {
@@ -323,6 +332,18 @@ def test_padding_and_colours_are_set_as_well(acl, tmp_path):
     ok(loaded.execute())
     grey = np.pad(image[:16].reshape(4, 4), ((0, 0), (1, 1)))
     np.testing.assert_array_equal(loaded.read(0)[1], [grey] * 3)
+
+
+def test_a_bias_that_is_set_is_added_to_its_colour(acl, tmp_path):
+    loaded = Loaded(acl, build(tmp_path, DYNAMIC))
+    setting = setting_of(acl)
+    matrix = (256, 0, 0, 0, 256, 0, 0, 0, 256)
+    ok(acl.mdl.set_aipp_csc_params(setting, 1, *matrix, 1, 20, 30, 0, 0, 0))
+    ok(set_aipp(acl, loaded, setting))
+    images = pixels(2, 4, 6, 3) // 2
+    loaded.write(0, images)
+    ok(loaded.execute())
+    np.testing.assert_array_equal(loaded.read(0), np.moveaxis(images + np.array([1, 20, 30]), 3, 1))
 
 
 def test_gears_of_rows_have_parameters_for_the_largest(acl, tmp_path):

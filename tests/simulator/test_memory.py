@@ -132,9 +132,10 @@ def test_freed_pinned_memory_is_poisoned_and_not_given_again_at_once(acl):
 
 
 @pytest.mark.brute_force
-def test_the_64_mib_of_pinned_memory_freed_last_are_watched(acl):
-    ptr = ok(acl.rt.malloc_host(32 * MIB))
-    for each in (ptr, ok(acl.rt.malloc_host(32 * MIB))):
+@pytest.mark.parametrize(("count", "nbytes"), [(2, 32 * MIB), (1024, 64)])
+def test_the_64_mib_and_1024_blocks_of_pinned_memory_freed_last_are_watched(acl, count, nbytes):
+    ptr, *rest = [ok(acl.rt.malloc_host(nbytes)) for _ in range(count)]
+    for each in (ptr, *rest):
         ok(acl.rt.free_host(each))
     with pytest.raises(SimulatorViolation, match="use-after-free"):
         current().memory.locate(ptr, 64, want="host")

@@ -41,6 +41,8 @@ class Recorder:
         self._failed: set[str] = set()
 
         self._coverage = Coverage(data_file=None, include=order["include"], config_file=False)
+        # Of tests of what is no room's own.
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:

@@ -32,7 +32,7 @@ def test_each_row_is_the_picture_of_its_file(inputs):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ((DARK, FILE, b"none"), "input 'file', row 2: found 4 bytes that are no JPEG file"),
+        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are no JPEG file"),
         ((b"none",), "input 'file': found 4 bytes that are no JPEG file"),
     ],
 )

@@ -8,7 +8,7 @@ from runtime.ascend.test_om_serving import on_card
 from runtime.support.ascend import compile_om
 from runtime.support.images import RGB, images_config, write_shown
 
-from ge_runtime import ArtifactFault, EngineFault, Runtime
+from ge_runtime import ArtifactFault, EngineFault, Runtime, RuntimeFault
 from ge_runtime.cli.build import shape_flags
 from ge_runtime.cli.image_inputs import write_conf
 from ge_runtime.config import RuntimeConfig
@@ -61,11 +61,37 @@ def assert_same(folder, config, images):
         np.testing.assert_allclose(card["sums"], own["sums"], rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def aipp_folder(tmp_path_factory):
+    """A model whose images the card makes by parameters of each execution."""
+    config = images_config(f"{CROPPED}, aipp_mode=dynamic", SOURCE, MADE)
+    return built(tmp_path_factory.mktemp("aipp"), config, *MADE[1:]), config
+
+
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
 @pytest.mark.parametrize("gears", [{}, {"gears.batch": "1, 4, 8"}], ids=["one", "gears"])
 def test_one_folder_answers_the_same_on_a_card_and_on_the_cpu(tmp_path, mode, gears):
     config = images_config(f"{CROPPED}, aipp_mode={mode}", SOURCE, MADE, gears)
     assert_same(built(tmp_path, config, *MADE[1:]), config, images_of(*SOURCE))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("create_aipp", "set_aipp_input_format", "set_aipp_src_image_size", "set_input_aipp"),
+        *("set_aipp_rbuv_swap_switch", "set_aipp_crop_params", "set_aipp_padding_params"),
+        *("set_aipp_dtc_pixel_mean", "set_aipp_dtc_pixel_min", "set_aipp_pixel_var_reci"),
+    ],
+)
+def test_no_refusal_of_aipp_goes_unseen(aipp_folder, monkeypatch, call):
+    import acl
+
+    folder, config = aipp_folder
+    refuses = 0 if call == "create_aipp" else 500002
+    monkeypatch.setattr(acl.mdl, call, lambda *given: refuses)
+    with pytest.raises(RuntimeFault, match=rf"acl\.mdl\.{call}"):
+        answers_of(folder, on_card(config), images_of(*SOURCE, count=1))
+    monkeypatch.undo()
 
 
 def test_sides_may_have_gears(tmp_path):

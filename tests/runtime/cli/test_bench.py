@@ -43,6 +43,14 @@ def test_on_a_card_every_gear_is_timed_as_it_serves_and_in_its_phases(folder, ca
     assert run("bench", folder, "--loop", "1") == 0
     printed = capsys.readouterr().out
     assert "on npu:0, AscendSimulator, 1 execution(s) of each gear" in printed
+    lines = [line.split() for line in printed.splitlines()]
+    columns = {name: {len(line) for line in lines if line[:1] == [name]} for name in PHASES}
+    copied = columns["H2D_latency"]
+    assert columns == {  # only what is computed has a rate
+        "H2D_latency": copied,
+        "NPU_compute_time": {1 + count for count in copied},
+        "D2H_latency": copied,
+    }
     assert printed.count("NPU_compute_time") == 4
 
 

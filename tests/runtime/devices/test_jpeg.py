@@ -59,6 +59,13 @@ def test_headers_are_read_without_decoding(decoder):
     assert decoder.header(jpeg(gradient(64, 48, 3))) == (48, 64, 3, False)
 
 
+def test_brightness_is_not_limited_by_colours_that_rgb_lacks(decoder):
+    file = io.BytesIO()
+    image.new("YCbCr", (64, 64), (60, 240, 240)).save(file, "JPEG", quality=95)
+    found = decoder.decode(file.getvalue(), 64, 64, 1)
+    np.testing.assert_allclose(found, 60, atol=2)
+
+
 def test_files_of_the_most_pixels_are_decoded(decoder):
     assert decoder.decode(jpeg(np.zeros((1, 8192))), 8, 8, 1).shape == (8, 8, 1)
 

@@ -231,6 +231,7 @@ def test_handles_of_another_tensor_are_refused_by_name(registry, other):
         f"input 'x': found a handle of {other}, expected FP32[4] of encoder"
     )
     assert not isinstance(raised.value, HandleGone)
+    registry.read("x", other, handles).end(done=True)  # it was not taken for read
 
 
 def test_a_full_store_is_waited_for_until_the_deadline(registry, clock):
