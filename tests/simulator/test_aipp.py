@@ -111,6 +111,24 @@ def test_yuv_is_of_three_bytes_for_two_pixels(acl, tmp_path):
     np.testing.assert_array_equal(found[1], np.clip(expected, 0, 255))
 
 
+def test_colours_without_a_matrix_are_those_of_video(acl, tmp_path):
+    csc = {"aipp_mode": "static", "csc_switch": "true"}
+    image = pixels(36)
+    y, uv = image[:24].reshape(4, 6).astype(int) - 16, image[24:].reshape(2, 3, 2).astype(int) - 128
+    u, v = uv.repeat(2, 0).repeat(2, 1).transpose(2, 0, 1)
+    made = (298 * y + 516 * u, 298 * y - 100 * u - 208 * v, 298 * y + 409 * v)  # blue first
+    path = build(tmp_path, {**csc, "input_format": "YUV420SP_U8"})
+    found = shown(acl, path, image, image)
+    np.testing.assert_array_equal(found[0], np.clip(np.right_shift(made, 8), 0, 255))
+    images = pixels(2, 4, 6, 3)
+    r, g, b = np.moveaxis(images.astype(int), 3, 0)
+    made = (66 * r + 129 * g + 25 * b, -38 * r - 74 * g + 112 * b, 112 * r - 94 * g - 18 * b)
+    found = shown(acl, build(tmp_path, {**csc, "input_format": "RGB888_U8"}), images)
+    biases = np.array([16, 128, 128])[:, None, None, None]
+    expected = np.clip(np.right_shift(made, 8) + biases, 0, 255)
+    np.testing.assert_array_equal(np.moveaxis(found, 1, 0), expected)
+
+
 def test_gears_of_rows_have_images_each(acl, tmp_path):
     flags = {"input_shape": "image:-1,3,4,6", "dynamic_batch_size": "1,3"}
     loaded = Loaded(acl, build(tmp_path, RGB, **flags))
