@@ -310,6 +310,7 @@ def test_dynamic_aipp_has_an_input_for_its_parameters(acl, tmp_path):
     assert ok(mdl.get_first_aipp_info(loaded.id, 0))["inputFormat"] == 0
     (dims,) = ok(mdl.get_first_aipp_info(loaded.id, 0))["outDims"]
     assert dims["aippOutdims"]["dims"] == [2, 3, 4, 6]
+    assert dims["srcDims"]["dims"] == [2, 4, 6, 3]
 
 
 @pytest.mark.parametrize("by_input", [False, True])
