@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 CLASSIFIER, WITNESS, STREAMS, PIPELINE = "ge_classifier", "witness", "streams", "pipeline"
 
@@ -26,15 +26,14 @@ def asking(how: str) -> dict[str, object]:
 REQUESTS = [
     ("GET", "/v2", None),
     ("GET", "/v2/health/live", None),
-    ("GET", f"/v2/models/{CLASSIFIER}", None),
+    ("GET", f"/v2/models/{PIPELINE}", None),
     ("GET", f"/v2/models/{PIPELINE}/config", None),
-    ("GET", f"/v2/models/{CLASSIFIER}/versions/7", None),
+    ("GET", f"/v2/models/{PIPELINE}/versions/7", None),
     ("GET", "/v2/models/nobody", None),
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"id": "1", "inputs": [IMAGE]}),
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": [{**IMAGE, "shape": [1, 1, 8, 9]}]}),
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": []}),
+    ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [{**IMAGE, "shape": [1, 1, 8, 9]}]}),
+    ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": []}),
     # More than a server keeps.
-    ("POST", f"/v2/models/{CLASSIFIER}/infer", {"inputs": [{**IMAGE, "data": [0.5] * 30_000}]}),
+    ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [{**IMAGE, "data": [0.5] * 30_000}]}),
     # BLS in a step of an ensemble, and a model that such a request unloads and loads.
     ("POST", f"/v2/models/{PIPELINE}/infer", asking("once")),
     ("POST", f"/v2/models/{PIPELINE}/infer", asking("again")),
@@ -50,11 +49,19 @@ def message(model: str, name: str = "", **inputs: np.ndarray[Any, Any]) -> pb.Mo
     for key, value in inputs.items():
         tensor = asked.inputs.add(name=key, datatype=np_to_triton_dtype(value.dtype))
         tensor.shape.extend(value.shape)
-        asked.raw_input_contents.append(value.tobytes())
+        texts = value.dtype == object
+        asked.raw_input_contents.append(
+            serialize_byte_tensor(value).item() if texts else value.tobytes()
+        )
     return asked
 
 
-PICTURE = message(CLASSIFIER, "1", image=np.full((1, 1, 8, 8), 0.5, np.float32))
+PICTURE = message(
+    PIPELINE,
+    "1",
+    image=np.full((1, 1, 8, 8), 0.5, np.float32),
+    how=np.array([b"once"], object),
+)
 
 
 def streamed(count: int, how: int) -> pb.ModelInferRequest:
@@ -65,14 +72,14 @@ CALLS = [
     ("ServerLive", pb.ServerLiveRequest()),
     ("ServerReady", pb.ServerReadyRequest()),
     ("ServerMetadata", pb.ServerMetadataRequest()),
-    ("ModelReady", pb.ModelReadyRequest(name=CLASSIFIER)),
+    ("ModelReady", pb.ModelReadyRequest(name=PIPELINE)),
     ("ModelReady", pb.ModelReadyRequest(name="nobody")),
-    ("ModelMetadata", pb.ModelMetadataRequest(name=CLASSIFIER)),
-    ("ModelMetadata", pb.ModelMetadataRequest(name=CLASSIFIER, version="7")),
+    ("ModelMetadata", pb.ModelMetadataRequest(name=PIPELINE)),
+    ("ModelMetadata", pb.ModelMetadataRequest(name=PIPELINE, version="7")),
     ("ModelConfig", pb.ModelConfigRequest(name=PIPELINE)),
     ("ModelStatistics", pb.ModelStatisticsRequest(name="nobody")),
     ("ModelInfer", PICTURE),
-    ("ModelInfer", message(CLASSIFIER)),
+    ("ModelInfer", message(PIPELINE)),
     ("ModelInfer", message("nobody")),
     ("ModelInfer", streamed(1, 1)),
 ]
