@@ -36,7 +36,7 @@ from ge_runtime.errors import (
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import DType
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of all that follows. Both sides must have the same."""
 
 MOST_BYTES: Final = 32 * 1024
