@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from ge_runtime.engines.analysis.protobuf import fields, varints
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array
 
@@ -40,7 +41,7 @@ _FRACTAL_NZ: Final = 29
 _PLAIN: Final = (0, 2, 30)
 """NCHW, ND and NCDHW: the elements lie in the order of the dims."""
 
-Fields: TypeAlias = dict[int, list[Any]]
+Fields: TypeAlias = dict[int, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +121,16 @@ def _tensors(
     """Those of OpInput or OpOutput messages, and what follows them. size, inline: their fields."""
     found = []
     for each in messages:
-        fields = _fields(each)
-        own = fields.get(inline, [b""])[0]
-        nbytes = fields.get(size, [0])[0]
+        tensor = _fields(each)
+        own = tensor.get(inline, [b""])[0]
+        nbytes = _number(tensor, size)
         if not own:
             if nbytes > len(data):
                 raise ValueError(f"found {len(data)} bytes of a tensor, expected {nbytes}")
             own, data = bytes(data[:nbytes]), data[nbytes:]
-        kind = _TYPES.get(fields.get(1, [0])[0])
-        dims = tuple(_numbers(_fields(fields.get(3, [b""])[0]).get(1, ())))
-        original = _fields(fields.get(4, [b""])[0]) if size == 6 else {}
+        kind = _TYPES.get(_number(tensor, 1))
+        dims = _numbers(_fields(tensor.get(3, [b""])[0]), 1)
+        original = _fields(tensor.get(4, [b""])[0]) if size == 6 else {}
         count = math.prod(dims)
         found.append(
             DumpedTensor(
@@ -138,55 +139,28 @@ def _tensors(
                 if kind is None or len(own) < count * np.dtype(kind).itemsize
                 else np.frombuffer(own, kind, count),
                 dims,
-                fields.get(2, [0])[0],
+                _number(tensor, 2),
                 original.get(1, [b""])[0].decode(),
-                original.get(2, [0])[0],
+                _number(original, 2),
             )
         )
     return found, data
 
 
-def _numbers(values: Sequence[int | bytes]) -> Iterator[int]:
-    """Of a repeated number, packed or not."""
-    for value in values:
-        if isinstance(value, int):
-            yield value
-            continue
-        at = 0
-        while at < len(value):
-            number, at = _varint(value, at)
-            yield number
-
-
 def _fields(message: bytes) -> Fields:
-    """Field -> its values: numbers, or bytes of texts and messages."""
+    """Field -> the contents of its values."""
     found: Fields = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        value: int | bytes
-        if tag & 7 == 0:
-            value, at = _varint(message, at)
-        else:
-            if tag & 7 == 2:
-                length, at = _varint(message, at)
-            elif tag & 7 in (1, 5):
-                length = 8 if tag & 7 == 1 else 4
-            else:
-                raise ValueError(f"found a field of kind {tag & 7}")
-            if length > len(message) - at:
-                raise ValueError("found a field that is cut off")
-            value, at = message[at : at + length], at + length
-        found.setdefault(tag >> 3, []).append(value)
+    for number, _, content in fields(memoryview(message)):
+        found.setdefault(number, []).append(bytes(content))
     return found
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next field begins."""
-    number = shift = 0
-    while True:
-        byte = message[at]
-        number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return number, at
+def _number(message: Fields, field: int) -> int:
+    """0 if it is not there."""
+    (number,) = varints(memoryview(message.get(field, [b"\0"])[0]))
+    return number
+
+
+def _numbers(message: Fields, field: int) -> tuple[int, ...]:
+    """Of a repeated number, packed or not."""
+    return tuple(n for each in message.get(field, ()) for n in varints(memoryview(each)))

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.engines.analysis.onnx_file import varint
+from ge_runtime.engines.analysis.protobuf import varint
 
 Field: TypeAlias = "tuple[int, int | str | bytes]"
 

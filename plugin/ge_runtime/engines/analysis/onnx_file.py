@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from ge_runtime.engines.analysis.protobuf import LENGTH_DELIMITED, fields, varint, varints
 
 ELEMENT_BITS: Final[Mapping[int, int]] = {
     **dict.fromkeys((25, 26), 2),  # UINT2, INT2
@@ -45,8 +47,6 @@ _KEY, _VALUE = 1, 2
 
 _ELEMENTS: Final = frozenset((4, 5, 6, 7, 9, 10, 11, _EXTERNAL, 14))
 """The fields of a tensor that hold its elements, or say where they are."""
-
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class _Walk:
             return self._without_elements(message)
         inner = _MESSAGES[kind]
         parts: list[bytes | memoryview] = []
-        for number, field, content in _fields(message):
+        for number, field, content in fields(message):
             if number in inner:
                 body = self.without_weights(content, inner[number])
-                parts += varint(number << 3 | _LENGTH_DELIMITED), varint(len(body)), body
+                parts += varint(number << 3 | LENGTH_DELIMITED), varint(len(body)), body
             else:
                 parts.append(field)
         return b"".join(parts)
@@ -101,14 +101,14 @@ class _Walk:
         dims: list[int] = []
         data_type, external = 0, False
         parts: list[memoryview] = []
-        for number, field, content in _fields(tensor):
+        for number, field, content in fields(tensor):
             if number == _DIMS:
-                dims += _varints(content)
+                dims += varints(content)
             elif number == _DATA_TYPE:
-                (data_type,) = _varints(content)
+                (data_type,) = varints(content)
             elif number == _EXTERNAL:
                 external = True
-                entry = {part: bytes(text) for part, _, text in _fields(content)}
+                entry = {part: bytes(text) for part, _, text in fields(content)}
                 if entry.get(_KEY) == b"location":
                     self.elsewhere.add(entry.get(_VALUE, b"").decode(errors="surrogateescape"))
             if number not in _ELEMENTS:
@@ -116,50 +116,3 @@ class _Walk:
         size = nbytes(data_type, tuple(dims)) or 0
         self.weights_bytes += size
         return b"".join(parts) if external or size > _KEPT_BYTES else bytes(tensor)
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Number, whole and content of each field; the content of a number is its varint."""
-    start = 0
-    while start < len(message):
-        key, content = _read_varint(message, start)
-        wire_type = key & 7
-        if wire_type == _LENGTH_DELIMITED:
-            length, content = _read_varint(message, content)
-            end = content + length
-        elif wire_type == _VARINT:
-            end = _read_varint(message, content)[1]
-        else:
-            end = content + {_FIXED64: 8, _FIXED32: 4}[wire_type]
-        yield key >> 3, message[start:end], message[content:end]
-        start = end
-
-
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at`, seven bits to a byte, the lowest first; and where it ends."""
-    number = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return number, at
-
-
-def _varints(content: memoryview) -> Iterator[int]:
-    """The numbers of a field, which may be packed one after another."""
-    at = 0
-    while at < len(content):
-        number, at = _read_varint(content, at)
-        yield number
-
-
-def varint(number: int) -> bytes:
-    """The number as Protobuf writes it: seven bits to a byte, the lowest first."""
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
