@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
@@ -94,9 +95,11 @@ def parse_arguments() -> argparse.Namespace:
 
 @contextmanager
 def service_folder() -> Iterator[None]:
-    """Services of this benchmark alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_RUNTIME_DIR"] = folder
+    """Services of this benchmark alone. What the environment says is put back."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ, XDG_RUNTIME_DIR=folder),
+    ):
         yield
 
 

@@ -58,20 +58,13 @@ ensemble_scheduling { step [
 @contextlib.contextmanager
 def with_handles() -> Iterator[Path]:
     """The repository, and an ensemble whose tensor between its models stays in the service."""
-    before = os.environ.get("XDG_RUNTIME_DIR")
     with models() as folder, service_folder(), tempfile.TemporaryDirectory() as scratch:
-        try:
-            artifacts = write_scores(Path(scratch)) / "model.onnx"
-            _add(folder, giver({"resident_rows": "64"}), write(ENCODER, "onnxruntime", folder))
-            _add(folder, taker(), artifacts)
-            (folder / "kept_pair" / "1").mkdir(parents=True)
-            (folder / "kept_pair" / "config.pbtxt").write_text(_ENSEMBLE)
-            yield folder
-        finally:
-            if before is None:
-                del os.environ["XDG_RUNTIME_DIR"]
-            else:
-                os.environ["XDG_RUNTIME_DIR"] = before
+        artifacts = write_scores(Path(scratch)) / "model.onnx"
+        _add(folder, giver({"resident_rows": "64"}), write(ENCODER, "onnxruntime", folder))
+        _add(folder, taker(), artifacts)
+        (folder / "kept_pair" / "1").mkdir(parents=True)
+        (folder / "kept_pair" / "config.pbtxt").write_text(_ENSEMBLE)
+        yield folder
 
 
 def _add(repository: Path, config: dict[str, object], artifact: Path) -> None:

@@ -196,17 +196,10 @@ _SETTLED_S = 20.0
 @contextlib.contextmanager
 def with_service() -> Iterator[Path]:
     """The repository, a model that executes in a device service, and a folder for that."""
-    before = os.environ.get("XDG_RUNTIME_DIR")
     with models() as folder, service_folder(), tempfile.TemporaryDirectory() as scratch:
-        try:
-            write(folder, "image", Path(scratch))
-            shutil.rmtree(folder / "image_local")
-            yield folder
-        finally:
-            if before is None:
-                del os.environ["XDG_RUNTIME_DIR"]
-            else:
-                os.environ["XDG_RUNTIME_DIR"] = before
+        write(folder, "image", Path(scratch))
+        shutil.rmtree(folder / "image_local")
+        yield folder
 
 
 def service_clients_rude(ground: Ground) -> str:
