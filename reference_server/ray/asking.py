@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +13,10 @@ from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
+from reference_server.core.telemetry import Snapshot
+from reference_server.ray import merging
 from reference_server.ray.replica import Told
+from reference_server.repository.versions import IndexEntry
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +98,19 @@ async def tell(models: Iterable[Deployed]) -> list[Told]:
         *(ask_all(model, "tell") for model in models), return_exceptions=True
     )
     return [told for answer in answers if isinstance(answer, list) for told in answer]
+
+
+async def statistics(models: Iterable[Deployed], version: int) -> list[Snapshot]:
+    """The counters of one version of these models, or of all; all replicas together."""
+    told = await tell(models)
+    return merging.of_version((each for replica in told for each in replica.statistics), version)
+
+
+async def index(models: Mapping[str, Deployed], *, ready_only: bool) -> list[IndexEntry]:
+    """The index of these models, by name."""
+    told = await tell(models.values())
+    rows = (row for replica in told for row in replica.index)
+    return merging.index(models, rows, ready_only=ready_only)
 
 
 def all_run(models: Iterable[str]) -> bool:

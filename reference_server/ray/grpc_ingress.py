@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as pb
 from reference_server.codecs import management_proto
 from reference_server.core.request import LATEST
 from reference_server.frontends.grpc.methods import CATEGORY, HEALTH_CHECK, NOT_SERVING, SERVICE
-from reference_server.ray import asking, merging
+from reference_server.ray import asking
 from reference_server.ray.asking import Deployed
 from reference_server.ray.calls import Calls, End, Fields
 
@@ -117,14 +117,8 @@ class GrpcIngress:
             return await _statistics(models.values(), LATEST)
         if name == "RepositoryIndex":
             ready_only = pb.RepositoryIndexRequest.FromString(message).ready
-            told = await asking.tell(models.values())
-            rows = merging.index(
-                models, (row for replica in told for row in replica.index), ready_only=ready_only
-            )
-            index = management_proto.repository_index(
-                (row.name, row.version, row.state.value if row.state else None, row.reason)
-                for row in rows
-            )
+            rows = await asking.index(models, ready_only=ready_only)
+            index = management_proto.repository_index(row.told for row in rows)
             return bytes(index.SerializeToString())
         if (name == "LogSettings" and pb.LogSettingsRequest.FromString(message).settings) or (
             name == "TraceSetting" and pb.TraceSettingRequest.FromString(message).settings
@@ -285,6 +279,5 @@ def _unavailable(error: Exception) -> End:
 
 
 async def _statistics(models: Iterable[Deployed], version: int) -> bytes:
-    told = await asking.tell(models)
-    found = merging.of_version((each for replica in told for each in replica.statistics), version)
+    found = await asking.statistics(models, version)
     return bytes(management_proto.statistics(found).SerializeToString())

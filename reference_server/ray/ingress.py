@@ -26,7 +26,6 @@ from reference_server.ray import asking, exchange, listening, merging
 from reference_server.ray.asking import Deployed
 from reference_server.ray.calls import Calls
 from reference_server.ray.grpc_ingress import GrpcIngress
-from reference_server.ray.replica import Told
 from reference_server.server import Server
 
 NAME = "v2"
@@ -46,7 +45,6 @@ class Ingress(GrpcIngress):
     ) -> None:
         listening.at_the_node_only()
         logs.configure(options.log)
-        self._models = models
         self._profile = options.profile
         self._server = Server(
             replace(options, control_mode=ControlMode.NONE, model_repositories=())
@@ -79,7 +77,7 @@ class Ingress(GrpcIngress):
     async def _answer(self, asked: Message, body: Body) -> AsyncIterator[Message]:
         target: bytes = asked["raw_path"]
         route = routes.match(target)
-        model = None if route is None else self._models.get(route.model)
+        model = None if route is None else self._deployed.get(route.model)
         messages: Sequence[Message]
         if route is None and routes.path_of(target) == _METRICS:
             messages = await self._metrics()
@@ -94,7 +92,7 @@ class Ingress(GrpcIngress):
         else:
             messages = await asking.ask_one(model, "answer", asked, body)
             if route.operation is Operation.MODEL_STATISTICS and _is_ok(messages):
-                messages = _statistics(await asking.tell([model]), route.version)
+                messages = await _statistics([model], route.version)
         for message in messages:
             yield message
 
@@ -105,14 +103,15 @@ class Ingress(GrpcIngress):
         messages = await self._own.whole(asked, body)
         if route is None or not _is_ok(messages):
             return messages
-        models = self._models
+        models = self._deployed
         if route.operation is Operation.READY:
             return messages if await asyncio.to_thread(asking.all_run, models) else _not_ready()
         if route.operation is Operation.ALL_STATISTICS:
-            return _statistics(await asking.tell(models.values()), LATEST)
+            return await _statistics(models.values(), LATEST)
         if route.operation is Operation.REPOSITORY_INDEX:
             ready_only = management_json.index_request(body.data, self._profile)
-            return _index(models, await asking.tell(models.values()), ready_only=ready_only)
+            rows = await asking.index(models, ready_only=ready_only)
+            return exchange.answer(_OK, management_json.index(row.told for row in rows), _JSON)
         if asked["method"] != "GET" and route.operation in (
             Operation.LOG_SETTINGS,
             Operation.TRACE_SETTINGS,
@@ -122,7 +121,7 @@ class Ingress(GrpcIngress):
         return messages
 
     async def _metrics(self) -> Sequence[Message]:
-        told = await asking.tell(self._models.values())
+        told = await asking.tell(self._deployed.values())
         page = prometheus.encode(merging.families({each.replica: each.families for each in told}))
         return exchange.answer(_OK, page, prometheus.CONTENT_TYPE)
 
@@ -155,16 +154,6 @@ def _not_ready() -> Sequence[Message]:
     return exchange.answer(_BAD_REQUEST, b"", b"text/plain")
 
 
-def _statistics(told: Iterable[Told], version: int) -> Sequence[Message]:
-    found = merging.of_version((each for replica in told for each in replica.statistics), version)
+async def _statistics(models: Iterable[Deployed], version: int) -> Sequence[Message]:
+    found = await asking.statistics(models, version)
     return exchange.answer(_OK, management_json.statistics(found), _JSON)
-
-
-def _index(models: Iterable[str], told: Iterable[Told], *, ready_only: bool) -> Sequence[Message]:
-    rows = merging.index(
-        models, (row for replica in told for row in replica.index), ready_only=ready_only
-    )
-    body = management_json.index(
-        (row.name, row.version, row.state.value if row.state else None, row.reason) for row in rows
-    )
-    return exchange.answer(_OK, body, _JSON)

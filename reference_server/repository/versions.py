@@ -284,6 +284,11 @@ class IndexEntry:
     state: State | None = None
     reason: str = ""
 
+    @property
+    def told(self) -> tuple[str, int | None, str | None, str]:
+        """Name, version, state and reason, as the codecs take them."""
+        return self.name, self.version, self.state.value if self.state else None, self.reason
+
 
 def index_entries(
     folders: Mapping[ModelId, Sequence[Path]],
