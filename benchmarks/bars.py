@@ -26,7 +26,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +37,14 @@ from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import np_to_triton_dtype
 
-from benchmarks.closed_loop import (
+from benchmarks.clients import (
     DecoupledClient,
     GrpcClient,
     HttpClient,
-    Run,
+    LargeGrpcClient,
     StreamClient,
-    ask_for,
-    call_for,
-    client_process,
-    cpu_us,
-    starter,
 )
+from benchmarks.closed_loop import Run, ask_for, client_process, cpu_us, starter
 from benchmarks.instruments import ROOT, percentile, print_machine_facts, print_table
 from tests.support.http2 import message
 
@@ -184,7 +179,7 @@ class Row:
     requests: Requests
     in_flight: tuple[int, ...]
     bars: tuple[tuple[float, float], ...]
-    kind: Any = HttpClient  # None: gRPC's own library, for large messages
+    kind: Any = HttpClient
     streams: int = 1
     repository: str = "micro"
     regions: int = 0  # bytes of each, which is registered before
@@ -217,11 +212,11 @@ ROWS = {
                    ((1.5, 1.5),)),
     "strings-json": Row("the same as JSON", lambda: http("echo_text", STRINGS, binary=False),
                         (4,), ((1.5, 1.5),)),
-    "strings-grpc": Row("the same over gRPC", lambda: [grpc_message("echo_text", STRINGS)], (4,),
-                        ((1.5, 1.5),), None),
+    "strings-grpc": Row("the same over gRPC", lambda: [message(grpc_message("echo_text", STRINGS))],
+                        (4,), ((1.5, 1.5),), LargeGrpcClient),
     "602k": Row("602 KB in and out", lambda: http("echo", IMAGE), (4,), ((2, 2),)),
-    "602k-grpc": Row("the same over gRPC", lambda: [grpc_message("echo", IMAGE)], (4,),
-                     ((1.5, 1.5),), None),
+    "602k-grpc": Row("the same over gRPC", lambda: [message(grpc_message("echo", IMAGE))], (4,),
+                     ((1.5, 1.5),), LargeGrpcClient),
     "602k-shm": Row("the same in shared memory", lambda: http_in_regions(150_528, 4), (4,),
                     ((2, 2),), regions=602_112),
     "602k-shm-grpc": Row("the same over gRPC", lambda: grpc_in_regions(150_528, 4), (4,),
@@ -306,17 +301,13 @@ def _points(
 ) -> Iterator[Turn]:
     row = ROWS[key]
     address = server.grpc if row.is_grpc else server.http
-    sent = row.requests()
-    loop: Callable[..., array[float]] = ask_for
-    way: tuple[Any, ...] = (row.kind, sent, row.streams)
-    if row.kind is None:
-        loop, way = call_for, (sent,)
+    load = (ask_for, address, row.kind, row.requests(), row.streams)
     seconds = max(options.seconds, row.least_s)
     in_flight = [count for count in row.in_flight if not options.quick or count != 1]
-    run(loop, address, *way, max(in_flight), min(WARM_UP_S, options.seconds))
+    run(*load, max(in_flight), min(WARM_UP_S, options.seconds))
     for count in in_flight:
         before = cpu_us(server.process.pid)
-        latencies = run(loop, address, *way, count, seconds)
+        latencies = run(*load, count, seconds)
         answered = len(latencies)
         if not answered:
             raise SystemExit(f"{key}: {name} answers nothing within {seconds:g} s")
