@@ -26,11 +26,13 @@ cdef unsigned char _MINUS, _POINT, _ZERO, _COMMA, _E
 )
 cdef (uint64, int) _grisu(uint64 bits) noexcept
 
-@cython.locals(position=Py_ssize_t, index=Py_ssize_t)
-cdef Py_ssize_t _write_doubles(const uint64[::1] numbers, unsigned char* out) except -1
+@cython.locals(position=Py_ssize_t, place=Py_ssize_t, bits=uint64)
+cdef bytes _texts(
+    const unsigned char* numbers, Py_ssize_t count, int size, unsigned char* out
+)
 
-@cython.locals(position=Py_ssize_t, index=Py_ssize_t)
-cdef Py_ssize_t _write_singles(const unsigned int[::1] numbers, unsigned char* out) except -1
+@cython.locals(bits=uint64)
+cdef uint64 _four(const unsigned char* numbers, Py_ssize_t place) noexcept
 
 @cython.locals(bits=uint64, biased=int64, fraction=uint64)
 cdef uint64 _widened(uint64 single) noexcept

@@ -16,11 +16,6 @@ import array
 import math
 import struct
 
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-
 IS_COMPILED = not __file__.endswith(".py")
 
 #: Decimal points that print as such (0 in `0.5`, 1 in `5.0`); beyond them an exponent does.
@@ -64,14 +59,13 @@ def text(value: float) -> str:
     return f"{sign}{digits[:point]:0<{point}}.{digits[point:] or '0'}"
 
 
-def texts(values: Floats) -> bytes:
-    """Numbers, at least one, as `text` prints them as doubles, joined by commas."""
-    out = bytearray(_LONGEST * len(values))
-    if values.dtype == np.float32:
-        end = _write_singles(values.view(np.uint32).data, out)
-    else:
-        end = _write_doubles(values.view(np.uint64).data, out)
-    return bytes(memoryview(out)[: end - 1])
+def texts(numbers: bytes, size: int) -> bytes:
+    """Numbers of `size` bytes, 4 or 8, as `text` prints them as doubles, joined by commas.
+
+    They are little-endian, and at least one.
+    """
+    count = len(numbers) // size
+    return _texts(numbers, count, size, bytearray(_LONGEST * count))
 
 
 # What follows has types of C, and names that Python does not see there. No whole number that is
@@ -163,20 +157,23 @@ def _grisu(bits: int) -> tuple[int, int]:
     return digits, exponent
 
 
-def _write_doubles(numbers: memoryview, out: bytearray) -> int:
-    """Write the texts of doubles, given as their bits, each with a comma; gives where they end."""
+def _texts(numbers: bytes, count: int, size: int, out: bytearray) -> bytes:
     position = 0
-    for index in range(len(numbers)):
-        position = _write(numbers[index], out, position)
-    return position
+    place = 0
+    for _ in range(count):
+        bits = _four(numbers, place)
+        bits = _widened(bits) if size == 4 else bits | _four(numbers, place + 4) << 32
+        place += size
+        position = _write(bits, out, position)
+    return bytes(out[: position - 1])
 
 
-def _write_singles(numbers: memoryview, out: bytearray) -> int:
-    """The same of numbers of 32 bits."""
-    position = 0
-    for index in range(len(numbers)):
-        position = _write(_widened(numbers[index]), out, position)
-    return position
+def _four(numbers: bytes, place: int) -> int:
+    """The four bytes that begin there."""
+    bits = numbers[place + 3]
+    bits = bits << 8 | numbers[place + 2]
+    bits = bits << 8 | numbers[place + 1]
+    return bits << 8 | numbers[place]
 
 
 def _widened(single: int) -> int:

@@ -16,9 +16,9 @@ from reference_server.codecs.grisu import (
     LAST_POINT,
     MOST_DIGITS,
     ROUNDED_PLACES,
-    Floats,
 )
 
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 _Doubles = npt.NDArray[np.float64]
 _Words = npt.NDArray[np.uint64]
 _Indexes = npt.NDArray[np.intp]

@@ -26,8 +26,6 @@ from reference_server.core.request import InferRequest, Parameter, ResponseSink,
 from reference_server.core.tensor import Array, Shape, Tensor, check_rank
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
-#: No number of JSON is one of theirs.
-_BINARY_ONLY = (DataType.FP16, DataType.BF16)
 _MAX_INT64 = 2**63 - 1
 #: JSON that is longer is read as a whole: its numbers are most of the work.
 _LONGEST_TAKEN_APART = 1 << 16
@@ -214,7 +212,7 @@ class _Reader:
             count = json_data.element_count(name, datatype, shape)
         if not count:  # no elements: Triton does not look at what is there
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
-        if datatype is None or datatype in _BINARY_ONLY:
+        if datatype is None or datatype in json_data.BINARY_ONLY:
             rapid_json.parse_member(entry, "data", rapid_json.as_array)  # before the type
             if datatype is None:
                 raise invalid_arg(f"invalid datatype for input {name}")

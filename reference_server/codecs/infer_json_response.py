@@ -40,7 +40,8 @@ class InferResponseEncoder:
     """Encodes responses. JSON that says what was said before, of other data, is made once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], bytes] = {}  # without the id
+        # Without the id and the `data`: what is before, between and behind these.
+        self._known: dict[tuple[object, ...], list[bytes]] = {}
 
     def encode(
         self, response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
@@ -50,26 +51,57 @@ class InferResponseEncoder:
         if response.parameters or len(outputs) > _MOST_OUTPUTS:
             return encode(response, form, signature, labels)
         said: list[object] = [response.model_name, response.model_version]
+        data: list[list[bytes]] = []
         binary: list[bytes | memoryview] = []
         for tensor in outputs:
             own = form.of(tensor.name)
-            if not own.binary or own.classes or own.buffer is not None:
+            if own.classes or own.buffer is not None:
                 return encode(response, form, signature, labels)
-            raw = tensor.raw()
-            size = len(raw)
-            if size:
-                binary.append(raw)
+            size = None
+            if own.binary:
+                raw = tensor.raw()
+                size = len(raw)
+                if size:
+                    binary.append(raw)
+            else:
+                data.append(_data(tensor))
             said += (tensor.name, tensor.datatype, tensor.shape, size)
         key = tuple(said)
-        text = self._known.get(key)
-        if text is None:
-            (whole, *_), _ = encode(response, form, signature, labels)
-            text = bytes(whole[len(_opening(response)) :])
+        known = self._known.get(key)
+        if known is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[key] = text
-        text = _opening(response) + text
-        return EncodedResponse([text, *binary], len(text) if binary else None)
+            known = self._known[key] = _around(response, form)
+        if not data:
+            head = _opening(response) + known[0]
+            return EncodedResponse([head, *binary], len(head) if binary else None)
+        text = [_opening(response), known[0]]
+        for pieces, behind in zip(data, known[1:], strict=True):
+            text += pieces
+            text.append(behind)
+        return _encoded(text, binary)
+
+
+def _around(response: InferResponse, form: ResponseForm) -> list[bytes]:
+    """What of the JSON is around the `data` of outputs that are neither classes nor in buffers."""
+    around = [_model(response.model_name, response.model_version) + b',"outputs":[']
+    for number, tensor in enumerate(response.outputs):
+        if number:
+            around[-1] += b","
+        around[-1] += _head(tensor.name, tensor.datatype, tensor.shape)
+        if form.of(tensor.name).binary:
+            around[-1] += b',"parameters":{"binary_data_size":%d}}' % len(tensor.raw())
+        else:
+            around[-1] += b',"data":['
+            around.append(b"]}")
+    around[-1] += b"]}"
+    return around
+
+
+def _encoded(text: list[bytes], binary: list[bytes | memoryview]) -> EncodedResponse:
+    length = sum(map(len, text))
+    parts: list[bytes | memoryview] = [b"".join(text)] if length <= _JOINED_BYTES else [*text]
+    return EncodedResponse([*parts, *binary], length if binary else None)
 
 
 def _opening(response: InferResponse) -> bytes:
@@ -101,11 +133,9 @@ def encode(
             if len(raw):
                 binary.append(raw)
         else:
-            text += (head, b',"data":', *_data(tensor), b"},")
+            text += (head, b',"data":[', *_data(tensor), b"]},")
     text[-1] = text[-1].removesuffix(b",") + b"]}"
-    length = sum(map(len, text))
-    parts: list[bytes | memoryview] = [b"".join(text)] if length <= _JOINED_BYTES else [*text]
-    return EncodedResponse([*parts, *binary], length if binary else None)
+    return _encoded(text, binary)
 
 
 @lru_cache(_MOST_KNOWN)
@@ -124,12 +154,13 @@ def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
 
 
 def _data(tensor: Tensor) -> list[bytes]:
-    if tensor.datatype in (DataType.FP16, DataType.BF16):
+    datatype = tensor.datatype
+    if datatype in json_data.BINARY_ONLY:
         raise invalid_arg(
-            f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
+            f"sending {datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    if tensor.datatype is DataType.BYTES and tensor.is_raw:
+    if tensor.is_raw and datatype is not None and datatype.is_bytes:
         written = json_data.string_pieces(tensor.raw(), prod(tensor.shape))
         if written is not None:
             return written

@@ -11,6 +11,7 @@ import array
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
@@ -40,6 +41,10 @@ _UNKNOWN = 2**64 - 1
 _Array = npt.NDArray[np.generic]
 #: Whether the modules were compiled that read and print numbers and strings.
 IS_COMPILED = grisu.IS_COMPILED and number_reader.IS_COMPILED and json_strings.IS_COMPILED
+
+
+#: No number of JSON is one of theirs.
+BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
 
 
 class _Element(NamedTuple):
@@ -161,7 +166,7 @@ def read(
     the range of `datatype`, which the real server would wrap silently. FP16 and BF16 have no JSON
     form: the caller has refused them (ValueError).
     """
-    if datatype in (DataType.FP16, DataType.BF16):
+    if datatype in BINARY_ONLY:
         raise ValueError(f"{datatype.value} has no JSON form")
     count = math.prod(shape)
     try:
@@ -289,19 +294,19 @@ def encode(array: npt.NDArray[np.generic]) -> bytes:
     (bytes as they are, anything else as the UTF-8 of its `str`). FP16 raises ValueError: it has no
     JSON form.
     """
-    return b"".join(pieces(array))
+    return b"[%b]" % b"".join(pieces(array))
 
 
 def pieces(array: npt.NDArray[np.generic]) -> list[bytes]:
-    """`encode` in pieces, of which each is made in some milliseconds, and none is copied."""
+    """`encode` without its brackets, in pieces, of which each is made in some milliseconds."""
     write, most = _writer(array.dtype)
-    flat = np.ascontiguousarray(array).ravel()
+    flat = array.ravel()
     if flat.size <= most:
-        return [b"[%b]" % write(flat)]
-    written = [b"["]
+        return [write(flat)]
+    written: list[bytes] = []
     for start in range(0, flat.size, most):
         written += (write(flat[start : start + most]), b",")
-    written[-1] = b"]"
+    written.pop()
     return written
 
 
@@ -310,9 +315,10 @@ def string_pieces(wire: memoryview, count: int) -> list[bytes] | None:
     if not json_strings.IS_COMPILED or len(wire) > _MOST_QUOTED:
         return None
     text = json_strings.quoted(wire, count)
-    return None if text is None else [b"[", text, b"]"]
+    return None if text is None else [text]
 
 
+@lru_cache(64)
 def _writer(dtype: np.dtype[Any]) -> tuple[Callable[[_Array], bytes], int]:
     """What writes elements with commas between, and how many at a time."""
     if dtype.kind in "OS":
@@ -336,10 +342,12 @@ def _doubles_text(elements: _Array) -> bytes:
         return b""
     if elements.dtype != np.float32:
         elements = elements.astype(np.float64, copy=False)
-    return _doubles_texts(cast("grisu.Floats", elements))
+    if _print_doubles is None:
+        return grisu_numpy.texts(cast("grisu_numpy.Floats", elements))
+    return _print_doubles(elements.tobytes(), elements.itemsize)
 
 
-_doubles_texts = grisu.texts if grisu.IS_COMPILED else grisu_numpy.texts
+_print_doubles = grisu.texts if grisu.IS_COMPILED else None
 
 
 def _strings_text(elements: _Array) -> bytes:

@@ -37,6 +37,7 @@ def text(*tensors, **more):
 # ----------------------------------------------------------------------------- one after the other
 
 FORMS = [BINARY, OutputForm(), OutputForm(binary=True, classes=1)]
+TYPES = [np.int32, np.float32, np.float64, np.bool_, np.object_]
 
 
 @given(
@@ -44,7 +45,10 @@ FORMS = [BINARY, OutputForm(), OutputForm(binary=True, classes=1)]
         st.tuples(
             st.sampled_from(["", "id", 'i"d']),
             st.lists(
-                st.tuples(st.sampled_from("YZ"), st.integers(0, 3), st.sampled_from(FORMS)),
+                st.tuples(
+                    *(st.sampled_from("YZ"), st.integers(0, 3), st.sampled_from(TYPES)),
+                    st.sampled_from(FORMS),
+                ),
                 max_size=2,
                 unique_by=lambda output: output[0],
             ),
@@ -55,12 +59,33 @@ FORMS = [BINARY, OutputForm(), OutputForm(binary=True, classes=1)]
 )
 def test_an_encoder_says_what_a_new_one_would(responses):
     encoder = InferResponseEncoder()
-    for id, outputs, parameters in [*responses, *responses]:
-        tensors = [array_tensor(name, list(range(count)), np.int32) for name, count, _ in outputs]
-        form = ResponseForm(outputs={name: form for name, _, form in outputs})
-        response = InferResponse("m", 1, id, tensors, parameters)
-        asked = response, form, signature(), {}
-        assert encoder.encode(*asked) == encode(*asked)
+    for place, (id, outputs, parameters) in enumerate([*responses, *responses]):
+        numbers = place + np.arange(3) / 2
+        tensors = [
+            array_tensor(name, numbers[:count].astype(dtype), dtype)
+            for name, count, dtype, _ in outputs
+        ]
+        form = ResponseForm(outputs={name: form for name, _, _, form in outputs})
+        asked = InferResponse("m", 1, id, tensors, parameters), form, signature(), {}
+        assert answered(encoder.encode, asked) == answered(encode, asked)
+
+
+def answered(encode, asked):
+    """What is encoded, or the fault, to be compared."""
+    try:
+        return encode(*asked)
+    except ServerError as error:
+        return error.code, error.message
+
+
+def test_long_outputs_are_not_joined_to_what_is_around_them():
+    long = array_tensor("Y", np.zeros(1 << 16, np.float32))
+    encoder = InferResponseEncoder()
+    asked = InferResponse("m", 1, "", [FLOATS, long, INTS]), ResponseForm(), signature(), {}
+    for _ in range(2):
+        parts, _ = encoder.encode(*asked)
+        assert b"".join(parts) == b"".join(encode(*asked).parts)
+        assert len(parts) > 1
 
 
 # ------------------------------------------------------------------------------------------ JSON

@@ -26,14 +26,14 @@ PYTHON = as_python(grisu)
 FORMS = [
     pytest.param(grisu.texts, id="compiled", marks=unless_compiled(grisu)),
     pytest.param(PYTHON.texts, id="python"),
-    pytest.param(grisu_numpy.texts, id="numpy"),
+    pytest.param(None, id="numpy"),
 ]
 
 
 @pytest.fixture(params=FORMS)
 def printer(request, monkeypatch):
     """Makes `encode` print doubles in each of the forms that there are."""
-    monkeypatch.setattr(json_data, "_doubles_texts", request.param)
+    monkeypatch.setattr(json_data, "_print_doubles", request.param)
 
 
 def powers_of_ten():
@@ -74,11 +74,17 @@ def test_strings_are_printed_as_by_the_real_server():
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        *FORMS[:2],
+        pytest.param(lambda data, _: grisu_numpy.texts(np.frombuffer(data)), id="numpy"),
+    ],
+)
 @given(st.lists(DOUBLES, min_size=1, max_size=20))
 def test_many_doubles_are_printed_as_one_by_one(form, values):
     array = np.resize(np.array(values), MANY)
-    assert form(array).decode().split(",") == one_by_one(array)
+    assert form(array.tobytes(), 8).decode().split(",") == one_by_one(array)
 
 
 @pytest.mark.brute_force
@@ -205,7 +211,7 @@ def test_long_tensors_are_written_in_pieces_that_make_one_text(dtype, count):
     numbers = np.arange(count) % 251
     array = numbers.astype(str).astype(object) if dtype is np.object_ else numbers.astype(dtype)
     written = json_data.pieces(array)
-    assert json.loads(b"".join(written)) == array.tolist()
+    assert json.loads(b"[%b]" % b"".join(written)) == array.tolist()
     assert max(map(len, written)) < 1_000_000
     assert (len(written) > 1) == (count > 1000)
-    assert encode(array) == b"".join(written)
+    assert encode(array) == b"[%b]" % b"".join(written)
