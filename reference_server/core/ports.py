@@ -31,7 +31,10 @@ class Turns(Protocol):
     """The turns of the event loop, in each of which many requests may come."""
 
     def at_end(self, call: Callable[[], None]) -> bool:
-        """Have `call` called when this turn ends, once; False, and nothing, on any other thread."""
+        """Have `call` called when this turn ends, once; False, and nothing, on any other thread.
+
+        Where several ask in a turn it may be called some turns later, for those that still come.
+        """
 
 
 class OpenInstance(Protocol):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from reference_server.frontends.event_loop import LoopTurns
+from reference_server.frontends.event_loop import LOOKS, LoopTurns
 
 
 @pytest.fixture
@@ -15,28 +15,46 @@ def loop():
     loop.close()
 
 
-def test_a_call_is_made_once_after_all_that_came_in_the_turn(loop):
+def what_is_seen(loop, *turns_of_names):
+    """The names that come in each turn, and `settled` where the call is made for them."""
     turns, seen = LoopTurns(), []
     turns.begin(loop)
 
     def settle():
         seen.append("settled")
 
-    def came(name):
-        seen.append(name)
-        assert turns.at_end(settle)
+    def came(names):
+        for name in names:
+            seen.append(name)
+            assert turns.at_end(settle)
 
-    async def two_turns():
-        loop.call_soon(came, "a")
-        loop.call_soon(came, "b")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        loop.call_soon(came, "c")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    async def all_turns():
+        for names in turns_of_names:
+            loop.call_soon(came, names)
+            await asyncio.sleep(0)
+        for _ in range(LOOKS):
+            await asyncio.sleep(0)
 
-    loop.run_until_complete(two_turns())
-    assert seen == ["a", "b", "settled", "c", "settled"]
+    loop.run_until_complete(all_turns())
+    return " ".join(seen)
+
+
+def test_who_comes_alone_does_not_wait(loop):
+    assert what_is_seen(loop, "a", "", "b") == "a settled b settled"
+
+
+def test_a_call_is_made_once_for_all_that_came_in_the_turn(loop):
+    assert what_is_seen(loop, "ab", "", "c") == "a b settled c settled"
+
+
+def test_where_several_came_those_of_the_next_turns_are_waited_for(loop):
+    assert what_is_seen(loop, "ab", "cd", "e", "f") == "a b c d e settled f settled"
+
+
+def test_who_keeps_coming_is_not_waited_for_without_end(loop):
+    turns_of_two = ["ab"] * (LOOKS + 1)
+    before = " ".join(["a b"] * LOOKS)
+    assert what_is_seen(loop, *turns_of_two) == f"{before} settled a b settled"
 
 
 def test_other_threads_have_no_turn(loop):
