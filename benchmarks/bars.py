@@ -37,15 +37,19 @@ from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import np_to_triton_dtype
 
-from benchmarks.clients import (
+from benchmarks.closed_loop import (
     DecoupledClient,
     GrpcClient,
     HttpClient,
-    LargeGrpcClient,
+    Run,
     StreamClient,
+    ask_for,
+    client_process,
+    cpu_us,
+    starter,
 )
-from benchmarks.closed_loop import Run, ask_for, client_process, cpu_us, starter
 from benchmarks.instruments import ROOT, percentile, print_machine_facts, print_table
+from benchmarks.large_grpc_client import LargeGrpcClient
 from tests.support.http2 import message
 
 HERE = Path(__file__).resolve().parent

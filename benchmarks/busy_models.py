@@ -27,8 +27,7 @@ import numpy as np
 
 from benchmarks.bars import IN_PROCESS, MICRO, http
 from benchmarks.bystanders import bystander
-from benchmarks.clients import HttpClient
-from benchmarks.closed_loop import ask_for, starter
+from benchmarks.closed_loop import HttpClient, ask_for, starter
 from benchmarks.instruments import percentile, print_machine_facts, print_table
 
 IN_FLIGHT = 2  # of the busy model, so that one always waits

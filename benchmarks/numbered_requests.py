@@ -25,7 +25,7 @@ from pathlib import Path
 from tritonclient.grpc import service_pb2
 
 from benchmarks.bars import STREAMS, copy_add_sub
-from benchmarks.clients import GrpcClient, connected, received
+from benchmarks.closed_loop import GrpcClient, connected, received
 from benchmarks.instruments import print_machine_facts, print_table
 from tests.support import servers
 from tests.support.http2 import DATA, END_STREAM, HEADERS, message

@@ -25,8 +25,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bars import COLORS, MICRO, SUMMANDS, WARM_UP_S, http, http_in_regions, regions
-from benchmarks.clients import HttpClient, connected
-from benchmarks.closed_loop import Run, ask_for, client_process, cpu_us, starter
+from benchmarks.closed_loop import (
+    HttpClient,
+    Run,
+    ask_for,
+    client_process,
+    connected,
+    cpu_us,
+    starter,
+)
 from benchmarks.instruments import percentile, print_machine_facts, print_table
 
 IN_FLIGHT = 8
