@@ -12,6 +12,7 @@ from tritonclient.grpc.service_pb2 import (
 
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest, response_parts
 from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
+from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse, Parameter
@@ -23,6 +24,8 @@ _UINT64 = 2**64
 _NOTHING = memoryview(b"")
 #: Longer ids are too seldom the same to be worth their memory.
 _SHORT = 64
+#: Of an output the name, the type and the shape.
+_Output = tuple[str, DataType | None, Shape]
 
 
 def encode(
@@ -38,16 +41,20 @@ def encode(
     `final` tells a stream's client whether another response to the request follows. Raises
     ServerError if an output has no such form.
     """
-    outputs: list[tuple[str, str, Shape]] = []
+    outputs: list[_Output] = []
     raw: list[memoryview] = []
-    for tensor, output_form in formed(response, form, signature, labels):
-        assert tensor.datatype is not None
-        outputs.append((tensor.name, tensor.datatype.value, tensor.shape))
-        if output_form.buffer is not None:
-            write(tensor, output_form.buffer)
-            raw.append(_NOTHING)
-        else:
+    if form.is_plain:
+        for tensor in response.outputs:
+            outputs.append((tensor.name, tensor.datatype, tensor.shape))
             raw.append(tensor.raw())
+    else:
+        for tensor, output_form in formed(response, form, signature, labels):
+            outputs.append((tensor.name, tensor.datatype, tensor.shape))
+            if output_form.buffer is not None:
+                write(tensor, output_form.buffer)
+                raw.append(_NOTHING)
+            else:
+                raw.append(tensor.raw())
     # Parameters are no part of a key: to a dictionary, 1 and True are the same.
     is_plain = not response.parameters and len(response.id) <= _SHORT
     head = _known_head if is_plain else _head
@@ -68,7 +75,7 @@ def _head(
     model: str,
     version: int,
     request_id: str,
-    outputs: tuple[tuple[str, str, Shape], ...],
+    outputs: tuple[_Output, ...],
     final: bool | None,
     parameters: Sequence[tuple[str, Parameter]],
 ) -> bytes:
@@ -78,7 +85,8 @@ def _head(
     if final is not None:
         message.parameters[_FINAL_RESPONSE].bool_param = final
     for name, datatype, shape in outputs:
-        message.outputs.add(name=name, datatype=datatype, shape=shape)
+        assert datatype is not None
+        message.outputs.add(name=name, datatype=datatype.value, shape=shape)
     head: bytes = message.SerializeToString()
     return head
 

@@ -22,6 +22,7 @@ Labels: TypeAlias = Mapping[str, tuple[str, ...]]
 MANY_ELEMENTS = 1 << 13
 #: Bytes that are copied from or to regions at once: about a millisecond's work.
 MANY_SHARED_BYTES = 8 << 20
+_BYTES = DataType.BYTES  # to look a member up by its class takes ten times as long
 #: What has no order, or, as in Triton, no text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -46,6 +47,13 @@ class ResponseForm:
 
     default: OutputForm = OutputForm()
     outputs: Mapping[str, OutputForm] = field(default_factory=dict)
+    #: Whether no output is wanted as classes, nor in shared memory.
+    is_plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        forms = (self.default, *self.outputs.values())
+        plain = all(not form.classes and form.buffer is None for form in forms)
+        object.__setattr__(self, "is_plain", plain)
 
     def of(self, name: str) -> OutputForm:
         """The form of output `name`."""
@@ -53,16 +61,25 @@ class ResponseForm:
 
     def takes_long(self, outputs: Sequence[Tensor]) -> bool:
         """Whether many values are to be classified, strings joined, or bytes put into regions."""
+        if self.is_plain:
+            return _has_many_strings(outputs)
         shared_bytes = 0
         for tensor in outputs:
             form = self.of(tensor.name)
             if form.buffer is not None:
                 shared_bytes += tensor.byte_size
-            if math.prod(tensor.shape) > MANY_ELEMENTS and (
-                (tensor.datatype is DataType.BYTES and not tensor.is_raw) or form.classes
-            ):
+            if form.classes and math.prod(tensor.shape) > MANY_ELEMENTS:
                 return True
-        return shared_bytes > MANY_SHARED_BYTES
+        return shared_bytes > MANY_SHARED_BYTES or _has_many_strings(outputs)
+
+
+def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
+    """Whether so many strings are to be joined that it takes long."""
+    for tensor in outputs:
+        is_joined = tensor.datatype is _BYTES and not tensor.is_raw
+        if is_joined and math.prod(tensor.shape) > MANY_ELEMENTS:
+            return True
+    return False
 
 
 def formed(

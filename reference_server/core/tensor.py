@@ -16,6 +16,7 @@ from reference_server.core.errors import invalid_arg
 Array = npt.NDArray[np.generic]
 Shape = tuple[int, ...]
 
+_BYTES = DataType.BYTES  # to look a member up by its class takes ten times as long
 #: More dimensions has no shape: NumPy knows 64, and to multiply millions takes minutes.
 _MOST_DIMENSIONS = 1 << 10
 #: Bytes of strings that are read at once, and kept apart: some milliseconds' work.
@@ -73,7 +74,7 @@ class Tensor:
         if self._raw is not None:
             return len(self._raw)
         assert self._array is not None
-        if self.datatype is DataType.BYTES:
+        if self.datatype is _BYTES:
             return len(self.raw())
         return self._array.nbytes
 
@@ -97,7 +98,7 @@ class Tensor:
     def has_uncounted_strings(self) -> bool:
         """True if `string_count` would take longer than some milliseconds."""
         return (
-            self.datatype is DataType.BYTES
+            self.datatype is _BYTES
             and self._counted is None
             and self._raw is not None
             and len(self._raw) > _MANY_STRINGS
@@ -128,7 +129,7 @@ class Tensor:
         if self._array is None:
             assert self._raw is not None
             assert self.datatype is not None
-            if self.datatype is DataType.BYTES:
+            if self.datatype is _BYTES:
                 self._array = byte_strings.as_array(self._strings(), self.shape)
             else:
                 array: Array = np.ndarray(self.shape, self.datatype.numpy, self._raw)
@@ -144,7 +145,7 @@ class Tensor:
         """The wire form, little-endian and row-major, as flat bytes."""
         if self._raw is None:
             assert self._array is not None
-            if self.datatype is DataType.BYTES:
+            if self.datatype is _BYTES:
                 self._raw = memoryview(byte_strings.serialize(self._array))
             elif self._array.size:
                 self._raw = np.ascontiguousarray(self._array).data.cast("B")
@@ -176,7 +177,7 @@ class Tensor:
 
     def frozen(self) -> Tensor:
         """The same elements in bytes of its own that nobody can write to; copies at most once."""
-        if self._raw is None and self.datatype is not DataType.BYTES:
+        if self._raw is None and self.datatype is not _BYTES:
             assert self._array is not None
             data = memoryview(self._array.tobytes())
         else:
