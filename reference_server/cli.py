@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: How long a thread keeps the interpreter from others that want it. Shorter turns cost streams of
 #: many responses more changes of threads than they save others waiting.
 _TURN_S = 0.001
+#: Blocks up to this size are used again when they are freed, and so much of them is kept at the end
+#: of a heap: the most that glibc takes for the first (mallopt(3), malloc.h).
+_KEPT_BYTES = 1 << 25
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _T = TypeVar("_T")
 
@@ -242,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         preflight.refuse_taken_ports(options)
     except ServerError as error:
         return _failed(error.message)
+    keep_freed_memory()
     try:
         # The log has the stream itself: it tells its own names.
         with printing.named_output(), _no_arguments(), _short_turns():
@@ -253,6 +259,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExitTimeout:  # the log has told
         return 1
     return 0
+
+
+def keep_freed_memory() -> None:
+    """Have this process use the memory of long requests again.
+
+    glibc's malloc gives most of it back where they have some 100 KB each, and the pages of the next
+    ones come one by one, which is dearer than to copy them (measured: docs/server.md).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other C libraries have none, or one that does nothing
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 @contextlib.contextmanager

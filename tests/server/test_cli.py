@@ -1,5 +1,8 @@
 """The command line: what it accepts, what it says, and how it exits."""
 
+import ctypes
+import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -546,3 +549,29 @@ def test_threads_take_short_turns_while_the_server_runs(tmp_path, monkeypatch):
     before = sys.getswitchinterval()
     assert cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"]) == 0
     assert (found, sys.getswitchinterval()) == ([pytest.approx(0.001)], before)
+
+
+#: What long requests do with memory, and how many pages that costs once it is warm.
+LONG_REQUESTS = """
+import ctypes, resource
+import numpy as np
+from reference_server import cli
+cli.keep_freed_memory()
+def requests():
+    held = [np.ones(602_112, np.uint8) for _ in range(4)]
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+requests()
+before = faults()
+for _ in range(50):
+    requests()
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's malloc has it")
+def test_the_memory_of_long_requests_is_used_again():
+    command = [sys.executable, "-c", LONG_REQUESTS]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    pages = 4 * 602_112 // resource.getpagesize()
+    assert int(printed) < pages  # of 50 times as many
