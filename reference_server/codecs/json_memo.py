@@ -6,12 +6,12 @@ before, only the numbers are read; everything that is not as simple as that is r
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from reference_server.codecs import json_data, json_strings, rapid_json
+from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.json_skeleton import GAP, Skeleton, skeleton
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
@@ -22,71 +22,6 @@ from reference_server.core.tensor import Array, Tensor
 
 #: A part of a shared memory region: its name, an offset and a size in bytes.
 Span = tuple[str, int, int]
-
-_DATA, _ID = b'"data":', b'"id":'
-#: An id that is what it says: without escapes, control characters, or other letters than ASCII's.
-_PLAIN_ID = re.compile(rb"[ !#-\[\]-~]*")
-#: What stands for a part that was taken out. No JSON has it.
-_GAP = b"\0"
-
-
-class Skeleton(NamedTuple):
-    """`text` is the JSON with gaps for `request_id` and `arrays`.
-
-    An id that is None is not there, or is left where it is.
-    """
-
-    text: bytes
-    request_id: bytes | None
-    arrays: list[bytes]
-
-
-def skeleton(json: bytes) -> Skeleton:
-    """Take the JSON text apart, as far as bytes can tell: that it is right is not known yet."""
-    gaps: list[tuple[int, int]] = []
-    found = json.find(_DATA)
-    while found >= 0:
-        start = _value(json, found + len(_DATA))
-        end = _array_end(json, start) if json[start : start + 1] == b"[" else 0
-        if not end:
-            break
-        gaps.append((start, end))
-        found = json.find(_DATA, end)
-    arrays = [json[start:end] for start, end in gaps]
-    request_id: bytes | None = None
-    found = json.find(_ID)
-    if found >= 0:
-        start = _value(json, found + len(_ID)) + 1
-        end = json.find(b'"', start)
-        if json[start - 1 : start] == b'"' and _PLAIN_ID.fullmatch(json, start, end):
-            request_id = json[start:end]
-            gaps.append((start, end))
-            gaps.sort()
-    text: list[bytes] = []
-    position = 0
-    for start, end in gaps:
-        if start < position:  # an id among the data
-            return Skeleton(json, None, [])
-        text.append(json[position:start])
-        position = end
-    text.append(json[position:])
-    return Skeleton(_GAP.join(text), request_id, arrays)
-
-
-def _array_end(json: bytes, start: int) -> int:
-    """Where the array ends that begins at `start`; 0 if that is not easily told."""
-    if json_strings.IS_COMPILED and (end := json_strings.array_end(json, len(json), start)):
-        return end
-    # Numbers and brackets up to the next member, or to the end of the input.
-    ends = [
-        position for position in (json.find(b'"', start), json.find(b"}", start)) if position >= 0
-    ]
-    return json.rfind(b"]", start, min(ends, default=0)) + 1
-
-
-def _value(json: bytes, position: int) -> int:
-    """Where the value begins whose colon ends at `position`."""
-    return position + 1 if json[position : position + 1] == b" " else position
 
 
 def _owners(taken: Skeleton) -> dict[str, int] | None:
@@ -101,7 +36,7 @@ def _owners(taken: Skeleton) -> dict[str, int] | None:
         return None
     if b"\\" in taken.text:  # another way to write these names
         return None
-    first, *others = taken.text.split(_GAP)
+    first, *others = taken.text.split(GAP)
     marked = first
     number = 0
     for part in others:

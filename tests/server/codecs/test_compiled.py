@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 from server.support.compiled import source, unless_compiled
 
-from reference_server.codecs import grisu, json_strings, number_reader, proto_fields
+from reference_server.codecs import (
+    grisu,
+    json_skeleton,
+    json_strings,
+    number_reader,
+    proto_fields,
+)
 from reference_server.core import string_packing
 
 
@@ -13,7 +19,10 @@ from reference_server.core import string_packing
     "module",
     [
         pytest.param(each, marks=unless_compiled(each))
-        for each in (grisu, json_strings, number_reader, proto_fields, string_packing)
+        for each in (
+            *(grisu, json_skeleton, json_strings, number_reader, proto_fields),
+            string_packing,
+        )
     ],
 )
 def test_what_is_compiled_is_no_older_than_its_source(module):

@@ -12,7 +12,6 @@ from server.support.requests import NullSink, signature
 from reference_server.codecs import json_data, json_strings
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.json_memo import skeleton
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 
@@ -92,12 +91,6 @@ def test_ids_that_are_no_plain_text_are_read_as_ever(name):
 def text(data=(1.0, 2.0), request_id="7", **fields):
     entry = {"name": "X", "datatype": "FP32", "shape": [2], "data": list(data)}
     return json.dumps({"id": request_id, "inputs": [entry], **fields}).encode()
-
-
-def test_requests_that_differ_in_id_and_numbers_are_of_one_skeleton():
-    first, second = skeleton(text()), skeleton(text((3, -4.5), "another"))
-    assert first.text == second.text
-    assert (second.request_id, second.arrays) == (b"another", [b"[3, -4.5]"])
 
 
 def test_a_skeleton_is_read_once(monkeypatch):
