@@ -16,10 +16,16 @@ from google.protobuf.message import DecodeError
 from server.support.compiled import as_python
 
 from campaign.defects import expect
-from reference_server.codecs import json_strings, number_reader, proto_fields, rapid_json
+from reference_server.codecs import (
+    json_data,
+    json_skeleton,
+    json_strings,
+    number_reader,
+    proto_fields,
+    rapid_json,
+)
 from reference_server.core import string_packing
 
-LARGEST = sys.float_info.max
 _MOST = 4
 """Elements of an array that are asked for."""
 
@@ -35,6 +41,7 @@ def _guiding(module: ModuleType) -> ModuleType:
 
 _NUMBERS, _STRINGS = _guiding(number_reader), _guiding(json_strings)
 _PACKING, _FIELDS = _guiding(string_packing), _guiding(proto_fields)
+_SKELETONS = _guiding(json_skeleton)
 
 
 def _flat(value: object) -> list[object]:
@@ -44,12 +51,16 @@ def _flat(value: object) -> list[object]:
 def number_array(data: bytes) -> None:
     """An array of numbers in JSON: both forms say the same, and what orjson says."""
     for count in range(1, _MOST):
-        read, again = (form.doubles(data, count, LARGEST) for form in (number_reader, _NUMBERS))
-        expect((read is None) is (again is None), f"{count} numbers are read by one form alone")
-        if read is not None:
-            expect(read.tobytes() == again.tobytes(), f"{read} and {again}")
-            exact = [float(str(leaf)) for leaf in _flat(orjson.loads(data))]
-            expect(read.tobytes() == struct.pack(f"{len(exact)}d", *exact), f"{read}, not {exact}")
+        for kind, size, typecode, _ in json_data.PACKED.values():
+            read, again = (
+                form.packed(data, count, kind, size) for form in (number_reader, _NUMBERS)
+            )
+            expect(read == again, f"{read!r} and {again!r}, of {kind}{size}")
+            if read is not None:
+                leaves = _flat(orjson.loads(data))
+                exact = [float(str(leaf)) if kind == "f" else leaf for leaf in leaves]
+                packed = struct.pack(f"{len(exact)}{typecode}", *exact)
+                expect(read == packed, f"{read!r}, not {exact}")
 
 
 def string_array(data: bytes) -> None:
@@ -68,6 +79,13 @@ def string_array(data: bytes) -> None:
             expect(read == exact, f"{read}, not {exact}")
         written = [form.quoted(data, count) for form in forms]
         expect(written[0] == written[1], f"{written[0]!r} and {written[1]!r}")
+
+
+def request_skeleton(data: bytes) -> None:
+    """A request in JSON, taken apart."""
+    taken, again = (form.skeleton(data) for form in (json_skeleton, _SKELETONS))
+    found = [(each.text, each.request_id, each.arrays) for each in (taken, again)]
+    expect(found[0] == found[1], f"{found[0]} and {found[1]}")
 
 
 def packed_strings(data: bytes) -> None:
@@ -110,11 +128,15 @@ def _walked(form: ModuleType, data: bytes) -> list[object]:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (number_array, string_array, packed_strings, message_fields)
+    for target in (number_array, string_array, request_skeleton, packed_strings, message_fields)
 }
 SEEDS: dict[str, list[bytes]] = {
     "number_array": [b"[1,-2.5]", b"[[1e3], [0.1428571492433548]]", b"[1.7976931348623157e308]"],
     "string_array": [b'["a", "\xc3\xa4"]', b'[["a"],["b"]]', b'\1\0\0\0a\2\0\0\0\n"', b'["\\n"]'],
+    "request_skeleton": [
+        b'{"id":"1","inputs":[{"data":[1, 2],"name":"X"},{"data": ["a"]}]}',
+        b'{"inputs":[{"data":[[1],[2]]}],"id": "a"}',
+    ],
     "packed_strings": [b"", b"\1\0\0\0a\0\0\0\0\2\0\0\0bc", b"\3\0\0\0ab"],
     "message_fields": [b"\x0a\x01m\x1a\x01i\x3a\x02ab\xa3\x06\x3a\x00\xa4\x06\xba\x00\x00"],
 }

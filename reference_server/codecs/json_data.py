@@ -65,20 +65,35 @@ _ELEMENTS = {
 }
 
 
-#: The numbers that need no judgement of their own: the typecode of an `array.array` whose items are
-#: those of the tensor, which refuses what is out of its range, and what they may be in JSON.
-PACKED: dict[DataType, tuple[str, frozenset[type]]] = {
-    DataType.BOOL: ("b", _ELEMENTS["b"].types),
-    DataType.INT8: ("b", _ELEMENTS["i"].types),
-    DataType.INT16: ("h", _ELEMENTS["i"].types),
-    DataType.INT32: ("i", _ELEMENTS["i"].types),
-    DataType.INT64: ("q", _ELEMENTS["i"].types),
-    DataType.UINT8: ("B", _ELEMENTS["u"].types),
-    DataType.UINT16: ("H", _ELEMENTS["u"].types),
-    DataType.UINT32: ("I", _ELEMENTS["u"].types),
-    DataType.UINT64: ("Q", _ELEMENTS["u"].types),
-    DataType.FP32: ("f", _ELEMENTS["f"].types),  # a double beyond it becomes an infinity
-    DataType.FP64: ("d", _ELEMENTS["f"].types),
+class _Items(NamedTuple):
+    """The type of a tensor as NumPy has it, and how its elements are read without `number_reader`.
+
+    That is by an `array.array` whose items are those of the tensor, which refuses what is out of
+    its range, of what they may be in JSON.
+    """
+
+    kind: str
+    size: int
+    typecode: str
+    types: frozenset[type]
+
+
+#: The types whose elements need no judgement of their own.
+PACKED = {
+    datatype: _Items(kind, datatype.byte_size, typecode, _ELEMENTS[kind].types)
+    for datatype, kind, typecode in (
+        (DataType.BOOL, "b", "b"),
+        (DataType.INT8, "i", "b"),
+        (DataType.INT16, "i", "h"),
+        (DataType.INT32, "i", "i"),
+        (DataType.INT64, "i", "q"),
+        (DataType.UINT8, "u", "B"),
+        (DataType.UINT16, "u", "H"),
+        (DataType.UINT32, "u", "I"),
+        (DataType.UINT64, "u", "Q"),
+        (DataType.FP32, "f", "f"),  # a double beyond it becomes an infinity
+        (DataType.FP64, "f", "d"),
+    )
 }
 
 
@@ -91,12 +106,10 @@ def packed(text: bytes, datatype: DataType, count: int) -> memoryview | None:
 
     None for all that is not as simple as that, be it a fault or not: `read` tells.
     """
-    if _read_doubles is not None and datatype in _LARGEST:
-        doubles = _read_doubles(text, count, _LARGEST[datatype])
-        return (
-            None if doubles is None else doubles.astype(datatype.numpy, copy=False).data.cast("B")
-        )
-    typecode, types = PACKED[datatype]
+    kind, size, typecode, types = PACKED[datatype]
+    if _pack is not None:
+        found = _pack(text, count, kind, size)
+        return None if found is None else memoryview(found)
     try:
         elements = orjson.loads(text)
         for _ in range(_DEEPEST_PACKED):
@@ -110,11 +123,7 @@ def packed(text: bytes, datatype: DataType, count: int) -> memoryview | None:
     return None
 
 
-_LARGEST = {
-    DataType.FP32: float(np.finfo(np.float32).max),
-    DataType.FP64: float(np.finfo(np.float64).max),
-}
-_read_doubles = number_reader.doubles if number_reader.IS_COMPILED else None
+_pack = number_reader.packed if number_reader.IS_COMPILED else None
 
 
 def strings(text: bytes, count: int) -> _Array | None:

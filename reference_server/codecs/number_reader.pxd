@@ -18,15 +18,42 @@ cdef const uint64[::1] _POWERS
 cdef const int64[::1] _BINARY_EXPONENTS
 cdef unsigned char _OPEN, _CLOSE, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _E, _SMALL_E
 cdef unsigned char _SPACE, _TAB, _LINE, _RETURN
+cdef unsigned char _BOOLEAN, _UNSIGNED, _FLOAT
+cdef const unsigned char[::1] _TRUE, _FALSE, _SINGLE_BYTES, _DOUBLE_BYTES
+cdef float[::1] _SINGLE
+cdef double[::1] _DOUBLE
+cdef double _LARGEST_SINGLE, _LARGEST_DOUBLE
 cdef uint64 _TOP_BIT, _EXACT_INTEGERS
 
 @cython.locals(
-    position=Py_ssize_t, depth=int, count=Py_ssize_t, byte=cython.uchar, end=Py_ssize_t,
-    number=double,
+    position=Py_ssize_t, depth=int, place=Py_ssize_t, byte=cython.uchar, end=Py_ssize_t,
+    number=double, bits=uint64,
 )
-cdef Py_ssize_t _read(
-    const unsigned char* text, Py_ssize_t size, double[::1] numbers, double largest
+cdef bint _read(
+    const unsigned char* text, Py_ssize_t size, Py_ssize_t count, int kind, int item,
+    unsigned char* out
 ) except -1
+
+cdef void _put_four(uint64 bits, unsigned char* out, Py_ssize_t place) noexcept
+
+cdef uint64 _single_bits(double number) noexcept
+
+cdef uint64 _double_bits(double number) noexcept
+
+@cython.locals(bits=uint64)
+cdef uint64 _four(const unsigned char[::1] number, Py_ssize_t place) noexcept
+
+@cython.locals(word="const unsigned char[::1]", place=Py_ssize_t)
+cdef (Py_ssize_t, uint64) _read_boolean(
+    const unsigned char* text, Py_ssize_t size, Py_ssize_t position
+) noexcept
+
+@cython.locals(
+    is_negative=bint, first=Py_ssize_t, digits=uint64, digit=int, size=Py_ssize_t, largest=uint64,
+)
+cdef (Py_ssize_t, uint64) _read_integer(
+    const unsigned char* text, Py_ssize_t position, bint is_unsigned, int bits
+) noexcept
 
 @cython.locals(
     first=Py_ssize_t, size=Py_ssize_t, is_negative=bint, is_integer=bint, has_minus=bint,

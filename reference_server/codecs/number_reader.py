@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""An array of numbers in JSON as doubles, each the double nearest to its text.
+"""An array of numbers or booleans in JSON, to the bytes of a tensor.
 
 Written for Cython as `grisu` is: `number_reader.pxd` has the types. As Python it is slow; orjson
 reads the array then.
@@ -8,9 +8,7 @@ reads the array then.
 from __future__ import annotations
 
 import array
-
-import numpy as np
-import numpy.typing as npt
+import sys
 
 from reference_server.codecs.grisu import power_of_ten
 
@@ -20,16 +18,17 @@ IS_COMPILED = not __file__.endswith(".py")
 _MOST_EXACT, _MOST = 22, 65
 
 
-def doubles(text: bytes, count: int, largest: float) -> npt.NDArray[np.float64] | None:
-    """The `count` numbers of the array `text`, which may have arrays in it, depth first.
+def packed(text: bytes, count: int, kind: str, size: int) -> bytearray | None:
+    """The `count` elements of the array `text`, which may have arrays in it, depth first.
 
-    None for all that is not as simple as that, be it a fault or not, and where a number is beyond
-    the `largest`.
+    They get the `kind` and the size in bytes of a NumPy type; a float is the double nearest to its
+    text, rounded. None for all that is not as simple as that, be it a fault or not, and where an
+    element is beyond the largest of its type.
     """
     if count > len(text) or not text.endswith(b"]"):
         return None
-    numbers = np.empty(count)
-    return numbers if _read(text, len(text), numbers, largest) == count else None
+    out = bytearray(count * size)
+    return out if _read(text, len(text), count, ord(kind), size, out) else None
 
 
 # What follows has types of C, and names that Python does not see there.
@@ -47,16 +46,19 @@ _TOP_BIT = 1 << 63
 _EXACT_INTEGERS = 1 << 53
 #: Digits of which any number fits 64 bits.
 _MOST_DIGITS = 19
+_BOOLEAN, _UNSIGNED, _FLOAT = b"buf"
+_TRUE, _FALSE = b"true", b"false"
+#: A float is put here to be taken as bytes.
+_SINGLE, _DOUBLE = array.array("f", [0]), array.array("d", [0])
+_SINGLE_BYTES, _DOUBLE_BYTES = memoryview(_SINGLE).cast("B"), memoryview(_DOUBLE).cast("B")
+_LARGEST_SINGLE, _LARGEST_DOUBLE = (2 - 2.0**-23) * 2.0**127, sys.float_info.max
 
 
-def _read(text: bytes, size: int, numbers: npt.NDArray[np.float64], largest: float) -> int:
-    """How many numbers there are; 0 where not all is simple.
-
-    The last byte is a bracket, where all scans stop.
-    """
+def _read(text: bytes, size: int, count: int, kind: int, item: int, out: bytearray) -> bool:
+    """Whether all is simple. The last byte is a bracket, where all scans stop."""
     position = 0
     depth = 0
-    count = 0
+    place = 0
     while True:
         byte = text[position]
         if byte in (_SPACE, _LINE, _TAB, _RETURN):
@@ -65,22 +67,41 @@ def _read(text: bytes, size: int, numbers: npt.NDArray[np.float64], largest: flo
         if byte == _OPEN:
             depth += 1
             if depth > _DEEPEST:
-                return 0
+                return False
             position += 1
             continue
-        if depth == 0 or count == len(numbers):
-            return 0
-        end, number = _read_number(text, position)
+        if depth == 0 or count == 0:
+            return False
+        if kind == _FLOAT:
+            end, number = _read_number(text, position)
+            if end < 0:
+                end = -end
+                number = float(text[position:end])
+            if item == 4:
+                if number > _LARGEST_SINGLE or number < -_LARGEST_SINGLE:
+                    return False
+                bits = _single_bits(number)
+            else:
+                if number > _LARGEST_DOUBLE or number < -_LARGEST_DOUBLE:
+                    return False
+                bits = _double_bits(number)
+        elif kind == _BOOLEAN:
+            end, bits = _read_boolean(text, size, position)
+        else:
+            end, bits = _read_integer(text, position, kind == _UNSIGNED, 8 * item)
         if end == 0:
-            return 0
-        if end < 0:
-            end = -end
-            number = float(text[position:end])
-        if number > largest or number < -largest:
-            return 0
-        numbers[count] = number
+            return False
         position = end
-        count += 1
+        count -= 1
+        if item >= 4:
+            _put_four(bits, out, place)
+            if item == 8:
+                _put_four(bits >> 32, out, place + 4)
+        else:
+            out[place] = bits & 255
+            if item == 2:
+                out[place + 1] = bits >> 8 & 255
+        place += item
         while True:
             byte = text[position]
             position += 1
@@ -89,11 +110,74 @@ def _read(text: bytes, size: int, numbers: npt.NDArray[np.float64], largest: flo
             if byte == _CLOSE:
                 depth -= 1
                 if depth == 0:
-                    return count if position == size else 0
+                    return count == 0 and position == size
                 if position == size:
-                    return 0
+                    return False
             elif byte not in (_SPACE, _LINE, _TAB, _RETURN):
-                return 0
+                return False
+
+
+def _put_four(bits: int, out: bytearray, place: int) -> None:
+    out[place] = bits & 255
+    out[place + 1] = bits >> 8 & 255
+    out[place + 2] = bits >> 16 & 255
+    out[place + 3] = bits >> 24 & 255
+
+
+def _single_bits(number: float) -> int:
+    _SINGLE[0] = number
+    return _four(_SINGLE_BYTES, 0)
+
+
+def _double_bits(number: float) -> int:
+    _DOUBLE[0] = number
+    return _four(_DOUBLE_BYTES, 4) << 32 | _four(_DOUBLE_BYTES, 0)
+
+
+def _four(number: memoryview, place: int) -> int:
+    bits = number[place + 3]
+    bits = bits << 8 | number[place + 2]
+    bits = bits << 8 | number[place + 1]
+    return bits << 8 | number[place]
+
+
+def _read_boolean(text: bytes, size: int, position: int) -> tuple[int, int]:
+    """Where the boolean at `position` ends, 0 where none is, and its bits."""
+    word = _TRUE if text[position] == _TRUE[0] else _FALSE
+    if len(word) > size - position:
+        return 0, 0
+    for place in range(len(word)):
+        if text[position + place] != word[place]:
+            return 0, 0
+    return position + len(word), len(word) == len(_TRUE)
+
+
+def _read_integer(text: bytes, position: int, is_unsigned: bool, bits: int) -> tuple[int, int]:
+    """Where the integer at `position` ends, 0 where none is that fits, and its bits."""
+    is_negative = text[position] == _MINUS
+    if is_negative and is_unsigned:
+        return 0, 0
+    position += is_negative
+    first = position
+    digits = 0
+    digit = text[position] - _ZERO
+    while 0 <= digit <= 9:
+        digits = 10 * digits + digit
+        position += 1
+        digit = text[position] - _ZERO
+    size = position - first
+    if size == 0 or (size > 1 and text[first] == _ZERO):
+        return 0, 0
+    if size > _MOST_DIGITS and (
+        # Of twenty digits that begin with 1, those that do not fit look small in 64 bits.
+        size > _MOST_DIGITS + 1 or text[first] != _ZERO + 1 or digits < _TOP_BIT
+    ):
+        return 0, 0
+    largest = _TOP_BIT - 1 + _TOP_BIT if is_unsigned else _TOP_BIT - 1
+    largest = (largest >> 64 - bits) + is_negative
+    if digits > largest:
+        return 0, 0
+    return position, -digits if is_negative else digits
 
 
 def _read_number(text: bytes, position: int) -> tuple[int, float]:

@@ -1,9 +1,8 @@
-"""Arrays of numbers in JSON, read without orjson: the same doubles, of the same arrays."""
+"""Arrays of numbers in JSON, read without orjson: the same numbers, of the same arrays."""
 
 import json
 import math
 import struct
-import sys
 
 import numpy as np
 import orjson
@@ -12,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.compiled import as_python, unless_compiled
 
-from reference_server.codecs import json_data, number_reader
+from reference_server.codecs import json_data, number_reader, rapid_json
 from reference_server.core.dtypes import DataType
 
 FORMS = [
-    pytest.param(number_reader.doubles, id="compiled", marks=unless_compiled(number_reader)),
-    pytest.param(as_python(number_reader).doubles, id="python"),
+    pytest.param(number_reader.packed, id="compiled", marks=unless_compiled(number_reader)),
+    pytest.param(as_python(number_reader).packed, id="python"),
 ]
-LARGEST = sys.float_info.max
+PACKED = list(json_data.PACKED)
+LIMITS = [0, 1, *(2**bits for bits in (7, 8, 15, 16, 31, 32, 63, 64)), 10**19, 2 * 10**19, 10**20]
+INTEGERS = st.builds(
+    lambda limit, more, sign: sign * (limit + more),
+    *(st.sampled_from(LIMITS), st.integers(-2, 2), st.sampled_from([1, -1])),
+)
 WHOLE = st.integers(-(10**21), 10**21).map(str)
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False).map(repr)
 SINGLES = st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr)
@@ -28,6 +32,16 @@ WRITTEN = st.tuples(
     *(st.sampled_from(["", "-"]), DIGITS),
     *(DIGITS, st.sampled_from(["", "e", "E+", "e-"]), st.integers(0, 340)),
 ).map(lambda parts: f"{parts[0]}{parts[1]}.{parts[2]}" + (f"{parts[3]}{parts[4]}" * bool(parts[3])))
+
+
+def doubles(form, text, count):
+    found = form(text, count, "f", 8)
+    return None if found is None else np.frombuffer(found)
+
+
+def packed(form, text, datatype, count):
+    found = form(text, count, *json_data.PACKED[datatype][:2])
+    return None if found is None else bytes(found)
 
 
 def pattern(number):
@@ -42,7 +56,7 @@ def flat(value):
 @pytest.mark.parametrize("form", FORMS)
 @given(numbers=st.lists(WHOLE | DOUBLES | SINGLES | WRITTEN, min_size=1, max_size=8))
 def test_numbers_are_the_doubles_nearest_to_their_texts(form, numbers):
-    read = form(f"[{','.join(numbers)}]".encode(), len(numbers), LARGEST)
+    read = doubles(form, f"[{','.join(numbers)}]".encode(), len(numbers))
     # Integers are whole numbers first, of which 0 has no sign.
     nearest = [float(json.loads(number)) for number in numbers]
     if any(map(math.isinf, nearest)):
@@ -63,7 +77,7 @@ def test_numbers_are_the_doubles_nearest_to_their_texts(form, numbers):
     ],
 )
 def test_numbers_at_the_edge(form, number):
-    (read,) = form(f"[{number}]".encode(), 1, LARGEST)
+    (read,) = doubles(form, f"[{number}]".encode(), 1)
     assert pattern(read) == pattern(float(json.loads(number)))
 
 
@@ -72,7 +86,7 @@ def test_numbers_at_the_edge(form, number):
 @given(text=st.text("0123456789.-+eE[], \n", max_size=9), count=st.integers(1, 3))
 def test_what_is_read_is_such_an_array(form, text, count):
     document = f"[{text}]".encode()
-    read = form(document, count, LARGEST)
+    read = doubles(form, document, count)
     if read is not None:
         numbers = flat(orjson.loads(document))
         assert list(map(pattern, read)) == list(map(pattern, map(float, numbers)))
@@ -83,7 +97,8 @@ def test_what_is_read_is_such_an_array(form, text, count):
     "text", ["[1,2]", "[ 1 ,\t2\r\n]", "[[1],[2]]", "[[[1,2]]]", "[1,[2]]", "[[[[[[[[1,2]]]]]]]]"]
 )
 def test_arrays_are_read_depth_first(form, text):
-    assert form(text.encode(), 2, LARGEST).tolist() == [1, 2]
+    assert doubles(form, text.encode(), 2).tolist() == [1, 2]
+    assert packed(form, text.encode(), DataType.INT8, 2) == b"\1\2"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -97,19 +112,75 @@ def test_arrays_are_read_depth_first(form, text):
     ],
 )
 def test_anything_else_is_left_to_others(form, text):
-    assert form(text.encode(), 2, LARGEST) is None
+    for datatype in PACKED:
+        assert packed(form, text.encode(), datatype, 2) is None
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_numbers_beyond_the_largest_are_left_to_others(form):
-    assert form(b"[-8,8.0,8e0,800000000000000000000e-20]", 4, 8.0).tolist() == [-8, 8, 8, 8]
-    for number in ("9", "-8.5", "1e9", "85000000000000000000e-19", "1e400"):
-        assert form(f"[1,{number}]".encode(), 2, 8.0) is None
+@pytest.mark.parametrize(
+    ("datatype", "largest", "beyond"),
+    [
+        (DataType.FP32, "3.4028234663852886e38", "3.4028234663852890e38"),
+        (DataType.FP32, "340282346638528859811704183484516925440", "3.5e38"),
+        (DataType.FP64, "1.7976931348623157e308", "1.7976931348623159e308"),
+        (DataType.FP64, "8e0", "1e400"),
+    ],
+)
+def test_numbers_beyond_the_largest_are_left_to_others(form, datatype, largest, beyond):
+    read = np.frombuffer(
+        packed(form, f"[-{largest},{largest}]".encode(), datatype, 2), datatype.numpy
+    )
+    assert read.tolist() == [-float(largest), float(largest)]
+    for sign in ("", "-"):
+        assert packed(form, f"[1,{sign}{beyond}]".encode(), datatype, 2) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("datatype", [each for each in PACKED if np.dtype(each.numpy).kind in "iu"])
+@given(numbers=st.lists(INTEGERS | st.integers(-(2**64), 2**65), min_size=1, max_size=4))
+def test_integers_are_read_if_they_fit(form, datatype, numbers):
+    limits = np.iinfo(datatype.numpy)
+    fit = all(limits.min <= number <= limits.max for number in numbers)
+    read = packed(form, json.dumps(numbers).encode(), datatype, len(numbers))
+    assert read == (np.array(numbers, datatype.numpy).tobytes() if fit else None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_integers_have_neither_points_nor_exponents(form):
+    for number in ("1.0", "1e1", "1E1", "1.", "01", "-", "true", "1u"):
+        assert packed(form, f"[{number}]".encode(), DataType.INT32, 1) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_booleans_are_words(form):
+    assert packed(form, b"[true, false,[true]]", DataType.BOOL, 3) == b"\1\0\1"
+    for word in (b"1", b"tru", b"truE", b"fals", b"True", b"truee", b"null", b"t"):
+        assert packed(form, b"[%b]" % word, DataType.BOOL, 1) is None
+
+
+@pytest.mark.brute_force
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("datatype", PACKED)
+@given(
+    elements=st.lists(
+        INTEGERS.map(str)
+        | SINGLES
+        | WRITTEN
+        | st.sampled_from(["true", "false", "null", "[1]", "-0"]),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_what_is_read_is_what_is_read_of_the_whole_json(form, datatype, elements):
+    text, count = f"[{','.join(elements)}]".encode(), len(elements)
+    read = packed(form, text, datatype, count)
+    if read is not None:
+        assert read == json_data.read(rapid_json.loads(text), datatype, (count,)).tobytes()
 
 
 @pytest.mark.parametrize("form", [*FORMS, pytest.param(None, id="orjson")])
 def test_single_precision_is_rounded_from_doubles(monkeypatch, form):
-    monkeypatch.setattr(json_data, "_read_doubles", form)
+    monkeypatch.setattr(json_data, "_pack", form)
     written = b"[0.1,-3.4028234663852886e38,16777217,1.0000000596046448]"
     read = np.frombuffer(json_data.packed(written, DataType.FP32, 4), np.float32)
     assert read.tolist() == [float(np.float32(each)) for each in json.loads(written)]
