@@ -7,7 +7,6 @@ empties it. A span that finds no room, or that the collector does not take, is c
 from __future__ import annotations
 
 import contextlib
-import http.client
 import logging
 import threading
 from collections import deque
@@ -58,7 +57,7 @@ class Span:
 class SpanExporter:
     """Sends what is added to it. Any thread.
 
-    `post` sends one body, and raises OSError or HTTPException if the collector did not take it.
+    `post` sends one body, and raises OSError if the collector did not take it.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class SpanExporter:
     def _send(self, batch: list[Span]) -> None:
         try:
             self._post(_body(self._resource, batch))
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             if not self._failing:  # once, until it is well again
                 log.error("cannot send spans to '%s': %s", self._url, error)
             self._failing = True
@@ -141,22 +140,27 @@ class SpanExporter:
 
 
 def _post(url: str, body: bytes) -> None:
-    """Send one body. Raises OSError or HTTPException.
+    """Send one body. Raises OSError.
 
     Each has a connection of its own: one that is kept between batches may be closed by then, and
     what is written to it is lost.
     """
+    # Few servers have a collector, and all would wait for this import at their start.
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
     parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     headers = {"Content-Type": "application/json"}
     with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)) as sent_by:
-        sent_by.request("POST", path, body, headers)
-        reply = sent_by.getresponse()
-        reply.read()
+        try:
+            sent_by.request("POST", path, body, headers)
+            reply = sent_by.getresponse()
+            reply.read()
+        except HTTPException as error:
+            raise OSError(str(error)) from error
     if not 200 <= reply.status < 300:
-        raise http.client.HTTPException(f"it answers {reply.status} {reply.reason}")
+        raise OSError(f"it answers {reply.status} {reply.reason}")
 
 
 def _own_resource() -> dict[str, Parameter]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from functools import cached_property
 from importlib import resources
 
 import orjson
@@ -21,16 +22,20 @@ _NO_SNIFFING = (b"X-Content-Type-Options", b"nosniff")
 
 
 class Page:
-    """The page in a file of this folder."""
+    """The page in a file of this folder, which is read when somebody first asks for it."""
 
     def __init__(self, file: str) -> None:
-        text = resources.files(__package__).joinpath(file).read_text("utf-8")
-        self._body = text.encode()
-        self._headers = _headers(text)
+        self._file = file
 
     def reply(self, request: Request) -> None:
         """Answer with it."""
-        request.reply(status_codes.OK, [self._body], self._headers, content_type=_TYPE)
+        body, headers = self._answer
+        request.reply(status_codes.OK, [body], headers, content_type=_TYPE)
+
+    @cached_property
+    def _answer(self) -> tuple[bytes, list[Header]]:
+        text = resources.files(__package__).joinpath(self._file).read_text("utf-8")
+        return text.encode(), _headers(text)
 
 
 def reply_json(request: Request, value: object) -> None:
