@@ -238,6 +238,7 @@ class Incoming:
         "_handle",
         "_is_held",
         "_is_scheduled",
+        "_placed_s",
         "_plain",
         "_portion",
         "_rest",
@@ -263,6 +264,7 @@ class Incoming:
         self._clock = clock
         self._transport: Pausable | None = None
         self._rest = _NOTHING
+        self._placed_s = 0.0  # when a place was given for what is read next
         self._spent_s = 0.0  # on reads that filled the buffer, one after the other
         self._is_held = False
         self._is_scheduled = False
@@ -276,15 +278,24 @@ class Incoming:
         self._transport = None
         self._rest = _NOTHING
 
-    def came(self, data: memoryview) -> None:
-        """Take bytes, whose memory may be used for others afterwards."""
+    def place(self, found: Callable[[], memoryview | None]) -> memoryview | None:
+        """Where `found` says that the next bytes belong, if they are handled next, or None.
+
+        To read them there is part of the connection's share.
+        """
+        place = None if self._rest else found()
+        self._placed_s = 0.0 if place is None else self._clock()
+        return place
+
+    def came(self, data: memoryview, room: int = SCRATCH_BYTES) -> None:
+        """Take bytes, whose memory may be used for others afterwards; it had `room` for so many."""
         if len(data) <= self._portion and not self._is_held:
             self._handle(data)
             return
-        begun_s = self._clock()
+        begun_s = self._placed_s or self._clock()
         left = self._within_share(data)
-        # Of who fills the buffer uvloop reads on in the same turn, up to 32 times.
-        is_last = len(data) < SCRATCH_BYTES
+        # Of who fills the room uvloop reads on in the same turn, up to 32 times.
+        is_last = len(data) < room
         self._spent_s = 0.0 if is_last else self._spent_s + self._clock() - begun_s
         if left or self._spent_s >= SHARE_S:
             self._spent_s = 0.0

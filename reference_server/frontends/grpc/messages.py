@@ -1,7 +1,7 @@
 """The length-prefixed messages of gRPC: a flag, the length in four bytes, and the message.
 
-A long message is gathered in memory of its full size; each of its bytes is copied once, so that the
-tensor at its end can be used in place. What is sent goes in parts, none of which is copied.
+A long message is gathered in memory of its full size, so that the tensor at its end can be used in
+place; what is not read there is copied once. What is sent goes in parts, none of which is copied.
 """
 
 from __future__ import annotations
@@ -118,6 +118,14 @@ class MessageReader:
         """How many bytes are still to come of the message under way."""
         return 0 if self._buffer is None else len(self._buffer) - self._filled
 
+    def place(self, size: int) -> memoryview:
+        """Where the next bytes of that message belong, of which it lacks so many.
+
+        They are fed all the same, from there.
+        """
+        assert self._buffer is not None
+        return self._buffer[self._filled : self._filled + size]
+
     def feed(self, data: memoryview) -> Iterator[Data | Packed]:
         """The messages that `data` completes. Raises CallFailed.
 
@@ -173,7 +181,7 @@ class MessageReader:
         filled = self._filled + len(piece)
         if self._charge is not None and not self._charge.grow(len(piece)):
             raise CallFailed(Status.RESOURCE_EXHAUSTED, self._intake.refusal(len(buffer)))
-        buffer[self._filled : filled] = piece
+        buffer[self._filled : filled] = piece  # nothing to copy, if that is where it is
         self._filled = filled
         if filled < len(buffer):
             return None

@@ -217,6 +217,10 @@ class ServedCall:
         """How many bytes are still to come of the message under way."""
         return self._reader.lacks
 
+    def place(self, size: int) -> memoryview:
+        """Where the next bytes of that message belong, of which it lacks so many."""
+        return self._reader.place(size)
+
     @property
     def received(self) -> int | None:
         """How many bytes have come of what the client owes: a message; None if it owes nothing."""

@@ -40,6 +40,8 @@ _MOST_UNREAD = 1 << 26
 #: already; and those that are worth counting.
 _MOST_ASKED = 1 << 26
 _COUNTED = 1 << 16
+#: Bytes of a message that are worth a read of their own, since they are not copied.
+_LONG_PIECE = 1 << 16
 
 
 class Session:
@@ -109,6 +111,13 @@ class Session:
         stream_id, lacking = self._http2.data_under_way
         call = self._calls.get(stream_id) if lacking else None
         return 0 if call is None else min(lacking, call.lacks)
+
+    def place(self) -> memoryview | None:
+        """Where the next bytes belong, if they are a long piece of one message; `receive` them."""
+        size = self.plain()
+        if size < _LONG_PIECE:
+            return None
+        return self._calls[self._http2.data_under_way[0]].place(size)
 
     def whole(self, data: memoryview) -> int:
         """How many bytes at its start are some whole frames, which are short; 0 if none are."""

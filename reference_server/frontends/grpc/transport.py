@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 #: Bytes that are handled without a look at the clock; a call may have as few as thirty.
 _PORTION_BYTES = 1 << 9
+#: Bytes that are read at a time behind a message that was read where it belongs: the next one will
+#: be as long, and what is read of it before its place is known is copied there.
+_BEGINNING_BYTES = 1 << 14
 #: How long the last bytes to a client may take.
 _LINGER_S = 20.0
 #: What stands for no limit of a TLS handshake; asyncio's default would be a minute.
@@ -156,6 +159,8 @@ class _Connection(asyncio.BufferedProtocol):
             portion=_PORTION_BYTES,
             whole=self._session.whole,
         )
+        self._room = scratch  # of what has no place of its own
+        self._is_placed = False  # what is read next
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None
@@ -205,12 +210,21 @@ class _Connection(asyncio.BufferedProtocol):
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what is read next."""
-        return self._scratch
+        """Where to put what is read next: a long piece of a message where it belongs."""
+        place = self._incoming.place(self._session.place)
+        self._is_placed = place is not None
+        return self._room if place is None else place
 
     def buffer_updated(self, nbytes: int) -> None:
         """So much was read."""
-        self._incoming.came(self._scratch[:nbytes])
+        # Asked for again: to keep the place would keep the message, also of a call that is over.
+        place = self._session.place() if self._is_placed else None
+        room = self._room if place is None else place
+        if place is not None:
+            self._room = self._scratch[:_BEGINNING_BYTES]
+        elif nbytes == len(room):
+            self._room = self._scratch
+        self._incoming.came(room[:nbytes], len(room))
 
     def pause_writing(self) -> None:
         """The socket takes no more."""

@@ -94,6 +94,37 @@ def test_who_does_not_fill_the_buffer_is_not_held_up():
         assert scene.is_reading
 
 
+def test_what_is_read_where_it_belongs_costs_its_share_from_the_read_on():
+    scene = Scene(plain=lambda: SCRATCH_BYTES)
+    scene.now_s = 1.0
+    place = memoryview(bytearray(SCRATCH_BYTES))
+    for expected in (True, False):
+        assert scene.incoming.place(lambda: place) is place
+        scene.now_s += 0.6 * SHARE_S
+        scene.incoming.came(place, len(place))
+        assert scene.is_reading is expected
+
+
+def test_who_does_not_fill_its_place_is_not_held_up():
+    scene = Scene(plain=lambda: SCRATCH_BYTES)
+    place = memoryview(bytearray(SCRATCH_BYTES))
+    for size in (SCRATCH_BYTES, SCRATCH_BYTES, SCRATCH_BYTES - 1) * 2:
+        scene.incoming.place(lambda: place)
+        scene.now_s += SHARE_S / 3
+        scene.incoming.came(place[:size], len(place))
+        assert scene.is_reading
+
+
+def test_nothing_has_a_place_while_something_waits_before_it():
+    scene = Scene(cost_s=SHARE_S)
+    place = memoryview(bytearray(SCRATCH_BYTES))
+    scene.came(text_of(2 * PORTION_BYTES))
+    assert scene.incoming.place(lambda: place) is None
+    scene.turn()
+    assert scene.incoming.place(lambda: place) is place
+    assert scene.incoming.place(lambda: None) is None
+
+
 def test_a_tensor_is_not_cut():
     scene = Scene(plain=lambda: 3 * PORTION_BYTES)
     scene.came(bytes(3 * PORTION_BYTES))

@@ -34,6 +34,26 @@ def test_any_split_gives_the_same_messages(sent, sizes):
     assert read([*pieces, wire]) == sent
 
 
+@given(
+    st.lists(st.binary(max_size=50), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=30),
+)
+def test_what_is_read_where_it_belongs_gives_the_same_messages(sent, reads):
+    reader, found = MessageReader(None), []
+    wire = b"".join(map(message, sent))
+    for most, is_placed in [*reads, (len(wire), False)]:
+        size = min(most, len(wire), reader.lacks) if is_placed else most
+        if is_placed and size:
+            piece = reader.place(size)
+            assert len(piece) == size
+            piece[:] = wire[:size]
+        else:
+            piece = memoryview(wire[:size])
+        found += map(bytes, reader.feed(piece))
+        wire = wire[size:]
+    assert found == sent
+
+
 def test_a_message_in_pieces_is_gathered_in_place():
     reader = MessageReader(None)
     wire = memoryview(message(bytes(1_000)))

@@ -153,6 +153,43 @@ def test_a_call_is_answered_in_one_write():
     ]
 
 
+def test_a_long_piece_of_a_message_has_a_place_where_it_is_gathered():
+    client, body = Client(), message(random.Random(0).randbytes(300_000))
+    wire = client.headers(1) + frame(DATA, END_STREAM, 1, body)
+    assert client.session.place() is None
+    client.say(wire[:1_000])
+    place = client.session.place()
+    assert len(place) == len(wire) - 1_000
+    place[:100_000] = wire[1_000:101_000]
+    client.session.receive(place[:100_000])
+    client.say(wire[101_000:102_000])  # some of it may come elsewhere all the same
+    place = client.session.place()
+    place[:] = wire[102_000:]
+    client.session.receive(place)
+    assert client.told == [body[5:], "half close"]
+    assert client.session.place() is None
+
+
+def test_what_is_no_long_piece_has_no_place():
+    client = Client()
+    client.say(client.headers(1), frame(DATA, 0, 1, message(bytes(100_000))[:20_000])[:-1])
+    assert client.session.plain() == 1  # and more in another frame
+    assert client.session.place() is None
+    client.say(b"\0", frame(DATA, 0, 1, bytes(79_000))[:9])
+    assert client.session.place().nbytes == 79_000
+    client.say(bytes(79_000 - 60_000))
+    assert client.session.place() is None
+
+
+def test_a_message_of_a_call_that_is_over_has_no_place():
+    client = Client()
+    headers = client.headers(1, [*REQUEST, ("grpc-timeout", "1S")])
+    client.say(headers, frame(DATA, 0, 1, message(bytes(300_000)))[:1_000])
+    assert client.session.place() is not None
+    client.clock.turn(2)
+    assert client.session.place() is None
+
+
 def test_the_method_may_begin_before_the_client_has_ended():
     client = Client()
     client.say(client.headers(1), frame(DATA, 0, 1, message(b"question") + message(b"another")))

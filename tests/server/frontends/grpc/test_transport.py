@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 import weakref
 
 import grpc
@@ -87,6 +88,21 @@ def test_a_message_and_its_answer():
         script.call.send(b"answer")
         script.call.end()
         assert await answer == b"answer"
+
+    talk(scenario)
+
+
+def test_messages_of_all_lengths_come_as_they_were_sent():
+    sizes = [10, 300_000, 5, 0, 2_000_000, 100_000, 20_000, 1_000_000, 1, 65_536, 70_000]
+    sent = [random.Random(size).randbytes(size) for size in sizes * 2]
+
+    async def scenario(script, channel, listener):
+        stream = channel.stream_unary("/t.T/s")(iter(sent))
+        await script.until("half close")
+        assert script.received == sent
+        script.call.send(b"answer")
+        script.call.end()
+        assert await stream == b"answer"
 
     talk(scenario)
 
