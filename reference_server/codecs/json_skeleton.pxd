@@ -3,7 +3,8 @@
 cimport cython
 
 cdef bytes _DATA, _ID
-cdef unsigned char _OPEN, _QUOTE, _BACKSLASH, _SPACE, _TILDE, _TAB, _LINE, _RETURN
+cdef unsigned char _OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT, _COMMA, _QUOTE, _BACKSLASH
+cdef unsigned char _SPACE, _TILDE, _TAB, _LINE, _RETURN
 
 cdef class Skeleton:
     cdef readonly bytes text
@@ -21,5 +22,5 @@ cdef (Py_ssize_t, Py_ssize_t) _id(bytes json, Py_ssize_t size) except *
 
 cdef Py_ssize_t _value(bytes json, Py_ssize_t size, Py_ssize_t position) except -1
 
-@cython.locals(first=Py_ssize_t, behind=Py_ssize_t, end=Py_ssize_t)
+@cython.locals(first=Py_ssize_t, position=Py_ssize_t, end=Py_ssize_t, byte=cython.uchar)
 cdef Py_ssize_t _array_end(bytes json, Py_ssize_t size, Py_ssize_t start) except -1

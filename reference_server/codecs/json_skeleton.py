@@ -59,8 +59,8 @@ def skeleton(json: bytes) -> Skeleton:
 # What follows has types of C, and names that Python does not see there.
 
 _DATA, _ID = b'"data":', b'"id":'
-_OPEN, _QUOTE, _BACKSLASH, _SPACE, _TILDE = b'["\\ ~'
-_TAB, _LINE, _RETURN = b"\t\n\r"
+_OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT, _COMMA, _QUOTE, _BACKSLASH = b'[]{},"\\'
+_SPACE, _TILDE, _TAB, _LINE, _RETURN = b" ~\t\n\r"
 
 
 def _id(json: bytes, size: int) -> tuple[int, int]:
@@ -97,9 +97,18 @@ def _array_end(json: bytes, size: int, start: int) -> int:
         first += 1
     if first < size and json[first] == _QUOTE:
         return json_strings.array_end(json, size, start) if json_strings.IS_COMPILED else 0
-    # Numbers and brackets up to the next member, or to the end of the input.
-    behind = json.find(b'"', first)
-    if behind < 0:
-        behind = size
-    end = json.find(b"}", first, behind)
-    return json.rfind(b"]", first, behind if end < 0 else end) + 1
+    # Numbers up to the next name, or to the end of the input, and brackets behind them.
+    position = json.find(b'"', first)
+    if position < 0:
+        position = size
+    end = 0
+    while position > first:
+        byte = json[position - 1]
+        if byte == _CLOSE:
+            end = position if end == 0 else end
+        elif byte == _CLOSE_OBJECT:
+            end = 0
+        elif byte not in (_COMMA, _OPEN_OBJECT, _SPACE, _LINE, _TAB, _RETURN):
+            break
+        position -= 1
+    return end

@@ -60,6 +60,13 @@ def test_what_is_taken_out_fills_the_gaps(form, json):
     [
         (b'{"data":[1, 2],"x":3}', b'{"data":\0,"x":3}', None, [b"[1, 2]"]),
         (b'{"data": [[1],[2]]}', b'{"data": \0}', None, [b"[[1],[2]]"]),
+        (
+            b'[{"data":[1] } , {"data":[2]}\n]',
+            b'[{"data":\0 } , {"data":\0}\n]',
+            None,
+            [b"[1]", b"[2]"],
+        ),
+        (b'{"data":[1],2}', b'{"data":[1],2}', None, []),
         (b'{"data":[1],"data":[2]}', b'{"data":\0,"data":\0}', None, [b"[1]", b"[2]"]),
         (b'{"id":"7","data":[1]}', b'{"id":"\0","data":\0}', b"7", [b"[1]"]),
         (b'{"data":[1],"id": ""}', b'{"data":\0,"id": "\0"}', b"", [b"[1]"]),
