@@ -48,17 +48,14 @@ class InferResponseEncoder:
     ) -> EncodedResponse:
         """As the function `encode`. Any thread."""
         outputs = response.outputs
-        if response.parameters or len(outputs) > _MOST_OUTPUTS:
+        if response.parameters or not form.is_plain or len(outputs) > _MOST_OUTPUTS:
             return encode(response, form, signature, labels)
         said: list[object] = [response.model_name, response.model_version]
         data: list[list[bytes]] = []
         binary: list[bytes | memoryview] = []
         for tensor in outputs:
-            own = form.of(tensor.name)
-            if own.classes or own.buffer is not None:
-                return encode(response, form, signature, labels)
             size = None
-            if own.binary:
+            if form.of(tensor.name).binary:
                 raw = tensor.raw()
                 size = len(raw)
                 if size:

@@ -22,7 +22,6 @@ Labels: TypeAlias = Mapping[str, tuple[str, ...]]
 MANY_ELEMENTS = 1 << 13
 #: Bytes that are copied from or to regions at once: about a millisecond's work.
 MANY_SHARED_BYTES = 8 << 20
-_BYTES = DataType.BYTES  # to look a member up by its class takes ten times as long
 #: What has no order, or, as in Triton, no text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -76,8 +75,8 @@ class ResponseForm:
 def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
     """Whether so many strings are to be joined that it takes long."""
     for tensor in outputs:
-        is_joined = tensor.datatype is _BYTES and not tensor.is_raw
-        if is_joined and math.prod(tensor.shape) > MANY_ELEMENTS:
+        is_long = math.prod(tensor.shape) > MANY_ELEMENTS
+        if is_long and tensor.datatype is DataType.BYTES and not tensor.is_raw:
             return True
     return False
 
