@@ -96,7 +96,6 @@ types: $(VENV)/dev  ## types, strictly
 
 layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
-	cd replay && $(abspath $(VENV))/bin/lint-imports
 
 # By folders first: a marker would have the contract tests collected before they are left out.
 quick: $(VENV)/dev models  ## what decides, in half a minute: no server, no brute force
