@@ -98,9 +98,9 @@ layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
 
 # By folders first: a marker would have the contract tests collected before they are left out.
-quick: $(VENV)/dev models  ## what decides, in half a minute: no server, no brute force
+quick: $(VENV)/dev models  ## unit tests and recorded answers in half a minute; starts no server
 	$(PYTEST) -m 'not brute_force and not slow and not oracle and not stack' \
-	    tests/factory tests/performance tests/replay tests/runtime tests/server tests/simulator
+	    $(addprefix tests/,factory performance recorded replay runtime server simulator)
 
 unit: $(VENV)/dev models  ## the tests that need no server beside them
 	$(PYTEST) -m 'not slow and not oracle and not stack'
