@@ -24,6 +24,11 @@ if "GE_RUNTIME_CACHE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["GE_RUNTIME_CACHE"], ignore_errors=True)
 
 
+# A background job of a script starts with SIGINT ignored, and so would all processes that tests start
+# and interrupt. A handler is not inherited: they get the default again.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _BEFORE = pytest.StashKey()
 
