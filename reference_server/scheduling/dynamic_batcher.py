@@ -257,12 +257,12 @@ class DynamicBatcher:
             batch.add(self._first().requests)
 
     def _grow(self, batch: _PreparedBatch | None) -> None:
-        """From now on form what goes behind `batch`, or a batch of its own."""
+        """Start to form requests that join `batch`, or a new batch if it is None."""
         self._growing = batch
         self._forming = Forming(self._sizes, batch)
 
     def _prepare(self, now_ns: int) -> None:
-        """Make batches of those that wait, as far ahead as may be."""
+        """Form batches of the waiting requests, up to the allowed number of prepared batches."""
         while self._waiting and len(self._prepared) < self._ahead:
             forming = self._walk()
             count = forming.count(now_ns, self._delay_ns)
@@ -282,7 +282,7 @@ class DynamicBatcher:
                 return
 
     def _walk(self) -> Forming:
-        """Let those join that have come since."""
+        """Add the requests that arrived since the last call to the forming batch."""
         forming = self._forming
         while forming.joined < len(self._waiting):
             request = self._waiting[forming.joined]
