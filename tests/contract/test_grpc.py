@@ -7,7 +7,6 @@ grpc_differences.py. For one case in ten the real server is asked again.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from contract.grpc_casebook import AskGrpc, GrpcCase, Outcome
 from contract.grpc_cases import CASES, regions, settings
 from contract.grpc_differences import DIFFERENCES, Difference, comparable
 from contract.recordings import Recording, asked_live, own_path
-from support.servers import ROOT, Server
+from support.servers import Server
 
 pytestmark = pytest.mark.oracle
 
@@ -118,12 +117,3 @@ def check_row(case: GrpcCase, answer: Outcome) -> None:
 def test_no_two_cases_have_the_same_name():
     names = Counter(case.name for case in CASES)
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_the_page_counts_the_cases():
-    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w[\w./]*)` \| (\d+)", page, re.M))
-    found = Counter(case.calls[-1].method.removeprefix("/") for case in CASES)
-    assert {name: int(count) for name, count in told.items()} == {
-        name: found[name] for name in told
-    }
