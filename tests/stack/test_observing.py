@@ -110,8 +110,8 @@ def test_the_page_names_the_profiles_of_compose():
     for name, service in services.items():
         for profile in service.get("profiles", ["none"]):
             profiles[profile].append(name)
-    page = (ROOT / "docs" / "docker.md").read_text()
-    table = page.partition("## Profiles")[2].partition("## Services")[0]
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    table = page.partition("### Profiles")[2].partition("### Services")[0]
     rows = re.findall(r"^\| `?(\w+)`? \| (`.*`) \| `docker compose (.*)` \|$", table, re.M)
     told = {profile: re.findall(r"`(\w+)`", names) for profile, names, _ in rows}
     assert told == profiles
