@@ -1,4 +1,4 @@
-"""The results as docs/campaign.md shows them: an attack's row has what became of each server."""
+"""The results as docs/results/campaign.md shows them: per attack, what became of each server."""
 
 from __future__ import annotations
 
