@@ -1,4 +1,4 @@
-"""The results as docs/results/campaign.md shows them: per attack, what became of each server."""
+"""The table of results in docs/results/campaign.md: one row for each attack."""
 
 from __future__ import annotations
 
