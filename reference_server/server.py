@@ -147,9 +147,9 @@ class Server:
             if self._options.metrics is not None:
                 listeners["metrics service"] = self._metrics_listener(self._options.metrics)
             if self._options.grpc is not None:
-                listeners["GRPC service"] = self._grpc_listener(self._options.grpc, loop)
+                listeners["GRPC service"] = self.grpc_listener(self._options.grpc, loop)
             if self._options.http is not None:
-                listeners[_HTTP] = self._http_listener(self._options.http, loop)
+                listeners[_HTTP] = self.http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
             self._ports_are_open()
@@ -268,7 +268,7 @@ class Server:
             intake=self._intake,
         )
 
-    def _http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
+    def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
         return HttpListener(
             *("HTTPService", options.address, options.port),
             self.http_handlers(options, loop).handle,
@@ -296,7 +296,7 @@ class Server:
             most_responses=options.max_response_pool_size,
         )
 
-    def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
+    def grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
         methods = self.grpc_methods(options, loop)
         return GrpcListener(
             *(options, methods, self._options.time_limits, self._incidents.of("grpc")),
