@@ -56,10 +56,10 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
-    if config.HasField("model_metrics") and not profile.reads_model_metrics:
+    if config.HasField("model_metrics") and not profile.newer_config_fields:
         yield _newer("model_metrics", config)
     yield from _check_metrics(config)
-    if config.ensemble_scheduling.max_inflight_requests and not profile.has_max_inflight:
+    if config.ensemble_scheduling.max_inflight_requests and not profile.newer_config_fields:
         yield _newer("ensemble_scheduling.max_inflight_requests", config)
     if config.max_batch_size < 0:
         yield invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
@@ -177,7 +177,7 @@ def _check_tensor(
     yield from _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
     if entry.HasField("reshape") and entry.dims and not is_scalar:
         yield from _check_reshape(f"model {kind} '{entry.name}'", entry, config)
-    if profile.checks_configured_sizes:
+    if profile.newer_size_checks:
         yield from _check_count(f"{entry.name} dims", entry.dims)
         yield from _check_count(f"{entry.name} reshape", entry.reshape.shape)
     # A number that no format has, as JSON may give it, is taken and means nothing, as in Triton.

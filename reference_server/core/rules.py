@@ -63,8 +63,8 @@ class RequestRules:
         profile: TritonProfile = V2_51,
         correlation: Correlation | None = None,
     ) -> None:
-        self._tells_invalid_sizes = profile.tells_invalid_sizes
-        self._correlation = correlation if profile.checks_correlation_types else None
+        self._tells_invalid_sizes = profile.newer_size_checks
+        self._correlation = correlation if profile.newer_request_checks else None
         self._reads_strings = reads_strings
         self._name = signature.name
         self._signature = signature
