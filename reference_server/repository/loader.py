@@ -147,7 +147,7 @@ class ModelLoader:
                 model.config.decoupled for model in steps
             )
         check.check_response_cache(proto)
-        config = ModelConfig.from_proto(proto, names_all=self.profile.newer_config_fields)
+        config = ModelConfig.from_proto(proto, newer_fields=self.profile.newer_config_fields)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
         labels = labels_of(config, folder.path, steps)

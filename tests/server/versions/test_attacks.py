@@ -105,7 +105,7 @@ ATTACKS = {
             **{"file__1/model.py": FILE, "file__env.tar.gz": archive("../../../stolen")},
         ),
         400,
-        "parameter EXECUTION_ENV_PATH of model vector is not served",
+        "model vector: found parameter EXECUTION_ENV_PATH; expected none",
     ),
     "a model called ..": (
         http("/v2/repository/models/../load"),
