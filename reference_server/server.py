@@ -334,7 +334,7 @@ class Server:
         }
 
     def _look(self) -> None:
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._executions.look()
         self._shared_memory.release_buffers()
 
@@ -364,7 +364,7 @@ class Server:
         models = None if self._has_failed else self
         await shut_down(first, models, last, self._options.exit_timeout_s)
         self._lag.stop()
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._let_go()
 
     def refuse(self) -> None:

@@ -35,8 +35,8 @@ def check_rank(name: str, rank: int) -> None:
 class Tensor:
     """A tensor: name, data type, shape and elements in row-major order.
 
-    In requests with an unknown type name, `datatype` is None. Such a tensor is refused before its
-    array is used.
+    A request's tensor with an unknown type name has no `datatype`, but None. It is refused before
+    its array is used.
     """
 
     __slots__ = ("_array", "_counted", "_elements", "_raw", "datatype", "name", "shape")
