@@ -51,11 +51,8 @@ _MAX_PATTERNS = 256
 class RequestRules:
     """The checks of requests to one loaded model. Thread-safe.
 
-    Args:
-        signature: The model's tensors.
-        reads_strings: Refuse truncated strings. False for ensembles, whose steps check them.
-        profile: The Triton release to imitate.
-        correlation: The input that receives sequence ids, if the model has one.
+    Without `reads_strings`, truncated strings are accepted: the steps of an ensemble check them.
+    `correlation` is the input that receives sequence ids, if the model has one.
     """
 
     def __init__(
@@ -90,9 +87,8 @@ class RequestRules:
     def admit(self, request: InferRequest) -> None:
         """Check `request`, set its batch size and batch key, and reorder and reshape its inputs.
 
-        Raises:
-            ServerError: INVALID_ARG; the first error that Triton would find.
-            BackendError: A string is truncated. The error must be sent to the sink.
+        Raises ServerError INVALID_ARG with the first error that Triton would find, or BackendError,
+        which must be sent to the sink, for a truncated string.
         """
         if not self._is_cacheable:
             self._check(request)
@@ -114,7 +110,7 @@ class RequestRules:
         request.batch_size = known.batch_size
         request.batch_key = known.batch_key
         if len(sizes) > 2:
-            request.inputs = _listed(request.inputs, known.order)
+            request.inputs = {name: request.inputs[name] for name in known.order}
 
     def _check(self, request: InferRequest) -> bool:
         """Check without the cache; return True if the result holds for similar requests."""
@@ -129,16 +125,17 @@ class RequestRules:
             rows = self._check_inputs(request, request.inputs)
         except ServerError:
             # Of several errors, Triton reports the first in the order of its table.
-            self._check_inputs(request, _listed(request.inputs, arranged(tuple(request.inputs))))
+            order = arranged(tuple(request.inputs))
+            self._check_inputs(request, {name: request.inputs[name] for name in order})
             raise
         request.batch_size = max(1, rows or 1)
         if rows == 0:
-            # A batch of zero rows carries the data of one row, without the batch dimension.
+            # Zero rows carry the data of one row, without the batch dimension.
             for name, tensor in request.inputs.items():
                 request.inputs[name] = tensor.renamed(name, tensor.shape[1:])
         if len(request.inputs) > 2:  # two names keep their order through two tables
             passed_on = arranged(arranged(tuple(request.inputs)))
-            request.inputs = _listed(request.inputs, passed_on)
+            request.inputs = {name: request.inputs[name] for name in passed_on}
         first = 1 if rows else 0
         request.batch_key = self._batch_key(request.inputs, first)
         self._reshape(request, first)
@@ -308,11 +305,13 @@ class RequestRules:
 
 
 def _cache_key(request: InferRequest) -> Hashable:
-    """Return a key that is equal for requests with the same result, if their sizes are equal."""
+    """Return a key that is equal for requests with the same result, if their sizes are equal.
+
+    It has ids of data types, because these hash faster than enum members.
+    """
     return (
         request.requested_outputs,
         type(request.correlation_id),
-        # The id of an enum member hashes faster than the member.
         *((tensor.name, id(tensor.datatype), tensor.shape) for tensor in request.inputs.values()),
     )
 
@@ -336,10 +335,6 @@ def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
     """
     free = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
     return tuple(next(free) if dim == -1 else dim for dim in other)
-
-
-def _listed(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    return {name: inputs[name] for name in names}
 
 
 def _fits(shape: Shape, dims: Dims) -> bool:
