@@ -19,7 +19,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
 from reference_server.core.paths import refuse_links_out
-from reference_server.core.ports import Clock, Metrics, Scheduler, Turns
+from reference_server.core.ports import Clock, LoopIterations, Metrics, Scheduler
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
 from reference_server.observability.executions import ExecutionWatch
@@ -66,7 +66,7 @@ class ModelLoader:
         self,
         clock: Clock,
         metrics: Metrics,
-        turns: Turns | None = None,
+        iterations: LoopIterations | None = None,
         *,
         auto_complete_config: bool,
         cache: ResponseCache | None = None,
@@ -86,7 +86,7 @@ class ModelLoader:
         self._histograms = histograms and profile.newer_metrics
         self.profile = profile
         self._limiter = limiter
-        self._turns = turns
+        self._iterations = iterations
         self._clock = clock
         self._hosts = PythonHosts(python_backend, clock, metrics, executions)
         self._auto_completes = auto_complete_config
@@ -298,7 +298,7 @@ class ModelLoader:
             )
             running = instance_scheduler(
                 *(config, version, folder, instances, statistics, self._clock),
-                *(self._limiter, self._turns),
+                *(self._limiter, self._iterations),
             )
             running.open()
             scheduler = running

@@ -12,7 +12,7 @@ from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import invalid_arg
 from reference_server.core.health import Health
-from reference_server.core.ports import Clock, Dispatch, ModelInstance, Turns
+from reference_server.core.ports import Clock, Dispatch, LoopIterations, ModelInstance
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest
 from reference_server.observability.model_statistics import ModelStatistics
@@ -161,7 +161,7 @@ def instance_scheduler(
     statistics: ModelStatistics,
     clock: Clock,
     limiter: RateLimiter | None,
-    turns: Turns | None,
+    iterations: LoopIterations | None,
 ) -> InstanceScheduler:
     """Runs requests on `instances`, which it has to open yet; `folder` is the model's.
 
@@ -176,7 +176,7 @@ def instance_scheduler(
         clock,
         limiter,
         limiter.add(config.instances) if limiter is not None else (),
-        turns,
+        iterations,
     )
 
 

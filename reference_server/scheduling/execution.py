@@ -57,7 +57,7 @@ class BatchExecutor:
         start = self._clock.monotonic_ns()
         traced: list[TracedSink] = []
         for request in batch:
-            request.is_begun = True
+            request.is_started = True
             if request.trace is not None:
                 traced.append(_traced_sink(request, request.trace, start, self._clock))
         try:

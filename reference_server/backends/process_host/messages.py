@@ -39,7 +39,7 @@ PLAIN = (
     "batch_size",
     "received_ns",
     "queued_ns",
-    "is_begun",
+    "is_started",
 )
 #: Those that have a form of their own in a message.
 CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")

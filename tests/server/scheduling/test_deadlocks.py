@@ -11,7 +11,7 @@ from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGrou
 
 def request(*, begun=False):
     sent = InferRequest("m", {}, NullSink())
-    sent.is_begun = begun
+    sent.is_started = begun
     return sent
 
 
@@ -131,7 +131,7 @@ def test_exactly_those_are_refused_who_would_wait_for_ever(data, sizes):
         elif step == "take":
             able = [(m, sent) for m in idle for sent, target in asked if m.group is target]
             member, sent = data.draw(st.sampled_from(able))
-            sent.is_begun = True
+            sent.is_started = True
             world.busy[member] = sent
         elif step == "answer":
             done = world.busy.pop(data.draw(st.sampled_from(working)))

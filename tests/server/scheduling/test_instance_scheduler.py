@@ -101,7 +101,7 @@ class OneTurn:
 
 def test_what_comes_in_one_turn_of_the_loop_is_one_batch(bench):
     turn = OneTurn()
-    one = bench(DynamicBatcher(8, (), 0), turns=turn)
+    one = bench(DynamicBatcher(8, (), 0), iterations=turn)
     for id in "abc":
         one.submit(id)
     assert one.scheduler.pending == 3
@@ -112,7 +112,7 @@ def test_what_comes_in_one_turn_of_the_loop_is_one_batch(bench):
 
 def test_a_queue_that_may_be_full_is_asked_for_each_request(bench):
     settings = DynamicBatching((), 0, default_policy=QueuePolicy(max_size=1))
-    one = bench(PolicyBatcher(8, settings), turns=OneTurn())
+    one = bench(PolicyBatcher(8, settings), iterations=OneTurn())
     one.submit("a")
     assert one.started() == ["a"]
     one.submit("b")

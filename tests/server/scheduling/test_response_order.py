@@ -28,7 +28,7 @@ def response(id, *, final=True):
 def places(count):
     """The sinks of so many requests in a row, and what they were sent in the end."""
     order, notes = ResponseOrder(), []
-    return [order.place(Noted(notes)) for _ in range(count)], notes
+    return [order.append(Noted(notes)) for _ in range(count)], notes
 
 
 def test_an_answer_waits_for_those_before_it():
@@ -52,7 +52,7 @@ def test_the_first_request_streams_and_the_others_are_kept_until_its_last():
 
 def test_a_sink_that_fails_holds_nobody_up():
     order, notes = ResponseOrder(), []
-    first, second = order.place(BrokenSink()), order.place(Noted(notes))
+    first, second = order.append(BrokenSink()), order.append(Noted(notes))
     second.send(response("b"))
     first.send(response("a"))
     assert notes == ["b"]

@@ -71,7 +71,7 @@ class Stage:
                 batch = self.work.take(instance, self.now)
                 if batch:
                     for request in batch:
-                        request.is_begun = True
+                        request.is_started = True
                     self.busy[instance] = batch
                     self.batches.append((instance, [request.id for request in batch]))
         for request, error in self.work.refused(self.now):
