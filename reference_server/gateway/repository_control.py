@@ -49,7 +49,7 @@ class RepositoryControl:
         return self._repository.index(
             ready_only=ready_only,
             # Nobody asked for these loads, so nobody else is told that one failed.
-            tells_failures=self._mode is ControlMode.POLL,
+            with_failures=self._mode is ControlMode.POLL,
         )
 
     def load(

@@ -1,4 +1,4 @@
-"""Drains models that were taken out of service: their requests are answered, then they finalize."""
+"""Drains models that are out of service: finishes their requests, then finalizes them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ log = logging.getLogger(__name__)
 
 
 class Draining:
-    """Finalizes models that serve no more, in the background and side by side. Any thread.
+    """Finalizes models that are out of service, in parallel background threads. Thread-safe.
 
-    An ensemble is through before the models of its steps begin; for all others, one that hangs
-    holds up nobody. `handed_over` returns when every request whose model was found before has been
-    given to it.
+    An ensemble is finalized before the models of its steps. Otherwise a model that hangs does not
+    delay others. `wait_submitted` blocks until every request whose model was looked up before has
+    been submitted to its scheduler.
     """
 
-    def __init__(self, registry: VersionRegistry, handed_over: Callable[[], None]) -> None:
+    def __init__(self, registry: VersionRegistry, wait_submitted: Callable[[], None]) -> None:
         self._registry = registry
-        self._handed_over = handed_over
+        self._wait_submitted = wait_submitted
         self._lock = threading.Lock()
         self._leaving: dict[ServedModel, threading.Event] = {}
 
     @property
     def leaving(self) -> set[ServedModel]:
-        """The models that are not finalized yet."""
+        """Models that are not finalized yet."""
         with self._lock:
             return set(self._leaving)
 
-    def begin(self, models: Sequence[ServedModel]) -> None:
-        """Finalize `models`, each on a thread of its own; does not wait."""
+    def start(self, models: Sequence[ServedModel]) -> None:
+        """Start to finalize `models`, each on its own thread. Does not block."""
         with self._lock:
             self._leaving.update((served, threading.Event()) for served in models)
             users = [
@@ -40,13 +40,13 @@ class Draining:
                 for served in models
             ]
         for served, waits in zip(models, users, strict=True):
-            # A daemon: a model that hangs must not keep the process.
+            # A daemon thread: a model that hangs must not keep the process alive.
             threading.Thread(
                 target=self._drain, args=(served, waits), name="drain", daemon=True
             ).start()
 
     def join(self) -> None:
-        """Wait for all that was begun."""
+        """Wait until all started models are finalized."""
         with self._lock:
             leaving = list(self._leaving.values())
         for gone in leaving:
@@ -56,8 +56,8 @@ class Draining:
         try:
             for gone in users:
                 gone.wait()
-            # Whoever found the model just before it left the registry still gets its answer.
-            self._handed_over()
+            # Requests that looked up the model just before it left the registry are served too.
+            self._wait_submitted()
             served.scheduler.close()
             log.info("successfully unloaded '%s' version %d", served.id, served.version)
             self._registry.unloaded(served)
@@ -70,7 +70,7 @@ class Draining:
 
 
 def _uses(other: ServedModel, served: ServedModel) -> bool:
-    """Whether `other` is an ensemble that may have been loaded with `served`."""
+    """Return whether `other` is an ensemble that may have been loaded with `served`."""
     return other.order > served.order and any(
         step.model_name == served.config.name for step in other.config.ensemble
     )

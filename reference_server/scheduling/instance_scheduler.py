@@ -183,7 +183,7 @@ class InstanceScheduler:
             self._carry_out(decision)
 
     def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
-        """Execute one batch on `instance`. Return its next batch; None if there is none now."""
+        """Execute one batch on `instance`. Return its next batch; None if it must wait."""
         again = self._executor.run(instance, batch)
         with self._lock:
             now = self._clock.monotonic_ns()

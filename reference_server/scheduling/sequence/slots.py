@@ -106,7 +106,7 @@ class _Times:
         heapq.heapify(self._heap)
 
     def pop(self, now_ns: int) -> SequenceQueue | None:
-        """Remove and return a sequence that is due by `now_ns`; None if there is none."""
+        """Remove and return a sequence that is due by `now_ns`; None if no sequence is due."""
         while self._heap and self._heap[0][0] <= now_ns:
             sequence = heapq.heappop(self._heap)[2]
             due_ns = self._due(sequence)

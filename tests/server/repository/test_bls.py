@@ -99,7 +99,7 @@ def opened(asked, request):
         repositories.append(repository)
         repository.load_all()
         loader.calls.connect(repository, is_explicit=is_explicit)
-        return repository, loader.calls.of(Member(InstanceGroup("m", 1), "m_0"))
+        return repository, loader.calls.for_instance(Member(InstanceGroup("m", 1), "m_0"))
 
     yield open_one
     for repository in repositories:
@@ -194,7 +194,7 @@ def test_who_could_not_ask_does_not_wait():
     loaded = {"a": Loaded("a"), "b": Loaded("b")}
     calls = BlsCalls(ManualClock())
     calls.connect(Models(), is_explicit=False)
-    one, other = (calls.of(Member(model.group, name)) for name, model in loaded.items())
+    one, other = (calls.for_instance(Member(model.group, name)) for name, model in loaded.items())
     loaded["b"].breaks = True
     with pytest.raises(ValueError, match="a defect"):
         one.infer(a_request(model_name="b"), halted=[])

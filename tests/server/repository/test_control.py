@@ -258,11 +258,11 @@ def test_a_model_is_finalized_when_all_who_found_it_have_given_it_their_requests
     given = threading.Event()
     loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
 
-    def handed_over():
+    def wait_submitted():
         found.set()
         assert given.wait(PATIENCE_S)
 
-    repository = Repository([models], loader, 1, handed_over=handed_over)
+    repository = Repository([models], loader, 1, wait_submitted=wait_submitted)
     repository.load("m")
     served = repository.find("m")
     repository.unload("m")
@@ -290,7 +290,7 @@ def test_a_broken_change_leaves_the_old_model(models, repository):
 
 def reasons(repository):
     """What the index tells of each model where it tells of failures; all are ready."""
-    entries = repository.index(tells_failures=True)
+    entries = repository.index(with_failures=True)
     assert {entry.state for entry in entries} == {State.READY}
     return {entry.name: entry.reason for entry in entries}
 
@@ -311,7 +311,7 @@ def test_a_model_that_serves_as_before_can_tell_why(models, repository, broken, 
     file.write_text(text)
     repository.load_all()
     told = reasons(repository)
-    assert told["m"].startswith("serves as before, a newer load failed: ")
+    assert told["m"].startswith("the previous load still serves; the newest load failed: ")
     assert reason in told["m"]
     assert told["other"] == ""
     assert [entry.reason for entry in repository.index()] == ["", ""]
@@ -422,7 +422,7 @@ def test_files_that_are_refused_leave_nothing(repository, override, tmp_path, ca
     assert not (tmp_path / "x").exists()
     (told,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
     assert told.startswith(
-        ("Poll failed for model directory 'v': ", "cannot load v with these files: ")
+        ("Poll failed for model directory 'v': ", "failed to load 'v': files of the load request: ")
     )
 
 

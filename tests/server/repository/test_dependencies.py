@@ -132,9 +132,9 @@ TWO = {
 
 def test_an_ensemble_means_models_of_its_own_namespace_first():
     models = graph(TWO)
-    assert models.meant(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
-    assert models.meant(*ids(["two::e"])) == {"m": "two::m"}
-    assert models.meant(*ids(["three::e"])) == {}
+    assert models.step_ids(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
+    assert models.step_ids(*ids(["two::e"])) == {"m": "two::m"}
+    assert models.step_ids(*ids(["three::e"])) == {}
 
 
 def test_a_name_that_others_have_several_times_is_ambiguous():
@@ -149,5 +149,5 @@ def test_a_change_touches_who_means_the_model_and_who_would_mean_it():
     assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
     models.remove(ids(["two::m"]))
     assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
-    assert models.meant(*ids(["two::e"])) == {"m": "one::m"}
-    assert models.meant(*ids(["three::e"])) == {"m": "one::m"}
+    assert models.step_ids(*ids(["two::e"])) == {"m": "one::m"}
+    assert models.step_ids(*ids(["three::e"])) == {"m": "one::m"}

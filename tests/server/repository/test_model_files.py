@@ -77,8 +77,8 @@ LIBRARY = "unable to find backend library for backend '{}', try specifying runti
             'backend: "tensorrt"',
             LIBRARY.format("tensorrt") + "model configuration. The reference server has the "
             "backends python, onnxruntime, openvino, pytorch and those in --backend-directory; "
-            "give the ONNX file that the plan was built from, or let a function stand in for the "
-            "model: --stub-model=m=MODULE:FUNCTION",
+            "give the ONNX file that the plan was built from, or replace the model by a function: "
+            "--stub-model=m=MODULE:FUNCTION",
         ),
         (
             'backend: "python" runtime: "model.py"',
@@ -149,7 +149,8 @@ REFUSED = {
         "STRING",
         b"\1\0",
         Code.INVALID_ARG,
-        "initial_state file {}/initial_state/first is not a list of strings",
+        "initial_state file {}/initial_state/first: found malformed data; expected strings, each "
+        "with its length in 4 bytes in front",
     ),
 }
 

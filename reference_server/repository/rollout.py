@@ -1,7 +1,7 @@
-"""Loading all that an operation names, and all versions of one model: all or none.
+"""Loads the models of an operation, and puts the versions of a model into service together.
 
-Models are loaded wave by wave, what is used before its users. The old versions of a model serve
-until the new ones do.
+Models are loaded in waves: a model is loaded before the ensembles that use it. The old versions of
+a model serve until all new versions are loaded.
 """
 
 from __future__ import annotations
@@ -23,42 +23,52 @@ from reference_server.repository.versions import ServedModel, State, VersionReco
 
 log = logging.getLogger(__name__)
 
-#: The models that an ensemble means by the names of its steps.
-Meant = Mapping[str, ModelId]
+#: The models of an ensemble's steps, by the names in its configuration.
+StepIds = Mapping[str, ModelId]
 
 
 class Rollout:
-    """Brings models into service and takes them out, and notes it in the registry.
+    """Puts models into service and takes them out of service, and updates the registry.
 
-    Any thread, but one at a time for each model. Models that leave are not finalized here.
+    Thread-safe, but only one thread at a time may use it for the same model. It does not finalize
+    models.
+
+    Args:
+        registry: The registry to update.
+        loader: Loads one version.
+        retries: The number of retries after a version has failed to load.
     """
 
     def __init__(self, registry: VersionRegistry, loader: ModelLoader, retries: int) -> None:
-        """retries: how often a version that fails is tried again."""
         self._registry = registry
         self._loader = loader
         self._retries = retries
-        self._current: dict[ModelId, ModelSource] = {}  # what the serving models were loaded from
+        self._current: dict[ModelId, ModelSource] = {}  # the sources of the serving models
 
-    def check_ensemble(self, source: ModelSource, meant: Meant) -> None:
-        """Raise ServerError if an ensemble does not fit the models that are loaded."""
+    def check_ensemble(self, source: ModelSource, step_ids: StepIds) -> None:
+        """Raise ServerError if an ensemble does not fit its loaded composing models."""
         check.check_loaded(source.config, self._loader.profile)
-        find = self._finder(meant)
+        find = self._finder(step_ids)
         check_composing_models(
             ModelConfig.from_proto(source.config), lambda name, version: find(name, version).config
         )
 
-    def _finder(self, meant: Meant) -> Find:
-        return lambda name, version: self._registry.find(meant.get(name, name), version)
+    def _finder(self, step_ids: StepIds) -> Find:
+        return lambda name, version: self._registry.find(step_ids.get(name, name), version)
 
-    def load(self, source: ModelSource, meant: Meant, retired: list[ServedModel]) -> None:
-        """Load all versions that are wanted; what serves no more is added to `retired`.
+    def load(self, source: ModelSource, step_ids: StepIds, retired: list[ServedModel]) -> None:
+        """Load all versions that the version policy selects, and put them into service.
 
-        `meant` are the models that an ensemble means by the names of its steps.
+        A serving version is kept if its files are unchanged and the configuration differs at most
+        in instance groups and version policy. Its instances are changed if necessary.
 
-        Versions whose files are as they were, and whose configuration differs in its instances and
-        in its version policy at most, serve on, on other instances if need be. Raises ServerError
-        if one version fails, and then those before serve on.
+        Args:
+            source: The model to load.
+            step_ids: The models of an ensemble's steps.
+            retired: Receives the versions that are taken out of service.
+
+        Raises:
+            ServerError: A version failed. The versions that served before still serve.
         """
         name = source.folder.id
         versions = wanted_versions(schema.version_policy(source.config), source.folder.versions())
@@ -68,9 +78,9 @@ class Rollout:
             raise invalid_arg(
                 f"at least one version must be available under the version policy of model '{name}'"
             )
-        alike = self._is_alike(source)
-        # `serving` stays in the registry, and answers, until all of `fresh` is loaded.
-        fresh: dict[int, ServedModel] = {}
+        keeps = self._keeps_versions(source)
+        # `serving` stays in the registry until all of `loaded` is complete.
+        loaded: dict[int, ServedModel] = {}
         failed: dict[int, ServerError] = {}
         self._registry.enter(
             name,
@@ -81,15 +91,15 @@ class Rollout:
             ],
         )
         for version in versions:
-            old = serving.get(version) if alike else None
+            old = serving.get(version) if keeps else None
             try:
-                fresh[version] = self._load_version(source, meant, version, old)
+                loaded[version] = self._load_version(source, step_ids, version, old)
             except ServerError as error:
                 failed[version] = error
         if failed:
-            self._give_up(name, serving, fresh, failed, retired)
-            if alike:
-                # As in Triton, which changes the instances of the version that serves.
+            self._discard(name, serving, loaded, failed, retired)
+            if keeps:
+                # As in Triton, which changes the instances of the serving version.
                 self._registry.enter(
                     name,
                     [
@@ -98,7 +108,7 @@ class Rollout:
                         if version in failed
                     ],
                 )
-            state = State.READY if alike else State.UNAVAILABLE
+            state = State.READY if keeps else State.UNAVAILABLE
             raise invalid_arg(
                 "".join(
                     f"version {version} is at "
@@ -108,18 +118,18 @@ class Rollout:
                 )
             )
         self._current[name] = source
-        leaving = [old for old in serving.values() if not _goes_on(old, fresh)]
+        leaving = [old for old in serving.values() if not _is_kept(old, loaded)]
         self._registry.enter(
             name,
             [
-                *(VersionRecord(v, State.READY, served=served) for v, served in fresh.items()),
-                *_unloading(served for served in leaving if served.version not in fresh),
+                *(VersionRecord(v, State.READY, served=served) for v, served in loaded.items()),
+                *_unloading(served for served in leaving if served.version not in loaded),
             ],
         )
         retired += leaving
 
-    def _is_alike(self, source: ModelSource) -> bool:
-        """Whether the serving versions differ from `source` in their instances at most."""
+    def _keeps_versions(self, source: ModelSource) -> bool:
+        """Return whether the serving versions can be kept: only their instances may differ."""
         before = self._current.get(source.folder.id)
         return (
             before is not None
@@ -131,11 +141,11 @@ class Rollout:
         )
 
     def _load_version(
-        self, source: ModelSource, meant: Meant, version: int, old: ServedModel | None
+        self, source: ModelSource, step_ids: StepIds, version: int, old: ServedModel | None
     ) -> ServedModel:
-        """The version, loaded; `old` serves already and has the same files.
+        """Load a version. If `old` is given, it is kept and only its instances are changed.
 
-        Raises ServerError if the last try fails, too.
+        Raises ServerError if the last attempt fails.
         """
         name = source.folder.id
         if old is not None and old.config.has_groups_of(source.config):
@@ -145,7 +155,7 @@ class Rollout:
         while True:
             try:
                 served = (
-                    self._loader.load(source.folder, source.config, version, self._finder(meant))
+                    self._loader.load(source.folder, source.config, version, self._finder(step_ids))
                     if old is None
                     else self._loader.change_instances(old, source.folder, source.config)
                 )
@@ -158,16 +168,16 @@ class Rollout:
                 log.info("successfully loaded '%s'", name)
                 return served
 
-    def _give_up(
+    def _discard(
         self,
         name: ModelId,
         serving: dict[int, ServedModel],
-        fresh: dict[int, ServedModel],
+        loaded: dict[int, ServedModel],
         failed: dict[int, ServerError],
         retired: list[ServedModel],
     ) -> None:
-        """Versions were loaded in vain, since others `failed`."""
-        in_vain = [new for new in fresh.values() if not _goes_on(new, serving)]
+        """Retire the new versions in `loaded`, because other versions `failed`."""
+        unused = [new for new in loaded.values() if not _is_kept(new, serving)]
         self._registry.enter(
             name,
             [
@@ -176,19 +186,19 @@ class Rollout:
                     for version, error in failed.items()
                     if version not in serving
                 ),
-                *_unloading(served for served in in_vain if served.version not in serving),
-                # Those that have other instances now, in their place.
+                *_unloading(served for served in unused if served.version not in serving),
+                # Kept versions, which have other instances now.
                 *(
                     VersionRecord(new.version, State.READY, served=new)
-                    for new in fresh.values()
-                    if _goes_on(new, serving)
+                    for new in loaded.values()
+                    if _is_kept(new, serving)
                 ),
             ],
         )
-        retired += in_vain
+        retired += unused
 
     def withdraw(self, name: ModelId) -> list[ServedModel]:
-        """Take all versions of a model out of service; returns them."""
+        """Take all versions of a model out of service, and return them."""
         serving = self._registry.ready(name)
         if serving:
             self._registry.enter(name, _unloading(serving))
@@ -196,8 +206,8 @@ class Rollout:
         return serving
 
 
-def _goes_on(served: ServedModel, others: Mapping[int, ServedModel]) -> bool:
-    """Whether one of `others` is the same loaded version, maybe on other instances."""
+def _is_kept(served: ServedModel, others: Mapping[int, ServedModel]) -> bool:
+    """Return whether one of `others` is the same loaded version, possibly with other instances."""
     other = others.get(served.version)
     return other is not None and other.scheduler is served.scheduler
 
@@ -208,23 +218,24 @@ def _unloading(models: Iterable[ServedModel]) -> list[VersionRecord]:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What an operation is to load: the models, wave by wave, and those that cannot be.
+    """The models that an operation loads, in waves.
 
-    `meant` are the models that each means by the names of its steps.
+    `step_ids` has the models of the steps of each ensemble. `errors` has the errors of models that
+    cannot be loaded.
     """
 
     waves: Sequence[Sequence[ModelId]]
     sources: Mapping[ModelId, ModelSource]
-    meant: Mapping[ModelId, Meant]
+    step_ids: Mapping[ModelId, StepIds]
     errors: Mapping[ModelId, ServerError]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What became of a plan so far.
+    """The results of a plan.
 
-    `failed` are the errors by model, of which those `attempted` failed only when they were loaded;
-    `retired` are the models that serve no more.
+    `failed` has the errors by model. A failed model in `attempted` passed the checks and failed
+    while it was loaded. `retired` are the versions taken out of service.
     """
 
     failed: dict[ModelId, ServerError] = field(default_factory=dict)
@@ -233,7 +244,7 @@ class LoadOutcome:
 
 
 class LoadPlanRunner:
-    """Loads what plans name, `load_threads` models at a time. Any thread."""
+    """Executes load plans, `load_threads` models at a time. Thread-safe."""
 
     def __init__(self, registry: VersionRegistry, rollout: Rollout, load_threads: int) -> None:
         self._registry = registry
@@ -243,16 +254,16 @@ class LoadPlanRunner:
     def load(
         self, plan: LoadPlan, before: Mapping[ModelId, ServerError], outcome: LoadOutcome
     ) -> None:
-        """Load all of the plan, and note in `outcome` what became of it. Blocks.
+        """Load all models of the plan, and add the results to `outcome`. Blocks.
 
-        `before` are the errors of models that were to be loaded earlier.
+        `before` has the errors of earlier load operations, by model.
         """
         outcome.failed.update(plan.errors)
         for wave in plan.waves:
             if len(wave) == 1:
                 self._load_one(plan, wave[0], before, outcome)
             else:
-                # `list` brings a defect's exception, which the pool would keep to itself.
+                # `list` re-raises unexpected exceptions of the workers.
                 with ThreadPoolExecutor(self._load_threads, "load") as pool:
                     list(pool.map(lambda name: self._load_one(plan, name, before, outcome), wave))
 
@@ -263,50 +274,50 @@ class LoadPlanRunner:
         before: Mapping[ModelId, ServerError],
         outcome: LoadOutcome,
     ) -> None:
-        source, meant = plan.sources[name], plan.meant[name]
+        source, step_ids = plan.sources[name], plan.step_ids[name]
         try:
-            self._check(source, meant, before, outcome)
+            self._check(source, step_ids, before, outcome)
             outcome.attempted.add(name)
-            self._rollout.load(source, meant, outcome.retired)
+            self._rollout.load(source, step_ids, outcome.retired)
         except ServerError as error:
             outcome.failed[name] = error
             log.error("failed to load '%s': %s", name, error.described())
-            if not plan.sources.keys().isdisjoint(meant.values()):
-                # It would go on with models that may have been replaced by now.
+            if not plan.sources.keys().isdisjoint(step_ids.values()):
+                # The old versions of the ensemble use models that may have been replaced.
                 outcome.retired.extend(self._rollout.withdraw(name))
 
     def _check(
         self,
         source: ModelSource,
-        meant: Meant,
+        step_ids: StepIds,
         before: Mapping[ModelId, ServerError],
         outcome: LoadOutcome,
     ) -> None:
-        """Raise ServerError if a model cannot work with those that are there; then it leaves."""
+        """Check that a model can be loaded. If not, withdraw it and raise ServerError."""
         name = source.folder.id
         try:
             if name in outcome.failed:
                 raise outcome.failed[name]
             if source.is_ensemble:
-                self.check_steps(source, meant, outcome.failed, before)
-                self._rollout.check_ensemble(source, meant)
+                self.check_steps(source, step_ids, outcome.failed, before)
+                self._rollout.check_ensemble(source, step_ids)
         except ServerError:
             outcome.retired.extend(self._rollout.withdraw(name))
             raise
 
     def check_steps(
-        self, source: ModelSource, meant: Meant, *errors: Mapping[ModelId, ServerError]
+        self, source: ModelSource, step_ids: StepIds, *errors: Mapping[ModelId, ServerError]
     ) -> None:
-        """Raise ServerError unless the models that an ensemble uses are loaded as it needs them.
+        """Raise ServerError unless the required versions of an ensemble's models are loaded.
 
-        `errors` tell why others are not loaded, the newest first.
+        `errors` has the load errors of other models, the newest mapping first.
         """
         name = source.folder.id
-        for called, wanted in sorted(source.steps.items()):
-            step = meant.get(called, ModelId(called))
+        for step_name, wanted in sorted(source.steps.items()):
+            step = step_ids.get(step_name, ModelId(step_name))
             loaded = {served.version for served in self._registry.ready(step)}
             if not loaded:
-                error = next(filter(None, (told.get(step) for told in errors)), None)
+                error = next(filter(None, (known.get(step) for known in errors)), None)
                 reason = f" Model '{step}' loading failed with error: {error}" if error else ""
                 raise invalid_arg(
                     f"ensemble '{name}' depends on '{step}' which has no loaded version.{reason}"
