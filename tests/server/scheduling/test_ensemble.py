@@ -424,7 +424,7 @@ def test_steps_have_traces_of_their_own():
     first = bench.answer("a", ("Y", 3))
     second = bench.answer("b", ("Y", 4))
     assert [first.trace, second.trace] == trace.children
-    assert trace.told == [("answered", ["O"], None)]
+    assert trace.events == [("answered", ["O"], None)]
 
 
 def test_a_failed_ensemble_has_answered_too():
@@ -432,7 +432,7 @@ def test_a_failed_ensemble_has_answered_too():
     trace = NotedTrace()
     bench.submit(trace=trace)
     bench.answer("a", error=invalid_arg("no"))
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
 
 
 def test_the_trace_of_a_refused_step_is_closed():
@@ -440,8 +440,8 @@ def test_the_trace_of_a_refused_step_is_closed():
     trace = NotedTrace()
     bench.submit(trace=trace)
     (child,) = trace.children
-    assert child.told == ["closed"]
-    assert trace.told == [("answered", [], None)]
+    assert child.events == ["closed"]
+    assert trace.events == [("answered", [], None)]
 
 
 def test_nobody_makes_a_trace_where_there_is_none():

@@ -188,9 +188,9 @@ def test_a_request_is_traced_to_its_last_answer():
     bench.submit(trace=trace)
     (source,) = bench.steps
     answer(source, ("Y", 1))
-    assert trace.told == []
+    assert trace.events == []
     end(source)
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
 
 
 def test_an_ordinary_step_may_end_apart_from_its_answer():

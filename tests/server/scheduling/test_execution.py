@@ -149,9 +149,9 @@ def test_a_trace_has_all_outputs_and_the_times_of_the_execution(run, clock):
     run(left_to_the_model, one)
     one.sink.send(response(one, "X", final=False))
     one.sink.send(response(one, "Y", error=internal("no"), final=False))
-    assert trace.told == []
+    assert trace.events == []
     one.sink.send(response(one, "Z"))
-    assert trace.told == [("answered", ["X", "Z"], (10, 20, 30))]
+    assert trace.events == [("answered", ["X", "Z"], (10, 20, 30))]
 
 
 def test_the_last_response_may_come_before_the_end_of_the_execution(run, clock):
@@ -163,7 +163,7 @@ def test_the_last_response_may_come_before_the_end_of_the_execution(run, clock):
         return left_to_the_model(requests)
 
     run(execute, asked(trace=trace))
-    assert trace.told == [("answered", ["X"], (10, 10, 15))]
+    assert trace.events == [("answered", ["X"], (10, 10, 15))]
 
 
 def test_a_trace_goes_through_all_executions_of_its_request(run, clock):
@@ -174,7 +174,7 @@ def test_a_trace_goes_through_all_executions_of_its_request(run, clock):
     one.sink.send(response(one, "X", final=False))
     clock.now_ns = 100
     run(lambda requests: Execution([response(one, "Y")], 120, 130), one)
-    assert trace.told == [("answered", ["X", "Y"], (100, 120, 130))]
+    assert trace.events == [("answered", ["X", "Y"], (100, 120, 130))]
     assert [answers.wait().final for _ in range(2)] == [False, True]
 
 
@@ -186,5 +186,5 @@ def test_a_request_that_is_refused_has_answered_once(run, outcomes, has_run):
     if has_run:
         run(lambda requests: left_to_the_model(requests, rescheduled=frozenset({0})), one)
     run.refuse(Refusal(one, GONE))
-    assert [(what, names) for what, names, _ in trace.told] == [("answered", [])]
+    assert [(what, names) for what, names, _ in trace.events] == [("answered", [])]
     assert answers.wait().error is GONE

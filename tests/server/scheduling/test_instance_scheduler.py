@@ -350,7 +350,7 @@ def test_a_trace_is_told_of_the_execution_before_the_answer(bench, outcome, time
     one.started()
     one.instances[0].finish(outcome)
     answers.wait()
-    assert trace.told == [("answered", [], times)]
+    assert trace.events == [("answered", [], times)]
 
 
 # ------------------------------------------------------------------------- refusals and deadlines
@@ -383,7 +383,7 @@ def test_who_expires_while_all_are_busy_is_answered_then(bench):
     error = answers.wait().error
     assert (error.code, error.message) == (Code.UNAVAILABLE, "Request timeout expired")
     assert one.outcomes.refusals == [("b", FailureReason.REJECTED)]
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
     assert one.scheduler.pending == 0
     one.finish_all()
 

@@ -157,7 +157,7 @@ def test_the_trace_of_a_hit_has_its_answer():
     bench.answer()
     trace = NotedTrace()
     bench.submit(trace=trace)
-    assert trace.told == [("answered", ["Y"], None)]
+    assert trace.events == [("answered", ["Y"], None)]
 
 
 def test_close_closes_what_is_behind():
