@@ -52,7 +52,7 @@ class ModelLoader:
     """Creates a ServedModel from a model's folder. Thread-safe; loading blocks.
 
     Args:
-        clock: Gives all times.
+        clock: The source of all times.
         metrics: Creates the metric families of models.
         iterations: The iterations of the event loop that submits requests, if any.
         auto_complete_config: Whether models complete their configuration.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.repository.draining import Draining
 from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import (
@@ -23,7 +22,13 @@ from reference_server.repository.model_folders import (
 )
 from reference_server.repository.model_ids import ModelId
 from reference_server.repository.polling import ModelSource, Poller, PollResult
-from reference_server.repository.rollout import LoadOutcome, LoadPlan, LoadPlanRunner, Rollout
+from reference_server.repository.rollout import (
+    Draining,
+    LoadOutcome,
+    LoadPlan,
+    LoadPlanRunner,
+    Rollout,
+)
 from reference_server.repository.versions import (
     IndexEntry,
     ServedModel,

@@ -32,7 +32,7 @@ _ADVICE = {
     "dali": "rewrite the pipeline as a model.py",
     "fil": "export the model to ONNX (onnxmltools, skl2onnx)",
     "tensorflow": "convert the model to ONNX (`python -m tf2onnx.convert --saved-model ...`)",
-    "tensorrt": "give the ONNX file that the plan was built from",
+    "tensorrt": "serve the ONNX file that the plan was built from",
     "tensorrtllm": "serve the model by a model.py",
     "vllm": "put vLLM's own Python-based backend into --backend-directory",
 }

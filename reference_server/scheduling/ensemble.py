@@ -44,7 +44,7 @@ class EnsembleScheduler:
         models: The configurations of the steps' models, in the order of the steps.
         dispatch: Sends the request of a step.
         recorder: Counts the results.
-        clock: Gives all times.
+        clock: The source of all times.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class InstanceScheduler:
         work: The queue; guarded by this scheduler.
         instances: The instances, not yet open.
         recorder: Counts the results.
-        clock: Gives all times.
+        clock: The source of all times.
         limiter: If given, an instance executes a batch only when the limiter grants it.
         rate_limited: The registrations of `instances` with the limiter.
         iterations: The iterations of the event loop that submits requests, if any.

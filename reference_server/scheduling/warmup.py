@@ -104,7 +104,7 @@ class Warmup:
         signature: The model's inputs and outputs.
         model_folder: The model's folder, which contains the samples' files.
         executor: Executes the requests.
-        clock: Gives the times of the requests.
+        clock: The source of the requests' times.
     """
 
     def __init__(

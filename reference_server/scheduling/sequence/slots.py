@@ -79,8 +79,8 @@ class Slot:
 class _Times:
     """A heap of the times at which sequences are due; entries may be outdated.
 
-    `due` returns the current time of a sequence, or None if it is never due. A sequence whose time
-    moves forward must be added again. One whose time moves back is corrected in `pop`.
+    `due` returns the current time of a sequence, or None if it is never due. A sequence must be
+    added again when its time becomes earlier. `pop` corrects entries whose time became later.
     """
 
     def __init__(self, due: Callable[[SequenceQueue], int | None]) -> None:
