@@ -168,12 +168,12 @@ class Repository:
     def _is_free(self, found: PollResult, names: set[ModelId]) -> bool:
         """Return whether no other operation has claimed an affected model or one that it uses."""
         changed = names.union(found.changed)
-        touched = changed | self._graph.users(changed)
-        used = self._graph.used(touched)
+        affected = changed | self._graph.users(changed)
+        used = self._graph.used(affected)
         for model, source in found.changed.items():
             for step in source.steps:
                 used.update(self._graph.named(step) or [ModelId(step, model.namespace)])
-        return self._claimed.isdisjoint(touched | used)
+        return self._claimed.isdisjoint(affected | used)
 
     def _plan(self, found: PollResult, others: Collection[ModelId] = ()) -> LoadPlan:
         """Record the result of a poll, claim the affected models and plan to load them.
@@ -186,13 +186,13 @@ class Repository:
         for name, source in found.changed.items():
             self._set_source(name, source)
             self._graph.put(name, source.steps, explicit=source.explicit)
-        touched = set(found.changed) | self._graph.users(found.changed) | set(others)
-        self._claimed |= touched
+        affected = set(found.changed) | self._graph.users(found.changed) | set(others)
+        self._claimed |= affected
         return LoadPlan(
-            list(self._graph.waves(touched)),
-            {name: self._sources[name] for name in touched},
-            {name: self._graph.step_ids(name) for name in touched},
-            self._graph.errors(touched),
+            list(self._graph.waves(affected)),
+            {name: self._sources[name] for name in affected},
+            {name: self._graph.step_ids(name) for name in affected},
+            self._graph.errors(affected),
         )
 
     def _execute(self, plan: LoadPlan) -> dict[ModelId, ServerError]:
@@ -214,11 +214,11 @@ class Repository:
         return outcome.failed
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
-        """Take a model, and the ensembles that use it, out of service.
+        """Unload a model and the ensembles that use it.
 
-        Waits for other operations on these models, but not until the models are finalized, which
-        follows when the requests in flight are answered. With `with_unused`, also unload the models
-        of an ensemble's steps that no other model uses and that were not loaded by name.
+        Waits for other operations on these models. Requests in flight are answered and the models
+        are finalized in the background. With `with_unused`, also unload the models of an ensemble's
+        steps that no other model uses and that were not loaded by name.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._claimed.isdisjoint(self._affected(name)))

@@ -126,8 +126,8 @@ class SequenceSlots:
     """The sequences of one model, with and without a slot. Not thread-safe.
 
     A sequence loses its slot when it has received no request for `idle_ns` and its earlier requests
-    have been executed. With `iterative`, every request without a correlation id is a sequence of
-    its own, which ends when the model has answered it.
+    have been executed. With `iterative`, every request is a sequence of its own, which ends when
+    the model has answered it.
     """
 
     def __init__(
