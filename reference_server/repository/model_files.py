@@ -201,8 +201,8 @@ def _read_initial_state(state: SequenceState, path: Path) -> bytes:
             strings = byte_strings.split(memoryview(data))
         except byte_strings.Malformed as error:
             raise invalid_arg(
-                f"initial_state file {path}: found malformed data; expected strings, each with "
-                "its length in 4 bytes in front"
+                f"initial_state file {path}: found malformed data; expected strings, each after "
+                "its length in 4 bytes"
             ) from error
         if len(strings) != elements:
             raise invalid_arg(

@@ -86,7 +86,9 @@ def _inside(directory: Path, name: str) -> Path:
     """Return the path of the file `name` in `directory`. Raises ServerError if it is invalid."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.endswith("/") or ".." in parts or "\0" in name:
-        raise invalid_arg(f"'{name}' names no file within the model's directory")
+        raise invalid_arg(
+            f"file of a load request: found '{name}', expected a file's path in the folder"
+        )
     return directory.joinpath(*parts)
 
 

@@ -150,7 +150,7 @@ REFUSED = {
         b"\1\0",
         Code.INVALID_ARG,
         "initial_state file {}/initial_state/first: found malformed data; expected strings, each "
-        "with its length in 4 bytes in front",
+        "after its length in 4 bytes",
     ),
 }
 
