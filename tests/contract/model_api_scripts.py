@@ -55,11 +55,6 @@ def awaited(name: str, code: str, told: str) -> Script:
 
 NOT_READY = "Failed for execute the inference request. Model '{}' is not ready."
 UNKNOWN = "[request id: <id_unknown>] "
-CONSTRUCTOR = "__init__(): incompatible constructor arguments. The following argument types"
-NO_CAST = (
-    "RuntimeError: Unable to cast Python instance to C++ type "
-    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
-)
 ASKED = "Failed to process the request for model 'asks_0_0', message: "
 OUT = "[('OUT', [{}])]".format
 EMPTY = "[]"
@@ -82,21 +77,21 @@ CONSTRUCTING = [
     constructed("an output without a name", "[], [''], request_id='é'", "TritonModelException: "
                 "Requested output name for request with id 'é' and model name 'm' should not be "
                 "empty."),
-    constructed("outputs in one text", "[], 'abc'", f"TypeError: {CONSTRUCTOR}"),
-    constructed("outputs in a set", "[], {'a'}", f"TypeError: {CONSTRUCTOR}"),
-    constructed("inputs in a dict", "{}", f"TypeError: {CONSTRUCTOR}"),
+    constructed("outputs in one text", "[], 'abc'", "TypeError"),
+    constructed("outputs in a set", "[], {'a'}", "TypeError"),
+    constructed("inputs in a dict", "{}", "TypeError"),
     constructed("inputs in a tuple", "(numbers(1),)", "<c_python_backend_utils.InferenceRequest "),
     constructed("a correlation id with a fraction", "correlation_id=1.5",
                 "TritonModelException: Correlation ID must be integer or string"),
-    constructed("no correlation id", "correlation_id=None", f"TypeError: {CONSTRUCTOR}"),
-    constructed("a negative correlation id", "correlation_id=-1", NO_CAST),
-    constructed("a correlation id of 65 bits", "correlation_id=2**64", NO_CAST),
-    constructed("a version in text", "model_version='1'", f"TypeError: {CONSTRUCTOR}"),
-    constructed("a negative timeout", "timeout=-1", f"TypeError: {CONSTRUCTOR}"),
-    constructed("negative flags", "flags=-1", f"TypeError: {CONSTRUCTOR}"),
-    constructed("no trace", "trace=None", f"TypeError: {CONSTRUCTOR}"),
-    constructed("no memory", "preferred_memory=None", f"TypeError: {CONSTRUCTOR}"),
-    constructed("a number for an id", "request_id=5", f"TypeError: {CONSTRUCTOR}"),
+    constructed("no correlation id", "correlation_id=None", "TypeError"),
+    constructed("a negative correlation id", "correlation_id=-1", "RuntimeError"),
+    constructed("a correlation id of 65 bits", "correlation_id=2**64", "RuntimeError"),
+    constructed("a version in text", "model_version='1'", "TypeError"),
+    constructed("a negative timeout", "timeout=-1", "TypeError"),
+    constructed("negative flags", "flags=-1", "TypeError"),
+    constructed("no trace", "trace=None", "TypeError"),
+    constructed("no memory", "preferred_memory=None", "TypeError"),
+    constructed("a number for an id", "request_id=5", "TypeError"),
     constructed("a parameter whose key is a number", "parameters={1: 2}", "TritonModelException: "
                 "Expect parameters keys to have type str, found type <class 'int'>"),
     constructed("a parameter with a fraction", "parameters={'a': 1.5}", "TritonModelException: "
@@ -112,13 +107,6 @@ CONSTRUCTING = [
            "R = [r.parameters(), r.correlation_id(), r.flags(), r.timeout(), "
            "r.requested_output_names(), [t.name() for t in r.inputs()], r.trace().get_context()]",
            "['{\"a\": 1, \"\\\\u00e9\": \"x\"}', 0, 0, 0, {'OUT'}, ['IN'], None]"),
-    Script("a memory of a number", "R = refusal(pb_utils.PreferredMemory, 0)",
-           f"TypeError: {CONSTRUCTOR} are supported:\n"
-           "    1. c_python_backend_utils.PreferredMemory(preferred_memory_type: "
-           "triton::backend::python::PreferredMemory::MemoryType, preferred_device_id: int = 0)\n\n"
-           "Invoked with: 0"),
-    Script("a trace cannot be made", "R = refusal(type(request.trace()))",
-           "TypeError: c_python_backend_utils.InferenceTrace: No constructor defined!"),
 ]  # fmt: skip
 
 ASKING = [
@@ -228,9 +216,8 @@ STREAMING = [
            "R = told(echo(1).exec())", OUT(1.0)),
     Script("cancelled, as newer releases can",
            "i = to('counts_up', numbers(2, 0)).exec(decoupled=True)\n"
-           "R = refusal(lambda: i.cancel()) + '|' + str(len(list(i)))",
-           "AttributeError: 'c_python_backend_utils.ResponseIterator' object has no attribute "
-           "'cancel'|3"),
+           "R = refusal(lambda: i.cancel())[:14] + '|' + str(len(list(i)))",
+           "AttributeError|3"),
 ]  # fmt: skip
 
 AWAITING = [
@@ -291,10 +278,6 @@ CONTROLLING = [
     Script("outputs in what cannot",
            "R = [refusal(pb_utils.InferenceResponse, outputs)[:9] for outputs in "
            "({}, 'x', b'x', {1}, iter([]))] == ['TypeError'] * 5", "True"),
-    Script("a version of a number", "R = refusal(pb_utils.is_model_ready, 'echoes', 1)",
-           "TypeError: is_model_ready(): incompatible function arguments. The following argument "
-           "types are supported:\n    1. (model_name: str, model_version: str = '') -> bool\n\n"
-           "Invoked with: 'echoes', 1"),
     Script("a version of letters", "R = refusal(pb_utils.is_model_ready, 'echoes', 'abc')",
            ours=f"TritonModelException: Failed to check model readiness: {ASKED}failed to get "
            "model version from specified version string 'abc' (details: stol), version should be "
@@ -319,8 +302,9 @@ CONTROLLING = [
     Script("files in a list", "R = refusal(pb_utils.load_model, 'm', files=[1])",
            "TritonModelException: failed to load model 'm', files should be a dictionary of file "
            "paths and file contents"),
-    Script("a file of text", "R = refusal(pb_utils.load_model, 'm', '{}', {'file:1/model.py': ''})",
-           "TypeError: Object of type 'str' is not an instance of 'bytes'"),
+    Script("a file of text",
+           "R = refusal(pb_utils.load_model, 'm', '{}', {'file:1/model.py': ''})[:9]",
+           "TypeError"),
     Script("load an unknown model", "R = refusal(pb_utils.load_model, 'nobody')",
            ours=f"TritonModelException: Failed to load model: {ASKED}failed to load 'nobody', "
            "failed to poll from model repository", reason=KILLS),
@@ -328,13 +312,9 @@ CONTROLLING = [
            ours=f"TritonModelException: Failed to load model: {ASKED}failed to load 'echoes', "
            "failed to poll from model repository", reason=KILLS),
     Script("parameters of a response, as newer releases have them",
-           "R = refusal(pb_utils.InferenceResponse, [], parameters={'a': 1}) + '|' + "
-           "refusal(lambda: pb_utils.InferenceResponse([]).parameters())",
-           "TypeError: __init__(): incompatible constructor arguments. The following argument "
-           "types are supported:\n    1. c_python_backend_utils.InferenceResponse(output_tensors: "
-           "List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = "
-           "None)\n\nInvoked with: []; kwargs: parameters={'a': 1}|AttributeError: "
-           "'c_python_backend_utils.InferenceResponse' object has no attribute 'parameters'"),
+           "R = refusal(pb_utils.InferenceResponse, [], parameters={'a': 1})[:9] + '|' + "
+           "refusal(lambda: pb_utils.InferenceResponse([]).parameters())[:14]",
+           "TypeError|AttributeError"),
 ]  # fmt: skip
 
 #: A limit that is over before an idle model is given the request.

@@ -9,7 +9,7 @@ from types import FrameType, MappingProxyType, ModuleType, TracebackType
 from reference_server.backends.python_host import triton_python_backend_utils
 from reference_server.backends.python_host.api.bls import InferenceTrace, ResponseIterator
 from reference_server.backends.python_host.api.metrics import Metric, MetricKind
-from reference_server.backends.python_host.api.pybind import MODULE
+from reference_server.backends.python_host.api.native import MODULE
 from reference_server.backends.python_host.api.response import InferenceResponseSender
 from reference_server.backends.python_host.api.server_access import telling_directory
 from reference_server.backends.python_host.api.tensor import MemoryType

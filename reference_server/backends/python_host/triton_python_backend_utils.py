@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.backends.python_host.api import pybind, server_access
+from reference_server.backends.python_host.api import server_access
 from reference_server.backends.python_host.api.logger import Logger
 from reference_server.backends.python_host.api.metrics import MetricFamily
 from reference_server.backends.python_host.api.model_config import ModelConfig
@@ -180,7 +180,6 @@ def get_model_dir() -> str:
     raise RuntimeError("get_model_dir() has an answer only in a module that a host has loaded")
 
 
-@pybind.function(pybind.TEXT, pybind.TEXT, pybind.OBJECT)
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
     """Load a model, or load it again; returns when that is done.
 
@@ -191,7 +190,6 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     server_access.load(_NO_SERVER, model_name, config, files)
 
 
-@pybind.function(pybind.TEXT, pybind.TRUTH)
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Begin to unload a model, and what only it uses. Only under explicit model control.
 
@@ -200,7 +198,6 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     server_access.unload(_NO_SERVER, model_name, unload_dependents=unload_dependents)
 
 
-@pybind.function(pybind.TEXT, pybind.TEXT, returns="bool")
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether that version of a model, or the latest, can be asked.
 

@@ -34,9 +34,6 @@ class TritonPythonModel:
     def execute(self, requests):
 """
 
-INCOMPATIBLE = "arguments. The following argument types are supported:\n    1. "
-TENSOR = f"__init__(): incompatible constructor {INCOMPATIBLE}c_python_backend_utils.Tensor"
-
 
 @dataclass(frozen=True)
 class Row:
@@ -143,12 +140,6 @@ ROWS = [
     ),
     Row(
         17, "exit", "raise SystemExit(3)", fails="SystemExit: 3\n\nAt:\n  {file}({line}): execute\n"
-    ),
-    Row(
-        27,
-        "Tensor of a list",
-        "return tell(refusal(pb_utils.Tensor, 'X', [1, 2]))",
-        tells=f"TypeError: {TENSOR}(arg0: str, arg1: numpy.ndarray)\n\nInvoked with: 'X', [1, 2]",
     ),
     Row(
         27,
@@ -263,8 +254,8 @@ ROWS = [
     Row(
         35,
         "flags may be set",
-        "r = requests[0]\nr.set_flags(3)\nreturn tell([r.flags(), refusal(r.set_flags, -1)[:31]])",
-        tells="[3, 'TypeError: set_flags(): incompa']",
+        "r = requests[0]\nr.set_flags(3)\nreturn tell([r.flags(), refusal(r.set_flags, -1)[:9]])",
+        tells="[3, 'TypeError']",
     ),
     Row(
         45,
@@ -277,20 +268,11 @@ ROWS = [
     ),
     Row(
         45,
-        "TritonError of a number",
-        "return tell(refusal(pb_utils.TritonError, 'x', 3))",
-        tells=f"TypeError: __init__(): incompatible constructor {INCOMPATIBLE}"
-        "c_python_backend_utils.TritonError(message: str, "
-        "code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>)\n\n"
-        "Invoked with: 'x', 3",
-    ),
-    Row(
-        45,
         "InferenceResponse of None",
         "return tell([refusal(pb_utils.InferenceResponse, [None]),"
-        " refusal(pb_utils.InferenceResponse, None)[:30]])",
+        " refusal(pb_utils.InferenceResponse, None)[:9]])",
         tells="['TritonModelException: Output tensor for inference response should not be empty.',"
-        " 'TypeError: __init__(): incompa']",
+        " 'TypeError']",
     ),
     Row(
         50,
@@ -299,17 +281,9 @@ ROWS = [
         log = pb_utils.Logger
         log.log_verbose("v")
         log.log("x", log.VERBOSE)
-        return tell([str(log.INFO), repr(log.ERROR), refusal(log)])
+        return tell([str(log.INFO), repr(log.ERROR), refusal(log)[:9]])
         """,
-        tells="['LogLevel.INFO', '<LogLevel.ERROR: 2>', "
-        "'TypeError: c_python_backend_utils.Logger: No constructor defined!']",
-    ),
-    Row(
-        50,
-        "Logger of a number",
-        "return tell(refusal(pb_utils.Logger.log_info, 5))",
-        tells=f"TypeError: log_info(): incompatible function {INCOMPATIBLE}"
-        "(message: str) -> None\n\nInvoked with: 5",
+        tells="['LogLevel.INFO', '<LogLevel.ERROR: 2>', 'TypeError']",
     ),
     Row(
         52,
@@ -336,28 +310,15 @@ ROWS = [
         hist = make("checklist_hist", "d", make.HISTOGRAM)
         return tell("\\n".join(refusal(*call) for call in [
             (counter.Metric, ["a"]), (counter.Metric, {}, [1]), (counter.Metric, {}, (1,)),
-            (hist.Metric,), (hist.Metric, "a", (1,)), (hist.Metric, {}, ["a"]),
-            (counter.Metric, {"a": b"x"}), (counter.Metric().increment, "1"),
-        ]).partition("Invoked")[0])
+            (hist.Metric,), (hist.Metric, "a", (1,)), (counter.Metric, {"a": b"x"}),
+        ]))
         """,
         tells="TritonModelException: Failed to create metric. Labels must be a dictionary.\n"
         "TritonModelException: Failed to create metric. Unexpected buckets found.\n"
         "TritonModelException: Failed to create metric. Buckets must be a list.\n"
         "TritonModelException: Failed to create metric. Missing required buckets.\n"
         "TritonModelException: Failed to create metric. Labels must be a dictionary.\n"
-        "RuntimeError: Unable to cast Python instance to C++ type "
-        "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)\n"
-        "TypeError: Object of type bytes is not JSON serializable\n"
-        f"TypeError: increment(): incompatible function {INCOMPATIBLE}"
-        "(self: c_python_backend_utils.Metric, arg0: float) -> None\n\n",
-    ),
-    Row(
-        52,
-        "MetricFamily of a number",
-        "return tell(refusal(pb_utils.MetricFamily, 'x', 'd', 1))",
-        tells=f"TypeError: __init__(): incompatible constructor {INCOMPATIBLE}"
-        "c_python_backend_utils.MetricFamily(name: str, description: str, "
-        "kind: c_python_backend_utils.MetricKind)\n\nInvoked with: 'x', 'd', 1",
+        "TypeError: Object of type bytes is not JSON serializable",
     ),
     Row(
         52,

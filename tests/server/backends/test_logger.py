@@ -62,28 +62,19 @@ def test_a_message_may_be_bytes(log):
 
 @pytest.mark.parametrize("name", ["log_info", "log_warn", "log_error", "log_verbose"])
 def test_other_messages_are_refused(name):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument 'message': found 5; expected str or bytes$"):
         getattr(Logger, name)(5)
-    assert str(caught.value) == (
-        f"{name}(): incompatible function arguments. "
-        "The following argument types are supported:\n"
-        "    1. (message: str) -> None\n\nInvoked with: 5"
-    )
 
 
 @pytest.mark.parametrize("level", [1, "INFO", logging.INFO])
 def test_other_levels_are_refused(level):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument 'level': found .*; expected LogLevel$"):
         Logger.log("x", level)
-    assert str(caught.value).endswith(
-        "    1. (message: str, level: c_python_backend_utils.Logger.LogLevel = "
-        f"<LogLevel.INFO: 0>) -> None\n\nInvoked with: 'x', {level!r}"
-    )
 
 
-def test_there_are_no_loggers_to_construct():
+def test_logger_cannot_be_instantiated():
     with pytest.raises(
-        TypeError, match=r"^c_python_backend_utils.Logger: No constructor defined!$"
+        TypeError, match=r"^cannot create 'c_python_backend_utils.Logger' instances$"
     ):
         Logger()
 

@@ -101,17 +101,12 @@ def test_all_that_is_a_number_counts(family):
 
 @pytest.mark.parametrize("value", ["1", b"1", None, 1j, 10**400, [1], np.zeros(2)], ids=repr)
 @pytest.mark.parametrize("function", ["increment", "set", "observe"])
-def test_what_is_no_number_is_refused_before_all_else(family, function, value):
+def test_a_value_that_is_not_a_number_is_refused_first(family, function, value):
     gauge = family("gauge", "d", GAUGE)
     metric = gauge.Metric()
     text = refusal(getattr(metric, function), value)
-    assert text.startswith(
-        f"TypeError: {function}(): incompatible function arguments. "
-        "The following argument types are supported:\n"
-        "    1. (self: c_python_backend_utils.Metric, arg0: float) -> None\n\n"
-        "Invoked with: <c_python_backend_utils.Metric object at 0x"
-    )
-    assert text.endswith(repr(value))
+    assert text.startswith("TypeError: argument '")
+    assert text.endswith("; expected float")
 
 
 MONOTONIC = (
@@ -207,13 +202,7 @@ def test_a_name_has_one_kind_for_ever(family):
     ids=repr,
 )
 def test_arguments_of_other_types_make_no_family(family, arguments):
-    assert refusal(family, *arguments) == (
-        "TypeError: __init__(): incompatible constructor arguments. "
-        "The following argument types are supported:\n"
-        "    1. c_python_backend_utils.MetricFamily(name: str, description: str, "
-        "kind: c_python_backend_utils.MetricKind)\n\n"
-        f"Invoked with: {', '.join(map(repr, arguments))}"
-    )
+    assert refusal(family, *arguments).startswith("TypeError: argument '")
 
 
 def test_a_family_that_was_refused_has_nothing_to_take_back(family):
@@ -232,10 +221,7 @@ NO_LIST = "TritonModelException: Failed to create metric. Buckets must be a list
 NO_BUCKETS = "TritonModelException: Failed to create metric. Missing required buckets."
 BUCKETS = "TritonModelException: Failed to create metric. Unexpected buckets found."
 UNSORTED = f"{SERVER_SIDE}Bucket Boundaries must be strictly sorted"
-NO_DOUBLE = (
-    "RuntimeError: Unable to cast Python instance to C++ type "
-    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
-)
+NO_FLOAT = "RuntimeError: argument 'buckets': found {}; expected float"
 NO_METRIC = [
     (COUNTER, [["a"]], NO_DICT),
     (COUNTER, ["a"], NO_DICT),
@@ -260,8 +246,8 @@ NO_METRIC = [
     (HISTOGRAM, [{}, [1, 1]], UNSORTED),
     (HISTOGRAM, [{"a": 1}, [2, 1]], NO_TEXT),
     (HISTOGRAM, [{"1a": "a"}, [2, 1]], UNSORTED),
-    (HISTOGRAM, [{}, ["a"]], NO_DOUBLE),
-    (HISTOGRAM, [{}, [10**400]], NO_DOUBLE),
+    (HISTOGRAM, [{}, ["a"]], NO_FLOAT.format("str")),
+    (HISTOGRAM, [{}, [10**400]], NO_FLOAT.format(10**400)),
 ]
 
 
@@ -405,7 +391,7 @@ def test_they_are_not_for_making_or_copying(family):
     counter = family("counter", "d", COUNTER)
     metric = counter.Metric()
     assert refusal(type(metric)) == (
-        "TypeError: c_python_backend_utils.Metric: No constructor defined!"
+        "TypeError: cannot create 'c_python_backend_utils.Metric' instances"
     )
     assert refusal(copy.deepcopy, counter) == (
         "TypeError: cannot pickle 'c_python_backend_utils.MetricFamily' object"

@@ -90,22 +90,13 @@ def test_flags_set_by_the_model_are_the_models_own():
 
 @pytest.mark.parametrize("flags", [-1, 1.5, "a", None, 1 << 32])
 def test_flags_that_are_no_32_bit_number_are_refused(flags):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument 'flags': found .*; expected "):
         received().set_flags(flags)
-    text = str(caught.value)
-    assert text.startswith(
-        "set_flags(): incompatible function arguments. "
-        "The following argument types are supported:\n"
-        "    1. (self: c_python_backend_utils.InferenceRequest, arg0: int) -> None\n\n"
-        "Invoked with: <c_python_backend_utils.InferenceRequest object at 0x"
-    )
-    assert text.endswith(f"{flags!r}")
 
 
 def test_a_request_needs_inputs_outputs_and_a_model():
-    with pytest.raises(TypeError, match="incompatible constructor arguments") as caught:
+    with pytest.raises(TypeError, match=r"^argument 'inputs': found NoneType; expected list$"):
         InferenceRequest(model_name="m", flags=1)
-    assert str(caught.value).endswith("\n\nInvoked with: kwargs: model_name='m', flags=1")
 
 
 def test_nobody_can_be_asked_without_a_server():

@@ -12,14 +12,6 @@ from triton_python_backend_utils import (
 from reference_server.core.errors import Code
 
 TENSOR = Tensor("OUT", np.zeros(1))
-RESPONSE_SIGNATURE = (
-    "    1. c_python_backend_utils.InferenceResponse(output_tensors: "
-    "List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None)"
-)
-ERROR_SIGNATURE = (
-    "    1. c_python_backend_utils.TritonError(message: str, "
-    "code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>)"
-)
 
 
 @pytest.mark.parametrize("make", [list, tuple])
@@ -53,20 +45,16 @@ def test_none_among_the_outputs_is_refused():
         InferenceResponse([None])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        ((None,), "None"),
-        (([5],), "[5]"),
-        (("ab",), "'ab'"),
-        (([], "boom"), "[], 'boom'"),
-    ],
-)
-def test_foreign_values_are_refused(arguments, shown):
-    with pytest.raises(TypeError) as caught:
-        InferenceResponse(*arguments)
-    assert RESPONSE_SIGNATURE in str(caught.value)
-    assert str(caught.value).endswith(f"\n\nInvoked with: {shown}")
+@pytest.mark.parametrize("outputs", [None, [5], "ab"], ids=repr)
+def test_output_tensors_must_be_a_list_of_tensors(outputs):
+    with pytest.raises(TypeError, match=r"^argument 'output_tensors': found .*; expected "):
+        InferenceResponse(outputs)
+
+
+def test_the_error_must_be_a_triton_error():
+    text = "argument 'error': found str; expected TritonError or None"
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        InferenceResponse([], "boom")
 
 
 def test_the_code_is_internal_unless_given():
@@ -100,9 +88,8 @@ def test_every_code_of_the_server_has_one(number_and_code):
 
 @pytest.mark.parametrize("arguments", [("x", 3), (5,), ("x", "INTERNAL"), (None,)])
 def test_errors_of_foreign_values_are_refused(arguments):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument '(message|code)': found "):
         TritonError(*arguments)
-    assert ERROR_SIGNATURE in str(caught.value)
 
 
 def test_an_error_is_no_exception_but_the_models_exception_is():

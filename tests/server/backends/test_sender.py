@@ -107,9 +107,8 @@ def test_what_cannot_be_sent(opened, arguments, text):
 )
 def test_what_is_no_response_or_no_flags(opened, arguments):
     sender, _ = opened()
-    with pytest.raises(TypeError, match="incompatible function arguments") as caught:
+    with pytest.raises(TypeError, match=r"^argument '(response|flags)': found "):
         sender.send(*arguments)
-    assert "flags: int = 0) -> None\n\nInvoked with: <c_python_backend_utils." in str(caught.value)
     sender.send(flags=FINAL)
 
 
@@ -129,7 +128,7 @@ def test_a_request_has_one_sender():
     sender = seen.get_response_sender()
     assert seen.get_response_sender() is sender
     assert type(sender).__module__ == "c_python_backend_utils"
-    with pytest.raises(TypeError, match="No constructor defined!"):
+    with pytest.raises(TypeError, match="cannot create"):
         InferenceResponseSender()
     with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(sender)

@@ -84,18 +84,14 @@ def test_other_element_types_are_refused(dtype):
 
 @pytest.mark.parametrize("value", [[1, 2], 4, np.int32(4), b"x", None], ids=repr)
 def test_only_arrays_are_accepted(value):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(
+        TypeError, match=r"^argument 'numpy_array': found .*; expected numpy.ndarray$"
+    ):
         Tensor("X", value)
-    assert str(caught.value) == (
-        "__init__(): incompatible constructor arguments. "
-        "The following argument types are supported:\n"
-        "    1. c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)\n\n"
-        f"Invoked with: 'X', {value!r}"
-    )
 
 
 def test_a_name_that_is_no_text_is_refused():
-    with pytest.raises(TypeError, match=r"incompatible constructor arguments"):
+    with pytest.raises(TypeError, match=r"^argument 'name': found 5; expected str or bytes$"):
         Tensor(5, np.zeros(1))
 
 

@@ -12,13 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import UINT64, as_integer, as_text
 from reference_server.backends.python_host.api.native import (
-    NO_CAST,
+    MODULE,
     NotConstructible,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE
 from reference_server.backends.python_host.api.response import (
     BareResponse,
     InferenceResponse,
@@ -355,14 +354,11 @@ def checked_bls_request(request: BlsRequest) -> BlsRequest:
 
 def checked_correlation(correlation_id: object) -> int | str:
     """A correlation id as C++ has it. Raises TritonModelException, or RuntimeError."""
-    if isinstance(correlation_id, str):
-        kind = pybind.TEXT
-    elif isinstance(correlation_id, int):
-        kind = pybind.UINT64
-    else:
-        raise TritonModelException("Correlation ID must be integer or string")
     try:
-        read: int | str = kind.read(correlation_id)
-    except pybind.Mismatch:
-        raise RuntimeError(NO_CAST) from None
-    return read
+        if isinstance(correlation_id, str):
+            return as_text(correlation_id, "correlation_id")
+        if isinstance(correlation_id, int):
+            return as_integer(correlation_id, "correlation_id", UINT64)
+    except TypeError as error:
+        raise RuntimeError(str(error)) from None
+    raise TritonModelException("Correlation ID must be integer or string")

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import as_float, as_instance, as_text
 from reference_server.backends.python_host.api.native import (
-    NO_CAST,
+    MODULE,
     Native,
     NativeEnum,
     NotConstructible,
     TritonModelException,
     failed_in_server,
 )
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core import forks
 from reference_server.core import telemetry as core
 from reference_server.core.errors import ServerError, invalid_arg
@@ -95,8 +94,10 @@ class MetricFamily(Native):
     _hold: MetricFamilyHold
     _kind: MetricKind
 
-    @pybind.method(pybind.TEXT, pybind.TEXT, pybind.instance(MetricKind, f"{MODULE}.MetricKind"))
     def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
+        name = as_text(name, "name")
+        description = as_text(description, "description")
+        kind = as_instance(kind, "kind", MetricKind)
         if self._instance is None:
             raise TritonModelException(
                 "Error when creating MetricFamily: metrics belong to a server, which is there in "
@@ -108,13 +109,10 @@ class MetricFamily(Native):
         try:
             if kind.name not in core.MetricKind.__members__:
                 raise invalid_arg("Unknown metric kind")
-            self._hold = self._server.metrics.hold(
-                as_text(name), as_text(description), core.MetricKind[kind.name]
-            )
+            self._hold = self._server.metrics.hold(name, description, core.MetricKind[kind.name])
         except ServerError as error:
             raise self._server.failure("Error when creating MetricFamily", error) from error
 
-    @pybind.method(pybind.OBJECT, pybind.OBJECT, returns=f"{MODULE}.Metric")
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
@@ -142,13 +140,10 @@ class MetricFamily(Native):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
         if self._kind is not MetricKind.HISTOGRAM:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
-        bounds: list[float] = []
-        for bucket in buckets:
-            try:
-                bounds.append(pybind.REAL.read(bucket))
-            except pybind.Mismatch:
-                raise RuntimeError(NO_CAST) from None
-        return bounds
+        try:
+            return [as_float(bucket, "buckets") for bucket in buckets]
+        except TypeError as error:
+            raise RuntimeError(str(error)) from None
 
     def __del__(self) -> None:
         hold = getattr(self, "_hold", None)  # there is none if the constructor has refused
@@ -178,20 +173,17 @@ class Metric(NotConstructible):
         self._series = series
         return self
 
-    @pybind.method(pybind.REAL)
     def increment(self, amount: float, /) -> None:
         """Add `amount`: a counter's may not be negative, a histogram has no increments."""
-        self._move("increment", amount)
+        self._move("increment", as_float(amount, "amount"))
 
-    @pybind.method(pybind.REAL)
     def set(self, value: float, /) -> None:
         """Replace the value of a gauge."""
-        self._move("set", value)
+        self._move("set", as_float(value, "value"))
 
-    @pybind.method(pybind.REAL)
     def observe(self, value: float, /) -> None:
         """Count `value` in a histogram."""
-        self._move("observe", value)
+        self._move("observe", as_float(value, "value"))
 
     def value(self) -> float:
         """The value of a counter or gauge now."""

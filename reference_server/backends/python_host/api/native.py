@@ -1,23 +1,15 @@
-"""The base of the classes that Triton writes in C++, with the errors that pybind11 and they raise.
-
-Their module's name is in texts that clients see:
-`found type '<class 'c_python_backend_utils.Tensor'>'`.
-"""
+"""Base classes for the model API's classes that Triton writes in C++, and the error classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NoReturn, SupportsIndex
+from typing import ClassVar, NoReturn, SupportsIndex
 
-from reference_server.backends.python_host.api import pybind
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
+from reference_server.backends.python_host.api import arguments
 from reference_server.core.errors import Code, ServerError
 
-#: What a RuntimeError says of a value that C++ cannot take.
-NO_CAST = (
-    "Unable to cast Python instance to C++ type "
-    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
-)
+#: The module of Triton's C++ classes. Clients see it in error texts:
+#: `found type '<class 'c_python_backend_utils.Tensor'>'`.
+MODULE = "c_python_backend_utils"
 
 
 class Native:
@@ -28,11 +20,6 @@ class Native:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` comes here, too
         raise TypeError(f"cannot pickle '{_qualified(self)}' object")
-
-    if not TYPE_CHECKING:  # which is to tell of what is not there itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"'{_qualified(self)}' object has no attribute {name!r}")
 
 
 class NativeEnum:
@@ -48,13 +35,10 @@ class NativeEnum:
     _names: ClassVar[dict[int, str]] = {}
 
     def __init__(self, value: int) -> None:
-        self._value = value
+        self._value = arguments.as_integer(value, "value", arguments.UINT32)
 
     def __init_subclass__(cls) -> None:
         cls.__members__, cls._names = {}, {}
-        # Each class has a constructor of its own, since its refusals name the class.
-        constructor = _with_value(f"{cls.__qualname__}.__init__")
-        type.__setattr__(cls, "__init__", pybind.method(pybind.UINT32)(constructor))
 
     @classmethod
     def _enumerate(cls, *names: str) -> None:
@@ -96,14 +80,6 @@ class NativeEnum:
         return f"{type(self).__name__}.{self.name}"
 
 
-def _with_value(qualname: str) -> Callable[[NativeEnum, int], None]:
-    def constructor(self: NativeEnum, value: int) -> None:
-        self._value = value
-
-    constructor.__qualname__ = qualname
-    return constructor
-
-
 class NotConstructible(Native):
     """A class that only the server makes objects of."""
 
@@ -111,7 +87,7 @@ class NotConstructible(Native):
     __module__ = MODULE
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise TypeError(f"{_qualified(self)}: No constructor defined!")
+        raise TypeError(f"cannot create '{_qualified(self)}' instances")
 
 
 def _qualified(value: object) -> str:
@@ -163,10 +139,9 @@ class TritonError(Native):
     ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
     CANCELLED = ErrorCode.CANCELLED
 
-    @pybind.method(pybind.TEXT, pybind.instance(ErrorCode, f"{MODULE}.TritonError.__ErrorCode"))
     def __init__(self, message: str | bytes, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        self._message = as_text(message)
-        self._code = code
+        self._message = arguments.as_text(message, "message")
+        self._code = arguments.as_instance(code, "code", ErrorCode)
 
     def message(self) -> str:
         """The text that the client is told."""

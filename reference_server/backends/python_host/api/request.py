@@ -8,7 +8,17 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Literal, Protocol, overload
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import (
+    INT64,
+    UINT32,
+    UINT64,
+    as_bool,
+    as_instance,
+    as_integer,
+    as_list,
+    as_text,
+    refusal,
+)
 from reference_server.backends.python_host.api.bls import (
     NO_RESPONSES,
     UNTRACED,
@@ -20,10 +30,10 @@ from reference_server.backends.python_host.api.bls import (
     checked_correlation,
 )
 from reference_server.backends.python_host.api.native import (
+    MODULE,
     Native,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.backends.python_host.api.response import (
     InferenceResponse,
     InferenceResponseSender,
@@ -36,6 +46,7 @@ from reference_server.backends.python_host.api.tensor import (
     NO_PREFERENCE,
     PreferredMemory,
     Tensor,
+    as_tensors,
     first_named,
 )
 from reference_server.core.request import LATEST, InferRequest
@@ -44,6 +55,9 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+
+#: The default of arguments that must be given although earlier ones need not: None is refused.
+_REQUIRED: Any = None
 
 _new = object.__new__
 #: One for all: a model's thread may ask for the sender while `execute` ends.
@@ -97,26 +111,13 @@ class InferenceRequest(Native):
     _sender: InferenceResponseSender | None  # once somebody asked for it
     _is_answered: bool  # by what `execute` returned or raised
 
-    @pybind.method(
-        pybind.TEXT,
-        pybind.SOMETHING,
-        pybind.sequence(pybind.instance(Tensor, "triton::backend::python::PbTensor", or_none=True)),
-        pybind.sequence(pybind.TEXT),
-        pybind.TEXT,
-        pybind.INT64,
-        pybind.UINT32,
-        pybind.UINT64,
-        pybind.instance(PreferredMemory, f"{MODULE}.PreferredMemory"),
-        pybind.instance(InferenceTrace, f"{MODULE}.InferenceTrace"),
-        pybind.OBJECT,
-    )
     def __init__(
         self,
         request_id: str | bytes = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = pybind.REQUIRED,
-        requested_output_names: Sequence[str | bytes] = pybind.REQUIRED,
-        model_name: str | bytes = pybind.REQUIRED,
+        inputs: Sequence[Tensor] = _REQUIRED,
+        requested_output_names: Sequence[str | bytes] = _REQUIRED,
+        model_name: str | bytes = _REQUIRED,
         model_version: int = LATEST,
         flags: int = 0,
         timeout: int = 0,
@@ -124,14 +125,30 @@ class InferenceRequest(Native):
         trace: InferenceTrace = UNTRACED,
         parameters: Parameters | None = None,
     ) -> None:
+        # All TypeErrors come before the other errors, in the order of the arguments.
+        request_id = as_text(request_id, "request_id")
+        if correlation_id is None:
+            raise refusal("correlation_id", None, "int or str")
+        tensors = as_tensors(inputs, "inputs")
+        outputs = as_list(
+            requested_output_names,
+            "requested_output_names",
+            lambda name: as_text(name, "requested_output_names"),
+        )
+        model_name = as_text(model_name, "model_name")
+        model_version = as_integer(model_version, "model_version", INT64)
+        flags = as_integer(flags, "flags", UINT32)
+        timeout = as_integer(timeout, "timeout", UINT64)
+        preferred_memory = as_instance(preferred_memory, "preferred_memory", PreferredMemory)
+        trace = as_instance(trace, "trace", InferenceTrace)
         bls = checked_bls_request(
             BlsRequest(
-                as_text(model_name),
+                model_name,
                 model_version,
-                as_text(request_id),
+                request_id,
                 checked_correlation(correlation_id),
-                tuple(inputs),
-                tuple(map(as_text, requested_output_names)),
+                tensors,
+                outputs,
                 flags,
                 timeout,
                 preferred_memory._memory_type,
@@ -198,15 +215,13 @@ class InferenceRequest(Native):
         """The sequence flags: START is bit 0, END is bit 1."""
         return int(self._flags)
 
-    @pybind.method(pybind.UINT32)
     def set_flags(self, flags: int, /) -> None:
         """Replace the flags that this object shows."""
-        self._flags = flags
+        self._flags = as_integer(flags, "flags", UINT32)
 
-    @pybind.method(pybind.UINT32)
     def set_release_flags(self, flags: int, /) -> None:
         """Say what becomes of the request after `execute`: with RESCHEDULE it is given again."""
-        self._release_flags = flags
+        self._release_flags = as_integer(flags, "flags", UINT32)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What sends responses to this request, instead of `execute`: each time the same object.
@@ -246,13 +261,13 @@ class InferenceRequest(Native):
     @overload
     def exec(self, decoupled: Literal[True]) -> ResponseIterator: ...
 
-    @pybind.method(pybind.TRUTH, returns="object")
     def exec(self, decoupled: bool = False) -> BlsResult:
         """Send the request; blocks until its first response is there.
 
         Returns an InferenceResponse, or with `decoupled` a ResponseIterator. Whatever fails is an
         error in a response. Raises TritonModelException outside `execute`.
         """
+        decoupled = as_bool(decoupled, "decoupled")
         bls, server = self._bls_request()
         return bls.exec(server, decoupled=decoupled)
 
@@ -264,12 +279,12 @@ class InferenceRequest(Native):
     @overload
     def async_exec(self, decoupled: Literal[True]) -> asyncio.Future[ResponseIterator]: ...
 
-    @pybind.method(pybind.TRUTH, returns="object")
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
         """Send the request without waiting: a future of what `exec` returns, on the running loop.
 
         Raises RuntimeError where no loop runs, and TritonModelException outside `execute`.
         """
+        decoupled = as_bool(decoupled, "decoupled")
         bls, server = self._bls_request()
         return bls.async_exec(server, decoupled=decoupled)
 

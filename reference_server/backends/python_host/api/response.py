@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import UINT32, as_instance, as_integer
 from reference_server.backends.python_host.api.native import (
+    MODULE,
     Native,
     NotConstructible,
     TritonError,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE
-from reference_server.backends.python_host.api.tensor import Tensor, first_named
+from reference_server.backends.python_host.api.tensor import Tensor, as_tensors, first_named
 from reference_server.core import forks
 from reference_server.core.errors import ServerError
 from reference_server.core.request import (
@@ -69,23 +69,6 @@ def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
     return all(not isinstance(value, int) or value in _INT64 for value in parameters.values())
 
 
-def _made_of(
-    self: InferenceResponse,
-    output_tensors: Sequence[Tensor] = [],
-    error: TritonError | None = None,
-    parameters: Parameters | None = None,
-) -> None:
-    """How a response is made."""
-
-
-def _made_in_2_51(
-    self: BareResponse,
-    output_tensors: Sequence[Tensor] = [],
-    error: TritonError | None = None,
-) -> None:
-    """The same without what newer releases have, of which refusals do not tell."""
-
-
 _Response = TypeVar("_Response", bound="BareResponse")
 
 
@@ -98,39 +81,19 @@ class BareResponse(Native):
     __slots__ = ("_error", "_output_tensors", "_parameters")
     __module__ = MODULE
 
-    _takes_parameters: ClassVar[bool] = False
     _output_tensors: list[Tensor]
     _error: TritonError | None
     _parameters: Mapping[str, Parameter]
 
-    # Called for each answer, so it reads the usual arguments itself.
-    @pybind.called_like(_made_in_2_51)
-    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        tensors: Any = None
-        error: Any = None
-        parameters: object = None
-        if not named:
-            tensors = given[0] if len(given) == 1 else None
-        elif not given and len(named) == 1:
-            error = named.get("error")
-            tensors = [] if type(error) is TritonError else named.get("output_tensors")
-        if type(tensors) is not list:
-            if self._takes_parameters:
-                if len(given) == 3:
-                    *given, parameters = given  # type: ignore[assignment]
-                elif "parameters" in named:
-                    parameters = named.pop("parameters")
-            tensors, error = _MADE_OF.read(given, named)
-        for tensor in tensors:
-            if not isinstance(tensor, Tensor):
-                if tensor is not None:
-                    raise _MADE_OF.refusal(given, named)
-                raise TritonModelException(
-                    "Output tensor for inference response should not be empty."
-                )
-        self._output_tensors = tensors.copy()
-        self._error = error
-        self._parameters = {} if parameters is None else checked_parameters(parameters)
+    def __init__(
+        self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None
+    ) -> None:
+        tensors = as_tensors(output_tensors, "output_tensors")
+        self._error = as_instance(error, "error", TritonError, or_none=True)
+        if None in tensors:
+            raise TritonModelException("Output tensor for inference response should not be empty.")
+        self._output_tensors = tensors
+        self._parameters = {}
 
     @classmethod
     def _received(cls: type[_Response], response: InferResponse) -> _Response:
@@ -162,12 +125,15 @@ class InferenceResponse(BareResponse):
     __slots__ = ()
     __module__ = MODULE
 
-    _takes_parameters = True
-
-    if TYPE_CHECKING:
-
-        @pybind.called_like(_made_of)
-        def __init__(self, *given: Any, **named: object) -> None: ...  # noqa: ANN401
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Parameters | None = None,
+    ) -> None:
+        super().__init__(output_tensors, error)
+        if parameters is not None:
+            self._parameters = checked_parameters(parameters)
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
@@ -176,12 +142,6 @@ class InferenceResponse(BareResponse):
 
 # Models see one class of that name, and so do texts.
 BareResponse.__name__ = BareResponse.__qualname__ = InferenceResponse.__name__
-_made_in_2_51.__qualname__ = "InferenceResponse.__init__"
-_MADE_OF = pybind.Signature(
-    _made_in_2_51,
-    pybind.sequence(pybind.instance(Tensor, f"{MODULE}.Tensor", or_none=True)),
-    pybind.instance(TritonError, f"{MODULE}.TritonError", or_none=True),
-)
 
 
 def get_output_tensor_by_name(inference_response: BareResponse, name: str) -> Tensor | None:
@@ -243,15 +203,13 @@ class InferenceResponseSender(NotConstructible):
         self._kept = None
         return self
 
-    @pybind.method(
-        pybind.instance(BareResponse, f"{MODULE}.InferenceResponse", or_none=True),
-        pybind.UINT32,
-    )
     def send(self, response: BareResponse | None = None, flags: int = 0) -> None:
         """Send `response`; with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last.
 
         The flag may also come by itself. Raises TritonModelException for what cannot be sent.
         """
+        response = as_instance(response, "response", BareResponse, or_none=True)
+        flags = as_integer(flags, "flags", UINT32)
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags == 0:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import (
+    as_bool,
+    as_text,
+    refusal,
+)
 from reference_server.backends.python_host.api.native import (
-    NO_CAST,
     TritonModelException,
     failed_in_server,
 )
-from reference_server.backends.python_host.api.pybind import as_text
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
 from reference_server.core.numerals import leading_integer
@@ -120,38 +122,42 @@ def load(
     files: Mapping[str, bytes] | None,
 ) -> None:
     """Load a model, and wait for it. Raises TritonModelException."""
+    model_name = as_text(model_name, "model_name")
+    config = as_text(config, "config")
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
-            f"failed to load model '{as_text(model_name)}', files should be a dictionary of file "
+            f"failed to load model '{model_name}', files should be a dictionary of file "
             "paths and file contents"
         )
     for path, content in (files or {}).items():
         if not isinstance(path, str):
-            raise RuntimeError(NO_CAST)
+            raise RuntimeError(str(refusal("files", path, "paths of type str")))
         if not isinstance(content, bytes):
-            raise TypeError(
-                f"Object of type '{type(content).__name__}' is not an instance of 'bytes'"
-            )
+            raise refusal(f"files[{path!r}]", content, "bytes")
     server.check_process()
     try:
-        server.calls.load(as_text(model_name), as_text(config) or None, files or {})
+        server.calls.load(model_name, config or None, files or {})
     except ServerError as error:
         raise server.failure("Failed to load model", error) from error
 
 
 def unload(server: ServerAccess, model_name: str | bytes, *, unload_dependents: bool) -> None:
     """Begin to unload a model. Raises TritonModelException."""
+    model_name = as_text(model_name, "model_name")
+    unload_dependents = as_bool(unload_dependents, "unload_dependents")
     server.check_process()
     try:
-        server.calls.unload(as_text(model_name), unload_dependents=bool(unload_dependents))
+        server.calls.unload(model_name, unload_dependents=unload_dependents)
     except ServerError as error:
         raise server.failure("Failed to unload model", error) from error
 
 
 def is_ready(server: ServerAccess, model_name: str | bytes, model_version: str | bytes) -> bool:
     """Whether a model can be asked. Raises TritonModelException for what is no version."""
+    model_name = as_text(model_name, "model_name")
+    model_version = as_text(model_version, "model_version")
     try:
-        return server.calls.is_ready(as_text(model_name), _version(as_text(model_version)))
+        return server.calls.is_ready(model_name, _version(model_version))
     except ServerError as error:
         raise server.failure("Failed to check model readiness", error) from error
 
@@ -173,7 +179,6 @@ def _version(text: str) -> int:
 def telling_directory(directory: Path) -> Callable[[], str]:
     """`get_model_dir` as the model of one instance sees it."""
 
-    @pybind.function(returns="str")
     def get_model_dir() -> str:
         return str(directory)
 
@@ -184,7 +189,6 @@ def telling_directory(directory: Path) -> Callable[[], str]:
 def bound_functions(server: ServerAccess) -> dict[str, Callable[..., Any]]:
     """The three functions as the model of one instance sees them, by name."""
 
-    @pybind.function(pybind.TEXT, pybind.TEXT, pybind.OBJECT)
     def load_model(
         model_name: str | bytes,
         config: str | bytes = "",
@@ -192,11 +196,9 @@ def bound_functions(server: ServerAccess) -> dict[str, Callable[..., Any]]:
     ) -> None:
         load(server, model_name, config, files)
 
-    @pybind.function(pybind.TEXT, pybind.TRUTH)
     def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
         unload(server, model_name, unload_dependents=unload_dependents)
 
-    @pybind.function(pybind.TEXT, pybind.TEXT, returns="bool")
     def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
         return is_ready(server, model_name, model_version)
 

@@ -7,13 +7,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from reference_server.backends.python_host.api import dlpack, pybind
+from reference_server.backends.python_host.api import dlpack
+from reference_server.backends.python_host.api.arguments import (
+    INT64,
+    as_instance,
+    as_integer,
+    as_list,
+    as_text,
+    refusal,
+)
 from reference_server.backends.python_host.api.native import (
+    MODULE,
     Native,
     NativeEnum,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core import byte_strings, dtypes
 from reference_server.core import tensor as core
 from reference_server.core.dtypes import DataType
@@ -75,13 +83,9 @@ class PreferredMemory(Native):
 
     _memory_type: MemoryType | None
 
-    @pybind.method(
-        pybind.instance(MemoryType, "triton::backend::python::PreferredMemory::MemoryType"),
-        pybind.INT64,
-    )
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        self._memory_type = preferred_memory_type
-        self._device_id = preferred_device_id
+        self._memory_type = as_instance(preferred_memory_type, "preferred_memory_type", MemoryType)
+        self._device_id = as_integer(preferred_device_id, "preferred_device_id", INT64)
 
     @classmethod
     def _any(cls) -> PreferredMemory:
@@ -97,14 +101,6 @@ _new = object.__new__
 # To look a member up by its class takes ten times as long.
 _BYTES, _BF16 = DataType.BYTES, DataType.BF16
 _NO_NAME = "Tensor name cannot be an empty string."
-
-
-def _made_of(self: Tensor, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
-    """How a tensor is made."""
-
-
-_made_of.__qualname__ = "Tensor.__init__"
-_MADE_OF = pybind.Signature(_made_of, pybind.TEXT, pybind.instance(np.ndarray, "numpy.ndarray"))
 
 
 class Tensor(Native):
@@ -127,17 +123,10 @@ class Tensor(Native):
     _array: np.ndarray[Any, Any] | None
     _core: core.Tensor
 
-    # Called for each tensor of each answer, so it reads its arguments itself.
-    @pybind.called_like(_made_of)
-    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        try:
-            name, numpy_array = given
-        except ValueError:
-            raise _MADE_OF.refusal(given, named) from None
-        if named or not isinstance(numpy_array, np.ndarray):
-            raise _MADE_OF.refusal(given, named)
-        if type(name) is not str or not name.isascii():
-            name, _ = _MADE_OF.read(given, named)
+    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
+        name = as_text(name, "name")
+        if not isinstance(numpy_array, np.ndarray):
+            raise refusal("numpy_array", numpy_array, "numpy.ndarray")
         if not name:
             raise TritonModelException(_NO_NAME)
         datatype = dtypes.of_array(numpy_array)
@@ -206,7 +195,6 @@ class Tensor(Native):
             raise TritonModelException("DLPack does not have support for string tensors.")
         return dlpack.export(self._core.array(), datatype)
 
-    @pybind.method(pybind.OBJECT, returns="capsule")
     def __dlpack__(self, stream: object = None) -> dlpack.Capsule:
         """The capsule of `to_dlpack`; `stream` says nothing in the host's memory."""
         return self.to_dlpack()
@@ -216,7 +204,6 @@ class Tensor(Native):
         return (dlpack.CPU, 0)
 
     @staticmethod
-    @pybind.function(pybind.TEXT, pybind.OBJECT, returns=f"{MODULE}.Tensor", names=("self", "arg0"))
     def from_dlpack(name: str | bytes, tensor: object, /) -> Tensor:
         """A tensor that shares the memory of a DLPack capsule, or of an object that makes one.
 
@@ -225,7 +212,7 @@ class Tensor(Native):
         Of one that is in a GPU's memory and has a method `cpu`, such as torch's, the server gets a
         copy. This has not been run on a GPU.
         """
-        name = as_text(name)
+        name = as_text(name, "name")
         if not name:
             raise TritonModelException(_NO_NAME)
         copy = dlpack.host_copy(tensor)
@@ -271,6 +258,11 @@ class _GpuTensor(Tensor):
 
 
 _GpuTensor.__name__ = _GpuTensor.__qualname__ = Tensor.__name__
+
+
+def as_tensors(value: object, argument: str) -> list[Any]:
+    """Return the elements of a list argument, each a Tensor or None. Raises TypeError."""
+    return as_list(value, argument, lambda item: as_instance(item, argument, Tensor, or_none=True))
 
 
 def first_named(tensors: Iterable[Tensor], name: str) -> Tensor | None:
