@@ -29,7 +29,7 @@ from reference_server.backends.python_host.api.server_access import (
     NO_CALLS,
     ServerAccess,
     bound_functions,
-    telling_directory,
+    bound_get_model_dir,
 )
 from reference_server.backends.python_host.coroutines import CoroutineRunner, ThreadLoop
 from reference_server.backends.python_host.model_code import describe, load, no_advice
@@ -125,7 +125,7 @@ class InlineInstance:
             "InferenceRequest": self._request_class,
             "MetricFamily": bound_family(self._metrics),
             **bound_functions(self._server),
-            "get_model_dir": telling_directory(spec.version_directory),
+            "get_model_dir": bound_get_model_dir(spec.version_directory),
         }
         if not spec.has_newer_api:
             own_names |= {"InferenceResponse": BareResponse, "ResponseIterator": BareIterator}
@@ -319,7 +319,7 @@ def _auto_complete(
     advise: Callable[[BaseException], str],
 ) -> dict[str, Any]:
     modules, module = load(
-        model_file, {"get_model_dir": telling_directory(version_directory)}, advise=advise
+        model_file, {"get_model_dir": bound_get_model_dir(version_directory)}, advise=advise
     )
     try:
         model = module.TritonPythonModel

@@ -11,7 +11,7 @@ from reference_server.backends.python_host.api.bls import InferenceTrace, Respon
 from reference_server.backends.python_host.api.metrics import Metric, MetricKind
 from reference_server.backends.python_host.api.native import MODULE
 from reference_server.backends.python_host.api.response import InferenceResponseSender
-from reference_server.backends.python_host.api.server_access import telling_directory
+from reference_server.backends.python_host.api.server_access import bound_get_model_dir
 from reference_server.backends.python_host.api.tensor import MemoryType
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
@@ -71,7 +71,7 @@ def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleTy
     vars(module).update(
         {name: getattr(utils, name) for name in utils.__all__},
         __file__=utils.__file__,
-        get_model_dir=telling_directory(version_directory),
+        get_model_dir=bound_get_model_dir(version_directory),
     )
     vars(module).update({name: own_names[name] for name in own_names if name in utils.__all__})
     return module

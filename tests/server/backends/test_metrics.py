@@ -411,10 +411,10 @@ def test_a_family_may_be_subclassed(family, registry):
     assert shown(registry) == {("requests",): 1}
 
 
-def test_outside_an_instance_there_is_no_server_to_ask():
+def test_a_family_needs_a_server():
     assert refusal(outside.MetricFamily, "x", "d", COUNTER) == (
-        "TritonModelException: Error when creating MetricFamily: metrics belong to a server, "
-        "which is there in initialize, execute and finalize only."
+        "TritonModelException: Error when creating MetricFamily: found no server; expected a call "
+        "within initialize, execute or finalize."
     )
 
 

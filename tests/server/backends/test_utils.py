@@ -77,8 +77,8 @@ def test_the_numbers_are_tritons():
     assert repr(pb_utils.TRITONSERVER_MEMORY_CPU) == "<MemoryType.TRITONSERVER_MEMORY_CPU: 1>"
 
 
-def test_no_directory_is_known_outside_a_host():
-    with pytest.raises(RuntimeError, match=r"a host has loaded"):
+def test_get_model_dir_needs_a_loaded_model():
+    with pytest.raises(RuntimeError, match=r"found no model; expected a call from a loaded"):
         pb_utils.get_model_dir()
 
 

@@ -58,7 +58,7 @@ def as_integer(value: Any, argument: str, allowed: range) -> int:  # noqa: ANN40
             raise refusal(argument, value, "int")
         try:
             number = int(value)
-        except Exception:  # pybind11 discards whatever the value's own code raises
+        except Exception:  # pybind11 discards any exception of the value's own code
             raise refusal(argument, value, "int") from None
     if number not in allowed:
         expected = f"an integer from {allowed.start} to {allowed.stop - 1}"

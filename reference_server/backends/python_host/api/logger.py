@@ -1,4 +1,4 @@
-"""`Logger`: lines in the server's log, with the place in the model that wrote them."""
+"""`Logger`, which writes to the server's log with the caller's file and line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("reference_server.models")
 
 
 class LogLevel(NativeEnum):
-    """How grave a line is."""
+    """The severity of a log line."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -41,9 +41,10 @@ _CALLER = 2
 
 
 class Logger(NotConstructible):
-    """Functions that write one line each; a line shows the file and line of its caller.
+    """Functions that write one log line each, with the file and line of the caller.
 
-    Lines go to the standard logger `reference_server.models`; verbose ones as debug lines.
+    The lines go to the standard logger `reference_server.models`. Verbose lines have the level
+    DEBUG. All functions are thread-safe and raise TypeError if `message` is not a string.
     """
 
     __slots__ = ()
@@ -57,7 +58,16 @@ class Logger(NotConstructible):
 
     @staticmethod
     def log(message: str | bytes, level: LogLevel = LogLevel.INFO) -> None:
-        """Write `message` at `level`; nothing at a level that has no name."""
+        """Write `message` at `level`.
+
+        Args:
+            message: The text, or its UTF-8 bytes.
+            level: `Logger.INFO`, `WARNING`, `ERROR` or `VERBOSE`. A level without a name writes
+                nothing.
+
+        Raises:
+            TypeError: An argument has another type.
+        """
         text = as_text(message, "message")
         severity = _LEVELS.get(as_instance(level, "level", LogLevel))
         if severity is not None:
@@ -65,20 +75,20 @@ class Logger(NotConstructible):
 
     @staticmethod
     def log_info(message: str | bytes) -> None:
-        """Write what an operator may want to know."""
+        """Write an informational message."""
         _log.info(as_text(message, "message"), stacklevel=_CALLER)
 
     @staticmethod
     def log_warn(message: str | bytes) -> None:
-        """Write what an operator should look at."""
+        """Write a warning."""
         _log.warning(as_text(message, "message"), stacklevel=_CALLER)
 
     @staticmethod
     def log_error(message: str | bytes) -> None:
-        """Write what failed."""
+        """Write an error."""
         _log.error(as_text(message, "message"), stacklevel=_CALLER)
 
     @staticmethod
     def log_verbose(message: str | bytes) -> None:
-        """Write what only a developer wants to know."""
+        """Write a verbose message."""
         _log.debug(as_text(message, "message"), stacklevel=_CALLER)

@@ -13,19 +13,19 @@ MODULE = "c_python_backend_utils"
 
 
 class Native:
-    """An object without attributes of the user's own, that can neither be copied nor pickled."""
+    """A base class whose objects have fixed attributes and cannot be copied or pickled."""
 
     __slots__ = ()
     __module__ = MODULE
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` comes here, too
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` calls this too
         raise TypeError(f"cannot pickle '{_qualified(self)}' object")
 
 
 class NativeEnum:
-    """A number with a name: no `int`, but equal to its number, and of use wherever C++ takes one.
+    """An enumeration member: not an `int`, but equal to its number and usable as an index.
 
-    Others than the members, such as `MemoryType(7)`, are called `???`.
+    A value that is not a member, such as `MemoryType(7)`, has the name `???`.
     """
 
     __slots__ = ("_value",)
@@ -42,7 +42,7 @@ class NativeEnum:
 
     @classmethod
     def _enumerate(cls, *names: str) -> None:
-        """Make the members, whose values are their places."""
+        """Create the members; their values are their positions in `names`."""
         for value, name in enumerate(names):
             cls._names[value] = name
             cls.__members__[name] = cls(value)
@@ -50,7 +50,7 @@ class NativeEnum:
 
     @property
     def name(self) -> str:
-        """The member's name."""
+        """The member's name, or `???`."""
         return self._names.get(self._value, "???")
 
     @property
@@ -81,7 +81,7 @@ class NativeEnum:
 
 
 class NotConstructible(Native):
-    """A class that only the server makes objects of."""
+    """A class whose objects only the server creates."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -95,7 +95,7 @@ def _qualified(value: object) -> str:
 
 
 class ErrorCode(NativeEnum):
-    """The codes of `TritonError`; the frontends know which status each becomes."""
+    """The codes of `TritonError`. The frontends map them to status codes."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -111,7 +111,7 @@ class ErrorCode(NativeEnum):
     CANCELLED: ClassVar[ErrorCode]
 
 
-ErrorCode.__name__ = "__ErrorCode"  # as it is called in Triton's texts
+ErrorCode.__name__ = "__ErrorCode"  # the name in Triton's texts
 ErrorCode._enumerate(
     "UNKNOWN",
     "INTERNAL",
@@ -125,7 +125,15 @@ ErrorCode._enumerate(
 
 
 class TritonError(Native):
-    """Why one request failed. Not an exception: it is put into an InferenceResponse."""
+    """The error of one request, for `InferenceResponse(error=...)`. It is not an exception.
+
+    Args:
+        message: The text for the client, or its UTF-8 bytes.
+        code: One of the codes of this class, such as `TritonError.INVALID_ARG`.
+
+    Raises:
+        TypeError: An argument has another type.
+    """
 
     __slots__ = ("_code", "_message")
     __module__ = MODULE
@@ -144,11 +152,11 @@ class TritonError(Native):
         self._code = arguments.as_instance(code, "code", ErrorCode)
 
     def message(self) -> str:
-        """The text that the client is told."""
+        """Return the text that the client receives."""
         return self._message
 
     def code(self) -> ErrorCode:
-        """The code that decides the client's status."""
+        """Return the code, which determines the status that the client receives."""
         return self._code
 
     def _as_server_error(self) -> ServerError:
@@ -161,13 +169,13 @@ class TritonError(Native):
 
 
 class TritonModelException(Exception):
-    """What this API raises when it is misused; models may raise it too."""
+    """The exception for misuse of this API. Models may raise it too."""
 
     __module__ = MODULE
 
 
 def failed_in_server(action: str, instance_name: str, error: ServerError) -> TritonModelException:
-    """What the model of an instance is told of an error that the server found in `action`."""
+    """Return the exception for a server error in `action`."""
     return TritonModelException(
         f"{action}: Failed to process the request for model '{instance_name}', message: {error}"
     )
