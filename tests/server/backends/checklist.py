@@ -98,8 +98,8 @@ ROWS = [
         14,
         "None without a response",
         "return None",
-        fails="The model has let go of the request without a complete answer: it must return a "
-        "response, or send the final flag.",
+        fails="The model has dropped the request: found no complete response; expected a returned "
+        "response or the final flag.",
         ours_alone="the client of the real server waits for ever",
     ),
     Row(

@@ -21,10 +21,10 @@ from reference_server.observability.metric_registry import MetricRegistry
 
 FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
 
-#: What follows it where a model has forgotten a request.
+#: The rest of the text for a request that the model has dropped.
 FORGOTTEN = (
-    "The model has let go of the request without a complete answer: it must return a response, or "
-    "send the final flag."
+    "The model has dropped the request: found no complete response; expected a returned response "
+    "or the final flag."
 )
 
 IDENTITY = """

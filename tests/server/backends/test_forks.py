@@ -169,8 +169,8 @@ def test_a_child_that_outlives_its_model_is_told_in_the_log(tmp_path, caplog):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert line == (
-        f"'m_0_0' is closed, and processes that it has forked go on: {child}. A model ends its "
-        "processes in `finalize`."
+        f"'m_0_0': found forked processes that still run after close: {child}; expected none. "
+        "End them in `finalize`."
     )
 
 
@@ -190,4 +190,4 @@ def test_a_child_of_a_model_that_did_not_start_is_told_in_the_log(tmp_path, capl
     child = os.environ.pop("CHILD")
     os.kill(int(child), signal.SIGKILL)
     os.waitpid(int(child), 0)
-    assert f"processes that it has forked go on: {child}." in caplog.text
+    assert f"forked processes that still run after close: {child};" in caplog.text

@@ -16,8 +16,8 @@ from reference_server.core.ports import SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
 
 ADVICE = (
-    "\nThis model runs in the server's process, on a thread, beside other models. In a process of "
-    "its own, as in Triton, it can do this. In its config.pbtxt: "
+    "\nThe model runs on a thread of the server's process, beside other models; this operation "
+    "needs a process of its own, as in Triton. Set in its config.pbtxt: "
     'parameters { key: "EXECUTION_HOST" value: { string_value: "process" } }'
 )
 HANDLING = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"

@@ -90,7 +90,7 @@ def test_why_a_model_could_not_tell_is_logged(open_telling, caplog):
     (ask,) = health.probes
     ask()
     (message,) = caplog.messages
-    assert message.startswith("'m_0_0' cannot tell whether it is ready: RuntimeError: no\n\nAt:\n")
+    assert message.startswith("'m_0_0': is_ready failed: RuntimeError: no\n\nAt:\n")
 
 
 def test_a_model_is_asked_while_it_executes(open_telling, tmp_path):
@@ -134,7 +134,7 @@ def test_an_answer_that_does_not_come_is_no(caplog):
     may_say = threading.Event()
     ready = Readiness("m_0", lambda: may_say.wait(PATIENCE_S), limit_s=0.01)
     assert not ready()
-    assert caplog.messages == ["'m_0' did not say within 0.01 s whether it is ready"]
+    assert caplog.messages == ["'m_0': is_ready did not return within 0.01 s"]
     may_say.set()
 
 
@@ -163,4 +163,4 @@ def test_a_defect_is_no(caplog):
     ready = Readiness("m_0", lambda: 1 / 0)
     assert not ready()
     assert not ready()
-    assert caplog.messages == ["'m_0' cannot be asked whether it is ready"] * 2
+    assert caplog.messages == ["'m_0': is_ready could not be called"] * 2

@@ -238,7 +238,7 @@ def test_a_defect_of_the_server_does_not_leave_a_model_waiting(start: Start, ask
     )
     instance = start(kit.executing(*lines), calls=asked)
     assert "ZeroDivisionError: a defect" in kit.said(instance)
-    assert "a call failed" in caplog.text
+    assert "a call of a model's process failed" in caplog.text
 
 
 def test_responses_of_one_sender_keep_their_order(start: Start):

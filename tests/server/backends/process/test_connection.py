@@ -116,13 +116,13 @@ def framed(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("frame", "why"),
     [
-        (b"\xff" * 8, "a message of 4294967295 bytes, expected 268435456 at most"),
+        (b"\xff" * 8, "a message of 4294967295 bytes; expected 268435456 at most"),
         (b"\2\0\0\0\xff\xff\xff\x7f[]", "a message of 2147483649 bytes"),
-        (b"\2\0\0\0\xfe\xff\xff\xff[]", "a parcel of -2 bytes"),
+        (b"\2\0\0\0\xfe\xff\xff\xff[]", "found a parcel of -2 bytes"),
         (framed(b"\xff"), "invalid start byte"),
         (framed(b"{"), "Expecting property name"),
-        (framed(b"{}"), "expected a list with a kind"),
-        (framed(b"[]"), "expected a list with a kind"),
+        (framed(b"{}"), "expected a list that starts with"),
+        (framed(b"[]"), "expected a list that starts with"),
         (framed(b"[" * 200_000), "nested too deeply"),
     ],
     ids=[
@@ -136,7 +136,7 @@ def framed(text: bytes) -> bytes:
         "deep",
     ],
 )
-def test_what_is_no_message_is_told(frame, why):
+def test_invalid_bytes_are_refused_with_a_reason(frame, why):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sending = threading.Thread(target=theirs.sendall, args=(frame,))
@@ -146,10 +146,11 @@ def test_what_is_no_message_is_told(frame, why):
         sending.join()
 
 
-def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends, monkeypatch):
-    monkeypatch.setattr(connection, "_MOST", 100)
+def test_a_message_above_the_limit_is_not_sent(ends, monkeypatch):
+    monkeypatch.setattr(connection, "_LIMIT", 100)
     one, other = ends
-    with pytest.raises(ServerError, match=r"message 'long' of 110 bytes .* expected 100 at most"):
+    text = r"message 'long' .*: found 110 bytes; expected 100 at most"
+    with pytest.raises(ServerError, match=text):
         one.send(["long", "x" * 99])
     one.send(["next"])
     assert said(other) == ["next"]
@@ -158,7 +159,7 @@ def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends, monkeypatch
 MEGABYTE = 1 << 20
 
 
-def test_messages_go_to_the_handler_of_their_kind():
+def test_messages_go_to_the_handler_of_their_type():
     came: queue.SimpleQueue[object] = queue.SimpleQueue()
     with connected(other={"a": lambda *x: came.put(("a", x)), "b": lambda: came.put("b")}) as ends:
         ends[0].send("a", 1, [2.5, None])
@@ -174,7 +175,7 @@ def test_a_message_that_cannot_be_handled_ends_the_connection(message, caplog):
         ends[0].send(*message)
         ends[0].send("good")
         until(lambda: ends[0]._is_over)  # the other side is gone for it, too
-    assert "its message means nothing here" in caplog.text
+    assert "a message that cannot be handled" in caplog.text
     assert not came.is_set()
 
 
@@ -212,7 +213,8 @@ def test_data_for_which_there_is_no_room_is_refused():
             one.put(memoryview(b"x"))
         assert caught.value.code is Code.INTERNAL
         assert caught.value.message == (
-            "no room for a tensor of 1 bytes in the memory that is shared with the model's process"
+            "tensor of 1 bytes: found no room in the shared memory of the model's process; "
+            "expected fewer or smaller tensors in flight"
         )
         del view
 
@@ -299,7 +301,7 @@ def test_a_job_that_cannot_be_read_ends_the_connection(job, caplog):
         one._jobs.send(job)
         assert other.receive_job(lambda: None) is None
         until(lambda: one._is_over and other._is_over)
-    assert "its message means nothing here" in caplog.text
+    assert "a message that cannot be handled" in caplog.text
 
 
 def test_room_comes_back_with_the_other_sides_next_job():

@@ -206,7 +206,7 @@ def test_many_threads_may_start_and_end_processes_side_by_side(make: Start):
 
 
 @pytest.mark.parametrize("function", ["memfd_create", "pidfd_open"])
-def test_a_system_that_lets_no_process_start_is_an_error(make: Start, monkeypatch, function):
+def test_a_process_that_the_system_refuses_is_an_error(make: Start, monkeypatch, function):
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
@@ -216,7 +216,7 @@ def test_a_system_that_lets_no_process_start_is_an_error(make: Start, monkeypatc
         with pytest.raises(ServerError) as caught:
             instance.open()
     assert str(caught.value) == (
-        "cannot start a process for 'm_0_0': [Errno 38] Function not implemented"
+        "'m_0_0': cannot start a process: [Errno 38] Function not implemented"
     )
 
 

@@ -62,7 +62,7 @@ def test_wrong_settings_are_refused_with_the_first_model(tmp_path):
 def test_processes_need_linux(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert isinstance(made(tmp_path), InlineInstance)
-    with pytest.raises(ServerError, match="on Linux alone; use host=inline"):
+    with pytest.raises(ServerError, match=r"^host: found process on .*; expected inline"):
         made(tmp_path, "process")
 
 

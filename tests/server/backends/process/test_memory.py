@@ -70,11 +70,11 @@ def test_a_block_ends_with_the_last_array_that_was_made_of_its_view(outgoing, in
     view = incoming.view(offset, 64)
     part = np.frombuffer(view, np.float32).reshape(4, 4)[1:, ::2]
     del view
-    assert incoming.ended() == []
+    assert incoming.take_unused() == []
     assert part.sum() == 0
     del part
-    assert incoming.ended() == [offset]
-    assert incoming.ended() == []
+    assert incoming.take_unused() == [offset]
+    assert incoming.take_unused() == []
 
 
 def test_a_block_that_ended_in_a_cycle_is_told_of_too(outgoing, incoming):
@@ -83,12 +83,12 @@ def test_a_block_that_ended_in_a_cycle_is_told_of_too(outgoing, incoming):
     cycle.append(cycle)
     del cycle
     gc.collect()
-    assert incoming.ended() == [offset]
+    assert incoming.take_unused() == [offset]
 
 
 def test_a_block_that_is_given_back_is_used_again(outgoing, incoming):
     offset = put(outgoing, b"abc")
-    outgoing.give_back([offset])
+    outgoing.free([offset])
     assert put(outgoing, b"def") == offset
     assert repr(outgoing).startswith("OutgoingMemory(BlockAllocator(1 taken, 64 of ")
 
@@ -106,9 +106,9 @@ def test_memory_is_taken_as_it_is_written_and_returned_when_nothing_is_under_way
     assert used(descriptor) == 4 * MEGABYTE
     large = put(outgoing, bytes(96 * MEGABYTE))
     assert used(descriptor) == 100 * MEGABYTE
-    outgoing.give_back([large])
+    outgoing.free([large])
     assert used(descriptor) == 100 * MEGABYTE
-    outgoing.give_back([small])
+    outgoing.free([small])
     assert used(descriptor) == memory.KEPT_BYTES
 
 
@@ -120,10 +120,10 @@ def test_nobody_can_change_its_size(descriptor):
 
 
 @pytest.mark.parametrize("side", [OutgoingMemory, IncomingMemory])
-def test_memory_that_could_be_cut_is_not_used(side):
+def test_memory_without_a_sealed_size_is_refused(side):
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, MEGABYTE)
-    with pytest.raises(ValueError, match="expected one whose size is sealed"):
+    with pytest.raises(ValueError, match="expected one with a sealed size"):
         side(descriptor)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     side(descriptor).close()
@@ -166,11 +166,11 @@ class Machine(RuleBasedStateMachine):
             self.taken[offset] = size
 
     @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    def free(self, data: st.DataObject) -> None:
         if self.taken:
             offset = data.draw(st.sampled_from(sorted(self.taken)))
             del self.taken[offset]
-            self.blocks.give_back(offset)
+            self.blocks.free(offset)
 
     @invariant()
     def blocks_are_aligned_and_counted(self) -> None:
@@ -187,7 +187,7 @@ def test_what_is_given_back_makes_room_for_one_large_block():
     offsets = [blocks.take(1) for _ in range(4)]
     assert blocks.take(1) is None
     for offset in (offsets[2], offsets[0], offsets[3], offsets[1]):
-        blocks.give_back(offset)
+        blocks.free(offset)
     assert blocks.take(4 * ALIGNMENT) == 0
 
 
@@ -195,5 +195,5 @@ def test_a_block_that_was_not_taken_cannot_be_given_back():
     blocks = BlockAllocator(LIMIT)
     offset = blocks.take(5)
     with pytest.raises(KeyError):
-        blocks.give_back(offset + ALIGNMENT)
+        blocks.free(offset + ALIGNMENT)
     assert repr(blocks) == f"BlockAllocator(1 taken, 64 of {LIMIT} bytes, 1 free spans)"

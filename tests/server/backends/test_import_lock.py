@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from server.backends.kit import instance, model_file, said, telling, write
 
-from reference_server.backends.python_host.import_turns import ImportTurns
+from reference_server.backends.python_host.import_lock import ImportLock
 
 #: How long a module waits for another to be imported beside it, which must not happen.
 MEETING_S = 0.2
@@ -201,7 +201,7 @@ def entered(turns, owner):
 
 
 def test_one_owner_is_let_in_with_all_its_threads():
-    turns = ImportTurns(patience_s=0)
+    turns = ImportLock(patience_s=0)
     assert turns.enter("a")
     assert turns.enter("a")
     assert entered(turns, "a")
@@ -209,7 +209,7 @@ def test_one_owner_is_let_in_with_all_its_threads():
 
 
 def test_the_next_is_let_in_when_the_last_thread_has_left():
-    turns = ImportTurns(patience_s=0)
+    turns = ImportLock(patience_s=0)
     turns.enter("a")
     turns.enter("a")
     turns.leave()
@@ -219,7 +219,7 @@ def test_the_next_is_let_in_when_the_last_thread_has_left():
 
 
 def test_who_waits_is_woken():
-    turns = ImportTurns(patience_s=60)
+    turns = ImportLock(patience_s=60)
     turns.enter("a")
     let_in = []
     thread = threading.Thread(target=lambda: let_in.append(turns.enter("b")))
