@@ -1,4 +1,4 @@
-"""Logger: records with the model's file and line."""
+"""Tests of `Logger`: records with the model's file and line."""
 
 import inspect
 import logging
@@ -26,7 +26,7 @@ def log(caplog):
 
 
 @pytest.mark.parametrize(("write", "level"), WRITERS)
-def test_a_line_shows_its_level_and_where_it_was_written(log, write, level):
+def test_a_line_has_its_level_and_place(log, write, level):
     line = inspect.currentframe().f_lineno + 1
     write("100 % of 'é'\n")
     (record,) = log.records
@@ -79,7 +79,7 @@ def test_logger_cannot_be_instantiated():
         Logger()
 
 
-def test_levels_look_as_tritons():
+def test_levels_have_tritons_repr_and_str():
     assert [
         str(level) for level in (Logger.INFO, Logger.WARNING, Logger.ERROR, Logger.VERBOSE)
     ] == [

@@ -1,4 +1,4 @@
-"""An inline model that fails for lack of a process of its own is told of the one parameter."""
+"""Tests of the hint for inline models that need a process of their own."""
 
 import multiprocessing
 import subprocess
@@ -43,7 +43,7 @@ HOSTS = PythonHosts({}, SystemClock(), MetricRegistry())
 
 
 def played(file, host=""):
-    """What the model says that is loaded, opened and given a batch, not on the main thread."""
+    """Return the reply of a model that runs on another thread than the main thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(play, file, host).result()
 
@@ -77,19 +77,19 @@ def play(file, host):
     ],
     ids=lambda parts: "-".join(parts),
 )  # fmt: skip
-def test_a_model_that_needs_the_main_thread_is_told_how_to_get_one(tmp_path, parts):
+def test_a_model_that_needs_the_main_thread_gets_the_hint(tmp_path, parts):
     said = played(kit.model_file(tmp_path, MODEL.format(**PARTS | parts)))
     assert said.endswith(ADVICE)
     assert said.count("EXECUTION_HOST") == 1
 
 
 @pytest.mark.brute_force
-def test_the_advice_helps(tmp_path):
+def test_the_hint_solves_the_problem(tmp_path):
     file = kit.model_file(tmp_path, MODEL.format(**PARTS | {"initialize": HANDLING}))
     assert "EXECUTION_HOST" not in played(file, "process")
 
 
-def test_other_failures_are_told_as_ever(tmp_path):
+def test_other_failures_get_no_hint(tmp_path):
     file = kit.model_file(
         tmp_path, MODEL.format(**PARTS | {"initialize": "raise ValueError('why')"})
     )
@@ -117,7 +117,7 @@ class Unspeakable(Exception):
         raise ValueError
 
 
-def test_an_exception_without_a_text_or_in_a_circle_is_no_matter():
+def test_exceptions_without_text_or_in_a_cycle_get_no_hint():
     first, second = Unspeakable(), ValueError("main")
     first.__cause__, second.__cause__ = second, first
     assert process_advice(first) == ""

@@ -1,4 +1,4 @@
-"""InferenceResponse, TritonError and TritonModelException."""
+"""Tests of InferenceResponse, TritonError and TritonModelException."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ TENSOR = Tensor("OUT", np.zeros(1))
 
 
 @pytest.mark.parametrize("make", [list, tuple])
-def test_outputs_are_given_back_in_a_new_list(make):
+def test_output_tensors_returns_a_new_list(make):
     response = InferenceResponse(make([TENSOR, TENSOR]))
     response.output_tensors().clear()
     assert response.output_tensors() == [TENSOR, TENSOR]
@@ -23,7 +23,7 @@ def test_outputs_are_given_back_in_a_new_list(make):
     assert response.error() is None
 
 
-def test_a_later_change_of_the_list_does_not_matter():
+def test_a_later_change_of_the_list_has_no_effect():
     tensors = [TENSOR]
     response = InferenceResponse(tensors)
     tensors.clear()
@@ -63,7 +63,7 @@ def test_the_code_is_internal_unless_given():
     assert TritonError("né".encode()).message() == "né"
 
 
-def test_codes_look_as_tritons():
+def test_codes_have_tritons_repr_and_str():
     code = TritonError.INTERNAL
     assert (repr(code), str(code), f"{code}") == (
         "<__ErrorCode.INTERNAL: 1>",
@@ -92,7 +92,7 @@ def test_errors_of_foreign_values_are_refused(arguments):
         TritonError(*arguments)
 
 
-def test_an_error_is_no_exception_but_the_models_exception_is():
+def test_only_tritonmodelexception_is_an_exception():
     assert not issubclass(TritonError, BaseException)
     exception = TritonModelException("x", "y")
     assert exception.args == ("x", "y")

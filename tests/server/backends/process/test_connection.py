@@ -1,4 +1,4 @@
-"""What connects the two processes: messages over a socket pair, and room for tensors."""
+"""Tests of the connection of two processes: messages and shared memory."""
 
 import math
 import queue
@@ -41,7 +41,7 @@ def ends() -> Iterator[tuple[MessageChannel, MessageChannel]]:
 
 
 def said(channel: MessageChannel) -> list[object] | None:
-    """The next message, which has no parcel."""
+    """Return the next message, which has no parcel."""
     received = channel.receive()
     if received is None:
         return None
@@ -61,7 +61,7 @@ def test_messages_arrive_as_they_were_sent(ends, messages):
     assert [said(other) for _ in messages] == messages
 
 
-def test_a_number_that_is_none_arrives(ends):
+def test_nan_arrives(ends):
     one, other = ends
     one.send([math.nan, math.inf])
     nan, infinite = said(other)
@@ -69,7 +69,7 @@ def test_a_number_that_is_none_arrives(ends):
     assert math.isinf(infinite)
 
 
-def test_nobody_waits_for_a_reader_who_is_late(ends):
+def test_send_does_not_wait_for_a_slow_reader(ends):
     one, other = ends
     messages = [[number, "x" * 100_000] for number in range(100)]
     for message in messages:
@@ -92,7 +92,7 @@ def test_messages_of_several_threads_stay_whole(ends):
     assert sorted(received) == sorted([[text] for text in texts] * 20)
 
 
-def test_what_was_sent_before_the_end_still_arrives(ends):
+def test_messages_before_the_end_arrive(ends):
     one, other = ends
     one.send(["last"])
     one.shut()
@@ -100,7 +100,7 @@ def test_what_was_sent_before_the_end_still_arrives(ends):
     assert said(other) is None
 
 
-def test_sending_to_somebody_who_is_gone_does_nothing(ends):
+def test_sending_to_a_closed_peer_has_no_effect(ends):
     one, other = ends
     one.send(["x" * 10_000_000])
     other.shut()
@@ -109,7 +109,7 @@ def test_sending_to_somebody_who_is_gone_does_nothing(ends):
 
 
 def framed(text: bytes) -> bytes:
-    """A message without a parcel."""
+    """Return the bytes of a message without a parcel."""
     return struct.pack("<Ii", len(text), -1) + text
 
 
@@ -179,7 +179,7 @@ def test_a_message_that_cannot_be_handled_ends_the_connection(message, caplog):
     assert not came.is_set()
 
 
-def test_what_is_sent_later_goes_in_front_of_the_next_message():
+def test_deferred_messages_precede_the_next_message():
     came: queue.SimpleQueue[str] = queue.SimpleQueue()
     with connected(
         other={"later": lambda: came.put("later"), "now": lambda: came.put("now")}
@@ -189,7 +189,7 @@ def test_what_is_sent_later_goes_in_front_of_the_next_message():
         assert [came.get(), came.get()] == ["later", "now"]
 
 
-def test_room_comes_back_with_the_other_sides_next_message():
+def test_blocks_are_freed_with_the_next_message():
     told = threading.Event()
     with connected(one={"hello": told.set}) as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
@@ -199,14 +199,14 @@ def test_room_comes_back_with_the_other_sides_next_message():
         assert one.put(memoryview(bytes(MEGABYTE))) == 0
 
 
-def test_if_there_is_no_room_the_other_side_is_asked_for_what_it_has_not_told_yet():
+def test_without_room_the_other_side_reports_unused_blocks():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         del view
         assert one.put(memoryview(bytes(MEGABYTE))) == 0
 
 
-def test_data_for_which_there_is_no_room_is_refused():
+def test_data_without_room_is_refused():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         with pytest.raises(ServerError) as caught:
@@ -220,7 +220,7 @@ def test_data_for_which_there_is_no_room_is_refused():
 
 
 def test_the_thread_that_receives_does_not_wait_for_room():
-    """It would wait for itself."""
+    """The receiving thread would wait for itself."""
     failed = threading.Event()
 
     def put() -> None:
@@ -236,7 +236,7 @@ def test_the_thread_that_receives_does_not_wait_for_room():
         del view
 
 
-def test_nobody_waits_for_room_from_a_side_that_is_gone():
+def test_no_thread_waits_for_room_of_a_closed_side():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         other.shut()
@@ -249,7 +249,7 @@ def read(kind: str, *parts: object) -> tuple[object, ...]:
     return (kind, *parts)
 
 
-def test_a_job_is_received_by_the_thread_that_asks_for_it():
+def test_a_job_is_received_on_the_calling_thread():
     with connected() as (one, other):
         one.send_job("execute", 7)
         assert other.receive_job(read) == ("execute", 7)
@@ -257,7 +257,7 @@ def test_a_job_is_received_by_the_thread_that_asks_for_it():
         assert one.receive_job(read) == ("executed",)
 
 
-def test_a_job_comes_after_the_events_that_were_sent_before_it():
+def test_a_job_is_received_after_earlier_events():
     came: list[int] = []
     with connected(other={"event": came.append}) as (one, other):
         for number in range(200):
@@ -271,7 +271,7 @@ def test_a_job_comes_after_the_events_that_were_sent_before_it():
             assert came == [number] * (number % 3 + (number % 5 == 0))
 
 
-def test_who_waits_for_a_job_is_told_of_the_end():
+def test_the_end_wakes_a_thread_that_waits_for_a_job():
     with connected() as (one, other):
         waiting = threading.Thread(target=one.shut)
         waiting.start()
@@ -279,7 +279,7 @@ def test_who_waits_for_a_job_is_told_of_the_end():
         waiting.join()
 
 
-def test_a_job_that_waits_for_an_event_that_never_comes_ends_with_the_other_side():
+def test_a_job_that_waits_for_a_missing_event_ends_with_the_peer():
     with connected() as (one, other):
         one._jobs.send([1, [], "job"])
         threading.Thread(target=one.shut).start()
@@ -287,7 +287,7 @@ def test_a_job_that_waits_for_an_event_that_never_comes_ends_with_the_other_side
 
 
 @pytest.mark.parametrize("events", [0, 1], ids=["none", "one whose event never comes"])
-def test_a_job_is_not_waited_for_longer_than_the_limit(events):
+def test_waiting_for_a_job_has_a_time_limit(events):
     with connected() as (one, other):
         if events:
             one._jobs.send([events, [], "job"])
@@ -304,7 +304,7 @@ def test_a_job_that_cannot_be_read_ends_the_connection(job, caplog):
     assert "a message that cannot be handled" in caplog.text
 
 
-def test_room_comes_back_with_the_other_sides_next_job():
+def test_blocks_are_freed_with_the_next_job():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         del view
