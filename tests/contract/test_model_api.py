@@ -1,4 +1,4 @@
-"""Models that ask other models, and look after them, do so alike on both servers."""
+"""Differential tests of the model API: BLS requests, model control, arguments and traces."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FLAGS: dict[str, Flag] = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models that ask, and those that are asked."""
+    """The calling and the called models."""
     folder = tmp_path_factory.mktemp("asking")
     write(folder, *MODELS)
     return folder
@@ -87,7 +87,7 @@ def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The reference server, with each model in a process of its own."""
+    """The reference server with each model in its own process."""
     folder = tmp_path_factory.mktemp("asking_in_processes")
     write(folder, *MODELS)
     for config in folder.glob("*/config.pbtxt"):
@@ -105,29 +105,29 @@ def reference(repository: Path) -> Iterator[Server]:
 
 
 def play(server: Server, script: Script) -> str:
-    """Let the model run a script's code; returns what it tells."""
+    """Run a script's code in the model and return its result."""
     request = infer(script.model, tensor("CODE", "BYTES", [1], [script.code]))
     content = json.loads(exchange(server.http, request).replies[0].body)
     return content["outputs"][0]["data"][0] if "outputs" in content else content["error"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_reference_server_does_as_the_table_says(script: Script, reference: Server):
+def test_the_reference_server_returns_the_result(script: Script, reference: Server):
     assert play(reference, script) == script.here
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_so_it_does_with_models_in_processes(script: Script, in_processes: Server):
+def test_models_in_processes_return_the_result(script: Script, in_processes: Server):
     assert play(in_processes, script) == script.here
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.told is not None], ids=str)
-def test_the_real_server_does_so_too(script: Script, triton: Server):
-    assert play(triton, script) == script.told
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.real is not None], ids=str)
+def test_the_real_server_returns_the_result(script: Script, triton: Server):
+    assert play(triton, script) == script.real
 
 
-def test_whatever_differs_has_a_reason():
+def test_every_difference_has_a_reason():
     for script in SCRIPTS:
         assert bool(script.reason) == (script.ours is not None)
 
@@ -198,13 +198,13 @@ TRACED = ("asks", "echoes", "counts_up")
 ON_BEHALF = (
     "R = seen(trace=request.trace())",
     "R = seen()",
-    "R = told(to('nobody', trace=request.trace()).exec())",
+    "R = show(to('missing', trace=request.trace()).exec())",
     "R = len(list(to('counts_up', numbers(2, 0), trace=request.trace()).exec(decoupled=True)))",
 )
 
 
 def traced(start: Starter, folder: Path, file: Path) -> list[tuple[object, ...]]:
-    """The traces of models that are asked: parent and model, then what happened."""
+    """Return the traces of called models: parent, model and events."""
     flags: dict[str, Flag] = {
         "allow_grpc": False,
         "allow_metrics": False,
@@ -212,8 +212,8 @@ def traced(start: Starter, folder: Path, file: Path) -> list[tuple[object, ...]]
     }
     with start(folder, **flags) as server:
         for code in ON_BEHALF:
-            assert "Error" not in play(server, Script("", code)) or "nobody" in code
-        stop(server)  # by then all is written
+            assert "Error" not in play(server, Script("", code)) or "missing" in code
+        stop(server)  # writes all traces
     entries = json.loads(file.read_text())
     asked = [entry for entry in entries if "parent_id" in entry]
     return [
@@ -228,9 +228,7 @@ def traced(start: Starter, folder: Path, file: Path) -> list[tuple[object, ...]]
 
 
 @pytest.mark.oracle
-def test_what_is_sent_on_behalf_of_a_request_is_traced_below_it(
-    oracle_installed: None, tmp_path: Path
-):
+def test_a_request_on_behalf_of_another_is_traced_below_it(oracle_installed: None, tmp_path: Path):
     write(tmp_path / "models", *TRACED)
     real = traced(start_tritonserver, tmp_path / "models", tmp_path / "real.json")
     assert [row[:2] for row in real] == [(1, "echoes"), (5, "counts_up")]

@@ -64,6 +64,20 @@ def family(kind, name=""):
     )
 
 
+def making_metric(kind):
+    """`Metric` of a family, which outlives the metric: the real server may crash otherwise."""
+
+    def make():
+        owner = family(kind, "of")
+
+        def call(*args, **named):
+            owner.Metric(*args, **named)
+
+        return call
+
+    return make
+
+
 def of_metric(kind, method, **named):
     """A method of a metric."""
 
@@ -216,11 +230,11 @@ def calls(asked):
              Argument("name", "argument_matrix", excluded=UNSURE, text="argument_matrix"),
              Argument("description", "d", excluded=UNSURE),
              Argument("kind", pb_utils.MetricFamily.GAUGE)),
-        Call("MetricFamily.Metric", lambda: family("GAUGE", "of").Metric,
+        Call("MetricFamily.Metric", making_metric("GAUGE"),
              Argument("labels", {"of": "m"}, **optional),
              Argument("buckets", None, **optional)),
         Call("MetricFamily.Metric, of a histogram",
-             lambda: family("HISTOGRAM", "of").Metric,
+             making_metric("HISTOGRAM"),
              Argument("labels", {"of": "m"}, **optional),
              Argument("buckets", [1.0]),
              Argument("buckets", [1.0], wrap=lambda value: [value], label="buckets[0]")),
@@ -234,7 +248,7 @@ def calls(asked):
                       "str, not ASCII", "str, a zero", "str, Enum")),
              Argument("files", None, **optional, excluded=("dict",))),
         Call("unload_model", lambda: pb_utils.unload_model,
-             Argument("model_name", "nobody", text="nobody"),
+             Argument("model_name", "missing", text="missing"),
              Argument("unload_dependents", False, **optional)),
         Call("is_model_ready", lambda: pb_utils.is_model_ready,
              Argument("model_name", "echoes", text="echoes"),
