@@ -11,7 +11,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from reference_server.backends.python_host.api.arguments import UINT32, as_instance, as_integer
+from reference_server.backends.python_host.api.arguments import (
+    INT64,
+    UINT32,
+    as_instance,
+    as_integer,
+)
 from reference_server.backends.python_host.api.native import (
     MODULE,
     Native,
@@ -34,8 +39,6 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
 #: The parameters of a request or response that a model creates.
 Parameters = Mapping[str, bool | int | str]
-
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def checked_parameters(parameters: object) -> dict[str, Parameter]:
@@ -68,7 +71,7 @@ def parameters_json(parameters: Mapping[str, Parameter]) -> str:
 
 def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
     """Return whether all integers fit into 64 bits."""
-    return all(not isinstance(value, int) or value in _INT64 for value in parameters.values())
+    return all(not isinstance(value, int) or value in INT64 for value in parameters.values())
 
 
 _Response = TypeVar("_Response", bound="BareResponse")
@@ -97,7 +100,9 @@ class BareResponse(Native):
         self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None
     ) -> None:
         tensors = as_tensors(output_tensors, "output_tensors")
-        self._error = as_instance(error, "error", TritonError, or_none=True)
+        if error is not None:
+            as_instance(error, "error", TritonError, or_none=True)
+        self._error = error
         if None in tensors:
             raise TritonModelException("Output tensor for inference response should not be empty.")
         self._output_tensors = tensors

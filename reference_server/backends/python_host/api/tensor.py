@@ -289,6 +289,12 @@ _GpuTensor.__name__ = _GpuTensor.__qualname__ = Tensor.__name__
 
 def as_tensors(value: object, argument: str) -> list[Any]:
     """Return the elements of a list argument, each a Tensor or None. Raises TypeError."""
+    if type(value) is list:  # the usual case, for each response
+        for element in value:
+            if type(element) is not Tensor:
+                break
+        else:
+            return value.copy()
     return as_list(value, argument, lambda item: as_instance(item, argument, Tensor, or_none=True))
 
 
