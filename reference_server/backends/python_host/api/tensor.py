@@ -138,7 +138,8 @@ class Tensor(Native):
     _core: core.Tensor
 
     def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
-        name = as_text(name, "name")
+        if type(name) is not str or not name.isascii():  # the usual case needs no call
+            name = as_text(name, "name")
         if not isinstance(numpy_array, np.ndarray):
             raise refusal("numpy_array", numpy_array, "numpy.ndarray")
         if not name:
