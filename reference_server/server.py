@@ -173,7 +173,7 @@ class Server:
         ]
         for front in fronts.values():
             if front is not None:
-                forks.listens(front.port)
+                forks.close_port_in_forks(front.port)
         if opened:
             log.warning(
                 "Open to all networks of this machine: %s. Whoever reaches these ports may ask "

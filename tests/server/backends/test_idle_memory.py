@@ -1,4 +1,4 @@
-"""An idle instance holds no tensors: not those of its last batch, and however that ended."""
+"""Tests that an idle instance holds no tensors of its last batch."""
 
 import gc
 import weakref
@@ -21,7 +21,7 @@ COROUTINE = ("async def work(arrays):", "    {}", "return work(arrays)")
 
 
 def coroutine(line):
-    """The lines of an `execute` that returns a coroutine, which runs `line`."""
+    """Return the lines of an `execute` that returns a coroutine, which runs `line`."""
     return [part.format(line) for part in COROUTINE]
 
 
@@ -42,7 +42,7 @@ WAYS = {
 
 @pytest.fixture
 def no_collector():
-    """Only what nobody refers to is freed."""
+    """Disable the collector, so that only unreferenced objects are freed."""
     gc.collect()
     gc.disable()
     yield
@@ -52,7 +52,7 @@ def no_collector():
 @pytest.mark.brute_force
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_batch_is_let_go_though_its_answer_is_kept(tmp_path, way):
+def test_a_batch_is_freed_although_its_response_is_kept(tmp_path, way):
     lines, changes = WAYS[way]
     model = instance(model_file(tmp_path, executing(ARRAYS, *lines)), **changes)
     scheduler = InstanceScheduler("m", 1, Fifo(), [model], NotedOutcomes(), Ticks())

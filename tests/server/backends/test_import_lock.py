@@ -1,4 +1,4 @@
-"""Models that import large packages side by side: circles, lazy parts, threads, forks."""
+"""Tests of concurrent imports by models: cycles, lazy modules, threads and forks."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server.backends.kit import instance, model_file, said, telling, write
+from server.backends.kit import instance, model_file, replying, said, write
 
-from reference_server.backends.python_host.import_turns import ImportTurns
+from reference_server.backends.python_host.import_lock import ImportLock
 
 #: How long a module waits for another to be imported beside it, which must not happen.
 MEETING_S = 0.2
@@ -73,7 +73,7 @@ LAZY = {
 
 @pytest.fixture
 def library(tmp_path):
-    """A function that installs a package of these files for the test, and gives its name."""
+    """A function that installs a package of these files for the test and returns its name."""
     folder = tmp_path / "installed"
     installed = []
 
@@ -92,7 +92,7 @@ def library(tmp_path):
 
 @pytest.fixture
 def open_side_by_side(tmp_path):
-    """A function that opens models, each on a thread of its own, and gives what they say."""
+    """A function that opens models on separate threads and returns their replies."""
 
     def open_all(*sources):
         opened = [
@@ -100,7 +100,7 @@ def open_side_by_side(tmp_path):
             for number, source in enumerate(sources)
         ]
 
-        def tell(one):
+        def reply(one):
             one.open()
             try:
                 return said(one)
@@ -108,42 +108,40 @@ def open_side_by_side(tmp_path):
                 one.close()
 
         with ThreadPoolExecutor(len(opened)) as threads:
-            return list(threads.map(tell, opened))
+            return list(threads.map(reply, opened))
 
     return open_all
 
 
 @pytest.mark.parametrize("when", ["import", "execute"])
-def test_lazy_parts_that_import_each_other_are_imported_from_both_sides(
-    library, open_side_by_side, when
-):
+def test_a_cycle_of_lazy_modules_is_imported_from_both_ends(library, open_side_by_side, when):
     package = library(LAZY, f"lazy_of_tests_{when}")
     sources = []
     for name in ("Left", "Right"):
         line = f"from {package} import {name}"
         top, inside = (line, "pass") if when == "import" else ("", line)
         sources.append(
-            telling(top, "def tell():", f"    {inside}", f"    return ' '.join({name}.names)")
+            replying(top, "def reply():", f"    {inside}", f"    return ' '.join({name}.names)")
         )
     assert open_side_by_side(*sources) == ["left right", "right left"]
 
 
-def test_a_library_that_imports_a_lazy_package_inside_a_function_gets_all_of_it(
+def test_a_lazy_package_imported_inside_a_function_is_complete(
     library, open_side_by_side, monkeypatch
 ):
-    """The import statement has found the package before that has put a lazy one in its place."""
+    """The import finds the first module before the package replaces it by a lazy one."""
     package = library(LAZY, "lazy_of_tests_late")
     late = library(
         {"__init__.py": f"def call():\n    from {package} import Left\n    return Left.names[0]"},
         "late_of_tests",
     )
     monkeypatch.setattr(sys, "ready_of_tests", threading.Event(), raising=False)
-    first = telling(
+    first = replying(
         "sys.ready_of_tests.wait()",
         f"import {package}",
-        f"def tell(): return {package}.Right.names[0]",
+        f"def reply(): return {package}.Right.names[0]",
     )
-    second = telling(
+    second = replying(
         f"import {late} as late",
         "sys.ready_of_tests.set()",
         "def begun():",
@@ -151,12 +149,12 @@ def test_a_library_that_imports_a_lazy_package_inside_a_function_gets_all_of_it(
         "    return package is not None and hasattr(package, 'events')",
         "while not begun(): pass",
         "name = late.call()",
-        "def tell(): return name",
+        "def reply(): return name",
     )
     assert open_side_by_side(first, second) == ["right", "left"]
 
 
-def test_a_package_may_wait_for_its_own_threads_that_import(library, tells):
+def test_a_package_may_wait_for_importing_threads_of_its_own(library, reply_of):
     package = library(
         {
             "__init__.py": """
@@ -174,42 +172,42 @@ def test_a_package_may_wait_for_its_own_threads_that_import(library, tells):
         "threads_of_tests",
     )
     library({"__init__.py": "NAME = 'part'"}, "threads_of_tests_part")
-    assert tells(f"import {package}", f"def tell(): return {package}.NAME") == "part"
+    assert reply_of(f"import {package}", f"def reply(): return {package}.NAME") == "part"
 
 
-def test_the_traceback_of_an_import_that_fails_shows_no_frame_of_ours(library, tells):
+def test_the_traceback_of_a_failed_import_has_no_frame_of_the_server(library, reply_of):
     package = library({"__init__.py": "1 / 0"}, "faulty_of_tests")
     lines = (
         "import traceback",
-        "def tell():",
+        "def reply():",
         "    try:",
         f"        import {package}",
         "    except ZeroDivisionError as error:",
         "        return ' '.join(frame.name for frame in traceback.extract_tb(error.__traceback__)",
         "            if 'modules.py' not in frame.filename)",
     )
-    assert tells(*lines) == "tell <module>"
+    assert reply_of(*lines) == "reply <module>"
 
 
 # ---------------------------------------------------------------------------------- the turns
 
 
 def entered(turns, owner):
-    """Whether a thread of its own is let in."""
+    """Return whether a new thread can enter."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(turns.enter, owner).result()
 
 
-def test_one_owner_is_let_in_with_all_its_threads():
-    turns = ImportTurns(patience_s=0)
+def test_all_threads_of_one_owner_enter():
+    turns = ImportLock(patience_s=0)
     assert turns.enter("a")
     assert turns.enter("a")
     assert entered(turns, "a")
     assert not entered(turns, "b")
 
 
-def test_the_next_is_let_in_when_the_last_thread_has_left():
-    turns = ImportTurns(patience_s=0)
+def test_the_next_owner_enters_after_the_last_leave():
+    turns = ImportLock(patience_s=0)
     turns.enter("a")
     turns.enter("a")
     turns.leave()
@@ -218,8 +216,8 @@ def test_the_next_is_let_in_when_the_last_thread_has_left():
     assert entered(turns, "b")
 
 
-def test_who_waits_is_woken():
-    turns = ImportTurns(patience_s=60)
+def test_a_waiting_thread_is_woken():
+    turns = ImportLock(patience_s=60)
     turns.enter("a")
     let_in = []
     thread = threading.Thread(target=lambda: let_in.append(turns.enter("b")))
@@ -230,7 +228,7 @@ def test_who_waits_is_woken():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
-def test_a_child_imports_what_another_model_was_importing_when_it_was_forked(
+def test_a_child_forked_during_an_import_can_import_the_same_module(
     library, open_side_by_side, monkeypatch
 ):
     package = library(
@@ -246,8 +244,8 @@ def test_a_child_imports_what_another_model_was_importing_when_it_was_forked(
         "slow_of_tests",
     )
     monkeypatch.setattr(sys, "begun_of_tests", threading.Event(), raising=False)
-    first = telling(f"import {package}", f"def tell(): return {package}.NAME")
-    second = telling(
+    first = replying(f"import {package}", f"def reply(): return {package}.NAME")
+    second = replying(
         "import multiprocessing, sys",
         "sys.begun_of_tests.wait()",
         "fork = multiprocessing.get_context('fork')",
@@ -260,6 +258,6 @@ def test_a_child_imports_what_another_model_was_importing_when_it_was_forked(
         "name = end.recv() if end.poll(20) else 'nothing'",
         "process.kill()",
         "process.join()",
-        "def tell(): return name",
+        "def reply(): return name",
     )
     assert open_side_by_side(first, second) == ["whole", "whole"]

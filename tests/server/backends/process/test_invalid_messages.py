@@ -1,4 +1,4 @@
-"""A process that says what means nothing, or half of it: it is ended, and nobody waits."""
+"""Tests of processes that send invalid or incomplete messages."""
 
 import struct
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.brute_force
 
 
 def framed(text: str, data: int) -> str:
-    """A message with so many bytes of tensors; -1: without a parcel."""
+    """Return a message with `data` bytes of tensors; -1 means no parcel."""
     return (struct.pack("<Ii", len(text), data) + text.encode() + bytes(max(0, data))).hex()
 
 
@@ -21,12 +21,12 @@ def event(text: str) -> str:
 
 
 def answer(text: str, data: int = 0) -> str:
-    """As if all events were handled, and nothing let go."""
+    """Return a job's result, with no earlier events and no freed blocks."""
     return f"answers {framed(f'[0,[],{text[1:]}', data)}"
 
 
 def tensor(kind: str, shape: list[int], offset: int, size: int, name: str = '"m"') -> str:
-    """An answer to one request, with a tensor of this type, shape, place and size."""
+    """Return a response to one request with a tensor of this type, shape, offset and size."""
     packed = f'["T","{kind}",{shape},{offset},{size}]'
     return answer(f'["executed",[[[{name},1,"",[{packed}],[],null,true,false]],0,0,[],false]]', 16)
 
@@ -66,7 +66,7 @@ JUNK = {
 }
 
 
-def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health):
+def test_a_process_that_sends_an_invalid_message_is_killed(start: Start, health):
     instance, other = start(MORTAL), start(MORTAL, name="other")
     for what, junk in JUNK.items():
         error = kit.execution_error(instance, asks(junk))
@@ -78,7 +78,7 @@ def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health):
 
 
 @pytest.mark.parametrize("how", ["says", "answers"])
-def test_a_process_that_leaves_a_message_half_said_is_ended(start, health, monkeypatch, how):
+def test_a_process_that_sends_half_a_message_is_killed(start, health, monkeypatch, how):
     monkeypatch.setattr(process, "_STALLED_S", 0.1)
     instance = start(MORTAL)
     half = "05000000ffffffff" + b"[".hex()
