@@ -313,7 +313,7 @@ def test_those_used_longest_ago_are_forgotten_and_none_of_the_batch_itself():
 
 
 def mixing_states():
-    """Answers what it is asked, and leaves each sequence the mean of all states."""
+    """Return a graph that outputs its input, and sets each state to the mean of all states."""
     node = helper.make_node
     return onnx_model(
         [
@@ -329,16 +329,18 @@ def mixing_states():
     )
 
 
-def test_a_load_finds_that_the_state_of_one_sequence_leaks_into_that_of_another(opened):
+def test_the_load_check_finds_leakage_between_states_of_sequences(opened):
     config = recurrent_config({**COST, "batch_axis.state": "0", "batch_axis.next": "0"})
-    with pytest.raises(ConfigFault, match=r"output 'state\.state' has .* rows that do not see"):
+    with pytest.raises(
+        ConfigFault, match=r"output 'state\.state': .* expected rows that are indep"
+    ):
         opened(mixing_states(), config)
 
 
-def test_a_load_tells_that_states_of_sequences_were_checked(opened):
+def test_the_load_check_reports_that_it_checked_states(opened):
     runtime = opened(recurrent("batch"), recurrent_config(COST))
     (line,) = (line for line in runtime.report if "load check" in line)
-    assert "values of others, nor does what sequences leave behind; " in line
+    assert "values of other requests, nor do the states of sequences; " in line
 
 
 def test_sequences_find_their_state_where_answers_are_reproducible(opened):
