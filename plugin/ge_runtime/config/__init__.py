@@ -1,6 +1,6 @@
-"""One frozen RuntimeConfig from the plain mapping of Triton's model configuration.
+"""Parses Triton's model configuration into one frozen RuntimeConfig.
 
-Nothing here opens a file or looks at the machine.
+Nothing here opens a file or examines the machine.
 """
 
 from ge_runtime.config.aipp import Aipp, DeclaredImages
@@ -26,7 +26,7 @@ from ge_runtime.config.resident import (
 )
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.tensor_rules import BatchAxes, ValueRange
-from ge_runtime.config.triton_config import ConfigErrors, read_number
+from ge_runtime.config.values import ConfigErrors, read_number
 
 __all__ = [
     "ATC_FILES",

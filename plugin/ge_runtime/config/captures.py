@@ -1,24 +1,26 @@
-"""Parameters that have CANN record what a card does: a profile, or a dump, of some executions.
+"""Parameters that let CANN record executions on a card: `profile` and `dump`.
 
-- `profile`: `dir=/var/prof, batches=20, from=100`: msprof profiles executions 100 to 119 since the
-  model serves into that folder, which is there. `batches` is 10 and `from` 1 unless told. `metrics`
+- `profile`: `dir=/var/prof, batches=20, from=100`: msprof profiles executions 100 to 119, counted
+  from the start of serving, into that existing folder. Defaults: `batches=10`, `from=1`. `metrics`
   is what AI Core counts: `pipe` (default), `arithmetic`, `memory`, `l0`, `conflict`, `ub`, `l2` or
   `none`.
-- `dump`: `dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1`: what operators gave,
-  took (`mode=input`) or both (`mode=all`) in these executions; without `layers` all operators.
+- `dump`: `dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1`: the outputs of
+  operators, their inputs (`mode=input`) or both (`mode=all`) in these executions; all operators
+  without `layers`.
 
-Neither is on by default. Both are of one card and of the whole process.
+Both apply to one card and to the whole process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Final
 
 from ge_runtime.config.npu_ge import executes_om
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, split_pairs
+from ge_runtime.config.parameter_table import DUMP, PLACEMENT, PROFILE
+from ge_runtime.config.parameters import Parameters
+from ge_runtime.config.values import ConfigErrors, split_pairs
 
 METRICS: Final[Mapping[str, int]] = {
     "arithmetic": 0,
@@ -30,7 +32,7 @@ METRICS: Final[Mapping[str, int]] = {
     "l2": 6,
     "none": 0xFF,
 }
-"""The values are aclprofAicoreMetrics'."""
+"""The values are those of aclprofAicoreMetrics."""
 _MODES: Final = ("output", "input", "all")
 _EXAMPLES: Final = {
     "profile": "dir=/var/prof, batches=20, from=100",
@@ -44,67 +46,66 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which executions of a model are recorded, and where."""
+    """The executions of a model that are recorded, and where."""
 
     parameter: str
     """"profile" or "dump"."""
     folder: str
     first: int
-    """From 1; those of the load are not counted."""
+    """Number of the first execution, from 1; executions of the load are not counted."""
     count: int
     metrics: str = "pipe"
     mode: str = "output"
     layers: tuple[str, ...] = ()
-    """Of a dump; empty for all."""
+    """Operators of a dump; empty for all."""
 
     @property
     def last(self) -> int:
-        """The last execution of it."""
+        """Number of the last execution."""
         return self.first + self.count - 1
 
     def __str__(self) -> str:
         return f"{self.parameter} of executions {self.first} to {self.last}"
 
 
-def read_window(
-    parameters: Parameters, devices: Sequence[str], errors: ConfigErrors, *, engine: str
-) -> Window | None:
-    """What is to be recorded; None: nothing."""
-    given = [name for name in _KEYS if name in parameters.settings]
+def read_window(parameters: Parameters, devices: Sequence[str], *, engine: str) -> Window | None:
+    """Return what to record, or None."""
+    texts = {own.key: parameters.get(own) for own in (PROFILE, DUMP)}
+    given = {key: text for key, text in texts.items() if text is not None}
     if not given:
         return None
+    errors = parameters.errors
     if len(given) > 1:
-        expected = "one of the two: CANN does not record both at a time"
+        expected = "one of the two: CANN cannot record both at the same time"
         errors.add("parameter 'dump'", "'profile' as well", expected)
-    name = given[0]
-    field, text = f"parameter '{name}'", parameters.settings[name]
+    name, text = next(iter(given.items()))
+    field, example = f"parameter '{name}'", f"as in '{_EXAMPLES[name]}'"
     if not executes_om(devices, engine):
         found = f"'{text}' for engine {engine} on {', '.join(devices)}"
         errors.add(field, found, "an .om file on a card: devices: npu:0")
-    if parameters.settings.get("placement") == "service":
+    if parameters.text(PLACEMENT) == "service":
         expected = "placement: local: the service executes for all models of the card"
         errors.add(field, "placement: service", expected)
     parts = dict(split_pairs(text))
     if unknown := sorted(parts.keys() - {*_KEYS[name]}):
-        expected = f"{', '.join(_KEYS[name])}, as in '{_EXAMPLES[name]}'"
-        errors.add(field, f"'{unknown[0]}'", expected)
+        errors.add(field, f"'{unknown[0]}'", f"{', '.join(_KEYS[name])}, {example}")
     folder = parts.get("dir", "")
-    if not PurePosixPath(folder).is_absolute():
-        errors.add(field, f"dir '{folder}'", f"a folder from / on, as in '{_EXAMPLES[name]}'")
-    counts = {}
-    for key, default in (("batches", 10 if name == "profile" else 1), ("from", 1)):
-        counts[key] = _count(field, key, parts.get(key), default, errors)
+    if not folder.startswith("/"):
+        errors.add(field, f"dir '{folder}'", f"a folder from / on, {example}")
+    batches = _count(field, "batches", parts, 10 if name == "profile" else 1, errors)
+    first = _count(field, "from", parts, 1, errors)
     metrics, mode = parts.get("metrics", "pipe"), parts.get("mode", "output")
     for key, found, known in (("metrics", metrics, tuple(METRICS)), ("mode", mode, _MODES)):
         if found not in known:
             errors.add(field, f"{key} '{found}'", f"one of {', '.join(known)}")
     layers = tuple(layer for layer in parts.get("layers", "").split(";") if layer)
-    return Window(name, folder, counts["from"], counts["batches"], metrics, mode, layers)
+    return Window(name, folder, first, batches, metrics, mode, layers)
 
 
-def _count(field: str, key: str, text: str | None, default: int, errors: ConfigErrors) -> int:
-    if text is None:
-        return default
+def _count(
+    field: str, key: str, parts: Mapping[str, str], default: int, errors: ConfigErrors
+) -> int:
+    text = parts.get(key, str(default))
     if not text.isdecimal() or not int(text):
         errors.add(field, f"{key} '{text}'", "a whole number of at least 1")
         return default

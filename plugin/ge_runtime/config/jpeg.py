@@ -1,8 +1,7 @@
-"""JPEG files in requests: which prepared tensors are decoded from which input.
+"""JPEG files in requests: `jpeg.<prepared tensor>` names the input that the tensor is decoded from.
 
-- `jpeg.<prepared tensor>`: the input, STRING of dims [1], whose JPEG files become this tensor,
-  UINT8 [height, width, channels]: decoded, and resized to its sides; of 1 channel their brightness,
-  of 3 red, green and blue. Sides that are axes are those of their limits.
+The images are decoded and resized to the tensor's height and width; an axis stands for its limit.
+With 1 channel the tensor holds brightness, with 3 it holds red, green and blue.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import ConfigErrors, Parameters
+from ge_runtime.config.parameter_table import JPEG
+from ge_runtime.config.parameters import Parameters
 from ge_runtime.specs import DType, TensorSpec
 
 _CHANNELS: Final = (1, 3)
 
 
 class JpegPicture(NamedTuple):
-    """What becomes of the files of one input."""
+    """The images decoded from the files of one input."""
 
     source: str
     """The input."""
@@ -31,19 +31,15 @@ def read_jpeg(
     parameters: Parameters,
     tensors: ModelTensors,
     limits: Mapping[str, int],
-    errors: ConfigErrors,
     *,
     max_batch_size: int,
 ) -> dict[str, JpegPicture]:
-    """Prepared tensor: what it is decoded from. All of them, or none."""
-    given = parameters.families["jpeg"]
+    """Return the source of prepared tensors: of all of them, or of none."""
     found: dict[str, JpegPicture] = {}
-    for name, source in given.items():
-        field = f"parameter 'jpeg.{name}'"
-        spec = tensors.prepared.get(name)
-        if spec is None:
-            errors.add_unknown(field, "prepared tensor", name, tensors.prepared)
-        elif source not in tensors.inputs:
+    errors = parameters.errors
+    for field, name, source in parameters.entries(JPEG, "prepared tensor", tensors.prepared):
+        spec = tensors.prepared[name]
+        if source not in tensors.inputs:
             errors.add_unknown(field, "input", source, tensors.inputs)
         elif tensors.inputs[source].dtype is not DType.BYTES or tensors.inputs[source].dims != (1,):
             errors.add(field, f"input '{source}' {tensors.inputs[source]}", "BYTES[1]: one file")
@@ -54,9 +50,11 @@ def read_jpeg(
             errors.add(field, "max_batch_size 0", "1 or more: an image for each row")
         else:
             found[name] = picture
+    given = parameters.texts(JPEG)
     if given and (others := tensors.prepared.keys() - given.keys()):
         field = f"parameter 'prepared.{min(others)}'"
-        errors.add(field, "no 'jpeg' of it", "all prepared tensors from JPEG files, or none")
+        expected = "all prepared tensors from JPEG files, or none"
+        errors.add(field, f"no 'jpeg.{min(others)}'", expected)
     return found
 
 

@@ -48,8 +48,8 @@ def test_a_prepared_tensor_is_made_of_images_as_well():
         ("min_chn=1", "no input_format, expected one of: RGB888_U8, YUV400_U8"),
         (
             "input_format=YUV420SP_U8",
-            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8; of others no "
-            "document says to the bit what becomes",
+            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8; the colours "
+            "of other formats are not documented to the bit",
         ),
         ("input_format=RGB888_U8, mean=1", "no key of AIPP 'mean', expected one of: aipp_mode, "),
         ("input_format=RGB888_U8, min_chn", "'min_chn', expected min_chn=value once"),
@@ -150,4 +150,4 @@ def test_one_mode_for_all_and_dynamic_for_one():
         return model_config(inputs, [tensor("made", "FP32", MADE)], texts)
 
     assert_fault(two("dynamic", "dynamic"), "expected dynamic of one input; static of others")
-    assert_fault(two("dynamic", "static"), "expected one aipp_mode of all inputs, as ATC has it")
+    assert_fault(two("dynamic", "static"), "expected one aipp_mode for all inputs, as ATC requires")

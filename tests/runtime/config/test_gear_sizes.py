@@ -193,12 +193,13 @@ def test_reproducible_answers_take_one_number_of_rows_for_each_size(parameters):
         ),
         (
             {**BITS, **SIZES, "offsets.cu": "tokens"},
-            "found graph input 'cu', expected none: what it tells the graph depends on all "
-            "requests of an execution",
+            "found graph input 'cu', expected none: its value depends on all requests of "
+            "an execution",
         ),
         (
             {**BITS, "gears.batch": "4", "packing": "tokens"},
-            "found 'packing', expected rows below each other: packed ones lie where others end",
+            "found 'packing', expected no packing: the place of a packed row depends on the rows "
+            "before it",
         ),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_limit_that_is_missing_is_told_once():
         (encoder_config(batch_input=5), "batch_input: found 5, expected a list of batch inputs"),
         (
             encoder_config(batch_output=[{"target_name": ["embedding"]}]),
-            "batch_output: found entries, expected none: 'axes.<output>' says what sizes it has",
+            "batch_output: found entries, expected none: 'axes.<output>' gives its sizes",
         ),
     ],
 )

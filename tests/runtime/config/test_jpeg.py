@@ -51,7 +51,7 @@ def test_only_prepared_tensors_are_decoded():
 def test_all_prepared_tensors_are_or_none():
     given = config(parameters={"prepared.mask": "FP32[1]"})
     expected = "all prepared tensors from JPEG files, or none"
-    assert_fault(given, f"parameter 'prepared.mask': found no 'jpeg' of it, expected {expected}")
+    assert_fault(given, f"parameter 'prepared.mask': found no 'jpeg.mask', expected {expected}")
 
 
 def test_each_row_has_a_file():

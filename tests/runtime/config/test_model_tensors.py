@@ -123,8 +123,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         (passing({"pass.y": "note"}), "found input 'note' BYTES[-1], expected FP32[1]"),
         (
             passing({"axes.back": "words"}),
-            "parameter 'axes.back': found names, expected nothing: 'back' is neither taken nor "
-            "given by the graph",
+            "parameter 'axes.back': found names, expected nothing: 'back' is not a tensor of "
+            "the graph",
         ),
         (
             preparing({"prepared.text": "INT64[1]"}),
@@ -155,8 +155,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         ),
         (
             preparing({"axes.text": "n"}),
-            "parameter 'axes.text': found names, expected nothing: 'text' is neither taken nor "
-            "given by the graph",
+            "parameter 'axes.text': found names, expected nothing: 'text' is not a tensor of "
+            "the graph",
         ),
         (
             preparing({"mask.input_ids": "tokens"}),
@@ -169,8 +169,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         (preparing({"pad.text": "a"}), "parameter 'pad.text': found no input 'text', expected one"),
         (
             preparing({"default.text": "a"}),
-            "parameter 'default.text': found 'a', expected nothing: the model's own code sees what "
-            "a request lacks",
+            "parameter 'default.text': found 'a', expected nothing: the model's own code "
+            "handles inputs that a request lacks",
         ),
         (
             {
@@ -185,8 +185,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         ),
         (
             preparing({"rows": "8"}),
-            "parameter 'rows': found max_batch_size 8, expected 0: otherwise that says how many "
-            "rows a batch has",
+            "parameter 'rows': found max_batch_size 8, expected 0: otherwise it is the number "
+            "of rows of a batch",
         ),
         (
             encoder_config({"rows": "8"}, batch=0),

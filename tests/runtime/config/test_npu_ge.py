@@ -149,10 +149,10 @@ def test_flags_are_passed_on_as_they_are():
     ("flag", "expected"),
     [
         ("soc_version", "--soc-version, which names the chip"),
-        ("dynamic_dims", "limit.<axis> and gears.<axes>, which say the sizes"),
+        ("dynamic_dims", "limit.<axis> and gears.<axes>, which give the sizes"),
         ("aicore_num", "graph.ge.aicoreNum"),
         ("precision_mode", "graph.ge.exec.precision_mode_v2, or --precision"),
-        ("output_type", "none: inputs and outputs are those of the graph, as config.pbtxt has"),
+        ("output_type", "none: inputs and outputs are those of the graph and of config.pbtxt"),
         ("external_weight", "none: a card's weights are loaded from the .om"),
         ("--log", "the name of a flag of ATC without its dashes"),
     ],
@@ -170,5 +170,5 @@ def test_files_are_inside_of_the_models_folder(path):
 
 @pytest.mark.parametrize("settings", [{}, {**CARDS, "engine": "ge_session"}])
 def test_models_that_atc_does_not_make_have_no_flags(settings):
-    expected = "expected a card, and a model.om that ATC makes"
+    expected = "expected a card, and a model.om that ATC compiles"
     assert_fault(encoder_config({**settings, "atc.log": "info"}), expected)

@@ -278,9 +278,9 @@ def test_padding_that_changes_no_answer_is_written_down():
     [
         (
             plain({"padding.n": "masked"}),
-            "parameter 'padding.n': found 'masked', expected 'equal', 'neutral', or what tells the "
-            "graph where data ends: 'mask.<graph input>', 'lengths.<graph input>' or "
-            "'offsets.<graph input>' of 'n'",
+            "parameter 'padding.n': found 'masked', expected 'equal', 'neutral', or an input from "
+            "which the graph knows where data ends: 'mask.<graph input>', 'lengths.<graph input>' "
+            "or 'offsets.<graph input>' of 'n'",
         ),
         (
             plain({"padding.n": "natural"}),
