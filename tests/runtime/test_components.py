@@ -117,7 +117,7 @@ def test_importing_the_adapter_loads_what_every_model_needs_alone():
     assert "ge_runtime.runtime" in loaded
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
     assert rooms.isdisjoint({"ge_runtime.ascend", "ge_runtime.cuda", "ge_runtime.service"})
-    assert len(loaded) < 65, sorted(loaded)
+    assert len(loaded) <= 60, sorted(loaded)
 
 
 @pytest.mark.brute_force
@@ -194,5 +194,5 @@ def test_a_broken_registration_is_told_and_others_are_served(installed, caplog, 
     components._registered.cache_clear()
     installed("broken_engine", code, "broken_engine:ENTRY")
     assert components.engine_names() == before
-    assert "entry point 'broken_engine' of ge_runtime.engines is not used: " in caplog.text
+    assert "entry point 'broken_engine' of ge_runtime.engines is ignored: " in caplog.text
     assert why in caplog.text

@@ -114,7 +114,7 @@ def test_another_graph_or_number_of_threads_is_timed_anew(opened, folder, clocks
 def test_a_calibration_that_is_not_believed_is_repeated_by_the_next_start(opened, folder, clocks):
     clocks.seconds = lambda rows, extents: 0.4  # then nothing is left for a second size
     runtime = opened()
-    assert "not believed, because" in runtime.report[-1]
+    assert "unreliable, because" in runtime.report[-1]
     assert not files(folder)
     runtime.close()
     opened().close()

@@ -225,7 +225,7 @@ def test_states_are_kept_of_torch_programs(tmp_path):
             recurrent(),
             recurrent_config(sequence_batching=None),
             "parameter 'state.state': found no sequence_batching, expected it: then requests of a "
-            "sequence come in order, to one instance",
+            "sequence arrive in order, at one instance",
         ),
         (
             recurrent(),

@@ -221,7 +221,7 @@ def test_answers_leave_with_their_execution_the_shortest_first(opened, engine):
     runtime, left, seen = opened({"cost": BY_TOKENS}, batch=1), {}, []
     engine.before = lambda: seen.append(list(left))
     requests = [text(4), text(1, 2, 3), text(UNKNOWN_TOKEN, 1), text(5, 6, 7, 8)]
-    answers = runtime.infer(requests, leave=left.__setitem__)
+    answers = runtime.infer(requests, on_answer=left.__setitem__)
     # The longest is the last to be executed, and leaves with the batch.
     assert seen == [[], [0], [0, 2], [0, 2, 1]]
     assert all(left[place] is answers[place] for place in left)
@@ -233,7 +233,7 @@ def test_answers_leave_with_their_execution_the_shortest_first(opened, engine):
 def test_a_request_that_is_refused_leaves_with_the_batch(opened):
     left = {}
     answers = opened({"cost": SLOW}, batch=1).infer(
-        [{}, text(1), text(2, 3)], leave=left.__setitem__
+        [{}, text(1), text(2, 3)], on_answer=left.__setitem__
     )
     assert list(left) == [1]
     assert [type(answer).__name__ for answer in answers] == ["RequestFault", "dict", "dict"]
@@ -242,7 +242,7 @@ def test_a_request_that_is_refused_leaves_with_the_batch(opened):
 def test_nothing_leaves_early_where_config_says_so(opened, engine):
     runtime, sizes = opened({"cost": SLOW, "early_answers": "false"}, batch=1), []
     engine.before = lambda: sizes.append(runtime.counts().useful_elements)
-    runtime.infer([text(1), text(2, 3)], leave=lambda *_: pytest.fail("left"))
+    runtime.infer([text(1), text(2, 3)], on_answer=lambda *_: pytest.fail("left"))
     assert sizes == [0, 2]  # the longest first, as all wait for the last
     assert runtime.counts().early_answers == 0
 
@@ -254,7 +254,7 @@ def test_early_answers_of_two_executors_leave_on_the_callers_thread(opened):
         assert threading.current_thread() is threading.main_thread()
         left[place] = answer
 
-    answers = runtime.infer([text(*[token] * (1 + token)) for token in range(8)], leave=leave)
+    answers = runtime.infer([text(*[token] * (1 + token)) for token in range(8)], on_answer=leave)
     assert all(right(answer, *[token] * (1 + token)) for token, answer in enumerate(answers))
     assert 0 < len(left) < 8
 
@@ -303,9 +303,9 @@ def test_a_plan_that_the_machine_has_no_memory_for_is_refused_at_load(opened):
     # An execution's memory is measured, so that it may be some pages more the next time.
     enough = to_come * 3 // 2
     opened(limits=ram(enough))
-    with pytest.raises(PlanFault, match="what is free of RAM"):
+    with pytest.raises(PlanFault, match="the free part of RAM"):
         opened(limits=ram(to_come // 2))
-    with pytest.raises(PlanFault, match="what is free of RAM"):
+    with pytest.raises(PlanFault, match="the free part of RAM"):
         opened({"devices": "cpu, cpu"}, limits=ram(enough))
 
 
@@ -319,7 +319,7 @@ def test_a_model_whose_workspace_exceeds_the_pool_is_refused_at_load(opened):
 
 def test_a_pool_needs_to_know_what_executions_take(opened, monkeypatch):
     monkeypatch.setattr(OnnxEngine, "intermediates", lambda self, shapes: None)
-    with pytest.raises(ConfigFault, match="whose workspace nobody can tell"):
+    with pytest.raises(ConfigFault, match="whose workspace cannot be computed"):
         opened({"workspace_pool_mib": "1"})
     assert opened().is_ready()
 

@@ -3,20 +3,20 @@
 Nothing here opens a file or examines the machine.
 """
 
-from ge_runtime.config.aipp import Aipp, DeclaredImages
-from ge_runtime.config.captures import METRICS, Window
-from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
-from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
-from ge_runtime.config.jpeg import JpegPicture
-from ge_runtime.config.npu_ge import (
+from ge_runtime.config.cards import (
     ATC_FILES,
     ATC_FLAGS,
     GE_LEVELS,
     GRAPH_LEVEL,
+    METRICS,
     SESSION_LEVEL,
+    Window,
     misused_flag,
 )
-from ge_runtime.config.padding import PaddingRule
+from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
+from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
+from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture
+from ge_runtime.config.parameters import ConfigErrors, read_number
 from ge_runtime.config.resident import (
     HANDLE_DIMS,
     HANDLE_DTYPE,
@@ -25,8 +25,7 @@ from ge_runtime.config.resident import (
     ResidentTensor,
 )
 from ge_runtime.config.runtime_config import RuntimeConfig
-from ge_runtime.config.tensor_rules import BatchAxes, ValueRange
-from ge_runtime.config.values import ConfigErrors, read_number
+from ge_runtime.config.tensor_rules import BatchAxes, PaddingRule, ValueRange
 
 __all__ = [
     "ATC_FILES",

@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from ge_runtime.config.values import ConfigErrors, read_whole
+from ge_runtime.config.parameters import ConfigErrors, read_whole
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 
@@ -19,7 +19,7 @@ class DeclaredTensor:
 
     spec: TensorSpec
     optional: bool
-    """Whether requests may lack it. Inputs only."""
+    """True if requests may lack it. Inputs only."""
 
 
 def read_max_batch_size(model_config: Mapping[str, object], errors: ConfigErrors) -> int:

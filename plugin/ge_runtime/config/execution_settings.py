@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ge_runtime import components
 from ge_runtime.config import parameter_table as table
-from ge_runtime.config.npu_ge import NPU, executes_om, read_device_ids
+from ge_runtime.config.cards import NPU, executes_om, read_device_ids
 from ge_runtime.config.parameters import Parameters
 
 DEVICES: Final = ("cpu", "cuda:0", "npu:0")
@@ -22,7 +22,7 @@ _MOST_BUFFERS: Final = 4
 
 
 class EnginePlace(NamedTuple):
-    """Where one of a model's engines executes."""
+    """The device, executor and buffers of one of a model's engines."""
 
     device: str
     executor: int
@@ -119,7 +119,7 @@ def read_rows(parameters: Parameters, max_batch_size: int) -> int:
 
 
 def read_pool_bytes(parameters: Parameters, *, engine: str) -> int | None:
-    """Return the capacity of the workspace pool in bytes; None if there is none."""
+    """Return the capacity of the workspace pool in bytes, or None without a pool."""
     mib = parameters.get(table.POOL_MIB)
     if mib is not None:
         return mib * 2**20

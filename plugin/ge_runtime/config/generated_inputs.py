@@ -17,8 +17,7 @@ from typing import Final
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.declared import read_dtype, read_entries
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.parameters import Family, Parameters
-from ge_runtime.config.values import ConfigErrors, read_number
+from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, read_number
 from ge_runtime.specs import UNKNOWN, DType
 
 
@@ -94,7 +93,7 @@ class GeneratedInputs:
 
 
 class BatchInputKind(Enum):
-    """What is generated; values are names of config.pbtxt. An item is a request of the batch."""
+    """Kinds of `batch_input`, named as in config.pbtxt. An item is a request of the batch."""
 
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
     """[items]: the number of elements of each item."""
@@ -138,7 +137,7 @@ def read_batch_inputs(
 ) -> tuple[BatchInput, ...]:
     """Read all entries. A `batch_output` is an error.
 
-    rows: largest number of rows of a batch; 0 if there is none.
+    rows: largest number of rows of a batch; 0 without a batch dimension.
     """
     if model_config.get("batch_output"):
         errors.add("batch_output", "entries", "none: 'axes.<output>' gives its sizes")

@@ -13,8 +13,7 @@ from typing import Final
 
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.declared import DeclaredTensor, read_tensors, without_rows
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.values import ConfigErrors, split_names
+from ge_runtime.config.parameters import ConfigErrors, Parameters, split_names
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, DType, TensorSpec
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ge_runtime.config import readers
-from ge_runtime.config.parameters import Family, Parameters, Setting
-from ge_runtime.config.readers import GivenCost, choice, switch, whole
-from ge_runtime.config.values import ConfigErrors
+from ge_runtime.config import parameters as readers
+from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, Setting
 
 ENGINE: Final = Setting(
     "engine",
@@ -38,12 +36,12 @@ DEVICES: Final = Setting[tuple[str, ...]](
 )
 THREADS: Final = Setting[int | None](
     "intra_op_threads",
-    whole(1),
+    readers.whole(1),
     None,
     "number of threads that one execution may use",
     "cores of the process / (instances x devices), at least 1",
 )
-COST: Final = Setting[GivenCost | None](
+COST: Final = Setting[readers.GivenCost | None](
     "cost",
     readers.cost,
     None,
@@ -64,7 +62,7 @@ COST_CACHE: Final = Setting(
 )
 OVERSIZE: Final = Setting(
     "oversize",
-    choice("error", "fallback"),
+    readers.choice("error", "fallback"),
     "error",
     "what to do with a request that fits no gear: `error` refuses it, `fallback` executes it alone "
     "at its own size",
@@ -75,13 +73,13 @@ PACKING: Final = Setting[str | None](
 )
 ROWS_MOST: Final = Setting[int | None](
     "rows",
-    whole(1),
+    readers.whole(1),
     None,
     "largest number of rows of an execution; only with `max_batch_size: 0` and prepared tensors",
 )
 IO_BUFFERS: Final = Setting(
     "io_buffers",
-    whole(1),
+    readers.whole(1),
     1,
     "on a card: sets of buffers for inputs and outputs that each executor has, 1 to 4; with 2, "
     "[copies are made while another execution computes](ascend.md#copies-beside-executions)",
@@ -89,7 +87,7 @@ IO_BUFFERS: Final = Setting(
 )
 POOL_MIB: Final = Setting[int | None](
     "workspace_pool_mib",
-    whole(1),
+    readers.whole(1),
     None,
     "capacity in MiB of the pool of workspace that all models of the process share; on a GPU, of "
     "one engine of ONNX Runtime; on a card, of the workspace of an executor, and for `ge_session` "
@@ -98,7 +96,7 @@ POOL_MIB: Final = Setting[int | None](
 )
 UNPLANNED: Final = Setting(
     "unplanned_memory",
-    switch("allowed", "refused", default=False),
+    readers.switch("allowed", "refused", default=False),
     False,
     "`allowed`: a `model.om` that ATC compiled for [ranges of sizes](ascend.md#ranges-of-sizes), "
     "without gears, is executed outside the memory plan; or `refused`",
@@ -120,7 +118,7 @@ DUMP: Final = Setting[str | None](
 )
 PLACEMENT: Final = Setting(
     "placement",
-    choice("local", "service"),
+    readers.choice("local", "service"),
     "local",
     "`local`: executed by the model's own process; `service`: by the process that owns the device, "
     "see [service.md](service.md)",
@@ -128,28 +126,28 @@ PLACEMENT: Final = Setting(
 )
 RESIDENT_ROWS: Final = Setting[int | None](
     "resident_rows",
-    whole(1),
+    readers.whole(1),
     None,
     "number of rows of each resident output that the device has room for",
     "four batches",
 )
 RESIDENT_READS: Final = Setting(
     "resident_reads",
-    whole(1),
+    readers.whole(1),
     1,
     "number of times that a resident row is read before it is freed",
     "1",
 )
 RESIDENT_S: Final = Setting(
     "resident_s",
-    whole(1),
+    readers.whole(1),
     60,
     "seconds after which a resident row is freed even if it was read less often",
     "60",
 )
 RESIDENT_SPARE_S: Final = Setting(
     "resident_spare_s",
-    whole(1),
+    readers.whole(1),
     5,
     "seconds after which it is freed while other rows lack room",
     "5",
@@ -164,7 +162,7 @@ SERVICE_WEIGHT: Final = Setting(
 )
 SERVICE_PRIORITY: Final = Setting(
     "service_priority",
-    whole(0),
+    readers.whole(0),
     0,
     "with `placement: service`: executions of higher priority are executed first; a whole number",
     "0",
@@ -178,14 +176,14 @@ HISTOGRAM: Final = Setting[str | None](
 )
 WARMUP: Final = Setting(
     "warmup",
-    choice("gears", "none"),
+    readers.choice("gears", "none"),
     "gears",
     "`gears`: each gear is executed once at load; or `none`",
     "`gears`",
 )
 EARLY_ANSWERS: Final = Setting(
     "early_answers",
-    switch("true", "false", default=True),
+    readers.switch("true", "false", default=True),
     True,
     "`true`: answers are sent after their execution, see [below](#early-answers); `false`: all "
     "answers of a request batch are sent after its last execution",
@@ -193,7 +191,7 @@ EARLY_ANSWERS: Final = Setting(
 )
 LOAD_CHECK: Final = Setting(
     "load_check",
-    switch("on", "off", default=True),
+    readers.switch("on", "off", default=True),
     True,
     "`on`: a load ends with seeded requests, which must get the same answers alone, padded and "
     "beside other requests ([any-graph.md](any-graph.md#what-is-checked-at-load)); or `off`",
@@ -201,7 +199,7 @@ LOAD_CHECK: Final = Setting(
 )
 REPRODUCIBLE: Final = Setting(
     "reproducible",
-    switch("true", "false", default=False),
+    readers.switch("true", "false", default=False),
     False,
     "`true`: each request is executed at its own gear with all rows of the gear, so that its "
     "answer has the same bits alone and beside other requests "
@@ -213,11 +211,11 @@ DEVICE_IDS: Final = Setting[tuple[int, ...] | None](
     "device_ids", readers.card_ids, None, "cards by number, e.g. `0, 1`, instead of `devices`"
 )
 EXEC_BLOCKS: Final = Setting(
-    "device_exec_blocks", whole(1), 1, "engines on each of `device_ids`", "1"
+    "device_exec_blocks", readers.whole(1), 1, "engines on each of `device_ids`", "1"
 )
 STATIC_MODEL: Final = Setting(
     "static_model",
-    switch("1", "0", default=False),
+    readers.switch("1", "0", default=False),
     False,
     "`1`: every axis, and `batch`, must have gears",
     "`0`",
@@ -240,16 +238,16 @@ AXES: Final = Family(
 )
 LIMIT: Final = Family(
     "limit.<axis>",
-    whole(1),
+    readers.whole(1),
     "the largest size of the axis; memory is planned from it",
     "needed for every axis",
 )
 MINIMUM: Final = Family(
-    "min.<axis>", whole(1), "the smallest size of a request along the axis", "1"
+    "min.<axis>", readers.whole(1), "the smallest size of a request along the axis", "1"
 )
 ALIGN: Final = Family(
     "align.<axis>",
-    whole(1),
+    readers.whole(1),
     "executions have multiples of this size, as a graph's strides may need; along an `equal` axis "
     "requests must have such sizes, along others they are padded to them; the limit, and gears, "
     "must be such sizes",
@@ -372,8 +370,8 @@ GRAPH_GE: Final = Family(
     "`exec.disableReuseMemory`, `exec.precision_mode_v2`; for `ge_session` also `inputShape`, "
     "`dynamicDims`, `graph_key`, `graph_compiler_cache_dir`",
 )
-SESSION_GE: Final = Family("session.ge.<option>", readers.text, "the same as `graph.ge.<option>`")
-GE: Final = Family("ge.<option>", readers.text, "the same as `graph.ge.<option>`")
+SESSION_GE: Final = Family("session.ge.<option>", readers.text, "as `graph.ge.<option>`")
+GE: Final = Family("ge.<option>", readers.text, "as `graph.ge.<option>`")
 ATC: Final = Family(
     "atc.<flag>",
     readers.text,

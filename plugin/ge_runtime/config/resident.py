@@ -16,8 +16,7 @@ from typing import Final
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.execution_settings import ServiceShare
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.values import ConfigErrors
+from ge_runtime.config.parameters import ConfigErrors, Parameters
 from ge_runtime.specs import DType, TensorSpec
 
 HANDLE_DTYPE: Final = DType.UINT64

@@ -11,9 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ge_runtime.config import parameter_table as table
-from ge_runtime.config.aipp import Aipp, DeclaredImages, read_aipp
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
-from ge_runtime.config.captures import Window, read_window
+from ge_runtime.config.cards import (
+    NPU,
+    Window,
+    check_static_model,
+    read_atc_flags,
+    read_ge_options,
+    read_window,
+)
 from ge_runtime.config.declared import read_instances, read_max_batch_size
 from ge_runtime.config.execution_settings import (
     EnginePlace,
@@ -34,21 +40,22 @@ from ge_runtime.config.generated_inputs import (
     marked_axes,
     read_batch_inputs,
 )
-from ge_runtime.config.jpeg import JpegPicture, read_jpeg
+from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture, read_aipp, read_jpeg
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.npu_ge import NPU, check_static_model, read_atc_flags, read_ge_options
-from ge_runtime.config.padding import (
+from ge_runtime.config.parameters import ConfigErrors, GivenCost
+from ge_runtime.config.resident import Resident
+from ge_runtime.config.tensor_rules import (
+    BatchAxes,
     PaddingRule,
+    SequenceStates,
+    ValueRange,
     read_axis_lengths,
     read_defaults,
     read_packing,
     read_padding_rules,
     read_pads,
+    read_ranges,
 )
-from ge_runtime.config.readers import GivenCost
-from ge_runtime.config.resident import Resident
-from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates, ValueRange, read_ranges
-from ge_runtime.config.values import ConfigErrors
 from ge_runtime.specs import ROWS, Number, TensorSpec
 
 
@@ -64,7 +71,7 @@ class RuntimeConfig:
     rows: int
     """Largest number of rows of one execution, at least 1."""
     batched: bool
-    """Whether executions have a batch dimension: that of the requests, or of prepared tensors.
+    """True if executions have a batch dimension: that of the requests, or of prepared tensors.
 
     Without it each request is executed alone.
     """
@@ -124,7 +131,7 @@ class RuntimeConfig:
     cost: GivenCost | None
     """The cost of an execution; None if it is to be measured."""
     cost_cache: str
-    """Where measured costs are kept: "auto", "off", or a folder, relative to the version folder."""
+    """The place of measured costs: "auto", "off", or a folder, relative to the version folder."""
     intra_op_threads: int
     devices: tuple[str, ...]
     """Devices of one kind, with an engine and executor each; a device may occur several times."""
@@ -138,7 +145,7 @@ class RuntimeConfig:
     """The names of the graphs in order of execution; empty for a single artifact."""
     workspace_pool_bytes: int | None
     unplanned_memory: bool
-    """Whether a file with free shapes may be executed outside the memory plan."""
+    """True if a file with free shapes may be executed outside the memory plan."""
     window: Window | None
     """The executions on a card to be profiled or dumped."""
     histogram: str | None
@@ -146,11 +153,11 @@ class RuntimeConfig:
     warmup: str
     """"gears" or "none"."""
     early_answers: bool
-    """Whether answers are sent after their execution instead of the last of the request batch."""
+    """True if answers are sent after their execution instead of the last of the request batch."""
     load_check: bool
-    """Whether a load ends with seeded requests that check the independence of answers."""
+    """True if a load ends with seeded requests that check the independence of answers."""
     reproducible: bool
-    """Whether each request is executed at its own gear, so that its bits never change."""
+    """True if each request is executed at its own gear, so that its bits never change."""
     ge_options: Mapping[str, str]
     """Option of Ascend's compiler, in ATC_FLAGS or for ge_session in GE_LEVELS, to its value."""
     atc_flags: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""Rules for single tensors of the graph beyond their types and dims: rows, value ranges, states.
+"""Rules for single tensors of the graph: rows, value ranges, states, padding, defaults, packing.
 
 An input without rows (`batch_axis.<input>: none`) has one value for all rows of an execution, so
-only requests with equal values share an execution. Requests and answers have their rows first,
-whatever the graph has.
+only requests with equal values share an execution. Requests and answers always have their rows
+first.
 
 A request with an element outside of `range.<input>` is refused before the graph receives it: the
 graph could fail, for all requests of the execution, or read memory outside of its table.
@@ -11,20 +11,22 @@ With `state.<graph input>`, requests bring no such input, and answers have the o
 declared. The model needs Triton's `sequence_batching`: the requests of a sequence then arrive in
 order, one at a time, at one instance, which keeps the state. The server's own `state` is not used,
 as Triton keeps none for models in Python.
+
+Values are written as numbers, for floats also inf, -inf and nan; BOOL as true or false, 1 or 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
+from ge_runtime.config import parameter_table as table
 from ge_runtime.config.generated_inputs import GeneratedInputs
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.parameter_table import BATCH_AXIS, RANGE, STATE
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.values import read_number
-from ge_runtime.specs import ROWS, Dim, DType, Number
+from ge_runtime.config.parameters import Parameters, read_number
+from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class BatchAxes:
     """The dim of each graph tensor that counts rows."""
 
     batched: bool = True
-    """Whether any tensor has such a dim."""
+    """True if any tensor has such a dim."""
     given: Mapping[str, int | None] = field(default_factory=dict)
     """The dims that config.pbtxt gives; None for a tensor without rows."""
 
@@ -43,7 +45,7 @@ class BatchAxes:
         """Read config.pbtxt. Which tensors the graph has is not known here."""
         given: dict[str, int | None] = {}
         errors = parameters.errors
-        for place, name, dim in parameters.entries(BATCH_AXIS):
+        for place, name, dim in parameters.entries(table.BATCH_AXIS):
             if not batched:
                 errors.add(place, "max_batch_size 0", "at least 1: without it there are no rows")
             elif packing is not None:
@@ -106,7 +108,7 @@ def read_ranges(
     """
     ranges = {}
     errors = parameters.errors
-    for place, name, text in parameters.entries(RANGE, "input", tensors.sources):
+    for place, name, text in parameters.entries(table.RANGE, "input", tensors.sources):
         spec = tensors.sources[name]
         low, high = (read_number(own.strip(), spec.dtype) for own in text.partition("..")[::2])
         if spec.dtype in _NO_ORDER:
@@ -158,7 +160,7 @@ class SequenceStates:
     ) -> SequenceStates:
         """Read config.pbtxt. Which tensors the graph has is not known here."""
         errors, outputs, source = parameters.errors, dict[str, str](), dict[str, str]()
-        for place, name, output in parameters.entries(STATE):
+        for place, name, output in parameters.entries(table.STATE):
             generated.add_name(place, f"'state.{name}'", name)
             if output in source:
                 found = f"'{output}', the state of '{source[output]}' as well"
@@ -180,3 +182,178 @@ class SequenceStates:
         most = oldest.get("max_candidate_sequences") if isinstance(oldest, Mapping) else 0
         running = int(most or 0) or max(1, max_batch_size)
         return cls(outputs, _SPARE * running)
+
+
+class PaddingRule(Enum):
+    """The rule for sizes along an axis in one execution; values are those of config.pbtxt."""
+
+    MASKED = "masked"
+    """Sizes may differ: a mask or lengths give the graph the ends of data."""
+    EQUAL = "equal"
+    """Sizes must be equal: nothing is padded."""
+    NEUTRAL = "neutral"
+    """Sizes may differ: the user states that padding of this axis changes no answer."""
+
+
+def read_axis_lengths(
+    parameters: Parameters, tensors: ModelTensors, limits: Mapping[str, int]
+) -> dict[str, str]:
+    """Return each axis with the input that holds each row's true length along it."""
+    lengths, errors = dict(parameters.texts(table.AXIS_LENGTH)), parameters.errors
+    for place, axis, name in parameters.entries(table.AXIS_LENGTH):
+        tensors.knows_axis(place, axis, errors)
+        if name not in tensors.sources:
+            errors.add_unknown(place, "input", name, tensors.sources)
+            continue
+        spec = tensors.sources[name]
+        if not spec.dtype.is_integer or spec.dims not in ((), (1,)):
+            errors.add(place, f"input '{name}' {spec}", "integers, one for each row")
+        elif name in tensors.optional:
+            # For a request that lacks it, the input is filled with the size of the axis.
+            if list(lengths.values()).count(name) > 1:
+                errors.add(place, f"'{name}' for other axes as well", "one axis: it is optional")
+            if spec.dtype.largest < limits.get(axis, 1):
+                expected = f"a type that holds {limits[axis]} (limit.{axis}): it is optional"
+                errors.add(place, f"input '{name}' {spec}", expected)
+    return lengths
+
+
+def read_padding_rules(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    axes: Collection[str],
+    *,
+    masked: Collection[str],
+    axis_lengths: Mapping[str, str],
+    packing: str | None,
+) -> dict[str, PaddingRule]:
+    """Return the rule of each of `axes`.
+
+    Args:
+        parameters: The model's parameters.
+        tensors: The model's tensors.
+        axes: All axes.
+        masked: The axes along which generated inputs, or `packing`, give the graph the ends of
+            data.
+        axis_lengths: Axis to the input with its lengths. The graph may have that input too, which
+            is only known once it is open: `Contract` refuses the axis if the graph does not.
+        packing: The packed axis.
+    """
+    known = {*masked, *axis_lengths}
+    rules = {axis: PaddingRule.MASKED if axis in known else PaddingRule.EQUAL for axis in axes}
+    choices = {rule.value: rule for rule in PaddingRule}
+    errors = parameters.errors
+    for place, axis, text in parameters.entries(table.PADDING, "axis", tensors.axes):
+        if text not in choices:
+            errors.add_unknown(place, "padding rule", text, choices)
+        elif text == "masked" and axis not in known:
+            expected = (
+                f"'equal', 'neutral', or an input from which the graph knows where data ends: "
+                f"'mask.<graph input>', 'lengths.<graph input>' or 'offsets.<graph input>' of "
+                f"'{axis}'"
+            )
+            errors.add(place, "'masked'", expected)
+        elif text != "masked" and axis == packing:
+            errors.add(place, f"'{text}'", "'masked': rows of any lengths are joined along it")
+        elif text == "equal" and axis in axis_lengths:
+            found = f"'equal', and 'axis_length.{axis}'"
+            errors.add(place, found, "one of the two: rows that end earlier have to be padded")
+        else:
+            rules[axis] = choices[text]
+    return rules
+
+
+def read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> dict[str, Number]:
+    """Return the padding value of inputs that give one.
+
+    rows: batches may have rows of padding, so that inputs without axes are padded as well.
+    """
+    pads: dict[str, Number] = {}
+    errors = parameters.errors
+    for place, name, text in parameters.entries(table.PAD, "input", tensors.sources):
+        spec = tensors.sources[name]
+        if not spec.axes and UNKNOWN not in spec.dims and not rows:
+            errors.add(place, f"no -1 in dims {list(spec.dims)}", "an input with axes")
+        pad = read_number(text, spec.dtype)  # None for BYTES as well
+        if spec.dtype is DType.BYTES:
+            errors.add(place, f"input '{name}' {spec}", "an input of numbers")
+        elif pad is None:
+            errors.add(place, f"'{text}'", f"a value of type {spec.dtype.value}")
+        else:
+            pads[name] = pad
+    return pads
+
+
+def read_defaults(
+    parameters: Parameters, tensors: ModelTensors, length_inputs: Collection[str]
+) -> dict[str, Number]:
+    """Return the value of each optional input for requests that lack it; 0 unless given."""
+    defaults: dict[str, Number] = dict.fromkeys(tensors.optional, 0)
+    errors = parameters.errors
+    for place, name, text in parameters.entries(table.DEFAULT, "input", tensors.inputs):
+        dtype = tensors.inputs[name].dtype
+        default = read_number(text, dtype)
+        if tensors.prepared:
+            expected = "nothing: the model's own code handles inputs that a request lacks"
+            errors.add(place, f"'{text}'", expected)
+        elif name not in tensors.optional:
+            errors.add(place, f"input '{name}', which every request brings", "an optional input")
+        elif name in length_inputs:
+            errors.add(place, f"'{text}'", "nothing: rows without a length have their full size")
+        elif default is None:
+            errors.add(place, f"'{text}'", f"a value of type {dtype.value}")
+        else:
+            defaults[name] = default
+    return defaults
+
+
+def read_packing(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    masks: Mapping[str, tuple[str, ...]],
+    geared: Collection[str],
+    steps: Mapping[str, int],
+    *,
+    batched: bool,
+) -> str | None:
+    """Return the packed axis, or None.
+
+    Tensors that have the axis, as their first dim, are [total, ...] for the graph: total is the sum
+    of the rows' true lengths, and there is no batch dimension.
+
+    Args:
+        parameters: The model's parameters.
+        tensors: The model's tensors.
+        masks: Generated masks with their axes.
+        geared: The axes with gears.
+        steps: The values of `align.<axis>`.
+        batched: Whether requests have a batch dimension.
+    """
+    place, axis, errors = "parameter 'packing'", parameters.get(table.PACKING), parameters.errors
+    if axis is None:
+        return None
+    if not batched:
+        errors.add(place, "max_batch_size 0", "at least 1: without it there are no rows to join")
+    if not tensors.knows_axis(place, axis, errors):
+        return axis
+    if axis in geared:
+        # A packed axis has the sum of all rows, which no gear for the size of one row limits.
+        errors.add(place, f"gears of axis '{axis}'", "an axis that is free")
+    if steps.get(axis, 1) > 1:
+        found = f"align.{axis}: {steps[axis]}"
+        errors.add(place, found, "an axis that is not aligned: rows of any lengths are joined")
+    for kind, specs in {"input": tensors.sources, "output": tensors.outputs}.items():
+        for name, spec in specs.items():
+            if axis in spec.axes and not _leads(axis, spec.dims, spec.axes):
+                errors.add(place, f"{kind} '{name}' {spec}", f"'{axis}' as its first dim alone")
+    for name, axes in masks.items():
+        if axis in axes and axes != (axis,):
+            found = f"'mask.{name}' of {', '.join(axes)}"
+            expected = f"masks of '{axis}' alone: rows have no dimension of their own"
+            errors.add(place, found, expected)
+    return axis
+
+
+def _leads(axis: str, dims: tuple[Dim, ...], axes: tuple[str, ...]) -> bool:
+    """Return whether the axis is the first dim, and neither another dim nor in a relation."""
+    return dims[0] == axis and axes.count(axis) == 1

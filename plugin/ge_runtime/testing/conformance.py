@@ -86,7 +86,7 @@ def check(
             `distance.TOLERANCES` and measured rounding. All other types must be equal. NaN equals
             NaN.
         padding: "poison" opens the model a second time with the highest value of each range as
-            padding, where generated inputs tell the graph what is padding. "nan" does so with NaN
+            padding, where a mask or lengths are generated. "nan" does so with NaN
             for floats, for graphs that select by their mask (NaN times 0 is NaN). "keep" does not
             open the model a second time.
         seconds: No round starts after this time.
@@ -165,9 +165,9 @@ class _Trial:
     reference: Reference
     checker: AnswerChecker
     measures: bool
-    """Whether to measure how far rounding moves an answer that differs."""
+    """True to measure how far rounding moves an answer that differs."""
     choice: Callable[[np.random.Generator], GroupChooser | None]
-    """How a request batch is grouped; see `ModelUnderTest.run`."""
+    """Groups a request batch; see `ModelUnderTest.run`."""
     data_only: bool = False
     """Ignore what lies past the ends of rows."""
 

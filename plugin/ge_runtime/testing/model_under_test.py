@@ -75,7 +75,7 @@ class ModelUnderTest:
             parameters: Parameters that replace those of `model_config`.
 
         Raises:
-            RuntimeFault: Whatever `Runtime.open` raises.
+            RuntimeFault: The model cannot be opened, see `Runtime.open`.
         """
         given = model_config.get("parameters")
         entries = dict(given) if isinstance(given, Mapping) else {}
@@ -243,7 +243,7 @@ def exactly(groups: Groups) -> GroupChooser:
 # -- padding that an answer must not show ----------------------------------------------------------
 
 Padding: TypeAlias = Literal["poison", "nan", "keep"]
-"""What to pad with: the highest value of an input's range, NaN, or the configured value."""
+"""Padding to use: the highest value of an input's range, NaN, or the configured value."""
 
 PADDINGS: Final[tuple[Padding, ...]] = get_args(Padding)
 
@@ -253,8 +253,8 @@ def poisoned_pads(
 ) -> dict[str, str]:
     """Return the values, in config.pbtxt syntax, with which to replace the padding of inputs.
 
-    Only inputs along whose axes the graph is told where data ends are included; the graph takes
-    the padding of other inputs for data.
+    Only inputs whose axes are all masked are included; the graph treats the padding of others as
+    data.
 
     Args:
         parts: The model.

@@ -93,7 +93,7 @@ class RandomRequest:
     given: Tensors
     """Tensors for the runtime. Optional inputs may be missing; past each row's end is poison."""
     complete: Tensors
-    """The same data with all inputs present, [rows, *dims] even if requests have no rows."""
+    """The request's data with all inputs present, [rows, *dims] even if requests have no rows."""
     originals: Tensors
     """The client's tensors: `given`, unless the model's own code prepares tensors from them."""
 

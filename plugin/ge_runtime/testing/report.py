@@ -26,7 +26,7 @@ class Failure:
 
     round: int
     how: str
-    """How the requests were executed."""
+    """The way in which the requests were executed."""
     requests: Sequence[str]
     """A description of each request."""
     mismatch: Mismatch
@@ -108,7 +108,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every answer was the expected one."""
+        """True if every answer was the expected one."""
         return self.failure is None
 
     def lines(self) -> list[str]:

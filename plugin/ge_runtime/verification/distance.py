@@ -34,7 +34,7 @@ _ROUNDING_MOST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How one output of two answers differs, shown at the element where it differs most."""
+    """The difference of one output of two answers, shown at the element where it is largest."""
 
     output: str
     place: tuple[int, ...]

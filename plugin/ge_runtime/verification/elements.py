@@ -53,7 +53,7 @@ def element_ranges(
 
 
 def range_of(spec: TensorSpec, given: ElementRange | None) -> ElementRange:
-    """Return `given`, or a range of small numbers if it is None.
+    """Return `given`, or by default a range of small numbers.
 
     Raises:
         RuntimeFault: The tensor's type has no elements within `given`.

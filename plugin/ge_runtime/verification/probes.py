@@ -38,7 +38,7 @@ class Trial:
     probes: tuple[Mapping[str, int], ...]
     """Sizes of the one-row requests whose answers are compared, the smallest first."""
     mixed: bool
-    """Whether a request of the gear's own size is executed with them."""
+    """True if a request of the gear's own size is executed with them."""
 
     @property
     def elements(self) -> int:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.calibration import (
-    BELIEVED_WEIGHT,
-    DISBELIEVED_WEIGHT,
+    RELIABLE_WEIGHT,
     ROUNDS,
+    UNRELIABLE_WEIGHT,
     Sample,
     calibrate,
 )
@@ -197,7 +197,7 @@ def test_a_calibration_is_told_in_one_line():
     assert str(calibration) == (
         "launch 1000 us, element 1e+04 ns, squared element 0 ns, from executions of 2 size(s)"
     )
-    assert calibration.evidence.weight == pytest.approx(BELIEVED_WEIGHT)
+    assert calibration.evidence.weight == pytest.approx(RELIABLE_WEIGHT)
 
 
 # -- clocks that others disturb ----------------------------------------------------------------
@@ -258,8 +258,8 @@ def test_samples_that_no_model_explains_are_not_believed_and_requests_run_alone(
     left = cycle([1e-3, 40e-3, 2e-3, 9e-3, 90e-3, 1e-3, 5e-3])
     calibration = calibrate(lambda gear: Sample(next(left)), FREE, TOKENS, budget_s=3.0)
     assert "around any model" in calibration.doubt
-    assert "; not believed, because samples scatter by " in str(calibration)
-    assert calibration.evidence.weight == pytest.approx(DISBELIEVED_WEIGHT)
+    assert "; unreliable, because samples scatter by " in str(calibration)
+    assert calibration.evidence.weight == pytest.approx(UNRELIABLE_WEIGHT)
     assert plan_of(calibration.cost) == [(n,) for n in range(8)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.calibration import BELIEVED_WEIGHT
+from ge_runtime.batching.calibration import RELIABLE_WEIGHT
 from ge_runtime.batching.cost import BATCH, TRIAL, CostEvidence, CostModel, LiveCost
 
 TOKENS = (("tokens",),)
@@ -20,7 +20,7 @@ def evidence_of(cost):
     rows, tokens = zip(*SIZES, strict=True)
     seconds = [cost.seconds(n, {"tokens": count}) for n, count in SIZES]
     evidence = CostEvidence()
-    evidence.add(rows, tokens, seconds, weight=BELIEVED_WEIGHT / len(SIZES))
+    evidence.add(rows, tokens, seconds, weight=RELIABLE_WEIGHT / len(SIZES))
     return evidence
 
 

@@ -178,7 +178,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_both_tables():
     text = str(raised.value)
     assert text.startswith(
         "the plan does not fit this machine: found 8,589,934,593 bytes wanted, expected at most "
-        "8,589,934,592, what is free of RAM (/proc/meminfo): lower a limit or max_batch_size, or "
+        "8,589,934,592, the free part of RAM (/proc/meminfo): lower a limit or max_batch_size, or "
         "give the process more memory\n"
     )
     assert "\nweights " in text

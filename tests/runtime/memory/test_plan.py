@@ -187,7 +187,7 @@ def test_workspace_that_nobody_knows_is_said_to_be_unknown():
     assert not plan.workspace_known
     assert lines[1].split() == ["1", "64", "0", "unknown", "-"]
     (line,) = (line for line in lines if line.startswith("workspace"))
-    assert line.endswith("unknown: `pip install 'ge-runtime[plan]'` has it planned")
+    assert line.endswith("unknown: `pip install 'ge-runtime[plan]'` allows planning it")
     assert lines[-1].startswith("total")
     assert lines[-1].endswith("100.0%  without workspace")
 
@@ -196,7 +196,7 @@ def test_results_without_a_size_make_the_workspace_a_least_one():
     held = Intermediates((Lifetime("a", 64, 0, 0),), unsized=2)
     plan = Plan.of([encoder_need(1, 1, held)], weights_bytes=0, answer_slots=1)
     (line,) = (line for line in plan.table() if line.startswith("workspace"))
-    assert line.endswith("at least: 2 result(s) have sizes that only an execution tells")
+    assert line.endswith("at least: 2 result(s) have a size only known after execution")
 
 
 def test_cells_of_a_column_stand_under_each_other():

@@ -17,11 +17,11 @@ def test_answers_leave_with_their_execution_and_the_last_ones_with_the_batch(clo
     left = []
     early = EarlyAnswers(5, 6.0, 1, left.append, clock)
     clock.advance(1.0)
-    early.hear(Answered([3, 4], 1.0))
+    early.add(Answered([3, 4], 1.0))
     clock.advance(2.0)
-    early.hear(Answered([0], 2.0))
+    early.add(Answered([0], 2.0))
     clock.advance(3.0)
-    early.hear(Answered([1, 2], 3.0))
+    early.add(Answered([1, 2], 3.0))
     assert left == [[3, 4], [0]]
     counts = early.counts()
     assert counts.early_answers == 3
@@ -33,7 +33,7 @@ def test_all_answers_leave_with_the_batch_if_none_may_go(clock):
     early = EarlyAnswers(2, 2.0, 1, None, clock)
     for member in range(2):
         clock.advance(1.0)
-        early.hear(Answered([member], 1.0))
+        early.add(Answered([member], 1.0))
     counts = early.counts()
     assert (counts.early_answers, counts.early_seconds, counts.answer_seconds) == (0, 0.0, 4.0)
 
@@ -43,7 +43,7 @@ def test_answers_stay_where_sending_costs_too_much_of_what_it_gains(clock, membe
     left = []
     for more in (0.99, 1.01):
         early = EarlyAnswers(members + 1, 1.0 + members * WORTH_S * more, 1, left.append, clock)
-        early.hear(Answered(range(members), 1.0))
+        early.add(Answered(range(members), 1.0))
     assert left == [range(members)]
 
 
@@ -51,14 +51,14 @@ def test_several_executors_share_what_is_left(clock):
     left = []
     for executors in (1, 2):
         early = EarlyAnswers(2, 1.0 + 1.5 * WORTH_S, executors, left.append, clock)
-        early.hear(Answered([0], 1.0))
+        early.add(Answered([0], 1.0))
     assert left == [[0]]
 
 
 def test_an_execution_that_has_told_of_all_its_requests_before_counts_as_ended(clock):
     left = []
     early = EarlyAnswers(3, 1.0 + 0.5 * WORTH_S, 1, left.append, clock)
-    early.hear(Answered([0], 0.0))  # a half of an execution, which goes on
-    early.hear(Answered([], 1.0))
-    early.hear(Answered([1], 0.0))
+    early.add(Answered([0], 0.0))  # a half of an execution, which goes on
+    early.add(Answered([], 1.0))
+    early.add(Answered([1], 0.0))
     assert left == [[0]]

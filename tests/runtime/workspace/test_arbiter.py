@@ -25,7 +25,7 @@ def arbiter(queue_limit=QUEUE_LIMIT, bypass_limit=BYPASS_LIMIT):
 
 def asked(pool, nbytes, now=0.0, **more):
     waiter = Waiter(nbytes, more.pop("owner", "model"), **more)
-    pool.ask(waiter, now)
+    pool.request(waiter, now)
     return waiter
 
 
@@ -61,7 +61,7 @@ class ArbiterMachine(RuleBasedStateMachine):
         expiring = [w for w in self.waiting if w.deadline <= now]
         ahead = len(self.live()) + len(self.waiting)
         self.waiters.append(waiter)
-        ended = list(self.arbiter.ask(waiter, now))
+        ended = list(self.arbiter.request(waiter, now))
         if nbytes > CAPACITY:
             assert waiter.outcome is Outcome.NEVER_FITS
         elif seconds == 0:
@@ -261,7 +261,7 @@ def test_whoever_asks_learns_whose_waiting_that_ended():
     asked(pool, 60)
     late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
     newcomer = Waiter(100, "model")
-    assert list(pool.ask(newcomer, 5.0)) == [late, small]
+    assert list(pool.request(newcomer, 5.0)) == [late, small]
     assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
     assert (late.waited_s, small.waited_s) == (2.0, 1.5)
 

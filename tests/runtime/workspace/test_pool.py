@@ -161,7 +161,7 @@ def test_a_waiter_that_is_cancelled_leaves_within_a_poll(pool, clock):
         cancelled.set()
         clock.advance(0.25)
         assert text_of(PoolCancelled, waiter.result) == (
-            "pool: b: found its claim to 500 bytes cancelled after 0.500 s"
+            "pool: b: found its request for 500 bytes cancelled after 0.500 s"
         )
     assert pool.stats().cancelled == 1
 
@@ -240,7 +240,7 @@ def test_one_more_than_may_wait_is_refused(clock):
         waiter = Beside(pool.lease, 500, owner="b")
         clock.until_waiting(1)
         assert text_of(PoolFull, pool.lease, 500, owner="c") == (
-            "pool: c: found no place to wait, expected one of the 1 that there are (queue_limit)"
+            "pool: c: found 1 leases waiting, expected fewer: that is the limit (queue_limit)"
         )
     waiter.result().release()
 
@@ -322,7 +322,7 @@ def test_repr_and_table_tell_use_and_waits(pool, clock):
     assert repr(pool) == (
         "<WorkspacePool pool: open, 5,000 of 10,000 bytes in 2 lease(s), 1 waiting>"
     )
-    assert pool.stats().table()[-4] == "waited             1  for 0.000 s in all, 0.000 s at most"
+    assert pool.stats().table()[-4] == "waited             1  for 0.000 s in total, 0.000 s at most"
     clock.advance(0.125)
     first.release()
     second.release()
@@ -335,7 +335,7 @@ def test_repr_and_table_tell_use_and_waits(pool, clock):
             "largest free   2,000  bytes",
             "waiting            0",
             "granted            3",
-            "waited             1  for 0.125 s in all, 0.125 s at most",
+            "waited             1  for 0.125 s in total, 0.125 s at most",
             "timeouts           0",
             "cancelled          0",
             "refused            0",

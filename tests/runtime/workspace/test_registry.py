@@ -35,7 +35,7 @@ def test_another_capacity_is_a_fault_that_names_both_models(pools):
     assert str(raised.value) == (
         "1 fault in the configuration of model 'c':\n"
         "  - parameter 'workspace_pool_mib': found 6.5, expected 12: device 'npu:0' has one pool "
-        "in this process, and that is its capacity for 'a', 'b'"
+        "in this process, which has that capacity for 'a', 'b'"
     )
 
 

@@ -1,23 +1,25 @@
-"""Parameters of cards: those shared with Huawei's backend `npu_ge`, and flags of ATC."""
+"""Parameters of Ascend cards: those shared with Huawei's backend `npu_ge`, flags of ATC, captures.
+
+`profile` and `dump` let CANN record executions, on one card and for the whole process:
+
+- `profile`: `dir=/var/prof, batches=20, from=100`: msprof profiles executions 100 to 119, counted
+  from the start of serving, into that existing folder. Defaults: `batches=10`, `from=1`. `metrics`
+  is what AI Core counts: `pipe` (default), `arithmetic`, `memory`, `l0`, `conflict`, `ub`, `l2` or
+  `none`.
+- `dump`: `dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1`: the outputs of
+  operators, their inputs (`mode=input`) or both (`mode=all`) in these executions; all operators
+  without `layers`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from ge_runtime.config.parameter_table import (
-    ATC,
-    DEVICE_IDS,
-    DEVICES,
-    EXEC_BLOCKS,
-    GE,
-    GRAPH_GE,
-    SESSION_GE,
-    STATIC_MODEL,
-)
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.values import is_inside
+from ge_runtime.config import parameter_table as table
+from ge_runtime.config.parameters import ConfigErrors, Parameters, is_inside, split_pairs
 from ge_runtime.specs import ROWS
 
 NPU: Final = "npu"
@@ -50,7 +52,7 @@ GE itself gets no options, as it is initialized once for all models of a process
 
 # In `graph.ge.x` and `session.ge.x` the option is the text after the first dot; in `ge.x` it is the
 # whole key.
-_OPTION_PREFIXES: Final = ((GRAPH_GE, ""), (SESSION_GE, ""), (GE, "ge."))
+_OPTION_PREFIXES: Final = ((table.GRAPH_GE, ""), (table.SESSION_GE, ""), (table.GE, "ge."))
 """Families with the text to prepend to a target for the name of the option."""
 
 _OF_BUILD: Final = "none, as `ge-runtime build` sets it"
@@ -94,18 +96,18 @@ def executes_om(devices: Sequence[str], engine: str) -> bool:
 
 def read_device_ids(parameters: Parameters) -> tuple[str, ...] | None:
     """Return the devices of `device_ids`, each repeated once per engine; None if not given."""
-    blocks, errors = parameters.text(EXEC_BLOCKS), parameters.errors
-    if parameters.text(DEVICE_IDS) is None:
+    blocks, errors = parameters.text(table.EXEC_BLOCKS), parameters.errors
+    if parameters.text(table.DEVICE_IDS) is None:
         if blocks is not None:
             expected = "device_ids beside it; without, list each of `devices` as often"
             errors.add("parameter 'device_exec_blocks'", f"'{blocks}'", expected)
         return None
-    if parameters.text(DEVICES) is not None:
+    if parameters.text(table.DEVICES) is not None:
         errors.add("parameter 'device_ids'", "'devices' as well", "one of the two")
-    ids = parameters.get(DEVICE_IDS)
+    ids = parameters.get(table.DEVICE_IDS)
     if ids is None:
         return None
-    count = parameters.get(EXEC_BLOCKS)
+    count = parameters.get(table.EXEC_BLOCKS)
     return tuple(f"{NPU}:{each}" for each in ids for _ in range(count))
 
 
@@ -117,7 +119,7 @@ def check_static_model(
     rows: the largest number of rows of a batch.
     """
     free = [axis for axis in (*([ROWS] if rows > 1 else []), *axes) if axis not in geared]
-    if parameters.get(STATIC_MODEL) and free:
+    if parameters.get(table.STATIC_MODEL) and free:
         expected = f"gears for {', '.join(free)}: a static model has no other sizes"
         parameters.errors.add("parameter 'static_model'", "'1'", expected)
 
@@ -163,7 +165,7 @@ def read_atc_flags(
     """Return the flags of ATC, without their dashes. Flags that are not passed on are errors."""
     flags: dict[str, str] = {}
     errors = parameters.errors
-    for field, flag, value in parameters.entries(ATC):
+    for field, flag, value in parameters.entries(table.ATC):
         if expected := misused_flag(flag):
             errors.add(field, f"'{value}'", expected)
         elif engine == "ge_session" or not _has_card(devices):
@@ -174,3 +176,93 @@ def read_atc_flags(
         else:
             flags[flag] = value
     return flags
+
+
+METRICS: Final[Mapping[str, int]] = {
+    "arithmetic": 0,
+    "pipe": 1,
+    "memory": 2,
+    "l0": 3,
+    "conflict": 4,
+    "ub": 5,
+    "l2": 6,
+    "none": 0xFF,
+}
+"""The values are those of aclprofAicoreMetrics."""
+_MODES: Final = ("output", "input", "all")
+_EXAMPLES: Final = {
+    "profile": "dir=/var/prof, batches=20, from=100",
+    "dump": "dir=/var/dump, batches=1, layers=conv1;pool1",
+}
+_KEYS: Final = {
+    "profile": ("dir", "batches", "from", "metrics"),
+    "dump": ("dir", "batches", "from", "mode", "layers"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The executions of a model that are recorded, and where."""
+
+    parameter: str
+    """"profile" or "dump"."""
+    folder: str
+    first: int
+    """Number of the first execution, from 1; executions of the load are not counted."""
+    count: int
+    metrics: str = "pipe"
+    mode: str = "output"
+    layers: tuple[str, ...] = ()
+    """Operators of a dump; empty for all."""
+
+    @property
+    def last(self) -> int:
+        """Number of the last execution."""
+        return self.first + self.count - 1
+
+    def __str__(self) -> str:
+        return f"{self.parameter} of executions {self.first} to {self.last}"
+
+
+def read_window(parameters: Parameters, devices: Sequence[str], *, engine: str) -> Window | None:
+    """Return what to record, or None."""
+    texts = {own.key: parameters.get(own) for own in (table.PROFILE, table.DUMP)}
+    given = {key: text for key, text in texts.items() if text is not None}
+    if not given:
+        return None
+    errors = parameters.errors
+    if len(given) > 1:
+        expected = "one of the two: CANN cannot record both at the same time"
+        errors.add("parameter 'dump'", "'profile' as well", expected)
+    name, text = next(iter(given.items()))
+    field, example = f"parameter '{name}'", f"as in '{_EXAMPLES[name]}'"
+    if not executes_om(devices, engine):
+        found = f"'{text}' for engine {engine} on {', '.join(devices)}"
+        errors.add(field, found, "an .om file on a card: devices: npu:0")
+    if parameters.text(table.PLACEMENT) == "service":
+        expected = "placement: local: the service executes for all models of the card"
+        errors.add(field, "placement: service", expected)
+    parts = dict(split_pairs(text))
+    if unknown := sorted(parts.keys() - {*_KEYS[name]}):
+        errors.add(field, f"'{unknown[0]}'", f"{', '.join(_KEYS[name])}, {example}")
+    folder = parts.get("dir", "")
+    if not folder.startswith("/"):
+        errors.add(field, f"dir '{folder}'", f"a folder from / on, {example}")
+    batches = _count(field, "batches", parts, 10 if name == "profile" else 1, errors)
+    first = _count(field, "from", parts, 1, errors)
+    metrics, mode = parts.get("metrics", "pipe"), parts.get("mode", "output")
+    for key, found, known in (("metrics", metrics, tuple(METRICS)), ("mode", mode, _MODES)):
+        if found not in known:
+            errors.add(field, f"{key} '{found}'", f"one of {', '.join(known)}")
+    layers = tuple(layer for layer in parts.get("layers", "").split(";") if layer)
+    return Window(name, folder, first, batches, metrics, mode, layers)
+
+
+def _count(
+    field: str, key: str, parts: Mapping[str, str], default: int, errors: ConfigErrors
+) -> int:
+    text = parts.get(key, str(default))
+    if not text.isdecimal() or not int(text):
+        errors.add(field, f"{key} '{text}'", "a whole number of at least 1")
+        return default
+    return int(text)

@@ -1,4 +1,4 @@
-"""AIPP: converts images of bytes to a graph's input, in the engine or before it.
+"""Images in requests: AIPP converts bytes to a graph's input, and JPEG files are decoded.
 
 `aipp.<input>` has the keys of ATC's --insert_op_conf, e.g. `input_format=RGB888_U8, min_chn=123.675
 116.28 103.53, var_reci_chn=0.0171 0.0175 0.0174`. A key with a value for each channel lists them.
@@ -7,6 +7,10 @@
 The images are UINT8 [height, width, channels], the graph's input is [channels, height, width]. The
 steps in each channel: `rbuv_swap_switch` swaps the first and the last channel; the crop is cut out;
 a pixel becomes (pixel - mean_chn - min_chn) * var_reci_chn, rounded to FP16; zeros are added.
+
+`jpeg.<prepared tensor>` names the input that the tensor is decoded from. Images are resized to the
+tensor's height and width; an axis stands for its limit. With 1 channel the tensor holds brightness,
+with 3 it holds red, green and blue.
 """
 
 from __future__ import annotations
@@ -20,8 +24,7 @@ import numpy as np
 
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.values import ConfigErrors, split_names
+from ge_runtime.config.parameters import ConfigErrors, Parameters, split_names
 from ge_runtime.specs import Dim, DType, TensorSpec
 
 CHANNELS: Final = {"RGB888_U8": 3, "YUV400_U8": 1}
@@ -75,9 +78,9 @@ class Aipp:
 
     input_format: str
     is_dynamic: bool
-    """Whether a card gets the parameters with the execution instead of from its file."""
+    """True if a card gets the parameters with the execution instead of from its file."""
     swaps: bool
-    """Whether the first and the last channel are swapped, before all other steps."""
+    """True if the first and the last channel are swapped before all other steps."""
     mean: tuple[int, ...]
     minimum: tuple[float, ...]
     factor: tuple[float, ...]
@@ -311,3 +314,55 @@ class _Reader:
             if not largest <= _LARGEST or math.isnan(largest):
                 found = f"(255 - {mean} - {low:g}) * {factor:g}"
                 self._fault(found, f"what FP16 holds, at most {_LARGEST:g}")
+
+
+_JPEG_CHANNELS: Final = (1, 3)
+
+
+class JpegPicture(NamedTuple):
+    """The images decoded from the files of one input."""
+
+    source: str
+    """The input."""
+    height: int
+    width: int
+    channels: int
+
+
+def read_jpeg(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    limits: Mapping[str, int],
+    *,
+    max_batch_size: int,
+) -> dict[str, JpegPicture]:
+    """Return the source of prepared tensors: of all of them, or of none."""
+    found: dict[str, JpegPicture] = {}
+    errors = parameters.errors
+    for field, name, source in parameters.entries(table.JPEG, "prepared tensor", tensors.prepared):
+        spec = tensors.prepared[name]
+        if source not in tensors.inputs:
+            errors.add_unknown(field, "input", source, tensors.inputs)
+        elif tensors.inputs[source].dtype is not DType.BYTES or tensors.inputs[source].dims != (1,):
+            errors.add(field, f"input '{source}' {tensors.inputs[source]}", "BYTES[1]: one file")
+        elif (picture := _picture(spec, source, limits)) is None:
+            expected = "UINT8[height,width,1], or of 3 channels"
+            errors.add(field, f"'{name}' {spec}", expected)
+        elif not max_batch_size:
+            errors.add(field, "max_batch_size 0", "1 or more: an image for each row")
+        else:
+            found[name] = picture
+    given = parameters.texts(table.JPEG)
+    if given and (others := tensors.prepared.keys() - given.keys()):
+        field = f"parameter 'prepared.{min(others)}'"
+        expected = "all prepared tensors from JPEG files, or none"
+        errors.add(field, f"no 'jpeg.{min(others)}'", expected)
+    return found
+
+
+def _picture(spec: TensorSpec, source: str, limits: Mapping[str, int]) -> JpegPicture | None:
+    if spec.dtype is not DType.UINT8 or len(spec.dims) != 3 or spec.dims[2] not in _JPEG_CHANNELS:
+        return None
+    sides = [limits.get(dim, 0) if isinstance(dim, str) else dim for dim in spec.dims]
+    height, width, channels = (side if isinstance(side, int) else 0 for side in sides)
+    return JpegPicture(source, height, width, channels) if height and width else None
