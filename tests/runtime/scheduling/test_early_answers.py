@@ -1,4 +1,4 @@
-"""Which answers leave early, and what is counted of their waits; on virtual time."""
+"""Early answers and the counts of their waiting times, on virtual time."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def clock():
     return ManualClock()
 
 
-def test_answers_leave_with_their_execution_and_the_last_ones_with_the_batch(clock):
+def test_early_answers_are_sent_and_the_last_ones_wait_for_the_batch(clock):
     left = []
     early = EarlyAnswers(5, 6.0, 1, left.append, clock)
     clock.advance(1.0)
@@ -29,7 +29,7 @@ def test_answers_leave_with_their_execution_and_the_last_ones_with_the_batch(clo
     assert counts.answer_seconds == 2 * 1.0 + 3.0 + 2 * 6.0
 
 
-def test_all_answers_leave_with_the_batch_if_none_may_go(clock):
+def test_without_early_answers_all_wait_for_the_batch(clock):
     early = EarlyAnswers(2, 2.0, 1, None, clock)
     for member in range(2):
         clock.advance(1.0)
@@ -39,7 +39,7 @@ def test_all_answers_leave_with_the_batch_if_none_may_go(clock):
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_answers_stay_where_sending_costs_too_much_of_what_it_gains(clock, members):
+def test_answers_are_not_sent_early_if_sending_costs_too_much(clock, members):
     left = []
     for more in (0.99, 1.01):
         early = EarlyAnswers(members + 1, 1.0 + members * WORTH_S * more, 1, left.append, clock)
@@ -47,7 +47,7 @@ def test_answers_stay_where_sending_costs_too_much_of_what_it_gains(clock, membe
     assert left == [range(members)]
 
 
-def test_several_executors_share_what_is_left(clock):
+def test_several_executors_share_the_remaining_time(clock):
     left = []
     for executors in (1, 2):
         early = EarlyAnswers(2, 1.0 + 1.5 * WORTH_S, executors, left.append, clock)
@@ -55,10 +55,10 @@ def test_several_executors_share_what_is_left(clock):
     assert left == [[0]]
 
 
-def test_an_execution_that_has_told_of_all_its_requests_before_counts_as_ended(clock):
+def test_an_execution_without_unreported_requests_counts_as_ended(clock):
     left = []
     early = EarlyAnswers(3, 1.0 + 0.5 * WORTH_S, 1, left.append, clock)
-    early.add(Answered([0], 0.0))  # a half of an execution, which goes on
+    early.add(Answered([0], 0.0))  # a half of an execution that continues
     early.add(Answered([], 1.0))
     early.add(Answered([1], 0.0))
     assert left == [[0]]

@@ -22,7 +22,7 @@ def test_models_of_a_device_share_one_pool(pools):
     )
 
 
-def test_devices_have_pools_of_their_own(pools):
+def test_devices_have_separate_pools(pools):
     first, second = pools.join("npu:0", 12 * MIB, "a"), pools.join("npu:1", 6 * MIB, "a")
     assert first.pool is not second.pool
 
@@ -39,7 +39,7 @@ def test_another_capacity_is_a_fault_that_names_both_models(pools):
     )
 
 
-def test_the_last_one_out_closes_the_pool(pools):
+def test_the_last_member_closes_the_pool(pools):
     first, second = (pools.join("npu:0", 12 * MIB, model) for model in ("a", "b"))
     first.leave()
     first.leave()
@@ -50,7 +50,7 @@ def test_the_last_one_out_closes_the_pool(pools):
         second.pool.lease(MIB, owner="b")
 
 
-def test_after_the_last_one_has_left_another_capacity_is_welcome(pools):
+def test_after_the_last_member_another_capacity_is_accepted(pools):
     gone = pools.join("npu:0", 12 * MIB, "a")
     gone.leave()
     new = pools.join("npu:0", 6 * MIB, "a")
