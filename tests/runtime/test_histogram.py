@@ -95,7 +95,7 @@ def test_drift_shows_that_sizes_differ_from_those_of_the_gears(opened):
 
 
 def test_a_failed_histogram_write_does_not_prevent_closing(opened, folder, caplog):
-    runtime = opened({**RECORDING, "histogram": "gone/sizes.json"})
+    runtime = opened({**RECORDING, "histogram": "missing/sizes.json"})
     serve(runtime, 3)
     runtime.close()
     assert "the histogram cannot be written" in caplog.text

@@ -173,7 +173,7 @@ def test_a_lost_engine_fails_all_requests_and_readiness(opened, engine):
     assert runtime.is_ready()
 
     def lose():
-        raise EngineLost("the device is gone")
+        raise EngineLost("the device is lost")
 
     engine.before = lose
     engine.runs = 0
@@ -218,45 +218,47 @@ def test_closing_waits_for_the_batch_in_progress(opened, engine):
 
 
 def test_answers_are_sent_with_their_execution_the_shortest_first(opened, engine):
-    runtime, left, seen = opened({"cost": BY_TOKENS}, batch=1), {}, []
-    engine.before = lambda: seen.append(list(left))
+    runtime, answered, seen = opened({"cost": BY_TOKENS}, batch=1), {}, []
+    engine.before = lambda: seen.append(list(answered))
     requests = [text(4), text(1, 2, 3), text(UNKNOWN_TOKEN, 1), text(5, 6, 7, 8)]
-    answers = runtime.infer(requests, on_answer=left.__setitem__)
+    answers = runtime.infer(requests, on_answer=answered.__setitem__)
     # The longest is executed last, and answered with the batch.
     assert seen == [[], [0], [0, 2], [0, 2, 1]]
-    assert all(left[place] is answers[place] for place in left)
+    assert all(answered[place] is answers[place] for place in answered)
     assert right(answers[3], 5, 6, 7, 8)
-    assert isinstance(left[2], EngineFault)
+    assert isinstance(answered[2], EngineFault)
     assert runtime.counts().early_answers == 3
 
 
 def test_a_refused_request_is_answered_with_the_batch(opened):
-    left = {}
+    answered = {}
     answers = opened({"cost": SLOW}, batch=1).infer(
-        [{}, text(1), text(2, 3)], on_answer=left.__setitem__
+        [{}, text(1), text(2, 3)], on_answer=answered.__setitem__
     )
-    assert list(left) == [1]
+    assert list(answered) == [1]
     assert [type(answer).__name__ for answer in answers] == ["RequestFault", "dict", "dict"]
 
 
 def test_early_answers_can_be_turned_off(opened, engine):
     runtime, sizes = opened({"cost": SLOW, "early_answers": "false"}, batch=1), []
     engine.before = lambda: sizes.append(runtime.counts().useful_elements)
-    runtime.infer([text(1), text(2, 3)], on_answer=lambda *_: pytest.fail("left"))
+    runtime.infer([text(1), text(2, 3)], on_answer=lambda *_: pytest.fail("answered early"))
     assert sizes == [0, 2]  # the longest first, as all answers wait for the last
     assert runtime.counts().early_answers == 0
 
 
 def test_early_answers_of_two_executors_are_sent_on_the_callers_thread(opened):
-    runtime, left = opened({"devices": "cpu, cpu", "cost": SLOW}, batch=1), {}
+    runtime, answered = opened({"devices": "cpu, cpu", "cost": SLOW}, batch=1), {}
 
-    def leave(place, answer):
+    def on_answer(place, answer):
         assert threading.current_thread() is threading.main_thread()
-        left[place] = answer
+        answered[place] = answer
 
-    answers = runtime.infer([text(*[token] * (1 + token)) for token in range(8)], on_answer=leave)
+    answers = runtime.infer(
+        [text(*[token] * (1 + token)) for token in range(8)], on_answer=on_answer
+    )
     assert all(right(answer, *[token] * (1 + token)) for token, answer in enumerate(answers))
-    assert 0 < len(left) < 8
+    assert 0 < len(answered) < 8
 
 
 # -- devices ---------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ def test_an_executor_with_a_lost_engine_gets_no_work(opened, engine):
 
     def lose():
         if "executor-0" in threading.current_thread().name:
-            raise EngineLost("the device is gone")
+            raise EngineLost("the device is lost")
 
     engine.before = lose
     answers = runtime.infer([text(1), text(2)])

@@ -142,8 +142,8 @@ def test_a_lost_engine_is_logged_once_for_each_loss(pb_utils):
     results = [EngineLost("first"), EngineLost("second"), EngineLost("first"), {}]
     for fate["result"] in (*results, EngineLost("first"), RuntimeFault("all"), RuntimeFault("all")):
         respond_to(pb_utils, [request([1])] * 2, lambda own: own, execute, (), log)
-    told = [line.removeprefix("encoder_0_0: ") for _, line in pb_utils.Logger.lines]
-    assert told == ["first", "second", "first", "all", "all"]
+    reports = [line.removeprefix("encoder_0_0: ") for _, line in pb_utils.Logger.lines]
+    assert reports == ["first", "second", "first", "all", "all"]
 
 
 def test_an_input_unreadable_by_numpy_fails_only_its_request(opened, pb_utils):

@@ -74,8 +74,8 @@ def test_no_execution_after_the_first_exceeds_the_budget(budget_s, element_s, el
     st.floats(0.1, 20),
 )
 def test_coefficients_are_finite_for_any_clock(times, budget_s):
-    left = cycle(times)
-    found = calibrate(lambda gear: Sample(*next(left)), FREE, TOKENS, budget_s=budget_s).cost
+    remaining = cycle(times)
+    found = calibrate(lambda gear: Sample(*next(remaining)), FREE, TOKENS, budget_s=budget_s).cost
     assert all(0 <= value < math.inf for value in coefficients(found))
     assert found.launch_s >= LAUNCH_FLOOR_S
 
@@ -205,11 +205,11 @@ def test_a_calibration_has_a_text_of_one_line():
 
 def noisy(cost, factors):
     """Return executions on two threads whose wall clock is scaled by `factors` in turn."""
-    left = cycle(factors)
+    remaining = cycle(factors)
 
     def execute(gear):
         seconds = cost.seconds(gear.rows, gear.extents)
-        return Sample(seconds * next(left), 2 * seconds)
+        return Sample(seconds * next(remaining), 2 * seconds)
 
     return execute
 
@@ -255,8 +255,8 @@ def plan_of(cost):
 
 
 def test_samples_that_no_model_explains_are_unreliable():
-    left = cycle([1e-3, 40e-3, 2e-3, 9e-3, 90e-3, 1e-3, 5e-3])
-    calibration = calibrate(lambda gear: Sample(next(left)), FREE, TOKENS, budget_s=3.0)
+    remaining = cycle([1e-3, 40e-3, 2e-3, 9e-3, 90e-3, 1e-3, 5e-3])
+    calibration = calibrate(lambda gear: Sample(next(remaining)), FREE, TOKENS, budget_s=3.0)
     assert "around any model" in calibration.doubt
     assert "; unreliable, because samples scatter by " in str(calibration)
     assert calibration.evidence.weight == pytest.approx(UNRELIABLE_WEIGHT)

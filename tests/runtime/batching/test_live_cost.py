@@ -76,13 +76,13 @@ def test_a_slower_machine_is_followed_and_changes_no_comparison():
         )
 
 
-def executed_alone(believed, true, executions, noise=0.1):
-    """Plan and observe requests of one size, two at a time, by a model that starts as `believed`.
+def executed_alone(assumed, true, executions, noise=0.1):
+    """Plan and observe requests of one size, two at a time, by a model that starts as `assumed`.
 
     Returns the trials, and when a plan first joined two requests.
     """
     rng, size = np.random.default_rng(0), {"tokens": 64}
-    live, trials = calibrated(believed), 0
+    live, trials = calibrated(assumed), 0
     for number in range(executions):
         if gain_of_two(live.cost, 64) > 1:
             return trials, number

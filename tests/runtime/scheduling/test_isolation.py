@@ -85,7 +85,7 @@ def test_nothing_is_executed_again_if_all_requests_are_abandoned():
 
 def test_a_lost_engine_is_attributed_to_no_request():
     def execute(members):
-        raise EngineLost("gone")
+        raise EngineLost("lost")
 
-    with pytest.raises(EngineLost, match="gone"):
+    with pytest.raises(EngineLost, match="lost"):
         isolate(range(4), execute, lambda member, answer: pytest.fail("delivered"), list)

@@ -33,13 +33,13 @@ class Executor:
 
     def __init__(self, fail=lambda tokens: None):
         self.fail, self.gears = fail, []
-        self.left_s, self.is_gone = [], []
+        self.left_s, self.is_cancelled = [], []
 
     @contextmanager
-    def waiting(self, within, gone):
+    def waiting(self, within, is_cancelled):
         """Record the arguments, as an executor with a remote engine receives them."""
         self.left_s.append(within())
-        self.is_gone.append(gone())
+        self.is_cancelled.append(is_cancelled())
         yield
 
     def execute(self, blocks, gear):
@@ -83,7 +83,7 @@ def execute(clock):
         capacity=16,
         costs=None,
         cost=COST,
-        told=None,
+        reports=None,
     ):
         shared = SharedCounts()
         sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
@@ -98,7 +98,7 @@ def execute(clock):
             clock=clock,
         )
         for execution in request_batch.plan():
-            request_batch.run(execution, executor, (told if told is not None else []).append)
+            request_batch.run(execution, executor, (reports if reports is not None else []).append)
         return request_batch.results(), shared.snapshot()
 
     return execute
@@ -167,19 +167,19 @@ def test_no_trial_makes_a_request_late(execute):
 
 
 def test_answered_requests_are_reported_after_each_execution(execute):
-    told = []
-    execute([9, 1, 5], Executor(), capacity=1, told=told)
-    assert told == [([0], 1.000009), ([2], 1.000005), ([1], 1.000001)]
+    reports = []
+    execute([9, 1, 5], Executor(), capacity=1, reports=reports)
+    assert reports == [([0], 1.000009), ([2], 1.000005), ([1], 1.000001)]
 
 
 def test_each_half_of_a_failed_execution_is_reported(execute):
-    told, seen = [], []
+    reports, seen = [], []
 
     def fail(tokens):
-        seen.append((tokens, [list(answered.members) for answered in told]))
+        seen.append((tokens, [list(answered.members) for answered in reports]))
         fail_if(4)(tokens)
 
-    execute([1, 2, 3, 4], Executor(fail), told=told)
+    execute([1, 2, 3, 4], Executor(fail), reports=reports)
     assert seen == [
         ([1, 2, 3, 4], []),
         ([1, 2], []),
@@ -187,42 +187,42 @@ def test_each_half_of_a_failed_execution_is_reported(execute):
         ([3], [[0, 1]]),
         ([4], [[0, 1], [2]]),
     ]
-    assert [list(answered.members) for answered in told] == [[0, 1], [2], [3]]
-    assert [answered.seconds > 0 for answered in told] == [False, False, True]
+    assert [list(answered.members) for answered in reports] == [[0, 1], [2], [3]]
+    assert [answered.seconds > 0 for answered in reports] == [False, False, True]
 
 
 def test_requests_that_need_no_execution_are_reported_first(execute, clock):
-    told, seen = [], []
+    reports, seen = [], []
     clock.advance(1.0)
-    executor = Executor(lambda tokens: seen.append([own.members for own in told]))
-    execute([5, 6], executor, callers=[Caller(deadline=0.5), ANONYMOUS_CALLER], told=told)
+    executor = Executor(lambda tokens: seen.append([own.members for own in reports]))
+    execute([5, 6], executor, callers=[Caller(deadline=0.5), ANONYMOUS_CALLER], reports=reports)
     assert seen == [[[0]]]
-    assert [own.members for own in told] == [[0], [1]]
+    assert [own.members for own in reports] == [[0], [1]]
 
 
 def test_cancellation_is_not_polled_after_the_answer(execute):
     """tritonserver crashes if it is asked about a request whose answer has been sent."""
-    told, asked, gone = [], [], []
+    reports, asked, cancelled = [], [], []
 
     class Waits(Executor):
         @contextmanager
-        def waiting(self, within, is_gone):
-            self.ask = is_gone
+        def waiting(self, within, is_cancelled):
+            self.ask = is_cancelled
             yield
 
     def is_cancelled(member):
         asked.append(member)
-        assert member not in [own for answered in told for own in answered.members]
+        assert member not in [own for answered in reports for own in answered.members]
         return False
 
     def fail(tokens):
-        gone.append(executor.ask())
+        cancelled.append(executor.ask())
         fail_if(4)(tokens)
 
     executor = Waits(fail)
     callers = [Caller(is_cancelled=lambda member=member: is_cancelled(member)) for member in (0, 1)]
-    execute([1, 4], executor, callers=callers, told=told)
-    assert gone == [False] * 3
+    execute([1, 4], executor, callers=callers, reports=reports)
+    assert cancelled == [False] * 3
     assert {0, 1} == set(asked)
 
 
@@ -367,7 +367,7 @@ def test_the_executor_gets_the_latest_deadline_and_whether_any_caller_waits(exec
     executor = Executor()
     answers, _ = execute([5, 5], executor, callers=[Caller(deadline=11.0), Caller(deadline=12.5)])
     assert [type(answer) for answer in answers] == [dict, dict]
-    assert (executor.left_s, executor.is_gone) == ([2.5], [False])
+    assert (executor.left_s, executor.is_cancelled) == ([2.5], [False])
 
 
 def test_the_executor_learns_that_all_requests_are_abandoned(execute):
@@ -378,7 +378,7 @@ def test_the_executor_learns_that_all_requests_are_abandoned(execute):
         return len(asked) > 1
 
     execute([5000], executor, callers=[Caller(is_cancelled=is_cancelled)])
-    assert executor.is_gone == [True]
+    assert executor.is_cancelled == [True]
     assert executor.left_s == [math.inf]
 
 
@@ -433,10 +433,10 @@ def test_cancellation_is_not_polled_if_not_requested():
 
 
 def test_traced_requests_receive_their_executions(execute):
-    told = []
-    callers = [Caller(executed=told.append), ANONYMOUS_CALLER]
+    reports = []
+    callers = [Caller(executed=reports.append), ANONYMOUS_CALLER]
     answers, _ = execute([3, 1], Executor(), callers=callers, workspace=Leases(waited_s=0.5))
-    (executed,) = told
+    (executed,) = reports
     assert (executed.requests, executed.rows, executed.gear.rows) == (2, 2, 2)
     assert (executed.padding, executed.memory_wait_s, executed.error) == (0.25, 0.5, "")
     assert executed.start_ns <= executed.end_ns
@@ -444,10 +444,10 @@ def test_traced_requests_receive_their_executions(execute):
 
 
 def test_a_failed_execution_and_its_halves_are_traced(execute):
-    told = []
-    callers = [Caller(executed=told.append)] * 2
+    reports = []
+    callers = [Caller(executed=reports.append)] * 2
     execute([5, 7], Executor(fail_if(7)), callers=callers)
-    assert [(executed.requests, executed.error) for executed in told] == [
+    assert [(executed.requests, executed.error) for executed in reports] == [
         *[(2, "poison")] * 2,
         (1, ""),
         (1, "poison"),

@@ -331,9 +331,9 @@ GROUPS = st.permutations(range(10)).flatmap(
 
 @given(GROUPS, st.frozensets(MEMBERS, min_size=1, max_size=3))
 def test_the_failing_members_are_left_wherever_they_are(groups, culprits):
-    left = smallest_failing(groups, lambda less: culprits <= set(chain.from_iterable(less)))
-    assert sorted(chain.from_iterable(left)) == sorted(culprits)
-    assert all(any(set(group) <= set(own) for own in groups) for group in left)
+    reduced = smallest_failing(groups, lambda less: culprits <= set(chain.from_iterable(less)))
+    assert sorted(chain.from_iterable(reduced)) == sorted(culprits)
+    assert all(any(set(group) <= set(own) for own in groups) for group in reduced)
 
 
 @given(GROUPS, MEMBERS, MEMBERS)
@@ -341,8 +341,8 @@ def test_members_that_fail_only_together_stay_together(groups, one, other):
     def fails(less):
         return any({one, other} <= set(group) for group in less)
 
-    left = smallest_failing(groups, fails)
+    reduced = smallest_failing(groups, fails)
     if fails(groups):
-        assert [set(group) for group in left] == [{one, other}]
+        assert [set(group) for group in reduced] == [{one, other}]
     else:
-        assert left is None
+        assert reduced is None

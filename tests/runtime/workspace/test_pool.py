@@ -172,13 +172,13 @@ def test_a_waiter_cancelled_in_advance_does_not_wait(pool):
 
 
 def test_bytes_granted_to_a_withdrawn_waiter_go_to_the_next(pool, clock):
-    left = Event()
+    leaving = Event()
     holder = pool.lease(CAPACITY, owner="a")
-    leaver = Beside(pool.lease, CAPACITY, owner="b", cancelled=left.is_set)
+    leaver = Beside(pool.lease, CAPACITY, owner="b", cancelled=leaving.is_set)
     clock.until_waiting(1)
     stayer = Beside(pool.lease, CAPACITY, owner="c")
     clock.until_waiting(2)
-    left.set()
+    leaving.set()
     holder.release()
     with pytest.raises(PoolCancelled):
         leaver.result()

@@ -51,10 +51,10 @@ def test_the_last_member_closes_the_pool(pools):
 
 
 def test_after_the_last_member_another_capacity_is_accepted(pools):
-    gone = pools.join("npu:0", 12 * MIB, "a")
-    gone.leave()
+    member = pools.join("npu:0", 12 * MIB, "a")
+    member.leave()
     new = pools.join("npu:0", 6 * MIB, "a")
-    gone.leave()
+    member.leave()
     assert pools.join("npu:0", 6 * MIB, "b").pool is new.pool
     assert new.pool.capacity_bytes == 6 * MIB
     with new.pool.lease(MIB, owner="a"):
