@@ -9,8 +9,8 @@ While a server is attacked a bystander asks it over HTTP and gRPC, and knows wha
 `lost` are its requests that were not answered, `refused` those answered with an error of the
 server's, `wrong` answers that are not those to its questions; `ms` is the time of a round of four
 requests. `MiB`, `fds` and `threads` are what the server and its processes hold more once the attack
-is over. In the end stands the table of docs/campaign.md: p99, MiB, and what was lost. The attacks
-have the same dice in every run with the same --seed.
+is over. At the end comes the table of docs/results/campaign.md: p99, MiB, and lost requests. The
+attacks are the same in every run with the same --seed.
 """
 
 from __future__ import annotations

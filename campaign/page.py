@@ -1,4 +1,4 @@
-"""The results as docs/campaign.md shows them: an attack's row has what became of each server."""
+"""The table of results in docs/results/campaign.md: one row for each attack."""
 
 from __future__ import annotations
 
