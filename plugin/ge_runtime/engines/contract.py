@@ -128,7 +128,7 @@ def _refuse_untold(config: RuntimeConfig, fed: Collection[str], faults: ConfigEr
     """A fault for each axis whose rows end where no graph input says so."""
     for axis, name in config.axis_lengths.items():
         masked = config.padding[axis] is PaddingRule.MASKED
-        if masked and axis not in config.told_axes and name not in fed:
+        if masked and axis not in config.marked_axes and name not in fed:
             expected = (
                 f"what tells it where rows end: 'mask.<graph input>', 'lengths.<graph input>' or "
                 f"'offsets.<graph input>' of '{axis}'; or padding.{axis}: neutral, if it need not "

@@ -1,12 +1,16 @@
-"""AIPP: a graph's input made of images of bytes, where the engine is or in front of it.
+"""Images in requests: AIPP converts bytes to a graph's input, and JPEG files are decoded.
 
-- `aipp.<input>`: the graph's input of this name, [channels, height, width], is made of images,
-  UINT8 [height, width, channels], e.g. `input_format=RGB888_U8, min_chn=123.675 116.28 103.53,
-  var_reci_chn=0.0171 0.0175 0.0174`. The words are those of ATC's --insert_op_conf; what has a
-  value for each channel lists them, and `crop` and `padding` follow from their sizes.
+`aipp.<input>` has the keys of ATC's --insert_op_conf, e.g. `input_format=RGB888_U8, min_chn=123.675
+116.28 103.53, var_reci_chn=0.0171 0.0175 0.0174`. A key with a value for each channel lists them.
+`crop` and `padding` follow from their sizes.
 
-Along each channel: `rbuv_swap_switch` swaps the first and the last, the crop is cut out, a pixel
-becomes (pixel - mean_chn - min_chn) * var_reci_chn, rounded to FP16, and zeros are put around it.
+The images are UINT8 [height, width, channels], the graph's input is [channels, height, width]. The
+steps in each channel: `rbuv_swap_switch` swaps the first and the last channel; the crop is cut out;
+a pixel becomes (pixel - mean_chn - min_chn) * var_reci_chn, rounded to FP16; zeros are added.
+
+`jpeg.<prepared tensor>` names the input that the tensor is decoded from. Images are resized to the
+tensor's height and width; an axis stands for its limit. With 1 channel the tensor holds brightness,
+with 3 it holds red, green and blue.
 """
 
 from __future__ import annotations
@@ -18,29 +22,30 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ge_runtime.config import parameter_table as table
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, split_names
+from ge_runtime.config.parameters import ConfigErrors, Parameters, split_names
 from ge_runtime.specs import Dim, DType, TensorSpec
 
 CHANNELS: Final = {"RGB888_U8": 3, "YUV400_U8": 1}
-"""input_format: the bytes of a pixel. Those of AIPP's formats that are NHWC."""
+"""input_format to the bytes of a pixel: the formats of AIPP that are NHWC."""
 
 _OTHER: Final = ("YUV420SP_U8", "XRGB8888_U8")
-"""Formats of AIPP whose colours are not known to the bit."""
+"""Formats of AIPP whose colour conversion is not documented to the bit."""
 
 MOST_PIXELS: Final = 4096
-"""Of a side."""
+"""Largest height and width."""
 LEAST_WIDTH: Final = 2
 _MOST_PADDING: Final = 32
 _MOST_PADDED_WIDTH: Final = 1080
 _LARGEST: Final = 65504.0
-"""Of FP16."""
+"""Largest number of FP16."""
 
 _CROP: Final = ("load_start_pos_w", "load_start_pos_h", "crop_size_w", "crop_size_h")
 _PADDING: Final = ("left", "right", "top", "bottom")
 _SIDES: Final = tuple(f"{side}_padding_size" for side in _PADDING)
 _OF_CHANNELS: Final = {"mean_chn": 0.0, "min_chn": 0.0, "var_reci_chn": 1.0}
-"""Key: what each channel has by default."""
+"""Key to the default of each channel."""
 _CHOICES: Final = {
     "aipp_mode": ("static", "dynamic"),
     "input_format": tuple(CHANNELS),
@@ -50,7 +55,7 @@ _KEYS: Final = (*_CHOICES, *_CROP, *_SIDES, *_OF_CHANNELS)
 
 
 class Crop(NamedTuple):
-    """The part of an image that is taken."""
+    """The part of an image that is used."""
 
     left: int
     top: int
@@ -59,7 +64,7 @@ class Crop(NamedTuple):
 
 
 class Border(NamedTuple):
-    """Zeros around what is made of it."""
+    """Widths of the zeros added around the result."""
 
     left: int = 0
     right: int = 0
@@ -69,27 +74,27 @@ class Border(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aipp:
-    """What becomes of the images of one input."""
+    """The conversion of the images of one input."""
 
     input_format: str
     is_dynamic: bool
-    """Whether a card gets the parameters with the execution, and not by its file."""
+    """True if a card gets the parameters with the execution instead of from its file."""
     swaps: bool
-    """Whether the first and the last channel are swapped, before all else."""
+    """True if the first and the last channel are swapped before all other steps."""
     mean: tuple[int, ...]
     minimum: tuple[float, ...]
     factor: tuple[float, ...]
-    """Each of every channel, and as FP16 has it: `mean_chn`, `min_chn`, `var_reci_chn`."""
+    """`mean_chn`, `min_chn` and `var_reci_chn`, with a value for each channel, rounded to FP16."""
     crop: Crop | None
     border: Border
 
     @property
     def channels(self) -> int:
-        """Bytes of a pixel."""
+        """Number of bytes of a pixel."""
         return CHANNELS[self.input_format]
 
     def made_of(self, spec: TensorSpec, dtype: DType) -> TensorSpec:
-        """The graph's tensor that is made of images of this spec."""
+        """Return the graph's tensor that is computed from images of this spec."""
         height, width, channels = spec.dims
         if self.crop is not None:
             height, width = self.crop.height, self.crop.width
@@ -104,51 +109,46 @@ class Aipp:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredImages:
-    """What config.pbtxt says of one input that is an image."""
+    """An input of images as config.pbtxt declares it."""
 
     spec: TensorSpec
     aipp: Aipp
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Height and width; None where they are axes."""
+        """Height and width; None if they are axes."""
         return self.sides_at({})
 
     def sides_at(self, sizes: Mapping[str, int]) -> tuple[int, int] | None:
-        """Height and width where axes have these sizes; None if one has none."""
+        """Return height and width for these sizes of axes; None if a size is missing."""
         found = [sizes.get(dim) if isinstance(dim, str) else dim for dim in self.spec.dims[:2]]
         height, width = found
         return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
 def _longer(size: Dim, by: int) -> Dim:
-    # With a border sizes are fixed.
+    # With a border, sizes are fixed.
     return size + by if isinstance(size, int) else size
 
 
-def read_aipp(
-    parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors, *, engine: str
-) -> dict[str, Aipp]:
-    """Input or prepared tensor: what becomes of its images."""
+def read_aipp(parameters: Parameters, tensors: ModelTensors, *, engine: str) -> dict[str, Aipp]:
+    """Return the conversion of inputs or prepared tensors that are images."""
     found: dict[str, Aipp] = {}
-    for name, text in parameters.families["aipp"].items():
-        field = f"parameter 'aipp.{name}'"
-        spec = tensors.sources.get(name)
-        if spec is None:
-            kind = "prepared tensor" if tensors.prepared else "input"
-            errors.add_unknown(field, kind, name, tensors.sources)
-            continue
+    errors = parameters.errors
+    kind = "prepared tensor" if tensors.prepared else "input"
+    packing = parameters.text(table.PACKING)
+    for field, name, text in parameters.entries(table.AIPP, kind, tensors.sources):
+        spec = tensors.sources[name]
         given = _split(field, text, errors)
         if given is None:
             continue
         aipp = _Reader(field, given, errors).read(spec)
         if aipp is not None:
             found[name] = aipp
-        if parameters.settings.get("packing") in spec.axes:
-            errors.add(field, f"packing along {parameters.settings['packing']}", "no packing")
-        if parameters.families["batch_axis"].get(name) == "none":
+        if packing in spec.axes:
+            errors.add(field, f"packing along {packing}", "no packing")
+        if parameters.texts(table.BATCH_AXIS).get(name) == "none":
             errors.add(field, f"batch_axis.{name}: none", "an image for each row")
-    settings = parameters.settings
     dynamic = [name for name, aipp in found.items() if aipp.is_dynamic]
     if found and engine == "ge_session":
         field = f"parameter 'aipp.{next(iter(found))}'"
@@ -161,16 +161,16 @@ def read_aipp(
         )
     if dynamic and len(found) > len(dynamic):
         others = ", ".join(found.keys() - {*dynamic})
-        expected = "one aipp_mode of all inputs, as ATC has it"
+        expected = "one aipp_mode for all inputs, as ATC requires"
         errors.add(f"parameter 'aipp.{dynamic[0]}'", f"dynamic, and static of {others}", expected)
-    if dynamic and settings.get("placement") == "service":
+    if dynamic and parameters.text(table.PLACEMENT) == "service":
         field = f"parameter 'aipp.{dynamic[0]}'"
         errors.add(field, "aipp_mode=dynamic", "static with placement: service")
     return found
 
 
 def _split(field: str, text: str, errors: ConfigErrors) -> dict[str, str] | None:
-    """The keys with their values; None after an error."""
+    """Return the keys with their values; None after an error."""
     given: dict[str, str] = {}
     for part in split_names(text):
         key, equals, value = part.partition("=")
@@ -187,21 +187,21 @@ def _split(field: str, text: str, errors: ConfigErrors) -> dict[str, str] | None
 
 
 class _Reader:
-    """Reads one declaration. For one thread."""
+    """Reads the keys of one input. For one thread."""
 
     def __init__(self, field: str, given: Mapping[str, str], errors: ConfigErrors) -> None:
         self._field = field
         self._given = given
         self._errors = errors
-        self._sound = True
+        self._valid = True
 
     def read(self, spec: TensorSpec) -> Aipp | None:
-        """The declaration; None after an error."""
+        """Return the conversion; None after an error."""
         if "input_format" not in self._given:
             self._fault("no input_format", f"one of: {', '.join(CHANNELS)}")
             return None
         mode, input_format, swaps = (self._choice(key) for key in _CHOICES)
-        if not self._sound:
+        if not self._valid:
             return None
         channels = CHANNELS[input_format]
         if (
@@ -229,20 +229,24 @@ class _Reader:
         )
         if aipp.is_dynamic and None in sizes:
             self._fault("aipp_mode=dynamic of axes", "sides in numbers, or aipp_mode=static")
-        if self._sound:
+        if self._valid:
             self._check_values(aipp)
             self._check_sizes(aipp, spec)
-        return aipp if self._sound else None
+        return aipp if self._valid else None
 
     def _fault(self, found: str, expected: str) -> None:
         self._errors.add(self._field, found, expected)
-        self._sound = False
+        self._valid = False
 
     def _choice(self, key: str) -> str:
         choices = _CHOICES[key]
         value = self._given.get(key, choices[0])
         if value not in choices:
-            more = "; of others no document says to the bit what becomes" if value in _OTHER else ""
+            more = (
+                "; the colours of other formats are not documented to the bit"
+                if value in _OTHER
+                else ""
+            )
             self._fault(f"{key}={value}", f"one of: {', '.join(choices)}{more}")
         return value
 
@@ -255,7 +259,7 @@ class _Reader:
         return number
 
     def _values(self, key: str, channels: int) -> tuple[float, ...]:
-        """Of every channel, rounded to FP16; a single one is that of all."""
+        """Return a value for each channel, rounded to FP16; a single one applies to all."""
         words = self._given.get(key, str(_OF_CHANNELS[key])).split()
         try:
             values = [float(word) for word in words]
@@ -310,3 +314,55 @@ class _Reader:
             if not largest <= _LARGEST or math.isnan(largest):
                 found = f"(255 - {mean} - {low:g}) * {factor:g}"
                 self._fault(found, f"what FP16 holds, at most {_LARGEST:g}")
+
+
+_JPEG_CHANNELS: Final = (1, 3)
+
+
+class JpegPicture(NamedTuple):
+    """The images decoded from the files of one input."""
+
+    source: str
+    """The input."""
+    height: int
+    width: int
+    channels: int
+
+
+def read_jpeg(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    limits: Mapping[str, int],
+    *,
+    max_batch_size: int,
+) -> dict[str, JpegPicture]:
+    """Return the source of prepared tensors: of all of them, or of none."""
+    found: dict[str, JpegPicture] = {}
+    errors = parameters.errors
+    for field, name, source in parameters.entries(table.JPEG, "prepared tensor", tensors.prepared):
+        spec = tensors.prepared[name]
+        if source not in tensors.inputs:
+            errors.add_unknown(field, "input", source, tensors.inputs)
+        elif tensors.inputs[source].dtype is not DType.BYTES or tensors.inputs[source].dims != (1,):
+            errors.add(field, f"input '{source}' {tensors.inputs[source]}", "BYTES[1]: one file")
+        elif (picture := _picture(spec, source, limits)) is None:
+            expected = "UINT8[height,width,1], or of 3 channels"
+            errors.add(field, f"'{name}' {spec}", expected)
+        elif not max_batch_size:
+            errors.add(field, "max_batch_size 0", "1 or more: an image for each row")
+        else:
+            found[name] = picture
+    given = parameters.texts(table.JPEG)
+    if given and (others := tensors.prepared.keys() - given.keys()):
+        field = f"parameter 'prepared.{min(others)}'"
+        expected = "all prepared tensors from JPEG files, or none"
+        errors.add(field, f"no 'jpeg.{min(others)}'", expected)
+    return found
+
+
+def _picture(spec: TensorSpec, source: str, limits: Mapping[str, int]) -> JpegPicture | None:
+    if spec.dtype is not DType.UINT8 or len(spec.dims) != 3 or spec.dims[2] not in _JPEG_CHANNELS:
+        return None
+    sides = [limits.get(dim, 0) if isinstance(dim, str) else dim for dim in spec.dims]
+    height, width, channels = (side if isinstance(side, int) else 0 for side in sides)
+    return JpegPicture(source, height, width, channels) if height and width else None
