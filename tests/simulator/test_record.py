@@ -12,8 +12,8 @@ import ascend_simulator.interface.exports  # every rule and function is declared
 import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
-from ge_runtime.ascend.return_codes import FailureKind, failure_kind
 from ge_runtime.cli.probe_device.checks import CHECKS as DEVICE_CHECKS
+from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / "docs" / page).read_text() for page in ("ascend.md", "ascend_trust.md"))

@@ -1,0 +1,153 @@
+"""A card's memory, and pinned memory of the host, from which its copies can be queued."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Device
+from ge_runtime.npu.driver.device import AscendDevice, allocate
+from ge_runtime.npu.driver.driver import Address
+from ge_runtime.npu.driver.return_codes import DriverFault
+
+_NOWHERE: Final = Address(0)
+QUEUED_ALIGNMENT: Final = 64
+"""Of both ends of a queued copy: documented up to CANN 8.1."""
+_GRANULE: Final = 32
+
+_log = logging.getLogger(__name__)
+
+
+def part_bytes(nbytes: int) -> int:
+    """What these bytes take as a part of a block, if operators use them.
+
+    It is what malloc itself adds to a block: rounded up to 32, and 32 more ("aclrtMalloc").
+    """
+    return -(-nbytes // _GRANULE) * _GRANULE + _GRANULE
+
+
+class CardMemory(Device[Address]):
+    """Buffers are addresses on the card, multiples of 64; no byte can be reached from the host.
+
+    What is free is what the card says, for other processes use it too.
+    """
+
+    kind: ClassVar[str] = "npu"
+
+    def __init__(self, device: AscendDevice) -> None:
+        super().__init__(device.name, device.capacity_bytes)
+        self._device = device
+
+    def _available(self) -> int:
+        with self._device.using():
+            return self._device.driver.memory_info()[0]
+
+    def _obtain(self, nbytes: int) -> Address:
+        if nbytes == 0:  # malloc refuses it
+            return _NOWHERE
+        with self._device.using():
+            return allocate(self._device.driver.malloc, nbytes)
+
+    def _release(self, memory: Address) -> None:
+        if memory != _NOWHERE and self._device.lost is None:
+            with self._device.using():
+                self._device.driver.free(memory)
+
+
+class PinnedMemory(Device[NDArray[np.uint8]]):
+    """Buffers are uint8 arrays [nbytes] in pinned memory of the host, from a multiple of 64 on.
+
+    A freed buffer's bytes go back when the last view of them is gone.
+    """
+
+    kind: ClassVar[str] = "npu"
+
+    def __init__(self, device: AscendDevice) -> None:
+        super().__init__(f"{device.name} (pinned)", None)
+        self._device = device
+        # Replaced, never changed: `holds` is asked in each execution, and takes no lock.
+        self._ranges: tuple[tuple[int, int], ...] = ()
+        self._registered: dict[Address, NDArray[np.uint8]] = {}
+
+    def holds(self, array: NDArray[Any]) -> bool:
+        """Whether a copy of the array can be queued: it is pinned, and starts as it must."""
+        start = array.ctypes.data
+        end = start + array.nbytes
+        return start % QUEUED_ALIGNMENT == 0 and any(
+            first <= start and end <= last for first, last in self._ranges
+        )
+
+    def register(self, memory: NDArray[np.uint8]) -> None:
+        """Pin memory of the process that is there, until `unregister`; it is kept alive.
+
+        Whole pages. Where it cannot be pinned, copies of it are made at once, not in a stream.
+        """
+        address = Address(memory.ctypes.data)
+        try:
+            with self._device.using():
+                self._device.driver.host_register(address, memory.nbytes)
+        except DriverFault as fault:
+            _log.warning("%s: copies hold up other threads, as %s", self.name, fault)
+            return
+        with self._lock:
+            self._registered[address] = memory
+            self._ranges = (*self._ranges, (address, address + memory.nbytes))
+
+    def unregister(self, memory: NDArray[np.uint8]) -> None:
+        """Undo `register`. No copy to or from the memory is queued any more.
+
+        Memory that the card does not let go of stays with the process.
+        """
+        address = Address(memory.ctypes.data)
+        with self._lock:
+            if address not in self._registered:
+                return
+            self._forget(address)  # first: from now on no copy of it is queued
+        if self._device.lost is None:
+            with self._device.using():
+                self._device.driver.host_unregister(address)
+        with self._lock:
+            # Kept until here: memory that the driver still has pinned must not be freed.
+            self._registered.pop(address, None)
+
+    def unregister_all(self) -> None:
+        """Undo `register` for all that is registered. Safe to call twice."""
+        for memory in [*self._registered.values()]:
+            self.unregister(memory)
+
+    def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
+        if nbytes == 0:  # malloc_host refuses it
+            return np.empty(0, np.uint8)
+        address = self._device.pin(nbytes)
+        self._ranges = (*self._ranges, (address, address + nbytes))
+        return np.asarray(_Pinned(address, nbytes, self._device.unpin_later))
+
+    def _release(self, memory: NDArray[np.uint8]) -> None:
+        """The last view of the bytes gives them back."""
+        self._forget(Address(memory.ctypes.data))
+
+    def _forget(self, start: Address) -> None:
+        self._ranges = tuple(own for own in self._ranges if own[0] != start)
+
+
+class _Pinned:
+    """Pinned memory as the base of all arrays made of it: gone when the last of them is."""
+
+    __slots__ = ("__array_interface__", "_address", "_unpin")
+
+    def __init__(self, address: Address, nbytes: int, unpin: Callable[[Address], None]) -> None:
+        self._address = address
+        self._unpin = unpin
+        self.__array_interface__: dict[str, Any] = {
+            "data": (int(address), False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._unpin(self._address)

@@ -1,0 +1,382 @@
+"""One connection of the device service, from its first message to its end.
+
+The first message names the connection's role: a `client` opens engines and announces arenas, a
+`run` executes on one engine of a client, an `observer` looks at statistics, and a `probe` wants a
+sign of life, and gets what the device tells of itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ge_runtime.config import Resident, kind_of
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import Limited, Shapes
+from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault, shown
+from ge_runtime.npu.service.channel import Channel, DescriptorsExhausted, PeerGone, close_all
+from ge_runtime.npu.service.execution_loop import ServerExecutions
+from ge_runtime.npu.service.identity import VISIBLE_DEVICES_VARIABLES, file_identity
+from ge_runtime.npu.service.model_cache import CachedModel
+from ge_runtime.npu.service.protocol import (
+    VERSION,
+    Json,
+    ProtocolError,
+    fault_as_json,
+    intermediates_as_json,
+    signature_as_json,
+)
+from ge_runtime.npu.service.resident import ResidentTensors
+from ge_runtime.npu.service.resident_message import handles_of, resident_of
+from ge_runtime.npu.service.state import (
+    MOST_ENGINES,
+    ClientSession,
+    ModelReference,
+    ServiceState,
+)
+
+_log = logging.getLogger(__name__)
+
+_HELLO_S: Final = 10.0
+"""Until a connection has said who it is."""
+_CLOSE_S: Final = 3.0
+"""Until the connection of an engine that is closed has noticed."""
+
+_MOST_WEIGHT: Final = 1e6
+_MOST_NAME: Final = 256
+"""Characters of what a client calls itself."""
+_MOST_THREADS: Final = 1024
+_MOST_SHAPES: Final = 10_000
+"""That an engine is prepared for at once: each is compared with all others."""
+
+Value = TypeVar("Value")
+
+
+def serve(state: ServiceState, channel: Channel, pid: int) -> None:
+    """Serve one connection until it ends. Raises nothing."""
+    session = _Session(state, channel, pid)
+    try:
+        session.serve()
+    except PeerGone:
+        pass
+    except ProtocolError as error:
+        _log.warning("%s is closed: %s", session.name, error)
+    except Exception:
+        _log.exception("%s is closed", session.name)
+
+
+class _Session:
+    """A connection, and who is at its other end, as far as it is known."""
+
+    def __init__(self, state: ServiceState, channel: Channel, pid: int) -> None:
+        self._state = state
+        self._channel = channel
+        self._pid = pid
+        self.name = f"a connection of pid {pid}"
+
+    def serve(self) -> None:
+        """Raises what ends the connection, after the other side was told."""
+        until = self._state.clock.now() + _HELLO_S
+
+        def patience() -> None:
+            if self._state.clock.now() > until:
+                raise ProtocolError(f"it has said nothing for {_HELLO_S:g} s")
+
+        try:
+            hello, descriptors = self._channel.receive_json(patience)
+            close_all(descriptors)
+            self._channel.set_receive_timeout(0)
+            role = hello.get("role")
+            if role == "probe":
+                self._channel.send_json({"ok": self._state.condition()})
+            elif role == "observer":
+                self._observe()
+            elif role == "client":
+                self._control(hello)
+            elif role == "run":
+                self._execute(hello)
+            else:
+                raise ProtocolError(f"found role {role!r}, expected client, run, observer or probe")
+        except ProtocolError as error:
+            self._channel.send_json({"refused": str(error)})
+            raise
+        except PeerGone:
+            raise
+        except Exception as error:  # or whoever waits for an answer would ask again and again
+            self._channel.send_json({"fault": fault_as_json(error)})
+            if not isinstance(error, RuntimeFault):
+                raise
+            _log.warning("%s is closed: %s", self.name, error)
+
+    def _observe(self) -> None:
+        while True:
+            self._channel.send_json({"ok": self._state.stats()})
+            _, descriptors = self._channel.receive_json()
+            close_all(descriptors)
+
+    def _execute(self, hello: Json) -> None:
+        client = self._state.join(hello.get("client"))
+        self.name = f"a connection of {client}"
+        try:
+            reference = client.reference(hello.get("engine"))
+            self.name += f" for {reference.name}"
+            # One at a time: the engine's entry, and what cancels it, are those of one execution.
+            if not reference.busy.acquire(blocking=False):
+                raise ProtocolError("found a second connection to an engine, expected one")
+            try:
+                reference.disconnect = self._channel.shut_down_reading
+                if client.leaving:  # before there was anything to disconnect
+                    raise PeerGone("its client has left")
+                self._channel.send_json({"ok": {}})
+                ServerExecutions(self._state, self._channel, client, reference).serve()
+            finally:
+                reference.busy.release()
+        finally:
+            self._state.leave(client)
+
+    def _control(self, hello: Json) -> None:
+        client = self._entered(hello)
+        self.name = f"the connection of {client}"
+        _log.info("%s has come", client)
+        try:
+            backend = self._state.backend()  # may take long; the service has a client meanwhile
+            welcome = {
+                "version": VERSION,
+                "client": client.token,
+                "kind": backend.kind,
+                "hardware": backend.hardware,
+                "condition": self._state.condition(),
+            }
+            self._channel.send_json({"ok": welcome})
+            handler = ControlHandler(self._state, client)
+            while True:
+                try:
+                    message, descriptors = self._channel.receive_json()
+                except DescriptorsExhausted as error:
+                    _log.warning("%s: %s", client, error)
+                    short = OutOfMemory(f"the device service: {error}")
+                    self._channel.send_json({"fault": fault_as_json(short)})
+                else:
+                    self._channel.send_json(handler.answer(message, descriptors))
+        finally:
+            # Set first: a `run` that joins meanwhile either sees it, or is disconnected below.
+            client.leaving = True
+            with client.lock:
+                references = list(client.references.values())
+            for reference in references:
+                if (entry := reference.entry) is not None:
+                    self._state.scheduler.cancel(entry)
+                reference.disconnect()
+            self._state.leave(client)
+
+    def _entered(self, hello: Json) -> ClientSession:
+        """The client that says hello. Raises ProtocolError."""
+        state = self._state
+        name, weight = _client_name(hello.get("name")), hello.get("weight", 1.0)
+        priority = _field(hello, "priority", int)
+        if not isinstance(weight, int | float) or not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
+            raise ProtocolError(f"found weight {weight!r}, expected a number above 0")
+        means = hello.get("means", state.physical_device)
+        if means != state.physical_device:
+            variable = VISIBLE_DEVICES_VARIABLES.get(kind_of(state.device), "the environment")
+            raise ProtocolError(
+                f"found {state.device} to mean the machine's device {means!r}, expected "
+                f"{state.physical_device!r} as where this service was started: {variable} differs, "
+                "and XDG_RUNTIME_DIR can give each a service of its own"
+            )
+        return state.enter(name, self._pid, float(weight), priority)
+
+
+class ControlHandler:
+    """Does what one client asks for besides executions: its engines and its arenas."""
+
+    def __init__(self, state: ServiceState, client: ClientSession) -> None:
+        self._state = state
+        self._client = client
+        self._does: Mapping[str, Callable[[Json, list[int]], Json]] = {
+            "arena": self._arena,
+            "forget": self._forget,
+            "open": self._open,
+            "bind": self._bind,
+            "keep": self._keep,
+            "let_go": self._let_go,
+            "intermediates": self._intermediates,
+            "cancel": self._cancel,
+            "close": self._close,
+        }
+
+    def answer(self, message: Json, descriptors: list[int]) -> Json:
+        """Do it; the result, or what was wrong. Takes the descriptors."""
+        do = str(message.get("do"))
+        try:
+            does = self._does.get(do)
+            if does is None:
+                raise ProtocolError(f"found {do!r} to do, expected one of {[*self._does]}")
+            return {"ok": does(message, descriptors)}
+        except ProtocolError as error:
+            _log.warning("%s: refused: %s", self._client, error)
+            return {"refused": str(error)}
+        except EngineLost as lost:
+            self._state.end(f"the device is lost, {self._client} was told: {lost}", patience_s=0.0)
+            return {"fault": fault_as_json(lost)}
+        except RuntimeFault as fault:
+            _log.warning("%s: '%s' failed: %.2000s", self._client, do, fault)
+            return {"fault": fault_as_json(fault)}
+        except MemoryError as error:
+            _log.warning("%s: '%s' failed: %.2000s", self._client, do, error)
+            return {"fault": fault_as_json(OutOfMemory(f"the device service: {error}"))}
+        except Exception as error:
+            _log.exception("%s: '%s' failed", self._client, do)
+            return {"fault": fault_as_json(error)}
+        finally:
+            close_all(descriptors)
+
+    def _arena(self, message: Json, descriptors: list[int]) -> Json:
+        if len(descriptors) != 1:
+            raise ProtocolError(f"found {len(descriptors)} descriptors with an arena, expected 1")
+        number, nbytes = _field(message, "number", int), _field(message, "nbytes", int)
+        self._client.arenas.add(number, descriptors[0], nbytes)
+        return {}
+
+    def _forget(self, message: Json, descriptors: list[int]) -> Json:
+        try:
+            self._client.arenas.remove(_field(message, "number", int))
+        finally:
+            # Whatever was raised: executions must not go on with arrays of an arena that may be
+            # gone.
+            self._client.version += 1
+        return {}
+
+    def _open(self, message: Json, descriptors: list[int]) -> Json:
+        if len(self._client.references) >= MOST_ENGINES:
+            raise ProtocolError(f"found {MOST_ENGINES} open engines, expected no more")
+        artifacts = [
+            Artifact(Path(str(path)), str(engine), str(reason))
+            for path, engine, reason in _triples(message.get("artifacts"))
+        ]
+        outputs = [str(name) for name in _field(message, "outputs", list)]
+        threads = _field(message, "threads", int)
+        if not 1 <= threads <= _MOST_THREADS:
+            raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
+        # Before they are opened: what is replaced meanwhile must not pass for what was opened.
+        seen = [file_identity(artifact.path) for artifact in artifacts]
+        declared = resident_of(message.get("resident"))
+        model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)
+        name = shown(*(artifact.path for artifact in artifacts))
+        try:
+            resident = self._resident(declared, model, name)
+        except BaseException:
+            self._state.cache().release(model)
+            raise
+        reference = self._state.add_reference(self._client, name, model, resident)
+        _log.info("%s has %s, content %.12s", self._client, name, model.content)
+        engine = model.engine
+        shapes = engine.shapes
+        return {
+            "engine": reference.number,
+            "signature": signature_as_json(engine.signature),
+            "shapes": None if shapes is None else [dict(one) for one in shapes],
+            "weights_bytes": engine.weights_bytes(),
+            "device_io_bytes": engine.device_io_bytes(),
+            "unplanned": list(engine.unplanned) if isinstance(engine, Limited) else [],
+            "content": model.content,
+            "seen": seen,
+        }
+
+    def _resident(
+        self, declared: Resident, model: CachedModel, name: str
+    ) -> ResidentTensors | None:
+        if not declared.tensors:
+            return None
+        backend, rows = self._state.backend(), self._state.rows
+        return ResidentTensors(declared, model.engine, backend, rows, name)
+
+    def _let_go(self, message: Json, descriptors: list[int]) -> Json:
+        self._state.rows.let_go(handles_of(message.get("handles")))
+        return {}
+
+    def _bind(self, message: Json, descriptors: list[int]) -> Json:
+        reference = self._reference(message)
+        largest = [_shapes(one) for one in _field(message, "largest", list)]
+        if len(largest) > _MOST_SHAPES:
+            raise ProtocolError(
+                f"found {len(largest)} shapes to prepare for, expected {_MOST_SHAPES}"
+            )
+        with self._state.exclusive(self._client, reference):
+            self._state.cache().prepare(reference.model, largest)
+            if reference.resident is not None:
+                reference.resident.prepare(reference.model.engine, largest)
+        return {}
+
+    def _keep(self, message: Json, descriptors: list[int]) -> Json:
+        resident = self._reference(message).resident
+        if resident is None:
+            raise ProtocolError("found an engine without resident tensors, expected some")
+        if not resident.keep():
+            raise ProtocolError("found an engine without its memory, expected 'bind' first")
+        return {}
+
+    def _intermediates(self, message: Json, descriptors: list[int]) -> Json:
+        model = self._reference(message).model
+        shapes = _shapes(message.get("shapes"))
+        return {"intermediates": intermediates_as_json(model.intermediates(shapes))}
+
+    def _cancel(self, message: Json, descriptors: list[int]) -> Json:
+        entry = self._reference(message).entry
+        if entry is not None:
+            self._state.scheduler.cancel(entry)
+        return {}
+
+    def _close(self, message: Json, descriptors: list[int]) -> Json:
+        reference = self._reference(message)
+        reference.disconnect()
+        # Never released: whoever executes on it from now on finds it busy, or gone.
+        if not reference.busy.acquire(timeout=_CLOSE_S):
+            raise ProtocolError("found an engine that executes, expected it to be idle")
+        with self._client.lock:
+            del self._client.references[reference.number]
+        self._state.close_reference(reference)
+        return {}
+
+    def _reference(self, message: Json) -> ModelReference:
+        return self._client.reference(message.get("engine"))
+
+
+# --------------------------------------------------------------------------- fields of messages
+
+
+def _client_name(given: object) -> str:
+    """What a client calls itself: of limited length, and nothing that a terminal would obey."""
+    text = str(given)[:_MOST_NAME]
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _field(message: Json, name: str, kind: type[Value]) -> Value:
+    """A field of this type. Raises ProtocolError."""
+    value = message.get(name)
+    if type(value) is not kind:  # True is no number here
+        raise ProtocolError(f"found {name} {value!r}, expected {kind.__name__}")
+    return value
+
+
+def _triples(value: object) -> Sequence[Sequence[Any]]:
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(one, list) and len(one) == 3 for one in value)
+    ):
+        return value
+    raise ProtocolError(f"found artifacts {value!r}, expected a list of path, engine and reason")
+
+
+def _shapes(value: object) -> Shapes:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"found shapes {value!r}, expected an object")
+    shapes = {}
+    for name, dims in value.items():
+        if not isinstance(dims, list) or not all(type(dim) is int and dim >= 0 for dim in dims):
+            raise ProtocolError(f"found shape {dims!r} for '{name}', expected sizes")
+        shapes[name] = tuple(dims)
+    return shapes
