@@ -117,7 +117,7 @@ def test_importing_the_adapter_loads_what_every_model_needs_alone():
     assert "ge_runtime.runtime" in loaded
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
     assert rooms.isdisjoint({"ge_runtime.npu", "ge_runtime.cuda"})
-    assert len(loaded) < 65, sorted(loaded)
+    assert len(loaded) <= 62, sorted(loaded)
 
 
 @pytest.mark.brute_force

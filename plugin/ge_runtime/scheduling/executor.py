@@ -30,7 +30,7 @@ from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.workspace_probe import measured
+from ge_runtime.engines.gearing import measured
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan

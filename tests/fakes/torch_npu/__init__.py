@@ -45,7 +45,7 @@ class State:
         self.cached = Counter()
         """(pool, card, bytes): free blocks that the allocator keeps; most are of no pool (None)."""
         self.device = None
-        """What a card does besides, of the same tensors: see `fake_cuda`."""
+        """Additional behaviour of a card with these tensors: see `fake_cuda`."""
 
     def allocate(self, index, nbytes):
         """A block of the caching allocator, and where it is free again: what `give_back` takes.
@@ -130,7 +130,7 @@ def _perform(op, args, kwargs):
 
 
 def perform(op, args, kwargs):
-    """The same on a card that is well."""
+    """Call the function on a card that is healthy."""
     asked = kwargs.get("device")
     asked = None if asked is None else _known(torch.device(asked))
     if op is torch.ops.aten.copy_.default:

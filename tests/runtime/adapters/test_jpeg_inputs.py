@@ -32,8 +32,8 @@ def test_each_row_is_the_picture_of_its_file(inputs):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are no JPEG file"),
-        ((b"none",), "input 'file': found 4 bytes that are no JPEG file"),
+        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are not a JPEG file"),
+        ((b"none",), "input 'file': found 4 bytes that are not a JPEG file"),
     ],
 )
 def test_a_request_whose_file_is_none_is_told_and_leaves_others_alone(inputs, files, text):

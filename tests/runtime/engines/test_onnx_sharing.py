@@ -18,7 +18,7 @@ from ge_runtime.engines.onnx_session import import_onnxruntime
 MIB = 2**20
 WIDTH = 1024
 LAYERS = 6
-"""Of WIDTH x WIDTH weights, 4 MiB each."""
+"""The width of layers with WIDTH x WIDTH weights, 4 MiB each."""
 
 
 def ask(engine, row=(3, 5)):

@@ -18,9 +18,8 @@ from ge_runtime.cli.probe_device.session import (
     ProbeSession,
     Unavailable,
 )
-from ge_runtime.npu.driver.driver import Address, Stream
-from ge_runtime.npu.driver.media import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Picture
-from ge_runtime.npu.driver.pyacl_media import PyAclMedia
+from ge_runtime.npu.driver.driver import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Address, Picture, Stream
+from ge_runtime.npu.driver.pyacl_images import PyAclMedia
 from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 _SIDE: Final = 16

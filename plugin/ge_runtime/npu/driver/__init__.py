@@ -1,8 +1,11 @@
-"""Ascend cards through CANN's Python interface, pyACL.
+"""Access to Ascend cards through pyACL, CANN's Python interface.
 
-`driver` is the port: what is used of pyACL, which tells a model's `description`; `pyacl` implements
-it by the module `acl`, CANN's or whatever the environment puts in its place. `device` is one device
-as this process has it open, `card` the same with what is loaded on it, for .om files in
-`stream_executor` and `executor_models`. GE-PY, for AIR graphs, is in `ge_py` and
-`ge_session_executor`.
+- `driver` is the port: the functions of pyACL that are used; `description` describes a model.
+- `pyacl`, `pyacl_models` and `pyacl_images` implement the port with the module `acl`, which is
+  CANN's or a simulator's.
+- `device` is an open device; `card` adds the models loaded on it, which `executor_models` manages
+  and `stream_executor` executes.
+- `free_model` executes models with free shapes; `ge_py` and `ge_session_executor` execute AIR
+  graphs.
+- `atc` is the compiler.
 """

@@ -1,4 +1,4 @@
-"""AIPP on a card: the file for ATC that inserts it, and what a compiled file must tell of it."""
+"""AIPP on a card: the configuration file for ATC, and the check of a compiled file."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from ge_runtime.config import Aipp
 
 INPUT_FORMATS: Final = {"RGB888_U8": 3, "YUV400_U8": 4}
-"""Name: aclAippInputFormat."""
+"""Format name: value of aclAippInputFormat."""
 
 
 class ImageInput(NamedTuple):
-    """An input of a graph that is made of images."""
+    """An input of a graph that is computed from images."""
 
     place: int
-    """Among the graph's inputs, from 0."""
+    """Index among the graph's inputs, from 0."""
     aipp: Aipp
     sides: tuple[int, int] | None
-    """Height and width of the images; None where gears say them."""
+    """Height and width of the images; None if gears determine them."""
     rows: int
-    """The most images of a batch."""
+    """Maximum number of images in a batch."""
 
 
 def insert_op_conf(inputs: Sequence[ImageInput]) -> str:
-    """The content of ATC's --insert_op_conf."""
+    """Return the content of the file for ATC's --insert_op_conf."""
     return "\n".join(line for own in inputs for line in _lines(own)) + "\n"
 
 
@@ -68,10 +68,13 @@ def _fields(own: ImageInput) -> dict[str, object]:
     return fields
 
 
-def unlike(told: Mapping[str, float], aipp: Aipp, sides: tuple[int, int] | None) -> list[str]:
-    """What a file with static AIPP does otherwise than it should, field by field.
+def differences(found: Mapping[str, float], aipp: Aipp, sides: tuple[int, int] | None) -> list[str]:
+    """Compare static AIPP of a compiled file with the configuration; return one line per field.
 
-    told: of aclAippInfo. sides: of the images; None where gears say them.
+    Args:
+        found: The fields of aclAippInfo.
+        aipp: The expected settings.
+        sides: Height and width of the images; None if gears determine them.
     """
     crop, border = aipp.crop, aipp.border
     expected: dict[str, float] = {
@@ -93,8 +96,8 @@ def unlike(told: Mapping[str, float], aipp: Aipp, sides: tuple[int, int] | None)
         expected[f"minChn{channel}"] = aipp.minimum[channel]
         expected[f"varReciChn{channel}"] = aipp.factor[channel]
     return [
-        f"{name}: found {told.get(name, 0):g}, expected {value:g}"
+        f"{name}: found {found.get(name, 0):g}, expected {value:g}"
         for name, value in expected.items()
-        # As a card has them: FP16 where they are no whole numbers.
-        if np.float16(told.get(name, 0)) != np.float16(value)
+        # A card stores fractions as FP16.
+        if np.float16(found.get(name, 0)) != np.float16(value)
     ]

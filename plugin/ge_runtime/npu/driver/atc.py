@@ -1,7 +1,7 @@
-"""ATC, CANN's compiler: from model.onnx to model.om, and the record of what it was made of.
+"""ATC, CANN's compiler from model.onnx to model.om, and build records.
 
-A record lies beside each file that was made here. Where it names the same graph, options and
-compiler, and the file is the one it speaks of, there is nothing to do.
+A build record is stored next to each file that was compiled here. If it names the same graph,
+options, compiler and file, the file need not be compiled again.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ge_runtime.errors import ArtifactFault
 from ge_runtime.npu.driver.installation import cann_version, read_text_or_none
 
 _CHUNK: Final = 2**20
-_TOLD_LINES: Final = 20
-"""Of what ATC says when it fails: the end, where the reason is."""
+_LOG_LINES: Final = 20
+"""Number of lines at the end of ATC's output that an error contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """What a compiled file was made of."""
+    """The inputs of a compilation."""
 
     source_sha256: str
-    """Of the .onnx file; where its weights are in other files, of those as well."""
+    """Hash of the .onnx file, including external weights."""
     flags: tuple[str, ...]
-    """That decide what is made: shapes, gears, chip, precision."""
+    """Options that determine the result: shapes, gears, chip, precision."""
     compiler: str
-    """Which ATC it was."""
+    """The identity of ATC."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Flags that name a file: the SHA-256 of its content."""
+    """Flag: SHA-256 of the file that it names."""
 
     def describes(self, om: Path) -> bool:
-        """Whether the file at `om` was made of just this."""
+        """Return whether the file at `om` was compiled from these inputs."""
         try:
-            there = json.loads(record_path(om).read_text(encoding="utf-8"))
-            return bool(there == self.as_json(om))
+            found = json.loads(record_path(om).read_text(encoding="utf-8"))
+            return bool(found == self.as_json(om))
         except (OSError, ValueError):
             return False
 
     def as_json(self, om: Path) -> dict[str, object]:
-        """The record with the file that it is about. Raises OSError if that is not there."""
+        """Return the record, with the hash of the file `om`. Raises OSError if it is missing."""
         files = {"files": dict(self.files)} if self.files else {}
         return {
             "source_sha256": self.source_sha256,
@@ -59,13 +59,13 @@ class BuildRecord:
         }
 
     def write(self, om: Path) -> None:
-        """Put it beside the file."""
+        """Store the record next to the file."""
         text = json.dumps(self.as_json(om), indent=2) + "\n"
         record_path(om).write_text(text, encoding="utf-8")
 
 
 class Atc:
-    """The compiler that the environment has."""
+    """The compiler of the environment."""
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         self._path = path
@@ -73,7 +73,7 @@ class Atc:
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> Atc:
-        """The `atc` on PATH. Raises ArtifactFault, with the cure, if there is none."""
+        """Find `atc` on PATH. Raises ArtifactFault, with the fix, if it is missing."""
         found = shutil.which("atc", path=environment.get("PATH"))
         if found is None:
             raise ArtifactFault(
@@ -84,19 +84,19 @@ class Atc:
 
     @property
     def identity(self) -> str:
-        """What tells this compiler from others: CANN's version if it says one, and its bytes."""
+        """CANN's version, if known, and a hash of the executable."""
         variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
         homes = [Path(self._environment[each]) for each in variables if each in self._environment]
         versions = (version for home in homes if (version := _version(home)))
-        # Its bytes as well: an installation may say no version.
+        # The hash as well, because an installation may not have a version.
         return ", ".join([*islice(versions, 1), f"atc {sha256_of(self._path)[:16]}"])
 
     def compile(self, source: Path, om: Path, flags: Sequence[str]) -> None:
-        """Make `om` of `source`; replaced at once, when all is well. May take many minutes.
+        """Compile `source` to `om`, which is replaced atomically. May take many minutes.
 
-        Raises ArtifactFault with what ATC says if it fails.
+        Raises ArtifactFault, with ATC's output, if it fails.
         """
-        # In om's own folder: a rename replaces at once, and does not go across file systems.
+        # In the folder of `om`: a rename is atomic only within a file system.
         with tempfile.TemporaryDirectory(dir=om.parent, prefix=".build_") as folder:
             output = Path(folder) / "model"
             command = [str(self._path), "--framework=5", f"--model={source}", f"--output={output}"]
@@ -106,32 +106,32 @@ class Atc:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                errors="replace",  # it may speak another language than the locale's
+                errors="replace",  # its encoding may differ from the locale's
                 check=False,
             )
-            # Some versions put the system and architecture into the name.
+            # Some versions add the system and architecture to the name.
             made = sorted(Path(folder).glob("*.om"))
             if done.returncode != 0 or len(made) != 1:
-                said = "\n".join(done.stdout.splitlines()[-_TOLD_LINES:])
+                output_end = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
                 raise ArtifactFault(
                     f"{source}: atc failed with exit code {done.returncode}; it was called with "
-                    f"{' '.join(flags)} and said:\n{said}"
+                    f"{' '.join(flags)} and printed:\n{output_end}"
                 )
             made[0].replace(om)
 
 
 def own_precision(chip: str) -> str:
-    """The `--precision_mode_v2` that keeps most of a graph's own types on a chip.
+    """Return the `--precision_mode_v2` that changes a graph's types least on a chip.
 
-    The matrix units of 310 and 310P compute FP16 and INT8 alone: with `origin` an FP32 MatMul or
-    Conv goes to the AI CPU there, which is slow, or cannot be compiled.
+    The matrix units of 310 and 310P only support FP16 and INT8: with `origin` an FP32 MatMul or
+    Conv is executed by the slow AI CPU, or cannot be compiled.
     """
     halves = chip.startswith("Ascend310") and not chip.startswith("Ascend310B")
     return "fp16" if halves else "origin"
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, in hex. Raises OSError."""
+    """Return the SHA-256 of a file's content, in hex. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -140,7 +140,7 @@ def sha256_of(path: Path) -> str:
 
 
 def content_of(path: Path) -> str:
-    """SHA-256 of a file, or of all files of a folder with their names. Raises OSError."""
+    """Return the SHA-256 of a file, or of a folder's files with their names. Raises OSError."""
     if not path.is_dir():
         return sha256_of(path)
     digest = hashlib.sha256()
@@ -150,23 +150,28 @@ def content_of(path: Path) -> str:
 
 
 def ensure_content(path: Path, digest: str) -> None:
-    """Raises ArtifactFault, or OSError, if the file is not what it was when it had this SHA-256."""
+    """Raise ArtifactFault if a file has another SHA-256, and OSError if it is missing."""
     if sha256_of(path) != digest:
         raise ArtifactFault(
-            f"{path}: found another content than when it was loaded, expected the same: "
-            "a file is replaced by unloading the model first, or as a new version"
+            f"{path}: found content that has changed since it was loaded, expected the same: "
+            "unload the model before replacing a file, or add a new version"
         )
 
 
 def record_path(om: Path) -> Path:
-    """Where the record of a file lies."""
+    """Return the path of a file's build record."""
     return om.with_name(f"{om.name}.json")
 
 
 def recorded_flag(om: Path, digest: str, name: str) -> str | None:
-    """The value of a flag that a file was compiled with; None where no record of it tells.
+    """Return the value of an option with which a file was compiled; None if it is not recorded.
 
-    digest: SHA-256 of the file. A record may be written by hand, of files that were made elsewhere.
+    A record may be written by hand for a file that was compiled elsewhere.
+
+    Args:
+        om: The compiled file.
+        digest: Its SHA-256.
+        name: The option, e.g. "--input_shape".
     """
     try:
         record = json.loads(record_path(om).read_text(encoding="utf-8"))
@@ -179,6 +184,6 @@ def recorded_flag(om: Path, digest: str, name: str) -> str | None:
 
 
 def _version(home: Path) -> str:
-    """What an installation of CANN says of its version, all parts of it; "" if nothing."""
+    """Return the version of a CANN installation, with all its parts; "" if unknown."""
     text = read_text_or_none(home / "version.cfg")
     return cann_version(home) or "" if text is None else " ".join(text.split())

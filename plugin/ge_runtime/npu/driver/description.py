@@ -1,4 +1,4 @@
-"""A compiled model as its driver describes it: tensors, and the gears that it was compiled with."""
+"""The description of a compiled model: its tensors, and the gears that it was compiled for."""
 
 from __future__ import annotations
 
@@ -30,62 +30,64 @@ ACL_DTYPES: Final[Mapping[int, DType]] = {
     12: DType.BOOL,
     27: DType.BF16,
 }
-"""aclDataType: those that Triton has a type for."""
+"""aclDataType: type, for the types that Triton has."""
 
 PLAIN_FORMATS: Final = (-1, 0, 1, 2, 27, 30, 35, 47)
-"""aclFormat: undefined, NCHW, NHWC, ND, NDHWC, NCDHW, NC and NCL, whose elements lie in order."""
+"""Values of aclFormat whose elements are stored in C order.
+
+Undefined, NCHW, NHWC, ND, NDHWC, NCDHW, NC and NCL.
+"""
 
 _COMPILED: Final = re.compile(r"[^:]+:\d+:(.+)")
-"""An output's name as compilers write it: node, port, and the name that it had."""
+"""The name of an output in a compiled file: node, port and original name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """An input or output, as the driver tells it."""
+    """An input or output, as the driver describes it."""
 
     name: str
     dtype: int
-    """An aclDataType."""
+    """A value of aclDataType."""
     format: int
-    """An aclFormat."""
+    """A value of aclFormat."""
     dims: tuple[int, ...]
-    """-1 where an input's size is that of a gear; an output's are those of the largest gear."""
+    """-1 for sizes of inputs that differ between gears; sizes of outputs are the largest gear's."""
     nbytes: int
-    """That a buffer must have: for the largest gear, and more than its elements where the
-    compiler wants it so."""
+    """Required buffer size at the largest gear; may be larger than the elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A model's tensors and the gears it was compiled with, in the file's order."""
+    """A model's tensors and the gears it was compiled for, in the file's order."""
 
     inputs: tuple[ModelTensor, ...]
-    """The gear input, if there is one, last."""
+    """The inputs; the gear input, if there is one, is the last."""
     outputs: tuple[ModelTensor, ...]
     batches: tuple[int, ...] = ()
     """Gears of `--dynamic_batch_size`."""
     images: tuple[tuple[int, int], ...] = ()
     """Gears of `--dynamic_image_size`: height, width."""
     dims: tuple[tuple[int, ...], ...] = ()
-    """Gears of `--dynamic_dims`: the dims of the data inputs that ATC's --input_shape names, one
-    after another, in its order."""
+    """Gears of `--dynamic_dims`: the concatenated dims of the data inputs, in the order in which
+    ATC's --input_shape names them."""
 
     @property
     def data_inputs(self) -> tuple[ModelTensor, ...]:
-        """Those that a caller feeds."""
+        """The inputs that a caller provides."""
         return tuple(tensor for tensor in self.inputs if tensor.name != GEAR_INPUT)
 
     @property
     def output_names(self) -> list[str]:
-        """The outputs' names as the ONNX graph had them: compilers make node:port:name of them."""
+        """The outputs' names in the ONNX graph; compilers change them to node:port:name."""
         names = [tensor.name for tensor in self.outputs]
-        # No document promises that form: names that end alike are left as they are.
+        # This form is not documented. Names that would not be unique are not changed.
         own = [found[1] if (found := _COMPILED.fullmatch(name)) else name for name in names]
         return own if len({*own}) == len(own) else names
 
     @property
     def family(self) -> str | None:
-        """How gears are set: "batch", "image" or "dims"; None for a model of one shape."""
+        """The type of the gears: "batch", "image" or "dims"; None for a model of one shape."""
         if self.batches:
             return "batch"
         if self.images:
@@ -93,10 +95,13 @@ class ModelDescription:
         return "dims" if self.dims else None
 
     def shapes(self, order: Sequence[int]) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-        """What sets a gear: the dims of the data inputs at it; sorted by their elements.
+        """Return setting of a gear: dims of the data inputs, sorted by the number of elements.
 
-        A model without gears has one, set by (). order: of the inputs in gears of dims, by index;
-        others have one size.
+        A model without gears has one entry with the setting ().
+
+        Args:
+            order: Indexes of the data inputs in gears of dims, in order; other inputs have one
+                shape.
         """
         inputs = self.data_inputs
         found: dict[tuple[int, ...], list[tuple[int, ...]]]
@@ -108,13 +113,13 @@ class ModelDescription:
             found = {dims: _cut(dims, inputs, order) for dims in self.dims}
         else:
             found = {(): [t.dims for t in inputs]}
-        # Sorted here: the driver keeps the order in which they were compiled.
+        # The driver has them in the order in which they were compiled.
         ordered = sorted(found.items(), key=lambda item: (sum(map(math.prod, item[1])), item[0]))
         return {gear: tuple(dims) for gear, dims in ordered}
 
 
 def _filled(dims: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
-    """The dims with each -1 replaced by the next of the sizes; height is before width anywhere."""
+    """Replace each -1 by the next size; height comes before width in all formats."""
     rest = iter(sizes)
     return tuple(next(rest) if dim == -1 else dim for dim in dims)
 
@@ -122,7 +127,7 @@ def _filled(dims: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
 def _cut(
     dims: tuple[int, ...], inputs: Sequence[ModelTensor], order: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Dims of inputs in this order, one after another, cut into those of each input."""
+    """Split concatenated dims of inputs, which are in this order, into the dims of each input."""
     cut, start = [tensor.dims for tensor in inputs], 0
     for index in order:
         end = start + len(cut[index])

@@ -1,8 +1,7 @@
-"""An open Ascend device: its contexts, waits for its streams, pinned memory, and its loss.
+"""An open Ascend device: contexts, synchronization, pinned memory, and the loss of the device.
 
-All that works on the device, its memory and its executors, is built on this. A device that is lost
-is left alone: no call is made on it any more, as it might not return, and nothing is given back
-before the process ends.
+The device's memory and executors are built on this module. A lost device must not be called any
+more, because a call might not return; nothing is freed on it before the process ends.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from ge_runtime.npu.driver.driver import Address, Context, Driver, Stream
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 
 EXECUTION_TIMEOUT_S: Final = 60.0
-"""An execution that takes longer is taken for one that never ends."""
+"""Time limit of an execution; after it the device is assumed to hang."""
 
-TURN_TIMEOUT_S: Final = 1800.0
-"""A thread that holds up the others for longer is taken for one that never goes on: loads of large
-models may take minutes, executions twice EXECUTION_TIMEOUT_S."""
+LOCK_TIMEOUT_S: Final = 1800.0
+"""Time limit of waiting for another thread; after it that thread is assumed to hang. Loads of large
+models may take minutes, and executions twice EXECUTION_TIMEOUT_S."""
 
-_SHORTAGE_S: Final = 0.1
-"""After which a wait that failed for want of something is tried once more."""
+_RETRY_S: Final = 0.1
+"""Delay before a wait that failed for lack of a resource is repeated."""
 
-_OF_A_TASK: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
-"""What a wait tells of a task; any other failure is its own."""
+_TASK_FAILURES: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
+"""Failures of a task that a wait reports; all others are failures of the wait itself."""
 
 _CURRENT: Final = threading.local()
 
 
 class DeviceContext:
-    """A context that any thread may enter. Streams and models belong to the one they are made in.
+    """A context that any thread may enter. Streams and models belong to their context.
 
-    Made current in the thread that makes it.
+    The constructor makes it current in the calling thread.
     """
 
     def __init__(self, driver: Driver, device: int) -> None:
@@ -51,7 +50,7 @@ class DeviceContext:
         _CURRENT.context = self
 
     def enter(self) -> None:
-        """Make it the calling thread's context, unless it is already."""
+        """Make it the calling thread's context, unless it is current."""
         if _current() is not self:
             self._driver.set_context(self._handle)
             _CURRENT.context = self
@@ -60,13 +59,13 @@ class DeviceContext:
         )
 
     def enter_device(self) -> None:
-        """Give the calling thread a context of the same device: this one, if it has none."""
+        """Make it current, unless the calling thread has another context of the same device."""
         current = _current()
         if current is None or not current._alive or current._device != self._device:
             self.enter()
 
     def destroy(self) -> None:
-        """Free it, after all that was made in it. No thread enters it again."""
+        """Destroy the context; its streams and models must be freed before."""
         self._alive = False
         _CURRENT.context = None
         self._release()
@@ -79,9 +78,9 @@ class DeviceContext:
 
 
 class DefaultContext(DeviceContext):
-    """The device's own context, which all of the process share that were told of no other.
+    """The device's default context, which libraries of the process share.
 
-    Libraries below may change a thread's context, so each `enter` sets it.
+    Libraries may change a thread's context, so each `enter` sets it.
     """
 
     def enter(self) -> None:
@@ -98,74 +97,80 @@ class DefaultContext(DeviceContext):
 
 
 def _current() -> DeviceContext | None:
-    """The one that the calling thread entered last."""
+    """Return the context that the calling thread entered last."""
     context: DeviceContext | None = getattr(_CURRENT, "context", None)
     return context
 
 
 class AscendDevice:
-    """A device that this process has open. Safe from any thread."""
+    """A device that this process has open. Thread-safe."""
 
     def __init__(self, driver: Driver, number: int, health: DeviceHealth) -> None:
-        """Raises DriverFault if the device cannot be had; then it is given back."""
+        """Open the device. Raises DriverFault if that fails; then nothing stays open."""
         self.driver = driver
         self.number = number
         self.name = f"npu:{number}"
         self._health = health
         with ExitStack() as undo:
-            driver.set_device(number)  # counted by the driver: each needs its reset_device
+            driver.set_device(number)  # reference-counted: each call needs its reset_device
             undo.callback(_try_to, driver.reset_device, number)
-            # A context of our own: the default one is shared with whatever else of the process
-            # uses the device, such as torch_npu, and streams and models belong to their context.
+            # A private context: the default context is shared with other libraries of the process,
+            # such as torch_npu, and streams and models belong to their context.
             self._context = DeviceContext(driver, number)
             undo.callback(_try_to, self._context.destroy)
             self.soc_name = driver.soc_name()
             self.capacity_bytes = driver.memory_info()[1]
-            """Of the device's own memory."""
+            """Size of the device's memory."""
             undo.pop_all()
         self._changing = Lock()
-        self._turns: list[Lock] = []
+        self._execution_locks: list[Lock] = []
         self.pinned_blocks = 0
-        """Blocks of pinned host memory that are not given back yet."""
+        """Number of allocated blocks of pinned host memory."""
         self._pinning = Lock()
-        # Filled by `__del__`, which may run in any line of this thread, so no lock can be taken.
+        # Appended to by `__del__`, which may interrupt any line of a thread, so without a lock.
         self._unpinned: deque[Address] = deque()
 
-    # -- whether it is lost --
+    # -- loss of the device --
 
     @property
     def lost(self) -> EngineLost | None:
         return self._health.lost
 
-    def ensure_there(self) -> None:
-        """Raises EngineLost once the device is lost."""
-        self._health.ensure_there()
+    def ensure_available(self) -> None:
+        """Raise EngineLost if the device is lost."""
+        self._health.ensure_available()
 
-    def lose(self, text: str) -> EngineLost:
-        """The device is lost, from now on and for all who use it; the error to raise."""
-        return self._health.lose(text)
+    def mark_lost(self, text: str) -> EngineLost:
+        """Mark the device as lost for all its users; return the error to raise."""
+        return self._health.mark_lost(text)
 
     @contextmanager
-    def noticing_loss(self, path: Path | None = None) -> Iterator[None]:
-        """Raises EngineLost where a call, for the length of a `with`, finds the device lost.
+    def detecting_loss(self, path: Path | None = None) -> Iterator[None]:
+        """Return a context that marks the device as lost if a call within it reports that.
 
-        So whoever undoes things after it knows, and makes no call any more. path: the file that
-        the calls are about; their DriverFault tells it.
+        The context converts the DriverFault to EngineLost, so that cleanup code does not call the
+        device any more.
+
+        Args:
+            path: The file that the calls are about; it is added to their DriverFault.
         """
         try:
             yield
         except DriverFault as fault:
             fault.path = path or fault.path
             if fault.kind is FailureKind.LOST:
-                raise self.lose(f"{fault.path or self.name}: {fault}") from fault
+                raise self.mark_lost(f"{fault.path or self.name}: {fault}") from fault
             raise
 
     @contextmanager
     def releasing(self, *errors: type[Exception]) -> Iterator[None]:
-        """Give something back, for the length of a `with`: no more of it once the device is lost.
+        """Return a context in which resources are released.
 
-        A device that fails in this is lost too: what it still uses nobody can tell. errors: what
-        else is a failure of the device's.
+        A failure within the context marks the device as lost, because it is unknown which
+        resources are still in use. EngineLost is suppressed.
+
+        Args:
+            errors: Exceptions other than DriverFault that are failures of the device.
         """
         failures: tuple[type[Exception], ...] = (DriverFault, *errors)
         try:
@@ -173,83 +178,88 @@ class AscendDevice:
         except EngineLost:
             pass
         except failures as fault:
-            self.lose(f"{self.name}: it fails to give back what it had: {fault}")
+            self.mark_lost(f"{self.name}: releasing resources failed: {fault}")
 
     # -- the calling thread's context --
 
     def enter(self) -> None:
-        """Give the calling thread this object's context, which is there as long as the device is.
+        """Make this object's context current, which exists as long as the device is open.
 
-        That of an executor may go at any moment, when the executor is reset. Raises EngineLost.
+        The context of an executor may be destroyed at any time by a reset. Raises EngineLost.
         """
-        self.ensure_there()
+        self.ensure_available()
         self._context.enter()
 
     def ensure_context(self) -> None:
-        """Let the calling thread use the device, in any of its contexts. Raises EngineLost."""
-        self.ensure_there()
+        """Let the calling thread use the device in any of its contexts. Raises EngineLost."""
+        self.ensure_available()
         self._context.enter_device()
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """The same for the length of a `with`, `noticing_loss`."""
-        with self.noticing_loss():
+        """Return a context that combines `ensure_context` and `detecting_loss`."""
+        with self.detecting_loss():
             self.ensure_context()
             yield
 
     # -- executions --
 
-    def add_turn(self) -> Lock:
-        """A lock for one more executor's executions, until `remove_turn`. In `exclusive`."""
-        turn = Lock()
-        turn.acquire()  # as all others are: `exclusive` releases it
-        self._turns.append(turn)
-        return turn
+    def add_execution_lock(self) -> Lock:
+        """Return a new lock that must be held during executions. Call within `exclusive`."""
+        lock = Lock()
+        lock.acquire()  # like all others: `exclusive` releases it
+        self._execution_locks.append(lock)
+        return lock
 
-    def remove_turn(self, turn: Lock) -> None:
-        """Undo `add_turn`. In `exclusive`."""
-        self._turns.remove(turn)
-        turn.release()
+    def remove_execution_lock(self, lock: Lock) -> None:
+        """Undo `add_execution_lock`. Call within `exclusive`."""
+        self._execution_locks.remove(lock)
+        lock.release()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nothing executes on the device, for the length of a `with`.
+        """Return a context in which nothing executes on the device.
 
-        Raises EngineLost where it cannot be had within TURN_TIMEOUT_S.
+        Raises EngineLost if executions do not end within LOCK_TIMEOUT_S.
         """
-        # One thread at a time collects turns: two with a part of them each would wait for ever.
-        self.take(self._changing, "a change of what is loaded")
+        # Only one thread at a time acquires the locks: two threads could deadlock.
+        self.acquire_lock(self._changing, "loading or unloading models")
         try:
             with ExitStack() as undo:
-                for turn in self._turns:
-                    self.take(turn, "the turn of a lane")
-                    undo.callback(turn.release)
+                for lock in self._execution_locks:
+                    self.acquire_lock(lock, "an execution")
+                    undo.callback(lock.release)
                 undo.pop_all()
             try:
                 yield
             finally:
-                for turn in self._turns:
-                    turn.release()
+                for lock in self._execution_locks:
+                    lock.release()
         finally:
             self._changing.release()
 
-    def take(self, lock: Lock, what: str) -> None:
-        """Acquire it. what: it is, for people.
+    def acquire_lock(self, lock: Lock, what: str) -> None:
+        """Acquire a lock; `what` describes its holder in the error.
 
-        Raises EngineLost if it is not free within TURN_TIMEOUT_S: then nothing goes on here.
+        Raises EngineLost if the lock is not released within LOCK_TIMEOUT_S.
         """
-        if not lock.acquire(timeout=TURN_TIMEOUT_S):
-            raise self.lose(f"{self.name}: {what}: found it taken for {TURN_TIMEOUT_S:g} s")
+        if not lock.acquire(timeout=LOCK_TIMEOUT_S):
+            raise self.mark_lost(
+                f"{self.name}: {what}: found no end of it for {LOCK_TIMEOUT_S:g} s"
+            )
 
     def wait(self, stream: Stream) -> None:
-        """Wait for all that is queued in a stream of this thread's context.
+        """Wait for all tasks in a stream of this thread's context.
 
-        Blocks for twice EXECUTION_TIMEOUT_S at most. Raises DriverFault for what failed of it;
-        then, too, nothing of it is executing any more, unless the device is lost, or a task has
-        failed and the stream, which is to be made anew, cannot be waited for after that. Raises
-        EngineLost if nobody can tell.
+        Blocks for at most twice EXECUTION_TIMEOUT_S. After an exception no task is executing any
+        more, with two exceptions: the device is lost, or a task has failed and the stream, which
+        must be recreated, cannot be synchronized any more.
+
+        Raises:
+            DriverFault: A task failed, or the device is lost.
+            EngineLost: It is unknown whether the tasks have ended.
         """
-        # With a limit: a wait without one would never come back from a device that hangs.
+        # With a time limit: without one the call would not return if the device hangs.
         timeout_ms = round(EXECUTION_TIMEOUT_S * 1e3)
         try:
             self.driver.synchronize_stream(stream, timeout_ms)
@@ -259,30 +269,30 @@ class AscendDevice:
             raise
 
     def _wait_again(self, stream: Stream, timeout_ms: int, fault: DriverFault) -> None:
-        """Wait once more after a wait that told `fault`, the device not being lost.
+        """Wait again after a wait that failed with `fault` on a device that is not lost.
 
-        Raises as `wait`, where this one tells more than `fault`.
+        Raises if the second wait reports a more severe failure.
         """
-        # A failed task may be told of before later ones have ended, so RELOAD alone does not say
-        # that the stream is done. Any other failure is the wait's own, which then has not been.
+        # A failed task may be reported before later tasks have ended, so the stream may not be
+        # done. All other failures mean that the first wait did not take place.
         if fault.kind in (FailureKind.RETRY, FailureKind.MEMORY):
-            time.sleep(_SHORTAGE_S)
+            time.sleep(_RETRY_S)
         try:
             self.driver.synchronize_stream(stream, timeout_ms)
         except DriverFault as again:
             if again.kind is FailureKind.LOST:
                 raise
-            if fault.kind in _OF_A_TASK:
+            if fault.kind in _TASK_FAILURES:
                 return
-            if again.kind in _OF_A_TASK:
+            if again.kind in _TASK_FAILURES:
                 raise
-            text = f"{self.name}: what is queued cannot be waited for: {again}"
-            raise self.lose(text) from again
+            text = f"{self.name}: waiting for queued tasks failed: {again}"
+            raise self.mark_lost(text) from again
 
     # -- pinned memory --
 
     def pin(self, nbytes: int) -> Address:
-        """Pinned memory of the host; raises MemoryError if there is no more."""
+        """Allocate pinned host memory. Raises MemoryError if there is not enough."""
         self.free_unpinned()
         with self._pinning, self.using():
             address = allocate(self.driver.malloc_host, nbytes)
@@ -290,29 +300,31 @@ class AscendDevice:
             return address
 
     def unpin_later(self, address: Address) -> None:
-        """Give a block of pinned memory back later. Callable at any moment, by `__del__` too."""
+        """Schedule a block of pinned memory to be freed. May be called by `__del__`."""
         self._unpinned.append(address)
 
     def free_unpinned(self) -> None:
-        """Give back the pinned memory that nobody reads any more."""
+        """Free the pinned memory that is not used any more."""
         with self._pinning:
             while self._unpinned and self.lost is None:
-                address = self._unpinned.popleft()  # atomic: `__del__` may append meanwhile
-                # Counted first: what cannot be freed keeps nobody from closing the device.
+                address = self._unpinned.popleft()  # atomic: `__del__` may append concurrently
+                # First: a block that cannot be freed must not keep the device open.
                 self.pinned_blocks -= 1
                 with self.using():
                     self.driver.free_host(address)
 
     def close(self) -> bool:
-        """Free it, with nothing left on it; whether all of it was. Safe to call again if not.
+        """Close the device, on which nothing is loaded any more.
 
-        False while somebody reads pinned memory, which ends with the device; or if it is lost.
+        Returns:
+            Whether it was closed. False while pinned memory is in use, which would be freed with
+            the device, and if the device is lost; then `close` may be called again.
         """
         with self.releasing():
             self.free_unpinned()
             if self.lost is None and not self.pinned_blocks:
                 self.ensure_context()
-                # CANN's order: memory and streams are gone, then the context, then the device.
+                # CANN's order: memory and streams first, then the context, then the device.
                 self._context.destroy()
                 self.driver.reset_device(self.number)
                 return True
@@ -320,7 +332,7 @@ class AscendDevice:
 
 
 def allocate(malloc: Callable[[int], Address], nbytes: int) -> Address:
-    """`malloc(nbytes)`. Raises MemoryError if there are not as many, else DriverFault."""
+    """Call `malloc`. Raises MemoryError if there is not enough memory, else DriverFault."""
     try:
         return malloc(nbytes)
     except DriverFault as fault:
@@ -330,6 +342,6 @@ def allocate(malloc: Callable[[int], Address], nbytes: int) -> Address:
 
 
 def _try_to(undo: Callable[..., None], *arguments: int) -> None:
-    """Undo something after a failure, which is what is to be told."""
+    """Undo something after a failure; errors are suppressed, so that the failure is reported."""
     with suppress(DriverFault):
         undo(*arguments)

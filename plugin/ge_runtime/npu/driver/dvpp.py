@@ -1,6 +1,6 @@
-"""JPEG files decoded and resized by a card's DVPP, in a context and stream of their own.
+"""Decoding and resizing of JPEG files by a card's DVPP, in its own context and stream.
 
-What DVPP does not take, progressive files and sides beyond its own, is decoded on the host.
+Progressive files and sizes that DVPP does not support are decoded on the host.
 """
 
 from __future__ import annotations
@@ -14,30 +14,36 @@ import numpy as np
 from ge_runtime.devices.jpeg import JpegHeader, PillowDecoder, Pixels
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
-from ge_runtime.npu.driver.driver import Address, Copy
-from ge_runtime.npu.driver.media import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, MediaCalls, Picture
+from ge_runtime.npu.driver.driver import (
+    JPEG_ALIGNMENT,
+    RESIZE_ALIGNMENT,
+    Address,
+    Copy,
+    MediaCalls,
+    Picture,
+)
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 
 _log = logging.getLogger(__name__)
 
 _LEAST_SIDE: Final = 32
-"""Of a file."""
+"""Minimum width and height of a file."""
 _WIDTHS, _HEIGHTS = range(10, 4097), range(6, 4097)
-"""Of what is resized, before and after."""
+"""Supported sizes for resizing, before and after."""
 _SHRINKS, _GROWS = 32, 16
-"""How many times smaller, or larger, a side may become."""
+"""Maximum factors by which a side may shrink or grow."""
 
 
 class _Block:
-    """Memory of DVPP, as large as the largest use so far."""
+    """A block of DVPP's memory that grows on demand."""
 
     def __init__(self, media: MediaCalls) -> None:
         self._media = media
         self._address = Address(0)
         self._nbytes = 0
 
-    def of(self, nbytes: int) -> Address:
-        """At least so many bytes."""
+    def reserve(self, nbytes: int) -> Address:
+        """Return the address of the block, with at least this size."""
         if nbytes > self._nbytes:
             self.free()
             self._address = self._media.malloc(nbytes)
@@ -51,10 +57,10 @@ class _Block:
 
 
 class DvppDecoder:
-    """For one thread; opened and closed by the backend whose card it uses."""
+    """A decoder that uses DVPP. Not thread-safe. Opened and closed by the card's backend."""
 
     def __init__(self, card: AscendDevice, media: MediaCalls, host: PillowDecoder) -> None:
-        """Raises DriverFault if DVPP cannot be had."""
+        """Open DVPP; `host` decodes files that DVPP does not support. Raises DriverFault."""
         self._card = card
         self._media = media
         self._host = host
@@ -63,18 +69,18 @@ class DvppDecoder:
 
     def decode(self, file: bytes, height: int, width: int, channels: int) -> Pixels:
         header = self._host.header(file)
-        if not _takes(header, height, width):
+        if not _is_supported(header, height, width):
             return self._host.decode(file, height, width, channels)
-        self._card.ensure_there()
+        self._card.ensure_available()
         try:
             return self._decode(file, header, height, width, channels)
         except DriverFault as fault:
             self._recover(fault)
-        # A damaged file is told by the host's decoder, which knows what is wrong with it.
+        # If the file is damaged, the host's decoder reports what is wrong.
         return self._host.decode(file, height, width, channels)
 
     def close(self) -> None:
-        """Free all of it; of a card that is lost nothing is called. Once."""
+        """Free all resources, unless the card is lost. Call once."""
         if self._card.lost is not None:
             return
         self._context.enter()
@@ -96,10 +102,10 @@ class DvppDecoder:
             undo.pop_all()
 
     def _recover(self, fault: DriverFault) -> None:
-        """After a failure nothing of a context is to be trusted. Raises EngineLost."""
+        """Reopen DVPP: after a failure its context is invalid. Raises EngineLost."""
         if fault.kind is FailureKind.LOST:
             raise self._lost(fault) from fault
-        _log.warning("%s: made anew after a file that failed: %s", self.name, fault)
+        _log.warning("%s: reopened after a file could not be decoded: %s", self.name, fault)
         try:
             self.close()
             self._open()
@@ -107,7 +113,7 @@ class DvppDecoder:
             raise self._lost(again) from again
 
     def _lost(self, fault: DriverFault) -> RuntimeFault:
-        return self._card.lose(f"{self.name}: {fault}")
+        return self._card.mark_lost(f"{self.name}: {fault}")
 
     def _decode(
         self, file: bytes, header: JpegHeader, height: int, width: int, channels: int
@@ -116,7 +122,7 @@ class DvppDecoder:
         driver, media = self._card.driver, self._media
         host = Address(np.frombuffer(file, np.uint8).ctypes.data)
         nbytes = len(file)
-        copied = self._file.of(nbytes)
+        copied = self._file.reserve(nbytes)
         driver.copy(copied, nbytes, host, nbytes, Copy.TO_DEVICE)
         sides = header.width // 2 * 2, header.height // 2 * 2
         least = media.decoded_bytes(host, nbytes)
@@ -135,8 +141,8 @@ class DvppDecoder:
         return self._host.colours(y, pairs[: height // 2, : width // 2])
 
 
-def _takes(header: JpegHeader, height: int, width: int) -> bool:
-    """Whether DVPP decodes such a file, and resizes it so."""
+def _is_supported(header: JpegHeader, height: int, width: int) -> bool:
+    """Return whether DVPP can decode such a file and resize it to this size."""
     wide, high = header.width // 2 * 2, header.height // 2 * 2
     return (
         not header.is_progressive
@@ -158,4 +164,4 @@ def _picture(
     across, down = alignment
     stride, rows = -(-width // across) * across, -(-height // down) * down
     nbytes = max(stride * rows * 3 // 2, least)
-    return Picture(block.of(nbytes), nbytes, width, height, stride, rows)
+    return Picture(block.reserve(nbytes), nbytes, width, height, stride, rows)

@@ -1,7 +1,7 @@
-"""The models loaded on a card's executors, their workspace, and the weights that they share.
+"""The models loaded on a card's executors, with their workspace and weights.
 
-Weights are once on a card for each content of a file, whichever executors execute it. Workspace is
-one block for all models of an executor.
+All executors of a card share the weights of equal files. All models of an executor share one block
+of workspace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ge_runtime.npu.driver.driver import Address, ModelId
 from ge_runtime.npu.driver.om_model import LoadedModel, ModelFile, Stage
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 
-Given = TypeVar("Given")
+Resource = TypeVar("Resource")
 
 _log = logging.getLogger(__name__)
 
@@ -33,29 +33,31 @@ class _Shared:
 
 
 class SharedWeights:
-    """A card's weights, once for each content of a file. Used while nothing executes there."""
+    """A card's weights, one block for each file content. Use within `AscendDevice.exclusive`."""
 
     def __init__(self, memory: Device[Address]) -> None:
-        """memory: of the card."""
         self._memory = memory
         self._shared: dict[str, _Shared] = {}  # by digest
 
     def has(self, file: ModelFile) -> bool:
-        """Whether some executor has the file's weights already."""
+        """Return whether the file's weights are on the card."""
         return file.digest in self._shared
 
     def acquire(self, file: ModelFile) -> Buffer[Address]:
-        """The block for this file's weights, until `release`. Raises OutOfMemory or DriverFault."""
+        """Return the block for a file's weights, until `release`.
+
+        Raises OutOfMemory or DriverFault.
+        """
         shared = self._shared.get(file.digest)
         if shared is None:
-            # A block of 0 bytes has no address, and without one the driver allocates its own.
+            # At least 1 byte: without an address the driver would allocate its own memory.
             buffer = self._memory.allocate("weights", max(1, file.weights_bytes))
             shared = self._shared[file.digest] = _Shared(buffer, 0)
         shared.users += 1
         return shared.buffer
 
     def release(self, digest: str) -> None:
-        """An executor has unloaded the model; the last one frees them."""
+        """Release one use, after the model was unloaded; the last one frees the block."""
         shared = self._shared[digest]
         shared.users -= 1
         if not shared.users:
@@ -66,7 +68,7 @@ class SharedWeights:
 class ExecutorModels:
     """An executor's models and their workspace.
 
-    Used in `AscendDevice.exclusive`, in the context of the executor.
+    Use within `AscendDevice.exclusive`, in the context of the executor.
     """
 
     def __init__(
@@ -77,10 +79,14 @@ class ExecutorModels:
         name: str,
         capacity_bytes: int | None,
     ) -> None:
-        """memory: of the card, for the workspace. weights: of all executors of the card.
+        """Initialize an executor without models.
 
-        name: of the executor, for people. capacity_bytes: of the workspace; None: as large as the
-        largest model needs.
+        Args:
+            device: The card.
+            memory: The card's memory, for the workspace.
+            weights: The weights of all executors of the card.
+            name: The executor's name in messages.
+            capacity_bytes: Size of the workspace; None: as large as the largest model needs.
         """
         self.name = name
         self.capacity_bytes = capacity_bytes
@@ -93,32 +99,37 @@ class ExecutorModels:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no model is loaded."""
+        """True if no model is loaded."""
         return not self._models
 
     @property
     def workspace_bytes(self) -> int:
-        """What the models share."""
+        """Size of the workspace that the models share."""
         return self._workspace.nbytes if self._workspace else 0
 
     def load(self, files: Sequence[ModelFile]) -> list[Stage]:
-        """The model of each file, loaded if it is not yet; each is given back by `unload`.
+        """Load the models that are not loaded yet; `unload` releases each stage.
 
-        Raises DriverFault with the file, OutOfMemory, EngineLost, or PlanFault if one needs more
-        workspace than the executor may have; then what was loaded before is as it was, but for the
-        workspace, which is not made smaller: that would load all of it once more.
+        After an error the models are as before. The workspace may have grown; it is not reduced
+        again, because that would reload all models.
+
+        Raises:
+            DriverFault: A file cannot be loaded; the fault has the path.
+            OutOfMemory: The card has not enough memory.
+            PlanFault: A model needs more workspace than the executor may have.
+            EngineLost: The card is lost.
         """
         self._ensure_workspace([file for file in files if file.digest not in self._models])
         stages: list[Stage] = []
         with ExitStack() as undo:
             for file in files:
                 stages.append(Stage(file.path, self._load(file)))
-                undo.callback(self._give_back, self.unload, stages[-1])
+                undo.callback(self._release, self.unload, stages[-1])
             undo.pop_all()
         return stages
 
     def unload(self, stage: Stage) -> None:
-        """One engine needs the model of the file no more. Nothing of the executor is executing."""
+        """Release one use of a model; the last one unloads it. The executor must be idle."""
         model = stage.model
         model.paths.remove(stage.path)
         if not model.paths:
@@ -127,30 +138,30 @@ class ExecutorModels:
             self._weights.release(model.file.digest)
 
     def unload_all(self) -> None:
-        """Before `load_all`: the models go, what they lie in stays."""
+        """Unload all models, and keep their memory for `load_all`."""
         for model in self._models.values():
             self._unload(model)
 
     def load_all(self) -> None:
-        """All models again, into the memory that they had.
+        """Load all models again, into the same memory.
 
-        One that has no file any more of what it was is left out, and does not hold up the others.
+        A model whose file has changed or is missing is skipped, and becomes absent.
         """
         for model in self._models.values():
             self._load_again(model)
 
     def reload(self, models: Sequence[LoadedModel]) -> None:
-        """These models again, into the memory that they had.
+        """Load these models again, into the same memory.
 
-        Raises DriverFault, with the model absent until this is called again.
+        Raises DriverFault; then the model is absent until this is called again.
         """
         for model in models:
             self._unload(model)
-            model.absent = "it could not be loaded again"  # unless the next line does
+            model.absent = "the model could not be loaded again"  # unless the next line succeeds
             self._load_again(model)
 
     def free(self) -> None:
-        """Give back the workspace, with no model left in it. Once."""
+        """Free the workspace, after all models were unloaded. Call once."""
         if self._workspace is not None:
             self._workspace.free()
 
@@ -164,7 +175,7 @@ class ExecutorModels:
         model.paths.append(file.path)
         try:
             if model.absent is not None:
-                with self._device.noticing_loss(file.path):
+                with self._device.detecting_loss(file.path):
                     self._load_again(model)
         except BaseException:
             model.paths.remove(file.path)
@@ -172,12 +183,12 @@ class ExecutorModels:
         return model
 
     def _load_new(self, file: ModelFile) -> LoadedModel:
-        # A loss is noticed before anything is undone: then no call is made any more.
-        with ExitStack() as undo, self._device.noticing_loss(file.path):
+        # In this order: a loss is detected before the cleanup, which must not call a lost card.
+        with ExitStack() as undo, self._device.detecting_loss(file.path):
             weights = self._weights.acquire(file)
             undo.callback(self._weights.release, file.digest)
             model = LoadedModel(file, self._load_into(file.path, weights), weights)
-            undo.callback(self._give_back, self._unload, model)
+            undo.callback(self._release, self._unload, model)
             model.describe(self._driver, self._memory)
             undo.pop_all()
         return model
@@ -189,7 +200,7 @@ class ExecutorModels:
                 model.id = self._load_into(path, model.weights)
             except DriverFault as fault:
                 if fault.kind is not FailureKind.LOST:
-                    ensure_content(path, model.file.digest)  # or it was replaced in between
+                    ensure_content(path, model.file.digest)  # it may have been replaced meantime
                 raise
         except (ArtifactFault, OSError) as fault:
             why = f"{fault.filename}: {fault.strerror}" if isinstance(fault, OSError) else fault
@@ -199,9 +210,10 @@ class ExecutorModels:
         model.absent = None
 
     def _load_into(self, path: Path, weights: Buffer[Address]) -> ModelId:
-        # By its path: what is there may be another file by now. Its very bytes could be loaded, but
-        # load_from_mem_with_mem has seven arguments on pyACL's page, and six in its source.
-        assert self._workspace is not None, "a model without workspace was refused before"
+        # By path, although the file may be replaced at any time. Loading from memory is not used,
+        # because load_from_mem_with_mem has seven arguments in pyACL's documentation and six in its
+        # source.
+        assert self._workspace is not None, "a model without workspace was rejected before"
         workspace = (self._workspace.memory, self._workspace.nbytes)
         return self._driver.load(str(path), workspace, (weights.memory, weights.nbytes))
 
@@ -209,17 +221,17 @@ class ExecutorModels:
         if self._device.lost is None and model.absent is None:
             self._driver.unload(model.id)
 
-    def _give_back(self, unload: Callable[[Given], None], what: Given) -> None:
+    def _release(self, unload: Callable[[Resource], None], resource: Resource) -> None:
         with self._device.releasing():
-            unload(what)
+            unload(resource)
 
     # -- the workspace of all --
 
     def _ensure_workspace(self, files: Sequence[ModelFile]) -> None:
-        """Have a block that is large enough for new models too, and room for their weights.
+        """Make the workspace large enough for new models, if they and their weights fit.
 
-        It is as large as the executor may have. Where nobody said that, it grows with the models,
-        and those that were there before are loaded again. Nothing is touched before all will fit.
+        The workspace has the size of the executor's capacity. Without a capacity it grows with the
+        models, and earlier models are loaded again. Nothing is changed unless everything fits.
         """
         if not files:
             return
@@ -228,21 +240,21 @@ class ExecutorModels:
         if limit is not None and needed > limit:
             raise PlanFault(
                 f"{largest.path}: found {needed:,} bytes of workspace, expected at most {limit:,}, "
-                "which the parameter 'workspace_pool_mib' allows all models of a lane together"
+                "which the parameter 'workspace_pool_mib' allows for all models of a lane"
             )
-        there = self.workspace_bytes
-        wanted = max(there, limit or needed)
-        # Counted before anything is touched: to fail half-way would load all models once more.
+        current = self.workspace_bytes
+        wanted = max(current, limit or needed)
+        # Checked first: a failure after a change would require loading all models again.
         weights = sum(file.weights_bytes for file in files if not self._weights.has(file))
         free = self._memory.free_bytes
-        if free is not None and wanted - there + weights > free:
+        if free is not None and wanted - current + weights > free:
             paths = ", ".join(str(file.path) for file in files)
             raise OutOfMemory(
-                f"{paths}: found {wanted - there:,} more bytes of workspace and {weights:,} of "
-                f"weights wanted, expected at most {free:,}, what is free on {self._device.name}; "
-                "the largest gear decides how much workspace is needed"
+                f"{paths}: found {wanted - current:,} more bytes of workspace and {weights:,} of "
+                f"weights wanted, expected at most {free:,}, which are free on "
+                f"{self._device.name}; the largest gear determines the workspace"
             )
-        if there == wanted:
+        if current == wanted:
             return
         self._ensure_unchanged()
         try:
@@ -253,28 +265,28 @@ class ExecutorModels:
             raise self._stranded(fault) from fault
 
     def _ensure_unchanged(self) -> None:
-        """What is loaded again must be what it was: the shapes, and the sizes of its memory."""
+        """Raise ArtifactFault if a model that must be loaded again has changed."""
         for model in self._models.values():
             if model.absent is None:
                 model.unchanged_path()
 
     def _replace_workspace(self, nbytes: int) -> None:
-        # Unloaded first: models hold the old block's address, and unload does not free it. Freed
-        # before the new one is allocated: both at a time may not fit.
+        # Models are unloaded first, because they use the old block, which unloading does not free.
+        # It is freed before the new one is allocated, because both may not fit.
         self.unload_all()
-        there, self._workspace = self._workspace, None
-        if there is not None:
-            there.free()
+        old, self._workspace = self._workspace, None
+        if old is not None:
+            old.free()
         try:
             self._workspace = self._memory.allocate("workspace", nbytes)
         except OutOfMemory:
-            if there is not None:
-                self._restore(there.nbytes)
+            if old is not None:
+                self._restore(old.nbytes)
             raise
         self.load_all()
 
     def _restore(self, nbytes: int) -> None:
-        """The workspace that there was, for the models that there were."""
+        """Allocate the old workspace again, and load its models."""
         try:
             self._workspace = self._memory.allocate("workspace", nbytes)
         except OutOfMemory as fault:
@@ -282,8 +294,8 @@ class ExecutorModels:
         self.load_all()
 
     def _stranded(self, fault: RuntimeFault) -> RuntimeFault:
-        """Models that others count on are gone: the error to raise."""
-        return self._device.lose(f"{self.name}: its models cannot be loaded again: {fault}")
+        """Return the error to raise if models in use cannot be loaded again."""
+        return self._device.mark_lost(f"{self.name}: its models cannot be loaded again: {fault}")
 
     def __str__(self) -> str:
         models = ", ".join(shown(model.paths[0]) for model in self._models.values())

@@ -1,8 +1,8 @@
-"""A model of free shapes on a card: compiled by ATC for ranges of sizes, and planned nowhere.
+"""A model with free shapes on a card: compiled by ATC for ranges of sizes, without a memory plan.
 
-The driver allocates weights when it loads the model, and workspace while it executes. What the host
-feeds, and outputs whose largest size the model tells, have their place; any other output the driver
-allocates in each execution, and it is given back before the next.
+The driver allocates weights at load, and workspace during executions. Inputs, and outputs with a
+known maximum size, have fixed buffers. Other outputs are allocated by the driver in each execution,
+and freed before the next.
 """
 
 from __future__ import annotations
@@ -30,42 +30,52 @@ _NOWHERE: Final = Address(0)
 
 
 class FreeModel:
-    """One load of a file, in a context of its own. One execution at a time, from any thread."""
+    """A loaded file, in its own context. Thread-safe; executes one batch at a time."""
 
     def __init__(self, device: AscendDevice, path: Path, memory: Device[Address]) -> None:
-        """memory: of the device, for tensors that are planned.
+        """Load the file. Blocks until current executions are done.
 
-        Blocks until what executes is done. Raises DriverFault or EngineLost; then nothing stays.
+        Args:
+            device: The card.
+            path: The .om file.
+            memory: The card's memory, for tensors of known size.
+
+        Raises:
+            DriverFault: The file cannot be loaded.
+            EngineLost: The card is lost.
         """
         self.path: Final = path
         self._device = device
         self._driver = device.driver
         self._memory = memory
         self._room: dict[int, int] = {}
-        """Bytes that each input has on the card, by its index."""
+        """Index of the input: size of its buffer on the card."""
         self._buffer: Buffer[Address] | None = None
         self._datasets: tuple[Dataset, Dataset] | None = None
         self._loaded = False
         self._failure = ""
-        """Of what an execution failed, until the model is loaded again."""
+        """The failure of the last execution, until the model is loaded again."""
         with device.exclusive():
-            device.ensure_there()
+            device.ensure_available()
             self._load()
-            with device.noticing_loss(path):
+            with device.detecting_loss(path):
                 driver = self._driver
                 self.description: ModelDescription = driver.describe(self._model, free_shapes=True)
                 self.ranges = self._ranges()
-                """Of each input, the least and the largest of each dim; -1: no end."""
-            self._turn = device.add_turn()
+                """(minimum, maximum) of each dim of each input; -1: unlimited."""
+            self._lock = device.add_execution_lock()
 
     @property
     def unsized(self) -> list[int]:
-        """The outputs, by index, whose size only an execution tells."""
+        """Indexes of the outputs whose size is known only after an execution."""
         sizes = [tensor.nbytes for tensor in self.description.outputs]
         return [index for index, nbytes in enumerate(sizes) if not nbytes]
 
     def bind(self, input_bytes: Sequence[int]) -> None:
-        """Have room for inputs of so many bytes. Raises OutOfMemory, DriverFault or EngineLost."""
+        """Allocate buffers for inputs of these sizes.
+
+        Raises OutOfMemory, DriverFault or EngineLost.
+        """
         self._device.enter()
         self._free_tensors()
         outputs = [tensor.nbytes for tensor in self.description.outputs]
@@ -76,15 +86,15 @@ class FreeModel:
             end += -(-part_bytes(nbytes) // 64) * 64 if nbytes else 0
         self._buffer = self._memory.allocate("tensors of free shapes", max(end, 1))
         start = self._buffer.memory
-        own = [(Address(start + at) if size else _NOWHERE, size) for at, size in places]
+        buffers = [(Address(start + at) if size else _NOWHERE, size) for at, size in places]
         count = len(input_bytes)
-        # An input of no bytes has an address all the same: pyACL refuses none.
-        inputs = [(address or start, size) for address, size in own[:count]]
+        # pyACL requires an address for each input, even one of 0 bytes.
+        inputs = [(address or start, size) for address, size in buffers[:count]]
         self._places = [address for address, _ in inputs]
         self._room = dict(enumerate(input_bytes))
         first = self._driver.create_dataset(inputs)
         try:
-            self._datasets = first, self._driver.create_dataset(own[count:])
+            self._datasets = first, self._driver.create_dataset(buffers[count:])
         except DriverFault:
             self._driver.destroy_dataset(first)
             raise
@@ -92,35 +102,47 @@ class FreeModel:
     def execute(
         self, inputs: Sequence[Array], outputs: Mapping[int, Array | None]
     ) -> dict[int, Array]:
-        """The wanted outputs, by index; those given as arrays are written in place.
+        """Execute once.
 
-        Blocks until it is this execution's turn, and then, with all Python threads held up, until
-        it is done. Raises EngineFault, OutOfMemory, or EngineLost once the card is lost.
+        Blocks until earlier executions are done. During the execution all Python threads are
+        blocked.
+
+        Args:
+            inputs: All inputs, in order.
+            outputs: Index of a requested output: array to write to, or None to allocate one.
+
+        Returns:
+            Index: result.
+
+        Raises:
+            EngineFault: The execution failed.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
         """
         while True:
-            self._device.take(self._turn, f"the turn of {self.path}")
+            self._device.acquire_lock(self._lock, f"an execution of {self.path}")
             try:
-                self._device.ensure_there()
+                self._device.ensure_available()
                 if not self._failure:
                     self._context.enter()
                     return self._execute(inputs, outputs)
             except DriverFault as fault:
                 raise self._fault_of(fault) from fault
             finally:
-                self._turn.release()
-            self._recover()  # without the turn: `exclusive` takes those of all
+                self._lock.release()
+            self._recover()  # after the release, because `exclusive` acquires all locks
 
     def reload(self) -> None:
-        """Load it again. Raises DriverFault or EngineLost."""
+        """Load the model again. Raises DriverFault or EngineLost."""
         with self._device.exclusive():
-            self._device.ensure_there()
+            self._device.ensure_available()
             self._unload()
             self._load()
 
     def close(self) -> None:
-        """Free it; nothing of it is executing. What is lost stays where it is. Once."""
+        """Free the model, unless the card is lost. Call once."""
         with self._device.exclusive(), self._device.releasing():
-            self._device.remove_turn(self._turn)
+            self._device.remove_execution_lock(self._lock)
             if self._device.lost is None:
                 self._device.enter()
                 self._free_tensors()
@@ -131,7 +153,7 @@ class FreeModel:
     ) -> dict[int, Array]:
         assert self._datasets is not None, "execute before bind"
         driver, free = self._driver, self._driver.free_shapes
-        given, made = self._datasets
+        input_set, output_set = self._datasets
         for index, array in enumerate(inputs):
             room = self._room[index]
             if array.nbytes > room:
@@ -142,16 +164,16 @@ class FreeModel:
             if array.nbytes:
                 source = Address(array.ctypes.data)
                 driver.copy(self._places[index], room, source, array.nbytes, Copy.TO_DEVICE)
-            free.tell_dims(given, index, self.description.data_inputs[index], array.shape)
+            free.set_dims(input_set, index, self.description.data_inputs[index], array.shape)
         try:
-            free.execute(self._model, given, made)
+            free.execute(self._model, input_set, output_set)
             return {
-                index: self._fetch(index, free.output(made, index), target)
+                index: self._fetch(index, free.output(output_set, index), target)
                 for index, target in outputs.items()
             }
         finally:
             if self._device.lost is None:
-                self._give_back(made)
+                self._free_outputs(output_set)
 
     def _fetch(self, index: int, produced: Produced, target: Array | None) -> Array:
         tensor = self.description.outputs[index]
@@ -160,16 +182,16 @@ class FreeModel:
         if result.shape != produced.dims or result.dtype != dtype:
             raise EngineFault(
                 f"output '{self.description.output_names[index]}': found "
-                f"{result.dtype}{list(result.shape)}, expected {dtype}{list(produced.dims)}, as "
-                "the execution made it"
+                f"{result.dtype}{list(result.shape)}, expected {dtype}{list(produced.dims)}, the "
+                "result of the execution"
             )
         if result.nbytes:
             host = Address(result.ctypes.data)
             self._driver.copy(host, result.nbytes, produced.address, result.nbytes, Copy.TO_HOST)
         return result
 
-    def _give_back(self, outputs: Dataset) -> None:
-        """Free what the driver allocated for outputs, also where the execution failed later."""
+    def _free_outputs(self, outputs: Dataset) -> None:
+        """Free outputs that the driver allocated, also after a failed execution."""
         for index in self.unsized:
             address = self._driver.free_shapes.address(outputs, index)
             if address != _NOWHERE:
@@ -179,7 +201,7 @@ class FreeModel:
     def _fault_of(self, fault: DriverFault) -> RuntimeFault:
         text = f"{self.path}: {fault}"
         if fault.kind is FailureKind.LOST:
-            return self._device.lose(text)
+            return self._device.mark_lost(text)
         if fault.kind is FailureKind.MEMORY:
             return OutOfMemory(text)
         if fault.kind is FailureKind.RELOAD:
@@ -188,18 +210,18 @@ class FreeModel:
 
     def _ranges(self) -> list[tuple[tuple[int, int], ...]]:
         tensors = self.description.data_inputs
-        told = self._driver.free_shapes.ranges(self._model, len(tensors))
+        found = self._driver.free_shapes.ranges(self._model, len(tensors))
         return [
-            # One that the model tells no ranges of: what its dims say.
+            # The ranges of an input for which the model has none follow from its dims.
             own if len(own) == len(tensor.dims) else tuple((max(d, 0), d) for d in tensor.dims)
-            for own, tensor in zip(told, tensors, strict=True)
+            for own, tensor in zip(found, tensors, strict=True)
         ]
 
-    # -- load and reload: in `AscendDevice.exclusive` --
+    # -- load and reload: within `AscendDevice.exclusive` --
 
     def _load(self) -> None:
         driver = self._driver
-        with ExitStack() as undo, self._device.noticing_loss(self.path):
+        with ExitStack() as undo, self._device.detecting_loss(self.path):
             self._context = DeviceContext(driver, self._device.number)
             undo.callback(self._undo_context)
             self._model: ModelId = driver.free_shapes.load(str(self.path))
@@ -211,7 +233,7 @@ class FreeModel:
             self._context.destroy()
 
     def _unload(self) -> None:
-        """Nothing where a load has failed."""
+        """Unload the model; no-op after a failed load."""
         if self._loaded:
             self._context.enter()
             self._loaded = False
@@ -219,9 +241,12 @@ class FreeModel:
             self._context.destroy()
 
     def _recover(self) -> None:
-        """After a failed execution the context is not to be trusted. Raises EngineLost."""
+        """Load the model again after a failed execution, which invalidates the context.
+
+        Raises EngineLost.
+        """
         with self._device.exclusive():
-            self._device.ensure_there()
+            self._device.ensure_available()
             if not self._failure:
                 return
             _log.warning("loaded again after a failed execution: %s", self._failure)
@@ -229,7 +254,7 @@ class FreeModel:
                 self._unload()
                 self._load()
             except DriverFault as fault:
-                raise self._device.lose(f"{self.path}: it cannot be mended: {fault}") from fault
+                raise self._device.mark_lost(f"{self.path}: recovery failed: {fault}") from fault
             self._failure = ""
 
     def _free_tensors(self) -> None:
@@ -242,6 +267,6 @@ class FreeModel:
 
 
 def bytes_at(description: ModelDescription, index: int, dims: Sequence[int]) -> int:
-    """Bytes of input `index` at these dims."""
+    """Return the size of input `index` with these dims."""
     tensor = description.data_inputs[index]
     return math.prod(dims) * ACL_DTYPES[tensor.dtype].numpy.itemsize

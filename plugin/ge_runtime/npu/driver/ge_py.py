@@ -1,4 +1,4 @@
-"""GE-PY, GE's own Python interface, as this process uses it, and what it tells of AIR graphs."""
+"""Access to GE-PY, the Python interface of GE (Graph Engine), and the description of AIR graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from ge_runtime.errors import NoDevice
 from ge_runtime.npu.driver.installation import import_cann_module
 
-# GE-PY's modules and objects, which come without types.
+# GE-PY's modules and objects, which have no type stubs.
 GePy: TypeAlias = Any
 Session: TypeAlias = Any
 Graph: TypeAlias = Any
@@ -42,50 +42,57 @@ GE_PY_NAMES: Final = {
     "types": ("DataType", "Format.FORMAT_ND"),
     "allocator": ("Allocator", "MemBlock.addr"),
 }
-"""What is used of them, as GE-PY 0.0.1 has it. It is young, and may change."""
+"""The functions and classes that are used, of GE-PY 0.0.1. Other versions may differ."""
 
 _INPUT_NODE: Final = "Data"
 _OUTPUT_NODE: Final = "NetOutput"
 _ANY_RANK: Final = -2
-"""In the place of a dimension: not even their number is known."""
+"""A value in place of dims: the rank is unknown."""
 
 
 class GeProcess:
-    """GE in this process, begun by its first user and ended by the last. Safe from any thread."""
+    """GE in this process, initialized by its first user and finalized by the last. Thread-safe."""
 
     def __init__(self, py: GePy) -> None:
-        """py: GE-PY's modules by our names for them."""
+        """Initialize with an object that has the modules of GE_PY_MODULES as attributes."""
         self.py = py
         self._lock = Lock()
         self._users = 0
 
     def enter(self, device: int) -> None:
-        """Use GE, until `leave`. device: of sessions that name none. Raises RuntimeError as GE."""
+        """Add a user, which must call `leave`.
+
+        Args:
+            device: The default device of sessions.
+
+        Raises:
+            RuntimeError: GE cannot be initialized.
+        """
         with self._lock:
             if self._users == 0:
-                # Once for the process, before any session; without options ge_initialize refuses.
-                begun = {"ge.graphRunMode": "0", "ge.exec.deviceId": str(device)}
-                self.py.global_.GeApi().ge_initialize(begun)
+                # Once for the process, before any session; ge_initialize requires options.
+                options = {"ge.graphRunMode": "0", "ge.exec.deviceId": str(device)}
+                self.py.global_.GeApi().ge_initialize(options)
             self._users += 1
 
     def open_session(self, device: int, options: Mapping[str, str]) -> Session:
-        """A session on a card, which is gone once nothing refers to it any more.
+        """Open a session on a card, between `enter` and `leave`.
 
-        Between `enter` and `leave`. Raises RuntimeError as GE does.
+        The session is closed when its last reference is deleted. Raises GE's RuntimeError.
         """
         return self.py.session.Session({**options, "ge.session_device_id": str(device)})
 
     def leave(self) -> None:
-        """One user less; his sessions are gone."""
+        """Remove a user, whose sessions must be closed before."""
         with self._lock:
             self._users -= 1
-            if self._users == 0:  # GE may end only after its last session is gone
+            if self._users == 0:  # GE must be finalized after its last session is closed
                 self.py.global_.GeApi().ge_finalize()
 
 
 @cache
 def open_ge() -> GeProcess:
-    """GE of this process. Raises NoDevice, with the cure, where there is no GE-PY."""
+    """Return GE of this process. Raises NoDevice, with the fix, if GE-PY is missing."""
     modules = {}
     for name, module in GE_PY_MODULES.items():
         try:
@@ -93,20 +100,20 @@ def open_ge() -> GeProcess:
         except ImportError as error:
             raise NoDevice(
                 f"found no module `{module}` ({error}), expected GE-PY, which new releases of "
-                "CANN's toolkit have: run `source /usr/local/Ascend/cann/set_env.sh` before the "
+                "CANN's toolkit contain: run `source /usr/local/Ascend/cann/set_env.sh` before the "
                 "server starts, or build a model.om, which needs no GE-PY: `ge-runtime build`"
             ) from error
     if names := missing_names(modules):
         raise NoDevice(
-            f"found a GE-PY without {', '.join(names)}, expected one with all that is used of "
-            "it: another release of CANN's toolkit, or a model.om, which needs no GE-PY: "
+            f"found a GE-PY without {', '.join(names)}, expected one that has them: use another "
+            "release of CANN's toolkit, or build a model.om, which needs no GE-PY: "
             "`ge-runtime build`"
         )
     return GeProcess(SimpleNamespace(**modules))
 
 
 def missing_names(modules: Mapping[str, object]) -> list[str]:
-    """What is used of GE-PY and is not there. modules: by our names for them."""
+    """Return the names in GE_PY_NAMES that GE-PY lacks; `modules` has the keys of GE_PY_MODULES."""
     return [
         f"{GE_PY_MODULES[name]}.{path}"
         for name, paths in GE_PY_NAMES.items()
@@ -125,26 +132,27 @@ def _has(module: object, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraphValue:
-    """An input, by its name, or a result, which has none."""
+    """An input or a result of an AIR graph."""
 
     name: str
+    """Empty for results, which have no names."""
     dtype: int
-    """GE's number, the same as aclDataType's for types that Triton has."""
+    """GE's type number, equal to aclDataType for the types that Triton has."""
     dims: tuple[int | None, ...] | None
-    """None for what varies."""
+    """None for sizes that vary; None instead of the tuple if the rank is unknown."""
 
 
 def graph_inputs(graph: Graph) -> list[GraphValue]:
-    """In the order in which they are given. Raises RuntimeError as GE-PY does."""
+    """Return the inputs in the order of arguments. Raises GE-PY's RuntimeError."""
     nodes = [node for node in graph.get_direct_nodes() if node.type == _INPUT_NODE]
-    nodes.sort(key=lambda node: int(node.get_attr("index")))  # not the order of nodes
+    nodes.sort(key=lambda node: int(node.get_attr("index")))  # nodes may have another order
     return [_value(str(node.name), node.get_output_desc(0)) for node in nodes]
 
 
 def graph_outputs(graph: Graph) -> list[GraphValue]:
-    """In the order in which they are given; none where the graph has no node for them.
+    """Return the results in order; empty if the graph has no node NetOutput.
 
-    Raises RuntimeError as GE-PY does.
+    Raises GE-PY's RuntimeError.
     """
     results: list[GraphValue] = []
     for last in (node for node in graph.get_direct_nodes() if node.type == _OUTPUT_NODE):

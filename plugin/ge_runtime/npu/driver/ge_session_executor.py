@@ -1,8 +1,7 @@
-"""One graph in a session of GE on a card: its arena, its stream, and its executions.
+"""An executor of one graph in a session of GE on a card, with its arena and stream.
 
-After a failed execution comes a new session on a new stream, with the graph compiled again. Only
-the context stays the same: sessions take streams of the device's own alone, which all of the
-process share.
+After a failed execution, a new session on a new stream compiles the graph again. The context is the
+same, because sessions only accept streams of the device's default context.
 """
 
 from __future__ import annotations
@@ -26,59 +25,59 @@ from ge_runtime.npu.driver.memory import part_bytes
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.specs import Array, DType
 
-# GE-PY's own objects, which come without types.
+# GE-PY's objects, which have no type stubs.
 GeAllocator: TypeAlias = Any
 GeTensor: TypeAlias = Any
 MemBlock: TypeAlias = Any
 
 UNSUPPORTED_DTYPES: Final = (DType.FP64, DType.BF16)
-"""Types of Triton that GE-PY's tensors cannot be made of; BYTES is another."""
+"""Types of Triton that GE-PY's tensors do not support, in addition to BYTES."""
 
 _GRAPH: Final = 0
-"""The number of the one graph of a session."""
+"""The number of the session's only graph."""
 
 _GE_TYPE_NUMBERS: Final = {
     dtype.numpy: number for number, dtype in ACL_DTYPES.items() if dtype not in UNSUPPORTED_DTYPES
 }
-"""NumPy's type: GE's number of it."""
+"""NumPy type: GE's type number."""
 
 _SAME_SIZE_INTEGERS: Final = {
     np.dtype(own).itemsize: np.dtype(own) for own in (np.uint8, np.int16, np.int32, np.int64)
 }
-"""Bytes of an element: the type of integers that it is read as."""
+"""Bytes of an element: integer type as which elements are read."""
 
 _KEPT_ALIVE: Final[list[object]] = []
-"""What lies on cards that are lost, until the process ends: to free it is a call that may hang."""
+"""Objects with memory on lost cards, kept until the process ends: freeing them may hang."""
 
 ALIGNMENT: Final = 512
-"""Bytes. What GE aligns its own memory to; it promises to ask for nothing."""
+"""Alignment in bytes of GE's own allocations; the documentation requires none."""
 
 _log = logging.getLogger(__name__)
 
 
 class ArenaPool:
-    """Blocks of one buffer on a card, for a library that asks for memory while it executes.
+    """An allocator of blocks in one buffer on a card, for a library that allocates while executing.
 
-    They start at multiples of ALIGNMENT. Safe from any thread.
+    Blocks are aligned to ALIGNMENT. Thread-safe.
     """
 
     def __init__(self, start: Address, nbytes: int) -> None:
-        """The range [start, start + nbytes), of which at least ALIGNMENT bytes are usable."""
+        """Manage [start, start + nbytes), which has at least ALIGNMENT bytes after alignment."""
         self._base = -(-start // ALIGNMENT) * ALIGNMENT
         self._suballocator = Suballocator(start + nbytes - self._base)
         self._lock = Lock()
         self.peak_bytes = 0
-        """The most that was used at a time."""
+        """Maximum number of bytes in use so far."""
         self.refused = 0
-        """How often something did not fit: each is a defect of the capacity that was chosen."""
+        """Number of failed allocations: the arena is too small."""
 
     @property
     def used_bytes(self) -> int:
-        """What is used now, with what alignment and the rule for parts of a block add."""
+        """Bytes in use, including alignment and the padding of `part_bytes`."""
         return self._suballocator.capacity - self._suballocator.free_bytes
 
     def allocate(self, nbytes: int) -> Address:
-        """A block of at least so many bytes. Raises MemoryError if there is none."""
+        """Allocate a block. Raises MemoryError if there is no free range of that size."""
         needed = part_bytes(max(1, nbytes))
         with self._lock:
             offset = self._suballocator.allocate(needed, ALIGNMENT)
@@ -93,17 +92,21 @@ class ArenaPool:
         return Address(self._base + offset)
 
     def free(self, address: Address) -> None:
-        """Raises ValueError for what was not allocated, or freed before."""
+        """Free a block. Raises ValueError if it was not allocated, or freed before."""
         with self._lock:
             self._suballocator.free(address - self._base)
 
 
 def allocator_over(pool: ArenaPool, allocators: GePy) -> GeAllocator:
-    """A `ge.allocator.Allocator` that serves from the pool. allocators: the module ge.allocator.
+    """Create a `ge.allocator.Allocator` that allocates from the pool.
 
-    GE calls it from threads of its own. What it raises, GE takes for memory that is not there.
+    GE calls it from its own threads, and treats an exception as a failed allocation.
+
+    Args:
+        pool: The pool.
+        allocators: The module ge.allocator.
     """
-    # GE keeps what it got by its identity: blocks stay referenced until they are given back.
+    # GE identifies blocks by object identity, so they are referenced until they are freed.
     held: dict[int, MemBlock] = {}
 
     def malloc(_: GeAllocator, size: int) -> MemBlock:
@@ -119,7 +122,7 @@ def allocator_over(pool: ArenaPool, allocators: GePy) -> GeAllocator:
 
 
 class GeSessionExecutor:
-    """Executes one graph in a session of GE. For one thread at a time."""
+    """Executes one graph in a session of GE. Not thread-safe."""
 
     def __init__(
         self,
@@ -133,10 +136,25 @@ class GeSessionExecutor:
         session_options: Mapping[str, str],
         graph_options: Mapping[str, str],
     ) -> None:
-        """name: of the graph, for people. memory: of the card, for the arena. Options are GE's.
+        """Open the session.
 
-        read: the graph, for each session anew; raises RuntimeError as GE does, or ArtifactFault.
-        Raises what that does, OutOfMemory, DriverFault or EngineLost.
+        Args:
+            name: The graph's name in messages.
+            device: The card.
+            memory: The card's memory, for the arena.
+            ge: GE of this process.
+            read: Reads the graph, for each session again; raises GE's RuntimeError, or
+                ArtifactFault.
+            arena_bytes: Size of the arena for results and workspace.
+            session_options: GE's options of a session.
+            graph_options: GE's options of a graph.
+
+        Raises:
+            RuntimeError: GE failed.
+            ArtifactFault: The file has changed.
+            OutOfMemory: The card has not enough memory.
+            DriverFault: A call of the driver failed.
+            EngineLost: The card is lost.
         """
         self._name = name
         self._device = device
@@ -146,10 +164,10 @@ class GeSessionExecutor:
         self._graph_options = graph_options
         self._session: Session = None
         self._allocator: GeAllocator = None
-        """To be kept while it is registered, by GE's documents."""
+        """Kept alive while it is registered, as GE's documentation requires."""
         self._failure: str | None = None
-        """Of the last execution, if the session and its stream are not to be trusted after it."""
-        with ExitStack() as undo, device.noticing_loss():
+        """The failure of the last execution, if it invalidated the session and its stream."""
+        with ExitStack() as undo, device.detecting_loss():
             device.ensure_context()
             self._arena = memory.allocate("GE arena", arena_bytes)
             undo.callback(self._arena.free)
@@ -163,53 +181,62 @@ class GeSessionExecutor:
 
     @property
     def arena_bytes(self) -> int:
-        """All that GE can have for results and workspace."""
+        """Size of the memory for results and workspace."""
         return self._arena.nbytes
 
     def execute(self, arrays: Sequence[Array], dtypes: Sequence[DType]) -> list[Array]:
-        """The graph's results for these inputs, both in its order; dtypes: of the results.
+        """Execute the graph and wait. The first call, and one after a failure, compile the graph.
 
-        Blocks until all is done; the first call, and that after a failure, compiles the graph.
-        Raises RuntimeError or ValueError as GE does, DriverFault, EngineLost, or EngineFault if it
-        is to be compiled again and its file is another by now.
+        Args:
+            arrays: The inputs, in the graph's order.
+            dtypes: The types of the results, in the graph's order.
+
+        Returns:
+            The results, in the graph's order.
+
+        Raises:
+            RuntimeError, ValueError: GE failed.
+            DriverFault: The execution failed.
+            EngineLost: The card is lost.
+            EngineFault: The graph must be compiled again, but its file has changed.
         """
-        self._device.ensure_there()
+        self._device.ensure_available()
         self._context.enter()
         if self._failure is not None:
             self._reset()
-        given: list[GeTensor] = []
+        inputs: list[GeTensor] = []
         results: list[GeTensor] = []
         try:
-            given.extend(map(self._to_device, arrays))
+            inputs.extend(map(self._to_device, arrays))
             try:
                 results.extend(
-                    self._session.run_graph_with_stream_async(_GRAPH, self._stream, given)
+                    self._session.run_graph_with_stream_async(_GRAPH, self._stream, inputs)
                 )
             finally:
-                # Until then the stream uses all of it, be it that only a part was queued. And what
-                # this reports is of this execution: the driver tells of a failed task at the next
-                # wait for its stream, once, and not which task it was.
+                # Also after an error: queued tasks use the tensors until they are done. And each
+                # execution must wait, because the driver reports a failed task once, at the next
+                # wait for its stream, and does not say which task it was.
                 self._device.wait(self._stream)
             return [
                 self._to_host(result, dtype) for result, dtype in zip(results, dtypes, strict=True)
             ]
         except EngineLost:
-            _KEPT_ALIVE.extend((*given, *results))
+            _KEPT_ALIVE.extend((*inputs, *results))
             raise
         except DriverFault as fault:
             if fault.kind is FailureKind.LOST:
-                _KEPT_ALIVE.extend((*given, *results))
+                _KEPT_ALIVE.extend((*inputs, *results))
             elif fault.kind is FailureKind.RELOAD:
                 self._failure = str(fault)
             raise
         finally:
-            # GE frees what a tensor holds as the tensor goes, at once: so after the wait, and not
-            # by whoever keeps an error and with it this frame.
-            given.clear()
+            # Deleting a tensor frees its memory, so it must happen here, after the wait, and not
+            # when an exception that refers to this frame is deleted.
+            inputs.clear()
             results.clear()
 
     def close(self) -> None:
-        """Free all of it. Once. Nothing executes: each execution waits for its end."""
+        """Free all resources, unless the card is lost. Call once."""
         if self._device.lost is None:
             with self._device.releasing(RuntimeError):
                 self._context.enter()
@@ -221,13 +248,13 @@ class GeSessionExecutor:
             _KEPT_ALIVE.append(self)
 
     def _open_session(self, graph: Graph) -> None:
-        """A session with the graph, on a stream with an allocator."""
+        """Open a session with the graph, on a new stream with an allocator."""
         with ExitStack() as undo:
             self._stream = self._device.driver.create_stream()
             undo.callback(self._device.driver.destroy_stream, self._stream)
             self._session = self._ge.open_session(self._device.number, self._session_options)
             undo.callback(self._drop_session)
-            # Before the graph: GE takes an allocator for a stream before the first run only.
+            # Before the graph: GE accepts an allocator for a stream only before the first run.
             self._allocator = allocator_over(self.pool, self._ge.py.allocator)
             self._session.register_external_allocator(self._stream, self._allocator)
             undo.callback(self._unregister)
@@ -235,34 +262,35 @@ class GeSessionExecutor:
             undo.pop_all()
 
     def _close_session(self) -> None:
-        """Undo `_open_session`, up to the first that fails."""
+        """Undo `_open_session`; stops at the first failure."""
         self._session.remove_graph(_GRAPH)
-        self._unregister()  # after the graph, which gives its memory back to the allocator
+        self._unregister()  # after the graph, which frees its memory with the allocator
         self._drop_session()
-        # Last: an allocator is to be unregistered before its stream is destroyed.
+        # Last: an allocator must be unregistered before its stream is destroyed.
         self._device.driver.destroy_stream(self._stream)
 
     def _reset(self) -> None:
         _log.warning(
-            "%s: its session is made anew, which compiles it again, after a failed execution: %s",
+            "%s: the session is reopened, which compiles the graph again, after a failed "
+            "execution: %s",
             self._name,
             self._failure,
         )
         try:
             graph = self._read()
-        except ArtifactFault as fault:  # of this model alone: the card has others
+        except ArtifactFault as fault:  # affects only this model, so the card is not lost
             raise EngineFault(f"{fault}; load the model again") from fault
         try:
             self._close_session()
             self._open_session(graph)
         except (DriverFault, RuntimeError) as fault:
-            raise self._device.lose(f"{self._name}: it cannot be mended: {fault}") from fault
+            raise self._device.mark_lost(f"{self._name}: recovery failed: {fault}") from fault
         self._failure = None
 
     def _to_device(self, array: Array) -> GeTensor:
         py = self._ge.py
         tensor = py.graph.Tensor(
-            array.ravel().tolist(),  # GE-PY takes flat lists only: no array, no buffer, no pointer
+            array.ravel().tolist(),  # GE-PY accepts only flat lists, no arrays or buffers
             None,
             py.types.DataType(_GE_TYPE_NUMBERS[array.dtype]),
             py.types.Format.FORMAT_ND,
@@ -272,12 +300,12 @@ class GeSessionExecutor:
 
     def _to_host(self, result: GeTensor, dtype: DType) -> Array:
         shape = tuple(result.shape)
-        if not shape:  # GE counts no elements there, and writes on beyond the one
-            raise ValueError("found a result without dims, expected one, which GE-PY can read")
+        if not shape:  # for a scalar GE counts 0 elements, and writes out of bounds
+            raise ValueError("found a result without dims, which GE-PY cannot read; expected dims")
         if 0 in shape:
             return np.empty(shape, dtype.numpy)
-        # By itself GE-PY gives text: floats with six decimals, truth values with words that it
-        # cannot read (tensor_value_utils.cc). Integers of the same size come back to the bit.
+        # GE-PY converts elements to text: floats with six decimals, and booleans to words that it
+        # cannot parse (tensor_value_utils.cc). Integers of the same size are exact.
         integers = _SAME_SIZE_INTEGERS[dtype.numpy.itemsize]
         result.to_host().set_data_type(self._ge.py.types.DataType(_GE_TYPE_NUMBERS[integers]))
         array: Array = np.asarray(result.get_data(), integers).view(dtype.numpy)
@@ -291,4 +319,4 @@ class GeSessionExecutor:
         self._session.unregister_external_allocator(self._stream)
 
     def _drop_session(self) -> None:
-        self._session = None  # the last that refers to it
+        self._session = None  # deletes the last reference

@@ -1,4 +1,4 @@
-"""An installation of CANN: how its Python packages are imported, and which release it is."""
+"""An installation of CANN: importing its Python packages, and its version."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-# A module, which comes without types.
+# A module without type stubs.
 Module: TypeAlias = Any
 
 
 def apply_pythonpath() -> None:
-    """Make what PYTHONPATH lists importable in an interpreter that ignores it; else nothing.
+    """Add the folders of PYTHONPATH to sys.path if the interpreter ignores the variable.
 
-    CANN's set_env.sh lists its packages' folders there. Safe to call again.
+    CANN's set_env.sh adds its packages' folders to PYTHONPATH. Safe to call again.
     """
-    # The model processes of Triton 2.51 with Python 3.11 are such: sys.flags.isolated is 1 there.
-    # The folders come last, so that nothing that was found before is hidden.
+    # The model processes of Triton 2.51 with Python 3.11 have sys.flags.isolated = 1. The folders
+    # are appended, so that they hide no other modules.
     if sys.flags.ignore_environment:
         for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
             if folder not in sys.path:
@@ -27,15 +27,15 @@ def apply_pythonpath() -> None:
 
 
 def import_cann_module(name: str) -> Module:
-    """A module of CANN's, or one that loads its libraries. Raises ImportError alone.
+    """Import a module of CANN, or one that loads its libraries. Raises only ImportError.
 
-    Half an installation may raise anything: AttributeError where Python files and libraries are of
-    different releases, OSError where a library is loaded by hand. Old releases of torch_npu end
-    the process.
+    An incomplete installation may raise any exception: AttributeError if Python files and libraries
+    are of different releases, OSError if a library cannot be loaded. Old releases of torch_npu call
+    `sys.exit`.
     """
     try:
         module = importlib.import_module(name)
-        # torch_npu puts a stand-in for torchair into sys.modules, which loads it when it is used.
+        # torch_npu puts a lazy module for torchair into sys.modules; this access loads it.
         _ = module.__spec__
     except ImportError:
         raise
@@ -49,7 +49,7 @@ _INSTALLED: Final = re.compile(r"^version=(\S+)", re.MULTILINE)
 
 
 def cann_version(home: Path) -> str | None:
-    """E.g. 8.3.RC1, of the toolkit in `home`; None if no file there tells it.
+    """Return the version of the toolkit in `home`, e.g. 8.3.RC1; None if it is not known.
 
     Releases have version.cfg, or ascend_toolkit_install.info for each processor, or both.
     """
@@ -62,7 +62,7 @@ def cann_version(home: Path) -> str | None:
 
 
 def read_text_or_none(file: Path) -> str | None:
-    """What is in the file, or None if it cannot be read."""
+    """Return the content of a file; None if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""A card's memory, and pinned memory of the host, from which its copies can be queued."""
+"""A card's memory, and pinned host memory, which is required for asynchronous copies."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from ge_runtime.npu.driver.return_codes import DriverFault
 
 _NOWHERE: Final = Address(0)
 QUEUED_ALIGNMENT: Final = 64
-"""Of both ends of a queued copy: documented up to CANN 8.1."""
+"""Alignment of source and target of a queued copy, as documented up to CANN 8.1."""
 _GRANULE: Final = 32
 
 _log = logging.getLogger(__name__)
 
 
 def part_bytes(nbytes: int) -> int:
-    """What these bytes take as a part of a block, if operators use them.
+    """Return the size that a buffer of `nbytes` needs as part of a block.
 
-    It is what malloc itself adds to a block: rounded up to 32, and 32 more ("aclrtMalloc").
+    Operators may access the padding that malloc adds: it rounds up to 32 bytes and adds 32 more
+    (documentation of aclrtMalloc).
     """
     return -(-nbytes // _GRANULE) * _GRANULE + _GRANULE
 
 
 class CardMemory(Device[Address]):
-    """Buffers are addresses on the card, multiples of 64; no byte can be reached from the host.
+    """A card's memory. Buffers are addresses on the card, aligned to 64 bytes.
 
-    What is free is what the card says, for other processes use it too.
+    The free memory is the one that the card reports, because other processes use it as well.
     """
 
     kind: ClassVar[str] = "npu"
@@ -59,9 +60,9 @@ class CardMemory(Device[Address]):
 
 
 class PinnedMemory(Device[NDArray[np.uint8]]):
-    """Buffers are uint8 arrays [nbytes] in pinned memory of the host, from a multiple of 64 on.
+    """Pinned host memory. Buffers are uint8 arrays [nbytes], aligned to 64 bytes.
 
-    A freed buffer's bytes go back when the last view of them is gone.
+    The memory of a freed buffer is released with its last view.
     """
 
     kind: ClassVar[str] = "npu"
@@ -69,12 +70,12 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
     def __init__(self, device: AscendDevice) -> None:
         super().__init__(f"{device.name} (pinned)", None)
         self._device = device
-        # Replaced, never changed: `holds` is asked in each execution, and takes no lock.
+        # Replaced and never modified: `holds` reads it in each execution without a lock.
         self._ranges: tuple[tuple[int, int], ...] = ()
         self._registered: dict[Address, NDArray[np.uint8]] = {}
 
     def holds(self, array: NDArray[Any]) -> bool:
-        """Whether a copy of the array can be queued: it is pinned, and starts as it must."""
+        """Return whether a copy of the array can be queued: it is pinned and aligned."""
         start = array.ctypes.data
         end = start + array.nbytes
         return start % QUEUED_ALIGNMENT == 0 and any(
@@ -82,40 +83,40 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         )
 
     def register(self, memory: NDArray[np.uint8]) -> None:
-        """Pin memory of the process that is there, until `unregister`; it is kept alive.
+        """Pin whole pages of existing memory until `unregister`, and keep them alive.
 
-        Whole pages. Where it cannot be pinned, copies of it are made at once, not in a stream.
+        If the memory cannot be pinned, copies of it are synchronous.
         """
         address = Address(memory.ctypes.data)
         try:
             with self._device.using():
                 self._device.driver.host_register(address, memory.nbytes)
         except DriverFault as fault:
-            _log.warning("%s: copies hold up other threads, as %s", self.name, fault)
+            _log.warning("%s: not pinned, so copies block other threads: %s", self.name, fault)
             return
         with self._lock:
             self._registered[address] = memory
             self._ranges = (*self._ranges, (address, address + memory.nbytes))
 
     def unregister(self, memory: NDArray[np.uint8]) -> None:
-        """Undo `register`. No copy to or from the memory is queued any more.
+        """Undo `register`. No copy to or from the memory may be queued.
 
-        Memory that the card does not let go of stays with the process.
+        Memory that cannot be unpinned is never freed.
         """
         address = Address(memory.ctypes.data)
         with self._lock:
             if address not in self._registered:
                 return
-            self._forget(address)  # first: from now on no copy of it is queued
+            self._forget(address)  # first, so that no more copies of it are queued
         if self._device.lost is None:
             with self._device.using():
                 self._device.driver.host_unregister(address)
         with self._lock:
-            # Kept until here: memory that the driver still has pinned must not be freed.
+            # Kept alive until here: memory that the driver has pinned must not be freed.
             self._registered.pop(address, None)
 
     def unregister_all(self) -> None:
-        """Undo `register` for all that is registered. Safe to call twice."""
+        """Undo `register` for all registered memory. Safe to call twice."""
         for memory in [*self._registered.values()]:
             self.unregister(memory)
 
@@ -127,7 +128,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         return np.asarray(_Pinned(address, nbytes, self._device.unpin_later))
 
     def _release(self, memory: NDArray[np.uint8]) -> None:
-        """The last view of the bytes gives them back."""
+        """Forget the memory; it is freed with its last view."""
         self._forget(Address(memory.ctypes.data))
 
     def _forget(self, start: Address) -> None:
@@ -135,7 +136,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
 
 
 class _Pinned:
-    """Pinned memory as the base of all arrays made of it: gone when the last of them is."""
+    """The base object of all arrays in a block; frees it when the last array is collected."""
 
     __slots__ = ("__array_interface__", "_address", "_unpin")
 

@@ -1,8 +1,9 @@
-"""The driver by the module `acl`, CANN's pyACL.
+"""An implementation of the driver port with the module `acl`, CANN's pyACL.
 
-No files but this and those named pyacl_... know the shapes of its answers. pyACL raises for
-arguments of wrong types or counts alone: all else is a return code, the last of what comes back.
-Some functions have none, and fail with 0, -1, "" or None.
+Only this file and the files named pyacl_... depend on the form of pyACL's results. pyACL raises an
+exception only for arguments of wrong types or numbers. Other errors are return codes, which are the
+last element of the result. Some functions have no return code, and return 0, -1, "" or None on
+failure.
 """
 
 from __future__ import annotations
@@ -25,16 +26,13 @@ from ge_runtime.npu.driver.driver import (
     Event,
     FreeShapes,
     GearSetting,
+    MediaCalls,
     ModelId,
     Stream,
 )
 from ge_runtime.npu.driver.installation import import_cann_module
-from ge_runtime.npu.driver.media import MediaCalls
-from ge_runtime.npu.driver.pyacl_aipp import PyAclAipp
-from ge_runtime.npu.driver.pyacl_captures import PyAclCaptures
-from ge_runtime.npu.driver.pyacl_description import Acl, PyAclDescriptions
-from ge_runtime.npu.driver.pyacl_free_shapes import PyAclFreeShapes
-from ge_runtime.npu.driver.pyacl_media import PyAclMedia
+from ge_runtime.npu.driver.pyacl_images import PyAclAipp, PyAclMedia
+from ge_runtime.npu.driver.pyacl_models import Acl, PyAclDescriptions, PyAclFreeShapes
 from ge_runtime.npu.driver.return_codes import (
     NOT_SUPPORTED,
     REPEAT_FINALIZE,
@@ -46,25 +44,26 @@ from ge_runtime.npu.driver.return_codes import (
 )
 
 _HUGE_FIRST: Final = 0
-"""Policy: pages of 2 MB where a block is larger than 1 MB and there are any."""
+"""ACL_MEM_MALLOC_HUGE_FIRST: pages of 2 MB for blocks above 1 MB, if available."""
 _DDR, _HBM = 0, 1
 _NORMAL: Final = 0
 """ACL_RT_DEVICE_STATUS_NORMAL."""
 _UNITS: Final = ("cube", "vector", "aicpu", "memory")
 _PINNED: Final = 0x10000000
-"""ACL_HOST_REG_PINNED. MAPPED, all that host_register has, is not said to lock pages."""
+"""ACL_HOST_REG_PINNED. host_register only has MAPPED, which is not documented to lock pages."""
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
-"""Linux: registering what was not allocated by malloc_host is documented to raise exceptions."""
+"""Version of Linux. Up to it, registering memory that was not allocated by malloc_host is
+documented to raise exceptions."""
 
 
 def _linux() -> tuple[int, ...]:
-    """Its version, as far as it matters here."""
+    """Return the major and minor version of the kernel."""
     return tuple(map(int, platform.release().split(".")[:2]))
 
 
 @cache
 def open_driver() -> Driver:
-    """The driver of this process. Raises NoDevice, with the cure, where there is none."""
+    """Return the driver of this process. Raises NoDevice, with the fix, if it is missing."""
     try:
         acl = import_cann_module("acl")
     except ImportError as error:
@@ -77,7 +76,7 @@ def open_driver() -> Driver:
 
 
 def open_media() -> MediaCalls | None:
-    """DVPP's calls, of a process that has a driver; None where pyACL has none."""
+    """Return the functions of DVPP, in a process with a driver; None if pyACL lacks them."""
     acl = import_cann_module("acl")
     try:
         return PyAclMedia(acl, ReturnCodeChecker(acl.get_recent_err_msg))
@@ -86,10 +85,10 @@ def open_media() -> MediaCalls | None:
 
 
 class PyAclDriver:
-    """Driver by the functions of one `acl` module, each answer checked."""
+    """The driver of one `acl` module. Raises DriverFault for each failed call."""
 
     def __init__(self, acl: Acl) -> None:
-        """acl: the module, or one that keeps its contract."""
+        """Initialize the driver with the module `acl` or a compatible one."""
         self._acl = acl
         self._rt = acl.rt
         self._mdl = acl.mdl
@@ -109,7 +108,7 @@ class PyAclDriver:
 
     def finalize(self) -> None:
         try:
-            # It counts, so those who began ACL after us go on, as torch_npu may.
+            # Reference-counted: libraries that initialized ACL later, e.g. torch_npu, keep it.
             answer = self._acl.finalize_reference()
         except AttributeError:
             self._status("acl.finalize", self._acl.finalize(), REPEAT_FINALIZE)
@@ -117,7 +116,7 @@ class PyAclDriver:
             self._value("acl.finalize_reference", answer, REPEAT_FINALIZE)
 
     def soc_name(self) -> str:
-        """Where the function fails it answers None."""
+        # `get_soc_name` returns None on failure.
         return str(self._acl.get_soc_name() or UNKNOWN_CHIP)
 
     def set_device(self, device: int) -> None:
@@ -145,7 +144,7 @@ class PyAclDriver:
         return Stream(self._value("acl.rt.create_stream", self._rt.create_stream()))
 
     def synchronize_stream(self, stream: Stream, timeout_ms: int) -> None:
-        # One of the few calls that release the GIL; synchronize_device_with_timeout does not.
+        # This call releases the GIL; synchronize_device_with_timeout does not.
         code = self._rt.synchronize_stream_with_timeout(stream, timeout_ms)
         self._status("acl.rt.synchronize_stream_with_timeout", code)
 
@@ -167,7 +166,7 @@ class PyAclDriver:
     # -- memory --
 
     def memory_info(self) -> tuple[int, int]:
-        """A card has HBM or DDR; of the other it tells 0 bytes."""
+        """Return free and total bytes; a card has HBM or DDR, and reports 0 for the other."""
         for kind in (_HBM, _DDR):  # 310P and 310B have DDR, the 910 family HBM
             free, total, code = self._rt.get_mem_info(kind)
             self._status("acl.rt.get_mem_info", code)
@@ -175,7 +174,7 @@ class PyAclDriver:
                 break
         return int(free), int(total)
 
-    def is_well(self, device: int) -> bool:
+    def is_healthy(self, device: int) -> bool:
         try:
             answer = self._rt.query_device_status(device)
             return bool(self._value("acl.rt.query_device_status", answer) == _NORMAL)
@@ -195,8 +194,8 @@ class PyAclDriver:
         except DriverFault as fault:
             if fault.kind is FailureKind.LOST:
                 raise
-            return {}  # no figure is worth more than that: not every chip has them
-        # No document that was read names the keys, but what they are of.
+            return {}  # optional: not every chip reports utilization
+        # The documentation names the units, but not the keys.
         return {
             unit: int(percent)
             for unit in _UNITS
@@ -280,7 +279,7 @@ class PyAclDriver:
             for address, nbytes in buffers:
                 buffer = acl.create_data_buffer(address, nbytes)
                 made.append(self._handle("acl.create_data_buffer", buffer))
-                # It gives back the dataset, and then its code.
+                # The result is the dataset and the return code.
                 self._value("acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, made[-1]))
         except DriverFault:
             self.destroy_dataset(Dataset(handle, tuple(made)))
@@ -289,7 +288,7 @@ class PyAclDriver:
 
     def destroy_dataset(self, dataset: Dataset) -> None:
         self._status("acl.mdl.destroy_dataset", self._mdl.destroy_dataset(dataset.handle))
-        # A dataset lists its buffers and does not own them; neither owns the memory.
+        # A dataset does not own its buffers, and neither owns the memory.
         for buffer in dataset.buffers:
             self._status("acl.destroy_data_buffer", self._acl.destroy_data_buffer(buffer))
 
@@ -302,7 +301,7 @@ class PyAclDriver:
             code = mdl.set_dynamic_hw_size(model, dataset, index, *gear.values)
             self._status("acl.mdl.set_dynamic_hw_size", code)
         else:
-            # A list of Python's own ints: of a tuple the binding raises TypeError.
+            # A list: the binding raises TypeError for a tuple.
             dims = {"name": "", "dimCount": len(gear.values), "dims": list(gear.values)}
             code = mdl.set_input_dynamic_dims(model, dataset, index, dims)
             self._status("acl.mdl.set_input_dynamic_dims", code)
@@ -312,3 +311,53 @@ class PyAclDriver:
     ) -> None:
         code = self._mdl.execute_async(model, inputs.handle, outputs.handle, stream)
         self._status("acl.mdl.execute_async", code)
+
+
+_DATA: Final = 0x1 | 0x2 | 0x4
+"""ACL_PROF_ACL_API, TASK_TIME and AICORE_METRICS; without the last, metrics are ignored."""
+
+
+class PyAclCaptures:
+    """Profiles with acl.prof, and dumps with acl.mdl."""
+
+    def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
+        """Initialize the captures; an old `acl` may lack `acl.prof`."""
+        self._prof: Acl = getattr(acl, "prof", None)
+        self._mdl = acl.mdl
+        self._status = checker.status
+        self._handle = checker.handle
+
+    def init_profile(self, folder: str) -> None:
+        self._status("acl.prof.init", self._prof.init(folder))
+
+    def start_profile(self, device: int, metrics: int) -> int:
+        # The third argument, AI Core events, is reserved: 0.
+        config = self._prof.create_config([device], metrics, 0, _DATA)
+        config = self._handle("acl.prof.create_config", config)
+        try:
+            self._status("acl.prof.start", self._prof.start(config))
+        except DriverFault:
+            self._prof.destroy_config(config)
+            raise
+        return config
+
+    def stop_profile(self, config: int) -> None:
+        try:
+            self._status("acl.prof.stop", self._prof.stop(config))
+        finally:
+            code = self._prof.destroy_config(config)
+        self._status("acl.prof.destroy_config", code)
+
+    def finalize_profile(self) -> None:
+        self._status("acl.prof.finalize", self._prof.finalize())
+
+    def start_dump(self, config: str) -> None:
+        self._status("acl.mdl.init_dump", self._mdl.init_dump())
+        try:
+            self._status("acl.mdl.set_dump", self._mdl.set_dump(config))
+        except DriverFault:
+            self._mdl.finalize_dump()
+            raise
+
+    def stop_dump(self) -> None:
+        self._status("acl.mdl.finalize_dump", self._mdl.finalize_dump())

@@ -1,7 +1,7 @@
-"""pyACL's return codes: what they mean to the caller, and the error that they become.
+"""pyACL's return codes: their classification, and the exception for them.
 
-The numbers are CANN's own (acl_base_rt.h, ge_error_codes.h). What follows from one is an inference
-from their documentation, made on no device; it errs on the side of trusting the device less.
+The numbers are CANN's (acl_base_rt.h, ge_error_codes.h). The classification is derived from their
+documentation and was not verified on a device; in doubt it assumes the more severe failure.
 """
 
 from __future__ import annotations
@@ -15,35 +15,34 @@ from ge_runtime.errors import RuntimeFault
 
 SUCCESS: Final = 0
 REPEAT_INITIALIZE: Final = 100002
-"""acl.init was called before, by us or by another library: no failure, and not ours to end."""
+"""acl.init was called before. Not a failure, but acl.finalize must not be called."""
 REPEAT_FINALIZE: Final = 100037
-"""acl.finalize was called before: no failure."""
+"""acl.finalize was called before. Not a failure."""
 NOT_SUPPORTED: Final = 207000
-"""This chip, driver or system does not do it."""
+"""The chip, driver or system does not support the call."""
 
-# Of functions that have no return code.
+# Codes for functions that have no return code.
 _NO_HANDLE: Final = 200000
-"""BAD_ALLOC: what a creator without a return code fails of, as it takes host memory only."""
+"""BAD_ALLOC, for functions that create objects, as they only allocate host memory."""
 _NO_ANSWER: Final = 100000
-"""INVALID_PARAM: what a getter without a return code fails of."""
+"""INVALID_PARAM, for getters."""
 
 
 class FailureKind(Enum):
-    """What to do about a failure."""
+    """The consequence of a failure."""
 
     REFUSED = "a call that the interface refuses"
-    """The same call fails again: a defect of the caller, or of what a user gave."""
+    """A repeated call fails as well: a defect of the caller or of the user's input."""
     FILE = "a file that cannot be executed here"
     MEMORY = "too little memory"
-    RETRY = "a queue that is full for a moment"
-    """The same call may succeed."""
+    RETRY = "a queue that is temporarily full"
+    """A repeated call may succeed."""
     RELOAD = "a failed execution"
-    """The stream and its context are not to be trusted; a new one, with the models loaded again,
-    is."""
-    OVERFLOW = "numbers that overflowed"
-    """The execution has ended, and its results are doubtful; nothing else is."""
+    """The stream and its context are invalid; a new context with reloaded models is required."""
+    OVERFLOW = "a numeric overflow"
+    """The execution has ended, and its results are invalid."""
     LOST = "the device is lost"
-    """Nothing can be executed by this process any more, and nothing released: calls may hang."""
+    """The process must not use or release anything on the device, because calls may hang."""
 
 
 _KINDS: Final = {
@@ -52,16 +51,15 @@ _KINDS: Final = {
         *(145002, 145006, 148049, 148050, 200001, 507008),
         *(545001, 545002, 545003, 545004, 545005),
     ),
-    # Events, streams, models and the like beyond what a card has of them are a shortage as well.
+    # Includes the limits of a card for events, streams and models.
     FailureKind.MEMORY: (
         *(200000, 207001, 207005, 207007, 207008, 207009, 207010, 207011, 207012, 207018),
         245000,
     ),
     FailureKind.RETRY: (207014, 507002, 507004, 507006),
     FailureKind.OVERFLOW: (207003, 207016, 207017),
-    # Documented as a device that does not answer, or whose memory or channel (507901) is not to
-    # be trusted. So are time limits that elapsed: what still runs may write its buffers at any
-    # time, and no call ends it.
+    # The device does not respond, or its memory or channel (507901) is broken. Includes timeouts:
+    # tasks that still run may write to their buffers at any time, and cannot be stopped.
     FailureKind.LOST: (
         *(107019, 107020, 207020, 500004, 507010, 507033, 507046, 507047, 507053, 507054),
         *(507055, 507899, 507901, 545601),
@@ -120,21 +118,20 @@ _NAMES: Final = {
     507899: "ACL_ERROR_RT_DRV_INTERNAL_ERROR",
     507901: "ACL_ERROR_RT_SOCKET_CLOSE",
 }
-"""Those that people meet."""
+"""Code: CANN's name, for common codes."""
 
 
 def failure_kind(code: int) -> FailureKind:
-    """What this code, not SUCCESS, asks for."""
+    """Classify a return code other than SUCCESS."""
     if code in _KIND_OF:
         return _KIND_OF[code]
     internal = code // 100_000 == _INTERNAL
-    # Codes that no list has: what failed on the device costs a reset, what the interface refused
-    # nothing but the call.
+    # Unlisted codes: failures of the device require a reset, rejected calls do not.
     return FailureKind.RELOAD if internal or code in _ABORTED else FailureKind.REFUSED
 
 
 def code_name(code: int) -> str:
-    """CANN's name of the code where it is one that people meet, and the number."""
+    """Return the number, and CANN's name for common codes."""
     return f"{code} {_NAMES[code]}" if code in _NAMES else str(code)
 
 
@@ -147,63 +144,63 @@ _OVERFLOWED: Final = (
 
 _CURES: Final = {
     100039: "LD_LIBRARY_PATH has CANN's `stub` folder before the driver's libraries: "
-    "`source set_env.sh` of CANN anew",
-    107001: "`npu-smi info` and ASCEND_RT_VISIBLE_DEVICES say which devices this process has",
+    "`source set_env.sh` of CANN again",
+    107001: "`npu-smi info` and ASCEND_RT_VISIBLE_DEVICES show which devices this process has",
     148049: "install the operators of this chip: the package Ascend-cann-<soc>-ops",
     207004: "pass the device into the container, e.g. `--device /dev/davinci0`",
     207006: "add the user to the group HwHiAiUser",
-    507008: "the file is for another chip, or the driver and CANN do not fit together: `npu-smi "
-    "info`, `cat $ASCEND_HOME_PATH/version.cfg`",
+    507008: "the file is for another chip, or the versions of driver and CANN are incompatible: "
+    "`npu-smi info`, `cat $ASCEND_HOME_PATH/version.cfg`",
     207003: _OVERFLOWED,
     207016: _OVERFLOWED,
     207017: _OVERFLOWED,
     507033: "the device is in use by another process, or its driver failed: `npu-smi info`",
-    507899: "often a driver that CANN does not fit: `npu-smi info`, `cat "
+    507899: "often caused by a driver of another version than CANN: `npu-smi info`, `cat "
     "$ASCEND_HOME_PATH/version.cfg`",
 }
-"""Code: what a person can do about it."""
+"""Code: how a user can fix it."""
 
 
 class DriverFault(RuntimeFault):
-    """A call of the driver failed."""
+    """A failed call of the driver."""
 
     def __init__(self, function: str, code: int, message: str = "") -> None:
-        """function: e.g. "acl.rt.malloc". message: the library's own words, if it had any."""
+        """Create the error of a function, e.g. "acl.rt.malloc"; `message` is the library's."""
         self.function = function
         self.code = code
         self.kind: FailureKind = failure_kind(code)
         self.path: Path | None = None
-        """The file that was loaded or executed, for those who know which of several it was."""
-        told = f": {message}" if message else ""
+        """The file that was loaded or executed, if the caller knows it."""
+        reason = f": {message}" if message else ""
         cure = f"; {_CURES[code]}" if code in _CURES else ""
-        super().__init__(f"{function}: {code_name(code)}, {self.kind.value}{told}{cure}")
+        super().__init__(f"{function}: {code_name(code)}, {self.kind.value}{reason}{cure}")
 
 
 class ReturnCodeChecker:
-    """Checks what functions of one `acl` module answer. From any thread."""
+    """Checks the results of functions of one `acl` module. Thread-safe."""
 
     def __init__(self, recent_message: Callable[[], str | None]) -> None:
-        """recent_message: acl.get_recent_err_msg, which tells the calling thread's text or None."""
+        """Initialize with acl.get_recent_err_msg: the calling thread's last message, or None."""
         self._recent_message = recent_message
 
-    def status(self, function: str, code: int, *fine: int) -> int:
-        """The code, if it is SUCCESS or one of `fine`; raises DriverFault otherwise."""
-        if code != SUCCESS and code not in fine:
+    def status(self, function: str, code: int, *accepted: int) -> int:
+        """Return the code if it is SUCCESS or accepted. Raises DriverFault otherwise."""
+        if code != SUCCESS and code not in accepted:
             raise DriverFault(function, code, self._message())
         return code
 
-    def value(self, function: str, answer: tuple[Value, int], *fine: int) -> Value:
-        """The value of `(value, ret)`; raises as `status`."""
-        value, code = answer
-        self.status(function, code, *fine)
+    def value(self, function: str, result: tuple[Value, int], *accepted: int) -> Value:
+        """Return the value of `(value, code)`; raises like `status`."""
+        value, code = result
+        self.status(function, code, *accepted)
         return value
 
     def handle(self, function: str, handle: int) -> int:
-        """A handle that comes without a code, where 0 is the failure."""
+        """Return a handle from a function without return code; 0 is a failure."""
         return self._without_code(function, handle, _NO_HANDLE)
 
     def getter(self, function: str, value: Value) -> Value:
-        """What a getter without a code answers, where 0 and "" are the failure."""
+        """Return the result of a getter without return code; 0 and "" are failures."""
         return self._without_code(function, value, _NO_ANSWER)
 
     def _without_code(self, function: str, value: Value, code: int) -> Value:
@@ -212,6 +209,6 @@ class ReturnCodeChecker:
         return value
 
     def _message(self) -> str:
-        """What the library says of the failure; "" where it says nothing, which is None."""
-        # Reading the message clears it: that of a later failure is its own.
+        """Return the library's message about the failure; "" if it has none."""
+        # Reading the message clears it, so a later failure does not get an old message.
         return " ".join((self._recent_message() or "").split())

@@ -1,8 +1,8 @@
-"""Slots: what an engine owns on a card, and what an execution does with it.
+"""Slots: the device memory of an engine, and the operations of an execution on it.
 
-A slot is device memory for all tensors of an engine's stages, made once. A tensor lies at one
-address, which is known by its name: what one stage writes a later one reads there, and what several
-stages take is copied there once.
+A slot has device memory for all tensors of an engine's stages, allocated once. Each tensor name has
+one address: a stage reads a tensor where an earlier stage wrote it, and an input of several stages
+is copied once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from ge_runtime.devices import Device
 from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
 from ge_runtime.npu.driver.description import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.npu.driver.driver import Address, Copy, Dataset, Driver, ImageBatch, ModelId, Stream
-from ge_runtime.npu.driver.memory import part_bytes
+from ge_runtime.npu.driver.memory import QUEUED_ALIGNMENT, part_bytes
 from ge_runtime.npu.driver.om_model import LoadedModel, OmGear, Stage
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
-from ge_runtime.npu.driver.row_copies import RowCopy, can_be_queued
 
 
 class Transfer(NamedTuple):
@@ -30,37 +29,41 @@ class Transfer(NamedTuple):
     device: Address
     nbytes: int
     room: int
-    """Bytes at the end that is written."""
+    """Size of the target in bytes."""
     queued: bool
-    """Whether the host's end is pinned and a stream can do it; else it is done at once."""
+    """True if a stream can copy, because the host memory is pinned; else it is synchronous."""
 
 
 class CardExecution(NamedTuple):
-    """What a slot is to do."""
+    """One execution of a slot."""
 
     steps: Sequence[tuple[int, OmGear]]
-    """The stages to execute, by position, in order, each at its gear."""
+    """(position of the stage, gear), in order of execution."""
     copies_in: Sequence[Transfer]
     copies_out: Sequence[Transfer]
     rows_in: Sequence[RowCopy] = ()
-    """From where other models left them."""
+    """Copies of rows that other models left on the device."""
     rows_out: Sequence[RowCopy] = ()
-    """To where other models find them."""
+    """Copies of rows that stay on the device for other models."""
 
 
 def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing:
-    """Where the tensors of a chain of these models lie in one block, by name.
+    """Plan the tensors of a chain of models in one block.
 
-    Each is as large as the largest gear needs of any stage, and starts at a multiple of 64, as
-    malloc's blocks do. Tensors that no stage needs at the same time share bytes.
-    kept: what stages take and is wanted in the end as well. What no stage takes is kept anyway.
+    Each tensor is as large as any stage needs at its largest gear, and starts at a multiple of 64,
+    as blocks of malloc do. Tensors that are never needed at the same time share memory.
+
+    Args:
+        models: The models of the stages, in order.
+        kept: Tensors between stages that are needed after the last stage as well. Tensors that no
+            stage consumes are always kept.
     """
     sizes = tensor_bytes(models)
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for stage, model in enumerate(models):
         for name, _ in _inputs(stage, model):
-            first.setdefault(name, 0)  # copied before any stage begins
+            first.setdefault(name, 0)  # inputs are copied before the first stage
             last[name] = stage
         for name, _ in _outputs(model):
             first[name] = stage
@@ -74,9 +77,9 @@ def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing
 
 
 def tensor_bytes(models: Sequence[LoadedModel]) -> dict[str, int]:
-    """Bytes of device memory of each tensor of a chain, by name.
+    """Return tensor name: bytes of device memory, as the models report them.
 
-    As the models say, which know of padding and of formats of images.
+    The models' sizes include padding, and consider image formats.
     """
     sizes: dict[str, int] = {}
     for stage, model in enumerate(models):
@@ -86,9 +89,9 @@ def tensor_bytes(models: Sequence[LoadedModel]) -> dict[str, int]:
 
 
 class Slot:
-    """Buffers at fixed addresses, one block for all, and the datasets that name them.
+    """Buffers at fixed addresses in one block, and the datasets that refer to them.
 
-    For one execution at a time.
+    Used by one execution at a time.
     """
 
     def __init__(
@@ -99,29 +102,38 @@ class Slot:
         memory: Device[Address],
         images: Mapping[int, ImageBatch] = MappingProxyType({}),
     ) -> None:
-        """packing: the `slot_layout` of the models. memory: of the card. Raises OutOfMemory.
+        """Allocate the slot.
 
-        images: of the stages that are told with executions what becomes of theirs.
+        Args:
+            stages: The stages of the engine.
+            packing: The `slot_layout` of their models.
+            driver: The driver.
+            memory: The card's memory.
+            images: Position: image batch, for stages with dynamic AIPP.
+
+        Raises:
+            OutOfMemory: The card has not enough memory.
+            DriverFault: A dataset could not be created.
         """
         self._stages = stages
         self._images = images
         self._images_set: dict[int, ModelId] = {}
-        """Stage: the load of its model that was told."""
+        """Position of the stage: the loaded model for which AIPP's parameters were set."""
         self._driver = driver
         self._buffer = memory.allocate("device I/O", packing.peak)
         start = self._buffer.memory
         self.addresses = {name: Address(start + at) for name, at in packing.offsets.items()}
-        """Tensor: its address on the device."""
+        """Tensor name: address on the device."""
         self._datasets: list[tuple[Dataset, Dataset]] = []
         with ExitStack() as undo:
             undo.callback(self._buffer.free)
             try:
                 for number, stage in enumerate(stages):
-                    given = self._dataset(_inputs(number, stage.model), undo)
-                    wanted = self._dataset(_outputs(stage.model), undo)
-                    self._datasets.append((given, wanted))
+                    inputs = self._dataset(_inputs(number, stage.model), undo)
+                    outputs = self._dataset(_outputs(stage.model), undo)
+                    self._datasets.append((inputs, outputs))
             except DriverFault as fault:
-                if fault.kind is FailureKind.LOST:  # on that card nothing is given back
+                if fault.kind is FailureKind.LOST:  # a lost card must not be called
                     undo.pop_all()
                 raise
             undo.pop_all()
@@ -133,36 +145,36 @@ class Slot:
         return dataset
 
     def files(self, execution: CardExecution) -> list[Path]:
-        """Those of the stages that are executed."""
+        """Return the files of the stages that are executed."""
         return [self._stages[number].path for number, _ in execution.steps]
 
-    def ensure_there(self, execution: CardExecution) -> None:
-        """Raises EngineFault if one of its models is not loaded."""
+    def ensure_loaded(self, execution: CardExecution) -> None:
+        """Raise EngineFault if one of the models to execute is not loaded."""
         for number, _ in execution.steps:
-            self._stages[number].model.ensure_there()
+            self._stages[number].model.ensure_loaded()
 
     def copy_in(self, stream: Stream, execution: CardExecution) -> None:
-        """Queue the copies to the card. Raises DriverFault. Nothing of the slot is executing."""
+        """Queue the copies to the card. The slot must be idle. Raises DriverFault."""
         driver = self._driver
         for host, device, nbytes, room, queued in execution.copies_in:
             if queued:
                 driver.copy_async(device, room, host, nbytes, Copy.TO_DEVICE, stream)
-            else:  # at once, ahead of the stream
+            else:  # synchronous, before the tasks of the stream
                 driver.copy(device, room, host, nbytes, Copy.TO_DEVICE)
         if can_be_queued(execution.rows_in):
             self._queue_rows(execution.rows_in, stream)
-        else:  # at once: they were left there before this execution began
+        else:  # synchronous: the rows were written before this execution began
             self._copy_rows(execution.rows_in)
 
     def compute(self, stream: Stream, execution: CardExecution) -> None:
-        """Queue the stages. Raises DriverFault with the file of the one that it is about.
+        """Queue the stages. None of their models may be executing.
 
-        None of these models may be executing anywhere.
+        Raises DriverFault, with the file of the stage that failed.
         """
         driver = self._driver
         try:
-            # All gears before the first execution: they are written at once, outside the stream's
-            # order, each into its stage's own buffer, the model's last input.
+            # All gears before the first execution: they are written synchronously, outside of the
+            # stream, each into its stage's own buffer, the model's last input.
             for number, gear in execution.steps:
                 if number in self._images:
                     self._set_images(number)
@@ -177,7 +189,7 @@ class Slot:
             raise
 
     def _set_images(self, number: int) -> None:
-        """Once: the parameters are in the slot's own buffer, and stay there."""
+        """Set AIPP's parameters once for each load: they stay in the slot's own buffer."""
         model = self._stages[number].model
         if self._images_set.get(number) == model.id:
             return
@@ -187,7 +199,10 @@ class Slot:
         self._images_set[number] = model.id
 
     def copy_out(self, stream: Stream, execution: CardExecution) -> None:
-        """Queue the copies of results. Raises DriverFault. Others are left to `collect`."""
+        """Queue the copies of results; `collect` makes those that cannot be queued.
+
+        Raises DriverFault.
+        """
         for host, device, nbytes, room, queued in execution.copies_out:
             if queued:
                 self._driver.copy_async(host, room, device, nbytes, Copy.TO_HOST, stream)
@@ -195,7 +210,7 @@ class Slot:
             self._queue_rows(execution.rows_out, stream)
 
     def collect(self, execution: CardExecution) -> None:
-        """The copies that could not be queued, once the stream is done. Raises DriverFault."""
+        """Make the copies that could not be queued. The stream must be done. Raises DriverFault."""
         for host, device, nbytes, room, queued in execution.copies_out:
             if not queued:
                 self._driver.copy(host, room, device, nbytes, Copy.TO_HOST)
@@ -212,7 +227,7 @@ class Slot:
             self._driver.copy(target, nbytes, source, nbytes, Copy.ON_DEVICE)
 
     def close(self) -> None:
-        """Free all of it; nothing of it may be executing. Once."""
+        """Free the slot, which must be idle. Call once."""
         for datasets in self._datasets:
             for dataset in datasets:
                 self._driver.destroy_dataset(dataset)
@@ -220,13 +235,73 @@ class Slot:
 
 
 def _inputs(number: int, model: LoadedModel) -> Iterator[tuple[str, int]]:
-    """Tensors' names, and the bytes that the model wants; hidden ones are this stage's own."""
+    """Yield the names and sizes of inputs; inputs for gears and AIPP are private to the stage."""
     for tensor in model.description.inputs:
-        is_own = tensor.name in (GEAR_INPUT, AIPP_INPUT)
-        yield f"{tensor.name} of {number}" if is_own else tensor.name, tensor.nbytes
+        is_private = tensor.name in (GEAR_INPUT, AIPP_INPUT)
+        yield f"{tensor.name} of {number}" if is_private else tensor.name, tensor.nbytes
 
 
 def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:
     description = model.description
     for name, tensor in zip(description.output_names, description.outputs, strict=True):
         yield name, tensor.nbytes
+
+
+# Copies of rows within a card: adjacent rows at both ends are one copy. A batch is padded with
+# copies of its first rows, twice as many with each copy.
+
+
+class RowCopy(NamedTuple):
+    """A copy of one row or several adjacent ones."""
+
+    target: Address
+    source: Address
+    nbytes: int
+
+
+def can_be_queued(copies: Sequence[RowCopy]) -> bool:
+    """Return whether a stream can make all copies.
+
+    Otherwise all are synchronous, so that their order is kept.
+    """
+    return not any(
+        end % QUEUED_ALIGNMENT for target, source, _ in copies for end in (target, source)
+    )
+
+
+def gathering(places: Sequence[int], row_bytes: int, rows: int, slot: Address) -> list[RowCopy]:
+    """Return the copies that gather rows into a slot.
+
+    Args:
+        places: Addresses of the rows, at least one.
+        row_bytes: Size of a row.
+        rows: Rows of the batch; those without a place are filled with copies of the first rows.
+        slot: Address of the tensor in the slot.
+    """
+    copies = [
+        RowCopy(Address(slot + first * row_bytes), Address(places[first]), count * row_bytes)
+        for first, count in _neighbours(places, row_bytes)
+    ]
+    filled = len(places)
+    while filled < rows:
+        count = min(filled, rows - filled)
+        copies.append(RowCopy(Address(slot + filled * row_bytes), slot, count * row_bytes))
+        filled += count
+    return copies
+
+
+def scattering(places: Sequence[int], row_bytes: int, slot: Address) -> list[RowCopy]:
+    """Return the copies of a slot's first rows to these addresses."""
+    return [
+        RowCopy(Address(places[first]), Address(slot + first * row_bytes), count * row_bytes)
+        for first, count in _neighbours(places, row_bytes)
+    ]
+
+
+def _neighbours(places: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the index of the first row and the length of each run of adjacent rows."""
+    first = 0
+    for row in range(1, len(places) + 1):
+        if row == len(places) or places[row] != places[row - 1] + row_bytes:
+            yield first, row - first
+            first = row

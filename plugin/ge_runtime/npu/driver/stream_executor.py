@@ -1,11 +1,11 @@
-"""Executions on a card: the stream executor, which the slots of engines are executed on.
+"""The stream executor, which executes the slots of engines on a card.
 
-An executor is one stream, and one block of workspace for all models that execute on it. Models take
-turns, so that the block is as large as the largest of them needs.
+An executor has one stream, and one block of workspace for all its models. Models execute one after
+another, so the block is as large as the largest of them needs.
 
-With several buffer sets the copies of one execution are made while another computes: each set has a
-stream for copies, and events order these and the executor's stream. Two computations never overlap:
-the next is queued when the one before has ended.
+With several buffer sets, copies of one execution overlap with the computation of another: each set
+has a stream for copies, and events synchronize it with the executor's stream. Computations never
+overlap: one is queued after the previous one has ended.
 """
 
 from __future__ import annotations
@@ -32,65 +32,74 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _CopyStream:
-    """Where a buffer set's copies are queued, and what orders them and the computing."""
+    """A buffer set's stream for copies, and the events that synchronize it."""
 
     stream: Stream
     arrived: Event
-    """All inputs are on the card."""
+    """Recorded when all inputs are on the card."""
     computed: Event
-    """All stages are done."""
+    """Recorded when all stages are done."""
 
 
 class _BufferSet:
-    """Of an executor, for one execution at a time."""
+    """A buffer set of an executor, used by one execution at a time."""
 
-    def __init__(self, turn: Lock) -> None:
-        self.turn = turn
-        """Held for each execution, and by whoever changes what is loaded."""
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        """Held during executions, and while models are loaded or unloaded."""
         self.copies: _CopyStream | None = None
-        """None where it is the only set: all is queued in the executor's own stream."""
+        """None if it is the only set: copies are queued in the executor's stream."""
 
 
 class StreamExecutor:
-    """A stream of a card, and the models that execute there.
+    """A stream of a card, and the models that execute on it.
 
-    Executions come from any thread. Loading and closing are the card's, while it is exclusive.
+    `execute` is thread-safe. The card calls the other methods within `AscendDevice.exclusive`.
     """
 
     def __init__(self, device: AscendDevice, models: ExecutorModels) -> None:
-        """models: of this executor alone; none is loaded yet. Raises DriverFault or EngineLost."""
+        """Open the streams; `models` has no models yet. Raises DriverFault or EngineLost."""
         self.models = models
         self._device = device
         self._failure: str | None = None
-        """The model whose execution failed, and of what, until the executor is reset."""
+        """The failed execution and its error, until the executor is reset."""
         self._computing = Lock()
-        """Held while the stages of an execution run, where there are several buffer sets."""
+        """Held during the computation of an execution, if there are several buffer sets."""
         self._sets: list[_BufferSet] = []
         self._open_streams()
-        self._sets.append(_BufferSet(device.add_turn()))
+        self._sets.append(_BufferSet(device.add_execution_lock()))
 
     @property
-    def turns(self) -> list[Lock]:
-        """Of all buffer sets: whoever has them has the executor."""
-        return [own.turn for own in self._sets]
+    def locks(self) -> list[Lock]:
+        """The locks of all buffer sets."""
+        return [own.lock for own in self._sets]
 
     # -- executions --
 
     def execute(self, slot: Slot, execution: CardExecution, buffers: int) -> None:
-        """Copy in, execute the stages, copy out; returns when all is done.
+        """Copy inputs, execute the stages, copy outputs, and wait.
 
-        buffers: the number of its buffer set, from 0; of those that `ensure_sets` made.
-        Blocks until it is this execution's turn; other threads run while it waits.
-        Raises EngineFault, OutOfMemory, or EngineLost once the card is lost. A queue that is full
-        is tried once more. After a failed execution the executor is reset before the next.
+        Waits for earlier executions of the buffer set; other threads run while it waits. A call
+        that failed because of a full queue is repeated once. After a failed execution the executor
+        is reset before the next one.
+
+        Args:
+            slot: The engine's slot.
+            execution: The stages and copies.
+            buffers: Index of the slot's buffer set, from 0.
+
+        Raises:
+            EngineFault: The execution failed.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
         """
         own, files = self._sets[buffers], slot.files(execution)
         while True:
-            self._device.take(own.turn, f"the turn of {self.models.name}")
+            self._device.acquire_lock(own.lock, f"an execution of {self.models.name}")
             try:
-                self._device.ensure_there()
+                self._device.ensure_available()
                 if self._failure is None:
-                    slot.ensure_there(execution)
+                    slot.ensure_loaded(execution)
                     try:
                         self._context.enter()
                         if own.copies is None:
@@ -101,12 +110,12 @@ class StreamExecutor:
                     except DriverFault as fault:
                         raise self._fault_of(fault, files) from fault
             finally:
-                own.turn.release()
-            # Without the turn: `exclusive` takes those of all executors.
+                own.lock.release()
+            # After the release, because `exclusive` acquires the locks of all executors.
             self._recover()
 
-    # A turn ends with the wait for all that it queued: the driver tells of a failed task at the
-    # next wait for its stream, once, and not which task it was. So it is of this execution.
+    # Each execution waits for all tasks that it queued. The driver reports a failed task once, at
+    # the next wait for its stream, and does not say which task it was; so it is one of these.
 
     def _execute(self, slot: Slot, execution: CardExecution) -> None:
         stream = self._stream
@@ -118,28 +127,28 @@ class StreamExecutor:
 
         self._queue(submit, stream)
         self._device.wait(stream)
-        slot.collect(execution)  # copies that no stream orders: only now are results there
+        slot.collect(execution)  # synchronous copies, after the results were computed
 
     def _execute_overlapped(
         self, copies: _CopyStream, slot: Slot, execution: CardExecution
     ) -> bool:
-        """False if nothing was computed, as another execution failed meanwhile."""
+        """Execute; return False if nothing was computed because another execution had failed."""
         self._queue(partial(self._copy_in, copies, slot, execution), copies.stream)
-        self._device.take(self._computing, f"the computing of {self.models.name}")
+        self._device.acquire_lock(self._computing, f"a computation of {self.models.name}")
         try:
-            self._device.ensure_there()
+            self._device.ensure_available()
             if self._failure is not None:
                 self._device.wait(copies.stream)
                 return False
             try:
-                # The next is queued when this one has ended, though events could order them: only
-                # so a failure is known to be this one's, and no document says that a model may be
-                # queued in a stream while it executes at other addresses.
+                # The next computation is queued after this one has ended, although events could
+                # order them: otherwise a failure could not be attributed to one of them, and it is
+                # not documented that a model may be queued while it executes at other addresses.
                 compute = partial(self._compute, copies, slot, execution)
                 self._queue(compute, self._stream, copies.stream)
                 self._device.wait(self._stream)
             except DriverFault as fault:
-                self._note(fault, slot.files(execution))  # first: nobody computes after it
+                self._note(fault, slot.files(execution))  # first: prevents further computations
                 self._drain(copies.stream, fault)
                 raise
         finally:
@@ -161,7 +170,7 @@ class StreamExecutor:
         slot.copy_out(copies.stream, execution)
 
     def _queue(self, submit: Callable[[], None], *streams: Stream) -> None:
-        """Call `submit`, which queues in these streams; once more where a queue was full."""
+        """Call `submit`, which queues tasks in these streams; repeat it once if a queue is full."""
         for last in (False, True):
             try:
                 submit()
@@ -170,12 +179,12 @@ class StreamExecutor:
                 if fault.kind is FailureKind.LOST:
                     raise
                 for stream in streams:
-                    self._device.wait(stream)  # what was queued before still uses the slot
+                    self._device.wait(stream)  # tasks that were queued use the slot
                 if last or fault.kind is not FailureKind.RETRY:
                     raise
 
     def _drain(self, stream: Stream, fault: DriverFault) -> None:
-        """Wait for what is queued behind something that failed; what else failed does not matter.
+        """Wait for tasks that were queued after a failed task, and ignore their failures.
 
         Raises DriverFault if the card is lost.
         """
@@ -188,54 +197,53 @@ class StreamExecutor:
                 raise
 
     def _fault_of(self, fault: DriverFault, files: Sequence[Path]) -> RuntimeFault:
-        """files: those that were executed; which of them failed, only their own calls tell."""
-        text = f"{self.models.name}: {_told(fault, files)}"
+        text = f"{self.models.name}: {_described(fault, files)}"
         if fault.kind is FailureKind.LOST:
-            return self._device.lose(text)
+            return self._device.mark_lost(text)
         if fault.kind is FailureKind.MEMORY:
             return OutOfMemory(text)
         self._note(fault, files)
         return EngineFault(text)
 
     def _note(self, fault: DriverFault, files: Sequence[Path]) -> None:
-        """Have the executor reset before it executes again, if that is what the fault means."""
+        """Schedule a reset of the executor if the fault requires it."""
         if fault.kind is FailureKind.RELOAD:
-            self._failure = _told(fault, files)
+            self._failure = _described(fault, files)
 
     def _recover(self) -> None:
-        """Reset it, unless another thread has. Raises EngineLost."""
+        """Reset the executor, unless another thread did. Raises EngineLost."""
         with self._device.exclusive():
-            self._device.ensure_there()
+            self._device.ensure_available()
             self.reset_if_failed()
 
-    # -- what is loaded: in `AscendDevice.exclusive` --
+    # -- loading: within `AscendDevice.exclusive` --
 
     def load(self, files: Sequence[ModelFile]) -> list[Stage]:
         self._context.enter()
         return self.models.load(files)
 
     def reload(self, models: Sequence[LoadedModel]) -> None:
-        """See `ExecutorModels.reload`. After a failed execution it is reset first."""
+        """See `ExecutorModels.reload`. Resets the executor first after a failed execution."""
         self.reset_if_failed()
         self._context.enter()
-        with self._device.noticing_loss():
+        with self._device.detecting_loss():
             self.models.reload(models)
 
     def unload(self, stage: Stage) -> None:
-        """Of a card that is lost nothing is called."""
+        """Release one use of a model; does not call a lost card."""
         if self._device.lost is None:
             self._context.enter()
         self.models.unload(stage)
 
     def reset_if_failed(self) -> None:
-        """After a failed execution: a new context and streams, and the models loaded again.
+        """After a failed execution, recreate the context and streams, and reload the models.
 
-        See `ExecutorModels.load_all`. Raises EngineLost: without them the card counts as lost.
+        See `ExecutorModels.load_all`. If that fails, the card is lost. Raises EngineLost.
         """
         if self._failure is None:
             return
         name = self.models.name
-        _log.warning("%s: made anew after a failed execution of %s", name, self._failure)
+        _log.warning("%s: reset after a failed execution of %s", name, self._failure)
         try:
             self._context.enter()
             self.models.unload_all()
@@ -243,35 +251,37 @@ class StreamExecutor:
             self._open_streams()
             self.models.load_all()
         except DriverFault as fault:
-            raise self._device.lose(f"{self._device.name}: it cannot be mended: {fault}") from fault
+            raise self._device.mark_lost(
+                f"{self._device.name}: recovery failed: {fault}"
+            ) from fault
         self._failure = None
 
     def ensure_sets(self, count: int) -> None:
-        """Have as many buffer sets, at least; those of more than one have a stream for copies.
+        """Create buffer sets until there are `count`. If there are several, each has a copy stream.
 
-        Raises DriverFault, with what was there before as it was.
+        Raises DriverFault; then nothing is changed.
         """
         missing = range(len(self._sets), count)
         if not missing:
             return
         self._context.enter()
-        there = [own for own in self._sets if own.copies is None]
+        without = [own for own in self._sets if own.copies is None]
         with self._undoing() as undo:
-            opened = [self._open_copies(undo) for _ in range(len(there) + len(missing))]
-        added = [_BufferSet(self._device.add_turn()) for _ in missing]
+            opened = [self._open_copies(undo) for _ in range(len(without) + len(missing))]
+        added = [_BufferSet(self._device.add_execution_lock()) for _ in missing]
         self._sets += added
-        for own, copies in zip(there + added, opened, strict=True):
+        for own, copies in zip(without + added, opened, strict=True):
             own.copies = copies
 
     def close(self) -> None:
-        """Free it, with no model left in it. Once. Each execution has waited for its end."""
+        """Free the executor, after all models were unloaded. Call once."""
         if self._device.lost is None:
             self._context.enter()
             self._close_streams()
         self.models.free()
 
     def _open_streams(self) -> None:
-        """Its own, and those for copies of all buffer sets that had one."""
+        """Create the context, the executor's stream, and the streams of sets that had one."""
         self._context = DeviceContext(self._device.driver, self._device.number)
         driver = self._device.driver
         with self._undoing() as undo:
@@ -283,10 +293,10 @@ class StreamExecutor:
 
     @contextmanager
     def _undoing(self) -> Iterator[ExitStack]:
-        """What its calls made is given back if they fail, unless the card is lost."""
+        """Return a context that undoes its calls after an error, unless the card is lost."""
         with ExitStack() as undo:
             try:
-                with self._device.noticing_loss():
+                with self._device.detecting_loss():
                     yield undo
             finally:
                 if self._device.lost is not None:
@@ -315,7 +325,8 @@ class StreamExecutor:
         return f"<{self.models.name}: {self.models}>"
 
 
-def _told(fault: DriverFault, files: Sequence[Path]) -> str:
+def _described(fault: DriverFault, files: Sequence[Path]) -> str:
+    # Only some calls know which of the executed files failed.
     return f"{shown(*([fault.path] if fault.path else files))}: {fault}"
 
 

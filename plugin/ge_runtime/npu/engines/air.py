@@ -1,12 +1,12 @@
-"""AIR files: graphs for a session of GE, what they take and give, and the gears of GE's options.
+"""AIR files, which are graphs for a session of GE: their signature, and gears in GE's options.
 
-AIR files are what torchair's `dynamo_export` and GE-PY's `Graph.save_to_air` write. There is no
-way from ONNX to a session in Python: an ONNX graph becomes a model.om, by `ge-runtime build`.
+AIR files are written by torchair's `dynamo_export` and GE-PY's `Graph.save_to_air`. GE-PY cannot
+read ONNX graphs; `ge-runtime build` compiles them to a model.om.
 
-GE's options write gears so:
+GE's options for gears:
 
-- `graph.ge.inputShape`: the dims of every input, -1 where gears differ: `ids:-1,-1;mask:-1,-1`.
-- `graph.ge.dynamicDims`: for each gear a size for each -1, in that order: `1,64,1,64;8,64,8,64`.
+- `graph.ge.inputShape`: the dims of all inputs, -1 for sizes that differ: `ids:-1,-1;mask:-1,-1`.
+- `graph.ge.dynamicDims`: for each gear the sizes of each -1, in order: `1,64,1,64;8,64,8,64`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ge_runtime.npu.driver.ge_session_executor import UNSUPPORTED_DTYPES
 
 @dataclass(frozen=True, slots=True)
 class AirFile:
-    """A file that GE-PY has read once."""
+    """An AIR file with its signature."""
 
     path: Path
     ge: GeProcess
@@ -37,9 +37,15 @@ class AirFile:
 
     @classmethod
     def open(cls, path: Path, ge: GeProcess, outputs: Sequence[str]) -> AirFile:
-        """The file at `path`. Raises ArtifactFault.
+        """Open an AIR file.
 
-        outputs: the names of the graph's results in their order, as an AIR graph has none for them.
+        Args:
+            path: The file.
+            ge: GE of this process.
+            outputs: Names for the graph's results, in their order: an AIR graph does not name them.
+
+        Raises:
+            ArtifactFault: The file cannot be read, or has an unsupported type.
         """
         try:
             digest = sha256_of(path)
@@ -49,16 +55,18 @@ class AirFile:
             raise ArtifactFault(f"{path}: {error.strerror}") from error
         except (RuntimeError, ValueError, AttributeError) as error:
             raise ArtifactFault(
-                f"{path}: GE cannot read it: {error}; expected an AIR file of this CANN, as "
-                "torchair's dynamo_export writes it; of a model.onnx `ge-runtime build` makes a "
-                "model.om"
+                f"{path}: GE cannot read it: {error}; expected an AIR file of this version of "
+                "CANN, as torchair's dynamo_export writes it; `ge-runtime build` compiles a "
+                "model.onnx to a model.om"
             ) from error
         return cls(path, ge, digest, signature)
 
     def graph(self) -> Graph:
-        """The graph, read anew: one is of one session.
+        """Read the graph again, because a graph object belongs to one session.
 
-        Raises RuntimeError as GE does, and ArtifactFault if the file is another by now, or gone.
+        Raises:
+            RuntimeError: GE failed.
+            ArtifactFault: The file has changed or is missing.
         """
         try:
             ensure_content(self.path, self.digest)
@@ -68,7 +76,7 @@ class AirFile:
 
 
 def _load(path: Path, ge: GeProcess) -> Graph:
-    # Named after the model's folder: the file is called model.air in each of them.
+    # Named after the model's folder, because the file is always called model.air.
     graph = ge.py.graph.Graph(path.parent.parent.name or "graph")
     graph.load_from_air(str(path))
     return graph
@@ -97,7 +105,8 @@ def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
         lacked = ", ".join(each.value for each in UNSUPPORTED_DTYPES)
         raise ArtifactFault(
             f"{path}: '{name}': found type {dtype.value if dtype else value.dtype}, expected one "
-            f"that GE-PY has tensors of: Triton's but {lacked} and BYTES; a model.om can have more"
+            f"that GE-PY supports: Triton's types except {lacked} and BYTES; a model.om supports "
+            "more"
         )
     return GraphTensor(name, dtype, value.dims)
 
@@ -105,18 +114,25 @@ def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
 INPUT_SHAPE: Final = "ge.inputShape"
 DYNAMIC_DIMS: Final = "ge.dynamicDims"
 NODE_TYPE: Final = {"ge.dynamicNodeType": "1"}
-"""What goes with gears: inputs are given by the caller, and not by a data set of GE's."""
+"""Option required for gears: the caller provides the inputs, not a data set of GE."""
 
 _FEWEST, _MOST = 2, 100
-"""Gears of a graph, by GE's documents: refused here, where the text can name the parameter."""
+"""Minimum and maximum number of gears, as documented. Checked here so that the error names the
+parameter."""
 
 
 def shapes_of(
     inputs: Sequence[GraphTensor], options: Mapping[str, str], artifact: str
 ) -> list[Shapes] | None:
-    """The only shapes that the graph executes; None for any. By growing elements.
+    """Return the shapes that the graph can execute, sorted by elements; None: any shapes.
 
-    Raises ArtifactFault for options that GE would refuse or that do not fit the graph.
+    Args:
+        inputs: The graph's inputs.
+        options: GE's options.
+        artifact: The file's name, for errors.
+
+    Raises:
+        ArtifactFault: An option is invalid, or does not fit the graph.
     """
     given = [option for option in (INPUT_SHAPE, DYNAMIC_DIMS) if option in options]
     if not given:
@@ -125,8 +141,8 @@ def shapes_of(
         return [{tensor.name: _fixed(tensor) for tensor in inputs}]
     if len(given) < 2:
         raise ArtifactFault(
-            f"parameter 'graph.{given[0]}': found it alone, expected {INPUT_SHAPE} and "
-            f"{DYNAMIC_DIMS} together"
+            f"parameter 'graph.{given[0]}': found only this one, expected both {INPUT_SHAPE} and "
+            f"{DYNAMIC_DIMS}"
         )
     pattern = _pattern(options[INPUT_SHAPE])
     _check_pattern(pattern, inputs, artifact)
@@ -143,10 +159,10 @@ def _fixed(tensor: GraphTensor) -> tuple[int, ...]:
 def _pattern(text: str) -> dict[str, tuple[int, ...]]:
     pattern: dict[str, tuple[int, ...]] = {}
     for part in text.split(";"):
-        name, colon, dims = part.strip().rpartition(":")  # the last: names may have colons
+        name, colon, dims = part.strip().rpartition(":")  # the last one: names may have colons
         numbers = _numbers(dims)
-        sound = colon and name and name not in pattern
-        if not sound or numbers is None or min(numbers, default=1) < -1:
+        is_valid = colon and name and name not in pattern
+        if not is_valid or numbers is None or min(numbers, default=1) < -1:
             _refuse(INPUT_SHAPE, f"'{part}'", "the name of an input once, a colon and its dims")
         pattern[name] = numbers
     return pattern
@@ -166,7 +182,7 @@ def _check_pattern(
         )
         if not fits:
             found = f"{list(dims)} for '{tensor.name}'"
-            _refuse(INPUT_SHAPE, found, f"what {artifact} has: {tensor}")
+            _refuse(INPUT_SHAPE, found, f"dims that fit {artifact}: {tensor}")
 
 
 def _dynamic_dims(text: str, free_dims: int) -> list[tuple[int, ...]]:
@@ -183,7 +199,7 @@ def _dynamic_dims(text: str, free_dims: int) -> list[tuple[int, ...]]:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """The numbers between commas, none for a text of nothing; None for other text."""
+    """Parse numbers separated by commas; empty text is no numbers, None is invalid text."""
     try:
         return tuple(int(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:
@@ -191,10 +207,10 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def _shapes_at(pattern: Mapping[str, tuple[int, ...]], gear: Sequence[int]) -> Shapes:
-    # One iterator for all inputs: GE lists a gear's sizes in the order of all -1 of all inputs.
-    left = iter(gear)
+    # One iterator for all inputs: a gear has the sizes of each -1 of all inputs.
+    sizes = iter(gear)
     return {
-        name: tuple(next(left) if dim == -1 else dim for dim in dims)
+        name: tuple(next(sizes) if dim == -1 else dim for dim in dims)
         for name, dims in pattern.items()
     }
 

@@ -1,4 +1,4 @@
-"""The device backend of an Ascend card: .om files, and graphs for sessions of GE."""
+"""The device backend of an Ascend card, for .om files and AIR graphs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ge_runtime.npu.driver.memory import CardMemory, PinnedMemory
 from ge_runtime.npu.driver.om_model import ModelFile
 from ge_runtime.npu.driver.pyacl import open_media
 from ge_runtime.npu.driver.return_codes import DriverFault
+from ge_runtime.npu.engines.captured import Capture, CapturedEngine, Reloadable
 from ge_runtime.npu.engines.ge_session import GeSessionEngine
 from ge_runtime.npu.engines.om import OmEngine
-from ge_runtime.npu.engines.om_captured import Capture, CapturedEngine, Reloadable
 from ge_runtime.npu.engines.om_files import read_free_shapes
 from ge_runtime.npu.engines.om_free import OmFreeEngine
 from ge_runtime.specs import Array
@@ -40,9 +40,10 @@ _NO_IMAGES: Final[Mapping[str, DeclaredImages]] = MappingProxyType({})
 
 
 class AscendBackend:
-    """Engines work on copies in the card's own memory.
+    """An Ascend card; engines copy inputs and outputs to and from the card's memory.
 
-    Models of one executor share its workspace and take turns; see `ascend.stream_executor`.
+    Models of one executor share its workspace and execute one after another; see
+    `npu.driver.stream_executor`.
     """
 
     kind: Final = CardMemory.kind
@@ -60,15 +61,23 @@ class AscendBackend:
         window: Window | None = None,
         cards: Cards = PROCESS_CARDS,
     ) -> None:
-        """device: its number. executor: its number on the card, from 0.
+        """Open a card.
 
-        buffers: which of the executor's buffer sets, from 0.
-        workspace_bytes: of the executor, which all its models must agree on; None: as large as the
-        largest of them needs. A session of GE has as much for itself. options: of GE, for it.
-        unplanned: whether a file of free shapes may be executed. images: inputs of .om files that
-        config.pbtxt has as images. window: which executions of .om files are recorded.
-        Raises NoDevice where there is no card, or none that can be used, and EngineLost if it
-        was lost before.
+        Args:
+            device: Number of the card.
+            executor: Index of the executor on the card, from 0.
+            buffers: Index of the executor's buffer set, from 0.
+            workspace_bytes: Workspace of the executor, the same for all its models; None: as large
+                as the largest model needs. For a session of GE, the size of its own arena.
+            options: Options of GE.
+            unplanned: Whether files with free shapes may be executed.
+            images: Input name: image declaration, for .om files.
+            window: The executions of .om files to profile or dump.
+            cards: The cards of the process.
+
+        Raises:
+            NoDevice: There is no such card, or it cannot be used.
+            EngineLost: The card was lost before.
         """
         try:
             card = cards.acquire(device)
@@ -93,7 +102,7 @@ class AscendBackend:
 
     @classmethod
     def for_device(cls, device: str, settings: DeviceSettings) -> AscendBackend:
-        """The backend of the device that config.pbtxt calls `device`."""
+        """Open the backend of the device that config.pbtxt calls `device`."""
         return cls(
             int(device.partition(":")[2]),
             executor=settings.executor,
@@ -107,17 +116,17 @@ class AscendBackend:
 
     @property
     def memory(self) -> Device[NDArray[np.uint8]]:
-        """Pinned, so that the card copies by itself."""
+        """Pinned host memory, which the card copies asynchronously."""
         return self._memory
 
     @property
     def device_memory(self) -> Device[Address]:
-        """On the card: what its engines here have for themselves."""
+        """Memory of the card that belongs to the engines of this backend."""
         return self._device_memory
 
     @property
     def shared_memory(self) -> Device[Address]:
-        """On the card: weights and workspace of all models in this process."""
+        """Memory of the card for weights and workspace of all models in this process."""
         return self._card.memory
 
     @property
@@ -125,20 +134,21 @@ class AscendBackend:
         return self.memory, self.device_memory, self.shared_memory
 
     def fault(self) -> str:
-        return self._card.watch.look().fault
+        return self._card.watch.status().fault
 
     def telemetry(self) -> dict[str, float]:
-        look = self._card.watch.look()
-        told: dict[str, float] = {"device_unwell": bool(look.fault)}
-        if not look.fault:
-            told |= {"device_free_bytes": look.free_bytes, "device_total_bytes": look.total_bytes}
-            told |= {f"device_{unit}_percent": each for unit, each in look.percent.items()}
-        return told
+        status = self._card.watch.status()
+        gauges: dict[str, float] = {"device_unwell": bool(status.fault)}
+        if not status.fault:
+            gauges["device_free_bytes"] = status.free_bytes
+            gauges["device_total_bytes"] = status.total_bytes
+            gauges |= {f"device_{unit}_percent": each for unit, each in status.percent.items()}
+        return gauges
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """Stages are .om files; of a graph for another engine there is one."""
+        """See `DeviceBackend.open`. Only .om files may be several stages."""
         if all(artifact.engine == "om" for artifact in artifacts):
             paths = [artifact.path for artifact in artifacts]
             if self._window is None:
@@ -155,7 +165,7 @@ class AscendBackend:
             return self._open_session(artifact, outputs)
         raise ArtifactFault(
             f"{artifact.path}: found placement: service for engine {artifact.engine}, expected "
-            "placement: local: on a card, only .om files are executed for others"
+            "placement: local: the device service executes only .om files on a card"
         )
 
     def _open_om(self, paths: Sequence[Path], outputs: Sequence[str]) -> Reloadable:
@@ -178,27 +188,27 @@ class AscendBackend:
     def _open_free_shapes(self, file: ModelFile) -> Reloadable:
         if self._buffers:
             raise PlanFault(
-                f"{file.path}: found io_buffers, expected none: it was compiled for ranges of "
-                "sizes, and nothing overlaps with its executions"
+                f"{file.path}: found io_buffers, expected none: the file was compiled for ranges "
+                "of sizes, so copies cannot overlap with its executions"
             )
         if self._images:
             raise PlanFault(
-                f"{file.path}: found images ({', '.join(self._images)}), expected none: it was "
-                "compiled for ranges of sizes, and AIPP is for gears"
+                f"{file.path}: found images ({', '.join(self._images)}), expected none: the file "
+                "was compiled for ranges of sizes, and AIPP requires gears"
             )
         return OmFreeEngine.open(file, self._card, self._device_memory)
 
     def _open_session(self, artifact: Artifact, outputs: Sequence[str]) -> Engine:
         if self._buffers:
             raise PlanFault(
-                f"{artifact.path}: found io_buffers, expected none: GE's own memory is not planned "
-                "for copies that overlap; it is for .om files"
+                f"{artifact.path}: found io_buffers, expected none: copies can only overlap with "
+                "executions of .om files"
             )
         if self._workspace_bytes is None:
             raise PlanFault(
                 f"{artifact.path}: found no 'workspace_pool_mib', expected it, with placement: "
-                "local: GE does not tell what its graph needs, and has all of that memory from an "
-                "arena of this size; the log of its close says what it took"
+                "local: GE does not report what its graph needs, and allocates from an arena of "
+                "this size; when the model is closed, the log has the size that was used"
             )
         return GeSessionEngine.open(
             artifact.path,
@@ -211,22 +221,22 @@ class AscendBackend:
         )
 
     def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
-        """Memory of the card."""
+        """Allocate memory of the card."""
         buffer = self._device_memory.allocate("resident", nbytes)
         return int(buffer.memory), buffer.free
 
     def jpeg_decoder(self, host: PillowDecoder) -> DvppDecoder | None:
-        """DVPP, where pyACL and the chip have it."""
+        """Return a decoder that uses DVPP; None if pyACL or the chip lack it."""
         media = open_media()
         if media is not None and self._decoder is None:
             try:
                 self._decoder = DvppDecoder(self._card, media, host)
             except DriverFault as fault:
-                _log.warning("%s: its DVPP cannot be used: %s", self.name, fault)
+                _log.warning("%s: DVPP cannot be used: %s", self.name, fault)
         return self._decoder
 
     def register(self, memory: Array) -> None:
-        """Its pages are pinned."""
+        """Pin the pages of the memory."""
         self._memory.register(memory)
 
     def unregister(self, memory: Array) -> None:
@@ -239,7 +249,7 @@ class AscendBackend:
         self._device_memory.freeze()
 
     def close(self) -> None:
-        """Safe if the card is lost: then nothing is given back."""
+        """Free the memory and release the card; a lost card is not called."""
         if self._closed:
             return
         self._closed = True
@@ -249,4 +259,4 @@ class AscendBackend:
             self._device_memory.free_all()
             self._memory.free_all()
             self._memory.unregister_all()
-        self._cards.release(self._card)  # last: memory needs the card's context to be given back
+        self._cards.release(self._card)  # last: freeing memory needs the card's context

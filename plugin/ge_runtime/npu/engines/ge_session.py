@@ -1,6 +1,6 @@
-"""The engine for AIR graphs: `model.air`, compiled and executed by a session of GE, by GE-PY.
+"""The engine for AIR graphs: `model.air`, compiled and executed by a session of GE through GE-PY.
 
-Written from GE-PY's source and documents, and never run on a card: tests hold it against a fake of
+Written from GE-PY's source and documentation, and never run on a card: the tests use a fake of
 GE-PY that works on the simulator's memory.
 """
 
@@ -36,7 +36,7 @@ from ge_runtime.npu.engines.air import DYNAMIC_DIMS, NODE_TYPE, AirFile, shapes_
 from ge_runtime.specs import Array, Tensors
 
 _PRECISION: Final = "ge.exec.precision_mode_v2"
-"""Our own unless config.pbtxt says something else: GE by itself makes FP32 graphs FP16."""
+"""Set unless config.pbtxt has it: by default GE converts FP32 graphs to FP16."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,18 +44,17 @@ _log = logging.getLogger(__name__)
 class GeSessionEngine:
     """An AIR graph in a session of GE, which allocates from one arena on the card.
 
-    What it cannot promise, where the engine `om` does:
+    Differences to the engine `om`:
 
-    - A plan: GE-PY cannot be asked what a graph needs. The arena is as large as config.pbtxt says;
-      what does not fit fails the execution. `close` logs the most that was taken.
-    - No allocation while serving: GE-PY makes each input a tensor on the card by an allocation of
-      its own. Weights are GE's own allocation, too.
-    - Speed: tensors are made of Python lists and read as text, element by element.
-    - Memory shared with other models, and weights once for several engines of a file.
-    - To go on at once after an execution that failed: GE compiles the graph again before the next,
-      and may find the context that all of the process share as it was. No document says that a
-      graph in whose execution a task failed can be executed again. What does away with compiling is
-      GE's own cache, of the options `ge.graph_compiler_cache_dir` and `ge.graph_key`.
+    - No memory plan: GE-PY does not report what a graph needs. The arena has the size in
+      config.pbtxt; an execution that needs more fails. `close` logs the maximum that was used.
+    - Allocations while serving: GE-PY allocates each input on the card. GE allocates the weights.
+    - Slow: tensors are created from Python lists and read as text, element by element.
+    - No memory shared with other models; several engines of a file have separate weights.
+    - Slow recovery: after a failed execution GE compiles the graph again, because it is not
+      documented that a graph can be executed again after a task failed. The context, which the
+      process shares, is not replaced. GE's cache (`ge.graph_compiler_cache_dir` and
+      `ge.graph_key`) avoids the compilation.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class GeSessionEngine:
         executor: GeSessionExecutor,
         shapes: Sequence[Shapes] | None,
     ) -> None:
-        """Made by `open`; closes the executor it is given."""
+        """Initialize the engine; called by `open`. `close` closes the executor."""
         self._path = file.path
         self._card = card
         self._executor = executor
@@ -88,10 +87,21 @@ class GeSessionEngine:
         arena_bytes: int,
         options: Mapping[str, str],
     ) -> GeSessionEngine:
-        """The graph in `path`, in a session of its own.
+        """Open the graph in its own session.
 
-        memory: of the card, for the arena. outputs: see `AirFile.open`. options: of GE, by
-        GE_LEVELS. Raises ArtifactFault, OutOfMemory or EngineLost.
+        Args:
+            path: The .air file.
+            card: The card.
+            memory: The card's memory, for the arena.
+            ge: GE of this process.
+            outputs: See `AirFile.open`.
+            arena_bytes: Size of the arena.
+            options: Options of GE; GE_LEVELS has those of the session.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
         """
         file = AirFile.open(path, ge, outputs)
         shapes = shapes_of(file.signature.inputs, options, shown(path))
@@ -122,34 +132,33 @@ class GeSessionEngine:
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """Those of the file, or of GE's own gears; any, where it leaves sizes open."""
+        """The shapes of the file or of GE's gears; None if sizes are free."""
         return self._shapes
 
     @property
     def lost(self) -> bool:
-        """Whether the card is lost, whoever found that out."""
         return self._card.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """Gears are compiled together, and open sizes for all there are."""
+        """False: all gears are compiled together, and free sizes at once."""
         return False
 
     @property
     def unplanned(self) -> tuple[str, ...]:
         return (
-            "GE does not tell what its graph needs: workspace is the arena of "
+            "GE does not report what its graph needs: the workspace is the arena of "
             "'workspace_pool_mib', and an execution that needs more fails",
-            "weights are GE's own allocation; the figure is the size of the file",
+            "GE allocates the weights; the plan has the size of the file instead",
             "GE-PY allocates each input on the device, in each execution",
-            "GE-PY's tensors are made of lists and read as text, element by element",
+            "GE-PY's tensors are created from lists and read as text, element by element",
         )
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """The arena is there."""
+        """Do nothing: the arena is allocated when the engine is opened."""
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """GE compiles at the first execution, which takes seconds to minutes."""
+        """See `Engine.run`. The first execution compiles, which takes seconds to minutes."""
         arrays = [inputs[tensor.name] for tensor in self._signature.inputs]
         shapes = tuple(array.shape for array in arrays)
         if self._shapes is not None and shapes not in self._compiled:
@@ -158,17 +167,18 @@ class GeSessionEngine:
                 f"of a gear: {self._shapes}"
             )
         pool = self._executor.pool
-        # GE tells a failed allocation like any other failure: whether it was one, the pool knows.
+        # GE reports a failed allocation like any other failure; the pool counts them.
         refused = pool.refused
         try:
             results = self._executor.execute(arrays, self._dtypes)
         except (DriverFault, RuntimeError, ValueError) as error:
-            # They refer to memory on the card, and to the session, which has to go before GE ends.
+            # Its frames refer to memory on the card, and to the session, which must be closed
+            # before GE is finalized.
             forget_frames(error)
             if pool.refused > refused:
                 raise OutOfMemory(
                     f"{self._path}: found {self._executor.arena_bytes:,} bytes of arena for GE, of "
-                    f"which it took {pool.peak_bytes:,}, expected more for these sizes: a larger "
+                    f"which it used {pool.peak_bytes:,}, expected more for these sizes: increase "
                     f"'workspace_pool_mib' ({error})"
                 ) from error
             raise _fault(self._path, self._card, error) from error
@@ -179,11 +189,11 @@ class GeSessionEngine:
         }
 
     def weights_bytes(self) -> int:
-        """The size of the file: GE does not tell that of its weights."""
+        """Return the size of the file, because GE does not report the size of the weights."""
         return self._path.stat().st_size
 
     def device_io_bytes(self) -> int:
-        """In no plan, where sizes are open."""
+        """Return the bytes of inputs at the largest gear; 0 if sizes are free."""
         largest = (self._shapes or [{}])[-1]  # `shapes_of` sorts them by elements
         dtypes = {tensor.name: tensor.dtype for tensor in self._signature.inputs}
         return sum(
@@ -191,7 +201,7 @@ class GeSessionEngine:
         )
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """The arena, which results lie in, too."""
+        """Return the arena, which contains the results as well."""
         return Intermediates((Lifetime("arena", self._executor.arena_bytes, 0, 0),))
 
     def close(self) -> None:
@@ -200,7 +210,7 @@ class GeSessionEngine:
         self._closed = True
         self._executor.close()
         _log.info(
-            "%s: GE took at most %s bytes of its arena of %s",
+            "%s: GE used at most %s bytes of its arena of %s",
             self._path,
             f"{self._executor.pool.peak_bytes:,}",
             f"{self._executor.arena_bytes:,}",
@@ -225,8 +235,11 @@ def _delivered(name: str, result: Array, target: Array | None) -> Array:
 def _fault(path: Path, card: Card, error: Exception, *, at_load: bool = False) -> RuntimeFault:
     if isinstance(error, DriverFault):
         if error.kind is FailureKind.LOST:
-            return card.lose(f"{path}: {error}")
+            return card.mark_lost(f"{path}: {error}")
         if error.kind is FailureKind.MEMORY:
             return OutOfMemory(f"{path}: {error}")
-    text = f"{path}: GE: {error}; its log has more: ~/ascend/log, or ASCEND_SLOG_PRINT_TO_STDOUT=1"
+    text = (
+        f"{path}: GE: {error}; for details see the log in ~/ascend/log, or set "
+        "ASCEND_SLOG_PRINT_TO_STDOUT=1"
+    )
     return (ArtifactFault if at_load else EngineFault)(text)

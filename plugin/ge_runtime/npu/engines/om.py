@@ -1,9 +1,9 @@
-"""The Ascend engine: .om files, compiled by ATC, on a card, executed one after another as one.
+"""The Ascend engine: .om files, compiled by ATC, executed on a card as a chain of stages.
 
-One engine is one slot on a stream of the card: all tensors, and each stage's gear, have their place
-in device memory, found once. Batches and answers lie in pinned memory of the host: an execution is
-one copy for each input, the stages, and one copy for each output straight to where it is wanted.
-What one stage gives and another takes stays on the card.
+An engine has one slot on a stream of the card: device memory for all tensors and each stage's gear,
+allocated once. Batches and responses are in pinned host memory. An execution is one copy for each
+input, the stages, and one copy for each output directly to its target. Tensors between stages stay
+on the card.
 """
 
 from __future__ import annotations
@@ -28,33 +28,41 @@ from ge_runtime.npu.driver.description import ACL_DTYPES
 from ge_runtime.npu.driver.driver import Address
 from ge_runtime.npu.driver.om_model import Dims, OmGear, Stage
 from ge_runtime.npu.driver.return_codes import DriverFault
-from ge_runtime.npu.driver.row_copies import gathering, scattering
-from ge_runtime.npu.driver.slot import CardExecution, Slot, Transfer, slot_layout, tensor_bytes
+from ge_runtime.npu.driver.slot import (
+    CardExecution,
+    Slot,
+    Transfer,
+    gathering,
+    scattering,
+    slot_layout,
+    tensor_bytes,
+)
 from ge_runtime.npu.driver.stream_executor import StreamExecutor
-from ge_runtime.npu.engines.om_files import load_fault, read_files, refuse_what_nobody_can_feed
-from ge_runtime.npu.engines.om_images import (
+from ge_runtime.npu.engines.om_files import (
     ExecutableModel,
     ImageModel,
+    check_tensors,
     common_dims,
     graph_inputs,
     image_model,
+    load_fault,
+    read_files,
 )
 from ge_runtime.specs import Array, Tensors
 
 
 class _Route(NamedTuple):
-    """What executions that give certain outputs take."""
+    """The stages and inputs that certain outputs depend on."""
 
     stages: tuple[int, ...]
-    """By position, in order."""
+    """Positions of the stages, in order of execution."""
     inputs: tuple[str, ...]
 
 
 class OmEngine:
-    """Executes exactly the shapes that the files were compiled for.
+    """A chain of one or more .om files, which executes the shapes that they were compiled for.
 
-    A chain of one file or more, which are its stages, named after the files. Inputs and outputs
-    are wired by name, as `Wiring.of` says.
+    The files are the stages of the chain, and are connected as in `Wiring.of`.
     """
 
     def __init__(
@@ -64,11 +72,11 @@ class OmEngine:
         stages: Sequence[Stage],
         memory: Device[Address],
         is_pinned: Callable[[Array], bool],
-        asked: Sequence[str],
+        requested: Sequence[str],
         buffers: int,
         images: Sequence[ImageModel],
     ) -> None:
-        """Made by `open`; closes the models it is given. Raises ArtifactFault."""
+        """Connect the stages; called by `open`. `close` unloads them. Raises ArtifactFault."""
         self._card = card
         self._executor = executor
         self._stages = stages
@@ -79,18 +87,18 @@ class OmEngine:
         self._closed = False
         names = [graph_name(stage.path, card.soc_name) for stage in stages]
         models = dict(zip(names, images, strict=True))
-        self._images = {i: own.batch for i, own in enumerate(images) if own.batch is not None}
+        self._images = {i: each.batch for i, each in enumerate(images) if each.batch is not None}
         signatures = {name: signature_of(model) for name, model in models.items()}
-        self._wiring = Wiring.of(signatures, asked)
+        self._wiring = Wiring.of(signatures, requested)
         self._inputs = [tensor.name for tensor in self._wiring.signature.inputs]
         self._dtypes = {t.name: t.dtype.numpy for t in self._wiring.signature.outputs}
         gears = join_gears(models)
         self._gears = {tuple(gear.dims[name] for name in self._inputs): gear for gear in gears}
-        self._gone = self._wiring.spans.keys() - {*asked}
-        """What later stages may have written over when all are done."""
-        self._asked = frozenset(asked)
-        self._usual = self._route(asked)  # of all executions, but those of tests
-        self._packing = slot_layout([stage.model for stage in stages], asked)
+        self._overwritten = self._wiring.spans.keys() - {*requested}
+        """Tensors whose memory later stages may reuse."""
+        self._requested = frozenset(requested)
+        self._usual = self._route(requested)  # computed once: only tests request other outputs
+        self._packing = slot_layout([stage.model for stage in stages], requested)
         self._rooms = tensor_bytes([stage.model for stage in stages])
 
     @classmethod
@@ -107,18 +115,29 @@ class OmEngine:
         outputs: Sequence[str],
         images: Mapping[str, DeclaredImages],
     ) -> OmEngine:
-        """The models in `paths`, in order of execution, on an executor of the card.
+        """Load files on an executor of the card. After an error nothing stays loaded.
 
-        memory: of the card, for the slot. executor: its number. buffers: of which of its buffer
-        sets the slot is, from 0: executions of several overlap with their copies.
-        workspace_bytes: the executor's; None: as large as its models need. is_pinned: whether
-        copies to and from an array can be queued. outputs: those that executions will want, of
-        what stages give each other. images: inputs that config.pbtxt has as such, by name.
-        Raises ArtifactFault for files that cannot be executed here, or not together, OutOfMemory,
-        PlanFault, or EngineLost; then nothing stays loaded.
+        Args:
+            paths: The files, in order of execution.
+            card: The card.
+            memory: The card's memory, for the slot.
+            executor: Number of the executor.
+            buffers: Index of the slot's buffer set, from 0; copies of one set overlap with
+                computations of others.
+            workspace_bytes: Workspace of the executor; None: as large as its models need.
+            is_pinned: Returns whether copies to and from an array can be queued.
+            outputs: The outputs that executions will request, in addition to those that no stage
+                consumes.
+            images: Input name: image declaration in config.pbtxt.
+
+        Raises:
+            ArtifactFault: A file cannot be executed here, or the files do not fit together.
+            OutOfMemory: The card has not enough memory.
+            PlanFault: The workspace does not fit.
+            EngineLost: The card is lost.
         """
         try:
-            # First: query_size is taken to need a device (docs/ascend_trust.md, question 4).
+            # First: query_size is assumed to need a device (docs/ascend_trust.md, question 4).
             card.enter()
             files = read_files(paths, card)
             loaded_on, stages = card.load(files, executor, workspace_bytes, buffers + 1)
@@ -127,36 +146,35 @@ class OmEngine:
         except OSError as error:
             raise ArtifactFault(f"{error.filename}: {error.strerror}") from error
         try:
-            seen = [image_model(stage, card.driver, images) for stage in stages]
-            for stage, model in zip(stages, seen, strict=True):
-                refuse_what_nobody_can_feed(stage.path, model)
-            return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers, seen)
+            models = [image_model(stage, card.driver, images) for stage in stages]
+            for stage, model in zip(stages, models, strict=True):
+                check_tensors(stage.path, model)
+            return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers, models)
         except DriverFault as fault:
-            told = load_fault(paths[0], card, fault)  # first: of a lost card nothing is called
+            load_error = load_fault(paths[0], card, fault)  # first: marks a lost card as lost
             card.unload(loaded_on, stages)
-            raise told from fault
+            raise load_error from fault
         except BaseException:
             card.unload(loaded_on, stages)
             raise
 
     @property
     def signature(self) -> Signature:
-        """Without gear inputs, which no caller feeds; the outputs of all stages."""
+        """The inputs without those for gears, and the outputs of all stages."""
         return self._wiring.signature
 
     @property
     def shapes(self) -> Sequence[Shapes]:
-        """The first stage's by growing elements."""
+        """The shapes of the gears, in the order of the first stage's gears."""
         return [dict(zip(self._inputs, dims, strict=True)) for dims in self._gears]
 
     @property
     def lost(self) -> bool:
-        """Whether the card is lost, whoever found that out."""
         return self._card.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """The slot."""
-        if self._slot is None:  # once: it is as large as the largest gear, whatever is asked for
+        """Allocate the slot, once: it has the size of the largest gear."""
+        if self._slot is None:
             try:
                 self._card.enter()
                 self._slot = Slot(
@@ -166,9 +184,9 @@ class OmEngine:
                 raise load_fault(self._stages[0].path, self._card, fault) from fault
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """Executes the stages that the wanted outputs need, and no others.
+        """See `Engine.run`. Executes only the stages that the requested outputs depend on.
 
-        Arrays that are not pinned are copied one more time, and not in a stream.
+        Copies of arrays that are not pinned are synchronous.
         """
         return self.run_rows(inputs, outputs)
 
@@ -182,15 +200,15 @@ class OmEngine:
         gear = self._gear_of(inputs)
         # All arguments are checked before anything is queued on the card.
         results: dict[str, Array] = {}
-        left: dict[str, DeviceRows] = {}
+        resident: dict[str, DeviceRows] = {}
         for name, target in outputs.items():
             if isinstance(target, DeviceRows):
                 self._ensure_fits(name, target, gear)
-                left[name] = target
+                resident[name] = target
             else:
                 results[name] = self._result(name, target, gear)
-        route = self._usual if outputs.keys() == self._asked else self._route(outputs)
-        if not route.stages:  # nothing is wanted
+        route = self._usual if outputs.keys() == self._requested else self._route(outputs)
+        if not route.stages:  # no output is requested
             return results
         addresses, rooms = slot.addresses, self._rooms
         self._executor.execute(
@@ -216,7 +234,7 @@ class OmEngine:
                 ],
                 rows_out=[
                     copy
-                    for name, rows in left.items()
+                    for name, rows in resident.items()
                     for copy in scattering(rows.places, rows.row_bytes, addresses[name])
                 ],
             ),
@@ -226,46 +244,46 @@ class OmEngine:
 
     @property
     def files(self) -> Sequence[Path]:
-        """What its models may be loaded of: files of one content are one model."""
+        """The files of the models, including files of other engines with the same content."""
         return [path for stage in self._stages for path in stage.model.paths]
 
     def reload(self) -> None:
-        """Load its models again, into the memory that they have. Raises DriverFault, EngineLost."""
+        """See `Reloadable.reload`. Raises DriverFault or EngineLost."""
         with self._card.exclusive():
-            self._card.ensure_there()
+            self._card.ensure_available()
             self._executor.reload(list(dict.fromkeys(stage.model for stage in self._stages)))
 
     def weights_bytes(self) -> int:
-        """Engines of the same files share them."""
+        """Return the size of the weights, which engines of the same files share."""
         return sum(stage.model.file.weights_bytes for stage in self._stages)
 
     def device_io_bytes(self) -> int:
-        """With what lies between stages."""
+        """Return the size of the slot, including tensors between stages."""
         return self._packing.peak
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """The compiler's plan, one for all gears; all models of an executor share it."""
+        """Return the compiler's workspace, which all models of an executor share."""
         largest = max(stage.model.file.workspace_bytes for stage in self._stages)
         return Intermediates((Lifetime("workspace", largest, 0, 0),))
 
     def close(self) -> None:
-        """Waits for what the card executes; what is lost stays where it is."""
+        """See `Engine.close`. Waits for current executions; a lost card is not called."""
         if self._closed:
             return
         self._closed = True
         with self._card.releasing():
-            # CANN's order of release: datasets and their buffers, then models.
+            # CANN's order: datasets and their buffers first, then models.
             if self._slot is not None and self._card.lost is None:
                 self._card.enter()
                 self._slot.close()
             self._card.unload(self._executor, self._stages)
 
     def _route(self, outputs: Iterable[str]) -> _Route:
-        """Those of the stages that these outputs need, and no others."""
+        """Return the stages and inputs that these outputs depend on."""
         stages, order = self._wiring.stages, [*self._wiring.stages]
         needed = [step.stage for step in self._wiring.steps(outputs)]
-        taken = {tensor.name for stage in needed for tensor in stages[stage].inputs}
-        return _Route(tuple(map(order.index, needed)), tuple(n for n in self._inputs if n in taken))
+        used = {tensor.name for stage in needed for tensor in stages[stage].inputs}
+        return _Route(tuple(map(order.index, needed)), tuple(n for n in self._inputs if n in used))
 
     def _gear_of(self, inputs: Mapping[str, Array | DeviceRows]) -> ChainGear:
         shapes = tuple(inputs[name].shape for name in self._inputs)
@@ -277,10 +295,10 @@ class OmEngine:
         return gear
 
     def _result(self, name: str, target: Array | None, gear: ChainGear) -> Array:
-        if name in self._gone:
+        if name in self._overwritten:
             raise EngineFault(
-                f"output '{name}': found it wanted, expected only what the chain was opened for: "
-                "a later stage takes it, and its bytes may be in use for another tensor then"
+                f"output '{name}': found a tensor between stages, expected only outputs that the "
+                "chain was opened for: its memory may be reused by a later stage"
             )
         if target is None:
             target = np.empty(gear.dims[name], self._dtypes[name])
@@ -288,7 +306,7 @@ class OmEngine:
         return target
 
     def _ensure_fits(self, name: str, target: Array | DeviceRows, gear: ChainGear) -> None:
-        """Raises EngineFault for what cannot hold the result."""
+        """Raise EngineFault if the target has another shape or type than the result."""
         shape, dtype = gear.dims[name], self._dtypes[name]
         if target.shape != shape or target.dtype != dtype:
             raise EngineFault(
@@ -302,7 +320,7 @@ class OmEngine:
 
 
 def signature_of(model: ImageModel) -> Signature:
-    """What the model takes and gives; sizes in which its gears differ vary."""
+    """Return the signature of a model; sizes that differ between gears vary."""
     description, gears = model.description, model.gears.values()
     return Signature(
         graph_inputs(model),
@@ -320,24 +338,30 @@ class ChainGear:
     """One set of shapes that the chain can execute."""
 
     stages: tuple[OmGear, ...]
-    """Each stage's own."""
+    """The gear of each stage."""
     dims: Mapping[str, Dims]
-    """Of all tensors of all stages, by name."""
+    """Tensor name: dims, for all tensors of all stages."""
 
 
 def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
-    """Every combination of the stages' gears that agrees on the tensors they have in common.
+    """Return all combinations of the stages' gears whose common tensors have equal dims.
 
-    models: by stage, in order of execution. The first stage's gears are in their order.
-    Raises ArtifactFault, with both lists, at the first stage that agrees with no combination of
-    those before it.
+    Args:
+        models: Stage name: model, in order of execution.
+
+    Returns:
+        The combinations, in the order of the first stage's gears.
+
+    Raises:
+        ArtifactFault: A stage fits no combination of the earlier stages; the text has the gears of
+            both.
     """
     joined = [ChainGear((), {})]
     for stage, model in models.items():
         own = [(gear, _dims(model, gear)) for gear in model.gears.values()]
         common = joined[0].dims.keys() & own[0][1].keys()
         names = [name for name in own[0][1] if name in common]
-        # By the shapes of the common tensors, so that no pairs of gears are compared.
+        # Grouped by the shapes of the common tensors, to avoid comparing all pairs of gears.
         agreeing: dict[tuple[Dims, ...], list[tuple[OmGear, Mapping[str, Dims]]]] = {}
         for gear, dims in own:
             agreeing.setdefault(_of(dims, names), []).append((gear, dims))
@@ -350,7 +374,7 @@ def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
             given = dict.fromkeys(_of(before.dims, names) for before in joined)
             raise ArtifactFault(
                 f"the stages {', '.join(models)} do not fit together: stage '{stage}': found gears "
-                f"for {_shown(names, agreeing)}, expected one for what there is before it: "
+                f"for {_shown(names, agreeing)}, expected one for the gears of earlier stages: "
                 f"{_shown(names, given)}; `ge-runtime build` compiles all stages for the same gears"
             )
         joined = more
@@ -358,7 +382,7 @@ def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
 
 
 def listed(shapes: Shapes) -> str:
-    """Shapes for people."""
+    """Format shapes for errors."""
     return ", ".join(f"{name} {list(dims)}" for name, dims in shapes.items())
 
 

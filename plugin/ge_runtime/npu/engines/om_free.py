@@ -1,8 +1,8 @@
-"""The Ascend engine for .om files of free shapes: compiled by ATC for ranges, without gears.
+"""The Ascend engine for .om files with free shapes: compiled by ATC for ranges, without gears.
 
-Any sizes within the ranges are executed as they are. Most of the memory is in no plan, and an
-execution holds up all Python threads of the process: see `ascend.free_model`. Gears are the rule;
-this is for graphs that take none, as those whose inner sizes depend on data.
+All sizes within the ranges are executed without padding. Most of the memory is not planned, and an
+execution blocks all Python threads of the process (see `npu.driver.free_model`). Prefer gears; this
+engine is for graphs that do not support them, e.g. because inner sizes depend on data.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ge_runtime.specs import Array, Tensors
 
 
 class OmFreeEngine:
-    """Executes any shapes within the ranges that the file was compiled for."""
+    """A .om file that executes any shapes within the ranges that it was compiled for."""
 
     def __init__(self, card: Card, file: ModelFile, model: FreeModel) -> None:
-        """Made by `open`; closes the model it is given."""
+        """Initialize the engine; called by `open`. `close` closes the model."""
         self._card = card
         self._file = file
         self._model = model
@@ -49,9 +49,17 @@ class OmFreeEngine:
 
     @classmethod
     def open(cls, file: ModelFile, card: Card, memory: Device[Address]) -> OmFreeEngine:
-        """The model in the file. memory: of the card, for tensors whose sizes are known.
+        """Load a file. After an error nothing stays loaded.
 
-        Raises ArtifactFault, OutOfMemory or EngineLost; then nothing stays loaded.
+        Args:
+            file: The file.
+            card: The card.
+            memory: The card's memory, for tensors of known size.
+
+        Raises:
+            ArtifactFault: The file cannot be executed.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
         """
         try:
             card.enter()
@@ -70,16 +78,15 @@ class OmFreeEngine:
 
     @property
     def shapes(self) -> None:
-        """Any within the ranges."""
+        """None: any shapes; `bind` and `run` check the ranges."""
 
     @property
     def lost(self) -> bool:
-        """Whether the card is lost, whoever found that out."""
         return self._card.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """One program for all of them."""
+        """False: the file contains one program for all shapes."""
         return False
 
     @property
@@ -93,11 +100,11 @@ class OmFreeEngine:
                 "freed before the next"
                 for name in outputs
             ),
-            "an execution holds up all Python threads of the process",
+            "an execution blocks all Python threads of the process",
         )
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Room on the card for the inputs. Raises PlanFault for sizes beyond the ranges."""
+        """Allocate the inputs on the card. Raises PlanFault for sizes outside of the ranges."""
         description, sizes = self._model.description, []
         for index, name in enumerate(self._inputs):
             each = [own[name] for own in largest]
@@ -105,7 +112,7 @@ class OmFreeEngine:
                 if not self._holds(index, dims):
                     raise PlanFault(
                         f"{self._file.path}: input '{name}': found sizes up to {list(dims)}, "
-                        f"expected {self._told(index)}, which it was compiled for: lower the "
+                        f"expected {self._range(index)}, which it was compiled for: lower the "
                         "limits, or widen the range of `atc --input_shape`"
                     )
             sizes.append(max((bytes_at(description, index, dims) for dims in each), default=0))
@@ -120,7 +127,7 @@ class OmFreeEngine:
             if not self._holds(index, array.shape):
                 raise EngineFault(
                     f"{self._file.path}: input '{self._inputs[index]}': found "
-                    f"{list(array.shape)}, expected {self._told(index)}, which it was compiled for"
+                    f"{list(array.shape)}, expected {self._range(index)}, which it was compiled for"
                 )
         if not outputs:
             return {}
@@ -133,18 +140,18 @@ class OmFreeEngine:
         return [self._file.path]
 
     def reload(self) -> None:
-        """Load the model again. Raises DriverFault or EngineLost."""
+        """See `Reloadable.reload`. Raises DriverFault or EngineLost."""
         self._model.reload()
 
     def weights_bytes(self) -> int:
-        """What CANN says that it allocates for them."""
+        """Return the bytes that CANN reports for weights."""
         return self._file.weights_bytes
 
     def device_io_bytes(self) -> None:
-        """Those of the largest execution."""
+        """Return None: the buffers have the size of the largest execution."""
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """In no plan."""
+        """Return nothing: workspace is not planned."""
         return Intermediates(())
 
     def close(self) -> None:
@@ -160,8 +167,8 @@ class OmFreeEngine:
             for dim, (low, high) in zip(dims, ranges, strict=True)
         )
 
-    def _told(self, index: int) -> str:
-        """The ranges as `atc --input_shape` writes them."""
+    def _range(self, index: int) -> str:
+        """Return the ranges of an input in the format of `atc --input_shape`."""
         return ",".join(
             str(low) if low == high else "-1" if high < 0 and low <= 1 else f"{low}~{high}"
             for low, high in self._model.ranges[index]

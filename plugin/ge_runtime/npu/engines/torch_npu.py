@@ -1,6 +1,6 @@
-"""The torch engine on a card: `model.pt2`, compiled by torchair, executed by torch_npu.
+"""The torch engine on a card: `model.pt2`, compiled by torchair and executed by torch_npu.
 
-Written from the documents of torch_npu and torchair, and never run on a card: tests hold it against
+Written from the documentation of torch_npu and torchair, and never run on a card: the tests use
 fakes of both.
 """
 
@@ -23,10 +23,10 @@ from ge_runtime.engines.torch import (
     Torch,
     TorchEngine,
     TorchTensor,
-    bringing_to,
     import_torch_for,
     load_program,
     moved,
+    moving_to,
     signature_of,
 )
 from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
@@ -34,7 +34,7 @@ from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.installation import import_cann_module
 from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
 
-# torchair's own objects, which come without types.
+# torchair's objects, which have no type stubs.
 Torchair: TypeAlias = Any
 Backend: TypeAlias = Any
 
@@ -44,20 +44,20 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "ge.aicoreNum": ("aicore_num", str),
     "ge.enableSingleStream": ("enable_single_stream", lambda text: text.lower() in ("1", "true")),
 }
-"""Option of GE: the field of torchair's `CompilerConfig.ge_config` that is the same, and its value.
+"""Option of GE: equivalent field of torchair's `CompilerConfig.ge_config`, and its parser.
 
-torchair has no field for the others.
+torchair does not support other options.
 """
 
 _CODE: Final = re.compile(r"error code is (\d+)")
-"""How torch_npu tells CANN's return code in a message."""
+"""CANN's return code in a message of torch_npu."""
 
 _NO_MEMORY: Final = "out of memory"
 
 
 @dataclass(frozen=True, slots=True)
 class NpuTorch:
-    """torch with a card of this process, and the compiler for it."""
+    """torch with a card of this process, and the compiler for the card."""
 
     torch: Torch
     torchair: Torchair
@@ -66,11 +66,14 @@ class NpuTorch:
 
     @classmethod
     def load(cls, index: int) -> NpuTorch:
-        """Raises NoDevice, with the cure, for what is missing; EngineLost for a lost card."""
+        """Import torch for a card.
+
+        Raises NoDevice, with the fix, if something is missing, and EngineLost for a lost card.
+        """
         name = f"npu:{index}"
-        health = PROCESS_CARDS.health(index)  # shared with pyACL's users: the card is one
-        health.ensure_there()
-        # torch first, and without its autoload: torch_npu without CANN would break its import.
+        health = PROCESS_CARDS.health(index)  # shared with engines that use pyACL
+        health.ensure_available()
+        # torch first and without autoload: torch_npu without CANN would break its import.
         torch = import_torch_for(name, "pip install 'ge-runtime[torch]'")
         _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
         torchair = _import(
@@ -83,70 +86,76 @@ class NpuTorch:
         if index >= count:
             raise NoDevice(
                 f"{name}: found {count} device(s), expected more than {index}: `npu-smi info` and "
-                "ASCEND_RT_VISIBLE_DEVICES say which devices this process has"
+                "ASCEND_RT_VISIBLE_DEVICES show which devices this process has"
             )
         return cls(torch, torchair, index, health)
 
     @property
     def device(self) -> str:
-        """As torch calls it."""
+        """The device's name in torch."""
         return f"npu:{self.index}"
 
     def enter(self) -> None:
-        """Let the calling thread use the device. Raises EngineLost."""
-        self.health.ensure_there()
+        """Make the device current in the calling thread. Raises EngineLost."""
+        self.health.ensure_available()
         self.torch.npu.set_device(self.index)
 
     def allocations(self) -> int:
-        """How often torch's caching allocator has asked the device for memory so far."""
+        """Return the number of device allocations of torch's caching allocator so far."""
         return int(self.torch.npu.memory_stats(self.index)["num_device_alloc"])
 
     def fault(self, error: Exception) -> RuntimeFault:
-        """What an error of torch_npu means for whoever used the device."""
+        """Return the fault of an error of torch_npu."""
         text = f"{self.device}: torch: {error}"
         code = _CODE.search(str(error))
         kind = failure_kind(int(code[1])) if code else None
         if kind is FailureKind.LOST:
-            return self.health.lose(text)
-        short = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
-        if short or kind is FailureKind.MEMORY:
+            return self.health.mark_lost(text)
+        no_memory = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        if no_memory or kind is FailureKind.MEMORY:
             return OutOfMemory(text)
         return EngineFault(text)
 
     def backend(self, options: Mapping[str, str]) -> Backend:
-        """The compiler, for `torch.compile`. options: of GE. Raises ArtifactFault for others."""
+        """Return the compiler for `torch.compile`, with options of GE.
+
+        Raises ArtifactFault for options that torchair does not support.
+        """
         config = self.torchair.CompilerConfig()
         for option, text in options.items():
             if option not in _FIELDS:
                 raise ArtifactFault(
                     f"{self.device}: found option {option} for engine torch, expected one of: "
-                    f"{', '.join(sorted(_FIELDS))}; a model.om can have others"
+                    f"{', '.join(sorted(_FIELDS))}; a model.om supports others"
                 )
             field, value = _FIELDS[option]
             setattr(config.ge_config, field, value(text))
-        # By keyword, as torchair documents them.
+        # Keyword arguments, as in torchair's documentation.
         return self.torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
 
 
 class TorchNpuEngine(TorchEngine):
-    """One GE graph for each set of shapes.
+    """A program on a card, with one GE graph for each set of shapes.
 
-    A graph is compiled as a whole or not at all, at the first execution of its shapes.
+    The program is compiled as a whole, at the first execution of each set of shapes.
 
-    What it cannot promise, where the engine `om` does: memory of its own plan, as torch's caching
-    allocator and GE share out the device's; no allocation while serving, as each execution has
-    its inputs and results of that allocator, whose new blocks are counted (`num_device_alloc`);
-    weights once for several engines of a file; workspace shared with other models. Nor that a lost
-    card is noticed where TORCH_NPU_COMPACT_ERROR_OUTPUT takes CANN's codes out of messages.
+    Differences to the engine `om`:
+
+    - No memory plan: torch's caching allocator and GE allocate the device's memory.
+    - Allocations while serving: each execution allocates its inputs and results from torch's
+      allocator; its new blocks are counted (`num_device_alloc`).
+    - Several engines of a file have separate weights, and models do not share workspace.
+    - A lost card is not detected if TORCH_NPU_COMPACT_ERROR_OUTPUT removes CANN's codes from
+      messages.
     """
 
     def __init__(
         self, npu: NpuTorch, program: ExportedProgram, signature: Signature, backend: Backend
     ) -> None:
-        """Made by `open_on`; brings the program to the device."""
-        # The analysis of the graph is of its weights on the host.
+        """Move the program to the device; called by `open_on`."""
+        # The graph is analysed with its weights on the host.
         super().__init__(npu.torch, program, signature, npu.torch.get_num_threads(), npu.health)
-        self._module = None  # on the host: each set of shapes has a module of its own, see `_call`
+        self._module = None  # not needed: `_call` creates a module for each set of shapes
         self._npu = npu
         npu.enter()
         self._program = moved(program, npu.device)
@@ -157,14 +166,23 @@ class TorchNpuEngine(TorchEngine):
     def open_on(
         cls, npu: NpuTorch, path: Path, outputs: Sequence[str], options: Mapping[str, str]
     ) -> TorchNpuEngine:
-        """The graph in `path`, its weights on the card. options: of GE.
+        """Open the graph in `path`, with its weights on the card.
 
-        outputs: as for `TorchEngine.open`. Raises ArtifactFault, OutOfMemory or EngineLost.
+        Args:
+            npu: torch with the card.
+            path: The .pt2 file.
+            outputs: See `TorchEngine.open`.
+            options: Options of GE.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened, or an option is not supported.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
         """
         backend = npu.backend(options)
         program = load_program(npu.torch, path)
         signature = signature_of(path, program, outputs)
-        with bringing_to(npu.device, path, npu.fault):
+        with moving_to(npu.device, path, npu.fault):
             return cls(npu, program, signature, backend)
 
     @property
@@ -174,11 +192,11 @@ class TorchNpuEngine(TorchEngine):
     @property
     def unplanned(self) -> tuple[str, ...]:
         return (
-            "device memory is shared out by torch's caching allocator and by GE: workspace is what "
-            "the graph's own results take, and GE's may be another",
-            "each execution takes inputs and results of that allocator; new blocks of it count as "
-            "allocations while serving",
-            "weights are on the device once for each engine",
+            "device memory is allocated by torch's caching allocator and by GE: the plan's "
+            "workspace is that of the graph's own results, and GE's may differ",
+            "each execution allocates inputs and results from that allocator; its new blocks count "
+            "as allocations while serving",
+            "each engine has its own weights on the device",
         )
 
     def close(self) -> None:
@@ -187,12 +205,12 @@ class TorchNpuEngine(TorchEngine):
         self._program = None
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
-        self._npu.enter()  # torch's current device is the thread's: executions come from any
+        self._npu.enter()  # torch's current device is per thread, and any thread may execute
         shapes = tuple(tuple(tensor.shape) for tensor in flat)
         compiled = self._compiled.get(shapes)
         if compiled is None:
-            # Of a module of its own: torch.compile gives up on code that is compiled for more
-            # than eight sets of shapes, and looks through all of them at each call.
+            # A separate module: torch.compile stops compiling code after eight sets of shapes, and
+            # checks all of them at each call.
             compiled = self._compiled[shapes] = self._torch.compile(
                 self._program.module(), backend=self._backend, dynamic=False, fullgraph=True
             )
@@ -206,7 +224,7 @@ class TorchNpuEngine(TorchEngine):
 
 
 def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types
-    """The module. Raises NoDevice, with the cure."""
+    """Import a module. Raises NoDevice, with the fix."""
     try:
         return import_cann_module(module)
     except ImportError as error:
@@ -216,24 +234,28 @@ def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a mod
 
 
 def _release(torch: Torch) -> str:
-    """The version that torch_npu must have, too: "2.13.0" of "2.13.0+cpu"."""
+    """Return the version that torch_npu must have: "2.13.0" for torch "2.13.0+cpu"."""
     return str(torch.__version__).partition("+")[0]
 
 
 class TorchNpuBackend(HostBackend):
-    """A card without a driver of ours: torch_npu has its own.
+    """A card that is used through torch_npu.
 
-    Batches and answers lie in ordinary memory of the host. Copies from there block the calling
-    thread.
+    Batches and responses are in ordinary host memory, so copies block the calling thread.
     """
 
     kind: ClassVar[str] = "npu"
 
     def __init__(self, device: int, options: Mapping[str, str]) -> None:
-        """device: its number. options: of GE, for compiling.
+        """Open a card.
 
-        Raises NoDevice, with the cure, where torch_npu or the card is missing, and EngineLost if it
-        was lost before.
+        Args:
+            device: Number of the card.
+            options: Options of GE.
+
+        Raises:
+            NoDevice: torch_npu or the card is missing; the text says how to fix it.
+            EngineLost: The card was lost before.
         """
         self._npu = npu = NpuTorch.load(device)
         self._options = options
@@ -243,24 +265,24 @@ class TorchNpuBackend(HostBackend):
 
     @classmethod
     def for_device(cls, device: str, settings: DeviceSettings) -> TorchNpuBackend:
-        """The backend of the device that config.pbtxt calls `device`."""
+        """Open the backend of the device that config.pbtxt calls `device`."""
         return cls(int(device.partition(":")[2]), settings.compiler_options)
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """One model.pt2: stages are not handed over on the card."""
+        """See `DeviceBackend.open`. Accepts only one model.pt2."""
         path = only_graph(artifacts, self.name).path
         return TorchNpuEngine.open_on(self._npu, path, outputs, self._options)
 
     def close(self) -> None:
-        """What torch has cached of the card goes back to it, unless that is lost."""
+        """Free the memory, and torch's cached memory on the card unless it is lost."""
         super().close()
         if self._npu.health.lost is None:
             self._npu.torch.npu.empty_cache()
 
 
 class _Memory(WatchedHost):
-    """The host's memory; torch's allocator on the card is watched."""
+    """Host memory; torch's allocator on the card is watched."""
 
     kind: ClassVar[str] = "npu"

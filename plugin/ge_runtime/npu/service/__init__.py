@@ -1,9 +1,10 @@
-"""The device service: one process owns a device, and models in other processes execute on it.
+"""The device service: one process owns a device, and executes models for other processes.
 
-The first client starts it, it ends some seconds after the last one has left, and tensors lie in
-memory that both sides see.
+The first client starts it, and it ends some seconds after its last client has disconnected. Tensors
+are in memory that client and service share.
 
-    client   backend, engine, reconnecting_client, connection, launcher
-    service  server, session, execution_loop, state, model_cache, fair_scheduler, fair_queue
-    both     channel, protocol, shared_memory, identity, runtime_folder
+    client   backend, engine, client_executions, reconnecting_client, connection, launcher
+    service  server, session, execution_loop, state, model_cache, fair_scheduler,
+             resident, row_registry
+    both     channel, protocol, resident_message, shared_memory, identity, runtime_folder
 """

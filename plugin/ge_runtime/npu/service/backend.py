@@ -1,4 +1,4 @@
-"""The device backend of a device in another process: the device service's client."""
+"""The device backend whose device is in another process: the client of the device service."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ge_runtime.specs import Array
 class ServiceBackend:
     """The `DeviceBackend` of a device that the device service owns.
 
-    Engines raise EngineLost while there is no service. What opens and prepares them tries once more
-    with the next service.
+    Engines raise EngineLost while there is no service. Opening and binding an engine is repeated
+    once with the next service.
     """
 
     def __init__(
@@ -38,10 +38,18 @@ class ServiceBackend:
         resident: Resident | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
-        """client: for people. weight, priority: see `fair_queue.QueueEntry`.
+        """Connect to the service, which is started if necessary.
 
-        resident: what of engines' tensors stays on the device.
-        Raises ServiceFault if the service cannot be had, and what it says of its device.
+        Args:
+            device: Name of the device.
+            client: Name of this client, for people.
+            weight: See `fair_scheduler.QueueEntry`.
+            priority: See `fair_scheduler.QueueEntry`.
+            resident: The tensors that stay on the device.
+            timeouts: Time limits.
+
+        Raises:
+            ServiceFault: The service cannot be reached; other faults come from its device.
         """
         self.name: Final = device
         hello = {
@@ -55,7 +63,7 @@ class ServiceBackend:
         self._resident = resident or Resident()
         self._engines: list[ServiceEngine] = []
         self.memory: Final = SharedMemory(device, self)
-        arenas = _Arenas(self.memory)  # restored before engines, whose tensors lie in them
+        arenas = _Arenas(self.memory)  # restored before engines, whose tensors are in them
         self._client = ReconnectingClient(device, hello, timeouts or Timeouts(), [arenas])
         self.kind: Final = self._client.kind
         self.hardware: Final = self._client.hardware
@@ -66,16 +74,16 @@ class ServiceBackend:
 
     @property
     def pid(self) -> int:
-        """The service's process: the last one that there was."""
+        """The process ID of the current or last service."""
         return self._client.pid
 
     @property
     def lost(self) -> bool:
-        """Whether there is no service at the moment."""
+        """True while there is no service."""
         return self._client.connection is None
 
     def fault(self) -> str:
-        """As the service's device told it last; it is asked every `Timeouts.probe_s`."""
+        """See `Watched.fault`; the last known state, updated every `Timeouts.probe_s`."""
         return str(self._client.condition["fault"])
 
     def telemetry(self) -> dict[str, float]:
@@ -91,19 +99,19 @@ class ServiceBackend:
         self._engines.append(engine)
         return engine
 
-    def let_rows_go(self, handles: Array) -> None:
-        """While somebody else talks to the service, nobody is told: their time ends as well."""
+    def release_rows(self, handles: Array) -> None:
+        """See `ReleasesRows`. Skipped while the connection is in use: rows expire as well."""
         for part in handles_as_json(handles):
-            self._client.try_to_tell({"do": "let_go", "handles": part})
+            self._client.try_notify({"do": "let_go", "handles": part})
 
     def register(self, memory: Array) -> None:
-        """What the service cannot see is copied."""
+        """Do nothing: memory that the service cannot access is copied."""
 
     def unregister(self, memory: Array) -> None: ...
 
     def freeze(self) -> None:
         self.memory.freeze()
-        for engine in self._engines:  # what executed until now was of no request
+        for engine in self._engines:  # earlier executions did not belong to requests
             engine.keep_rows()
 
     def close(self) -> None:
@@ -114,18 +122,18 @@ class ServiceBackend:
 
     def announce(self, file: SharedFile) -> None:
         try:
-            with contextlib.suppress(EngineLost):  # the next service is told of all there are
-                self._client.talk_once(lambda connection: connection.announce(file))
+            with contextlib.suppress(EngineLost):  # the next service gets all arenas anyway
+                self._client.call_once(lambda connection: connection.announce(file))
         except OutOfMemory as fault:
             raise MemoryError(str(fault)) from fault
 
     def withdraw(self, number: int) -> None:
-        with self._client.last_words() as tell:
-            tell({"do": "forget", "number": number})
+        with self._client.cleanup() as notify:
+            notify({"do": "forget", "number": number})
 
 
 class _Arenas:
-    """The arenas, to be announced to each next service."""
+    """The arenas, which are announced again to each new service."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
@@ -134,8 +142,8 @@ class _Arenas:
         for file in self._memory.shared:
             connection.announce(file)
 
-    def lose(self) -> None:
-        """They are this process's own, and stay."""
+    def disconnect(self) -> None:
+        """Do nothing: the arenas belong to this process."""
 
     def close_in_fork(self) -> None:
-        """A fork has them as it has all memory of the process."""
+        """Do nothing: a fork inherits the memory of the process."""

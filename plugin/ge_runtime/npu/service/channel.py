@@ -1,7 +1,7 @@
-"""One connection between a client and the device service: whole messages, descriptors with them.
+"""A connection between a client and the device service, for messages with file descriptors.
 
-Every wait has an end. Receiving looks up at each tick, so that whoever waits can ask whether the
-other side is still there.
+Every wait has a time limit. Receiving calls a function at each tick, so that the caller can check
+whether the peer is alive.
 """
 
 from __future__ import annotations
@@ -30,44 +30,53 @@ from ge_runtime.npu.service.protocol import (
 from ge_runtime.npu.service.shared_memory import message_file, read_message_file
 
 _TICK_S: Final = 0.05
-"""How long one attempt to receive waits."""
+"""Time limit of one attempt to receive."""
 
 _SEND_S: Final = 10.0
-"""Packets are small, and the peer reads each before the next: only one that hangs makes it wait."""
+"""Time limit of sending. Packets are small, and the peer reads each before it sends the next, so
+only a peer that hangs makes a sender wait."""
 _ROOM: Final = 4 * MOST_BYTES
 _DESCRIPTOR_BYTES: Final = array("i").itemsize
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(2 * _DESCRIPTOR_BYTES)
-"""For the descriptors of one message, of which each brings two at most."""
+"""Space for the descriptors of one message, at most two."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class PeerGone(Exception):
-    """The other side has closed the connection, died, or does not read."""
+    """The peer has closed the connection, ended, or does not read."""
 
 
 class DescriptorsExhausted(ProtocolError):
-    """A message whose descriptors this process could not have. It is lost; the next is not."""
+    """A message whose descriptors could not be received. Only this message is lost."""
 
 
 class Channel:
-    """One end of a connection. For one thread at a time, but for the two `shut_down`s."""
+    """One end of a connection. Not thread-safe, except `shut_down` and `shut_down_reading`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # Of its pages those are there that messages have reached: one, for most connections.
+        # Mapped, because only pages that messages have used take memory: mostly one.
         self._room = memoryview(mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE))
         connection.settimeout(None)
-        # The kernel's own limits: no call more for each message, as with Python's timeouts.
+        # Socket options: Python's timeouts would need one more system call for each message.
         _limit(connection, socket.SO_SNDTIMEO, _SEND_S)
         self.set_receive_timeout(_TICK_S)
 
     def connect(self, address: str, while_waiting: Callable[[], None]) -> tuple[int, int]:
-        """Connect a new socket; the process and the user that listen there.
+        """Connect a new socket.
 
-        while_waiting: called at each tick while they let nobody in; what it raises ends the
-        waiting. Raises OSError.
+        Args:
+            address: The address of the listener.
+            while_waiting: Called at each tick while the listener's backlog is full; an exception
+                ends the wait.
+
+        Returns:
+            The process ID and the user ID of the listener.
+
+        Raises:
+            OSError: The connection failed.
         """
-        # What bounds sending also bounds connecting while the listener's backlog is full.
+        # The send timeout also limits connecting while the listener's backlog is full.
         _limit(self._socket, socket.SO_SNDTIMEO, _TICK_S)
         while True:
             try:
@@ -79,26 +88,26 @@ class Channel:
         return peer_of(self._socket)
 
     def set_receive_timeout(self, seconds: float) -> None:
-        """How long one attempt to receive waits; 0: as long as it takes, or until `shut_down`."""
+        """Set the time limit of one attempt to receive; 0: unlimited, until `shut_down`."""
         _limit(self._socket, socket.SO_RCVTIMEO, seconds)
 
     def fileno(self) -> int:
-        """The descriptor, to wait for."""
+        """Return the descriptor, for polling."""
         return self._socket.fileno()
 
     def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one packet. Raises PeerGone."""
-        # MSG_NOSIGNAL: a peer that has gone is an error here, and no SIGPIPE for the process.
+        # MSG_NOSIGNAL: if the peer has ended, raise an error instead of SIGPIPE.
         try:
             if descriptors:
                 socket.send_fds(self._socket, [packet], list(descriptors), socket.MSG_NOSIGNAL)
             else:
                 self._socket.send(packet, socket.MSG_NOSIGNAL)
         except OSError as error:
-            raise PeerGone(_said(error)) from None
+            raise PeerGone(_reason(error)) from None
 
     def send_json(self, message: Json, descriptors: Sequence[int] = ()) -> None:
-        """Send a control message, however large. Raises PeerGone, and OutOfMemory."""
+        """Send a control message of any size. Raises PeerGone and OutOfMemory."""
         body = pack_json(message)
         if len(body) <= MOST_BYTES:
             self.send(framed(Kind.CONTROL, body), descriptors)
@@ -110,30 +119,37 @@ class Channel:
             os.close(large)
 
     def receive(self, while_waiting: Callable[[], None] = lambda: None) -> tuple[Kind, bytes]:
-        """The next packet, which must bring no descriptor: one that does loses it.
+        """Receive a packet without descriptors; descriptors that come with it are closed.
 
-        while_waiting: called at each tick; what it raises ends the waiting. Raises PeerGone, and
-        ProtocolError for what is no packet.
+        Args:
+            while_waiting: Called at each tick; an exception ends the wait.
+
+        Returns:
+            The type and the body of the packet.
+
+        Raises:
+            PeerGone: The connection has ended.
+            ProtocolError: The packet is malformed.
         """
         while True:
             try:
-                # Cheaper than recvmsg; the kernel closes descriptors that nobody takes (unix(7)).
+                # Cheaper than recvmsg; the kernel closes descriptors that are not read (unix(7)).
                 length = self._socket.recv_into(self._room)
             except BlockingIOError:
                 while_waiting()
                 continue
             except OSError as error:
-                raise PeerGone(_said(error)) from None
-            if not length:  # the end: a packet has a header at least
+                raise PeerGone(_reason(error)) from None
+            if not length:  # end of the connection: packets are never empty
                 raise PeerGone("it closed the connection")
             return unframed(self._room[:length])
 
     def receive_with(
         self, while_waiting: Callable[[], None] = lambda: None
     ) -> tuple[Kind, bytes, list[int]]:
-        """The next packet and the descriptors that it brings, the caller's to close.
+        """Receive a packet and its descriptors, which the caller closes.
 
-        Raises as `receive` does, and DescriptorsExhausted; then no descriptor stays open.
+        Raises like `receive`, and DescriptorsExhausted; then no descriptor stays open.
         """
         while True:
             try:
@@ -144,12 +160,12 @@ class Channel:
                 while_waiting()
                 continue
             except OSError as error:
-                raise PeerGone(_said(error)) from None
+                raise PeerGone(_reason(error)) from None
             descriptors = _descriptors_in(ancillary)
             if not length:
                 close_all(descriptors)
                 raise PeerGone("it closed the connection")
-            # The flags first: they say why a packet is not whole, which its length does not.
+            # The flags first: they show why a packet is incomplete.
             try:
                 if flags & socket.MSG_TRUNC:
                     raise ProtocolError(
@@ -157,8 +173,8 @@ class Channel:
                     )
                 if flags & socket.MSG_CTRUNC:
                     raise DescriptorsExhausted(
-                        "found more descriptors than any message brings, or than this process may "
-                        "have open beside its others (ulimit -n)"
+                        "found more descriptors than a message may have, or than this process may "
+                        "have open (ulimit -n)"
                     )
                 return *unframed(self._room[:length]), descriptors
             except ProtocolError:
@@ -168,14 +184,14 @@ class Channel:
     def receive_json(
         self, while_waiting: Callable[[], None] = lambda: None
     ) -> tuple[dict[str, Any], list[int]]:
-        """The next message, which must be a control message, and the descriptors it brings.
+        """Receive a control message and its descriptors, which the caller closes.
 
-        Raises as `receive_with` does; then no descriptor stays open.
+        Raises like `receive_with`; then no descriptor stays open.
         """
         kind, body, descriptors = self.receive_with(while_waiting)
         try:
             if kind is Kind.LARGE and descriptors:
-                large = descriptors.pop(0)  # as it was sent: before the message's own
+                large = descriptors.pop(0)  # sent before the message's own descriptors
                 try:
                     body = read_message_file(large)
                 finally:
@@ -188,17 +204,17 @@ class Channel:
             raise
 
     def shut_down_reading(self) -> None:
-        """Receive nothing more; what is being sent still goes out. From any thread."""
+        """End receiving; sending continues. Thread-safe."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
     def shut_down(self) -> None:
-        """Let both sides find the other gone. From any thread."""
+        """End the connection for both sides. Thread-safe."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the descriptor back, when nobody uses the channel any more."""
+        """Close the descriptor. No thread may use the channel any more."""
         self._socket.close()
 
     def close_in_fork(self) -> None:
@@ -206,20 +222,20 @@ class Channel:
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """The other side's process and user, as the kernel knows them."""
+    """Return the peer's process ID and user ID, from the kernel."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(packed)
     return pid, uid
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close them."""
+    """Close the descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def _descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    """The descriptors that came with a message."""
+    """Return the descriptors in a message's ancillary data."""
     found = array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -233,11 +249,11 @@ def _limit(connection: socket.socket, option: int, seconds: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, option, value)
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     if error.errno in (errno.ECONNRESET, errno.EPIPE):
         return "it closed the connection"
     if error.errno == errno.EAGAIN:
-        return f"it has read nothing for {_SEND_S:g} s"
+        return f"it has not read for {_SEND_S:g} s"
     return error.strerror or str(error)
 
 
@@ -245,12 +261,13 @@ def _said(error: OSError) -> str:
 
 
 class ForkAware(Protocol):
-    """Something with descriptors that forks of this process must not keep."""
+    """An object with descriptors that forks of this process must close."""
 
     def close_in_fork(self) -> None:
-        """Close the descriptors, in the fork, without a word to the other side.
+        """Close the descriptors in a fork, without sending anything.
 
-        No other thread is there, and locks may be held by those that were: none is of use.
+        The fork has only the calling thread. Locks must not be acquired, because threads that do
+        not exist in the fork may have held them.
         """
 
 
@@ -258,10 +275,10 @@ _CLOSED_IN_FORKS: Final[WeakSet[ForkAware]] = WeakSet()
 
 
 def close_in_forks(connected: ForkAware) -> None:
-    """Have it closed in all forks of this process to come, as long as it is there.
+    """Call `close_in_fork` in all later forks of this process, as long as the object exists.
 
-    A fork that kept it open would hide the client's death from the service, and what it said there
-    would be taken for the client's.
+    A fork that kept a connection open would hide the client's end from the service, and could send
+    messages in the client's name.
     """
     _CLOSED_IN_FORKS.add(connected)
 

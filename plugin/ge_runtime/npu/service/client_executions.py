@@ -1,4 +1,7 @@
-"""The client's half of executions: from a RUN to its DONE. The service's half: `execution_loop`."""
+"""The client side of executions: sends RUN and receives DONE.
+
+The service side is `execution_loop`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from ge_runtime.npu.service.reconnecting_client import ReconnectingClient
 
 
 class ClientExecutions:
-    """The connection for one engine's executions, one at a time. Safe from any thread."""
+    """The connection for one engine's executions, one at a time. Thread-safe."""
 
     def __init__(self, client: ReconnectingClient) -> None:
         self._client = client
@@ -32,25 +35,25 @@ class ClientExecutions:
         self._number = 0
         self._executing = Lock()
         self._sequences = itertools.count(1)
-        self._within, self._gone = _for_ever, _stay
+        self._within, self._gone = _unlimited, _never
         self.filled = 0
-        """How many rows of the next execution are not padding."""
+        """Number of rows of the next execution that are not padding."""
 
     def connect(self, connection: Connection, number: int) -> None:
-        """Connect to the engine of this number. Raises as `Connection.connect_engine`."""
+        """Connect to the engine with this number. Raises like `Connection.connect_engine`."""
         channel = connection.connect_engine(number)
         self._connection, self._channel, self._number = connection, channel, number
 
-    def lose(self) -> None:
-        """The service is gone: nothing can be executed until the next `connect`."""
+    def disconnect(self) -> None:
+        """Close the connection; executions raise EngineLost until the next `connect`."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            channel.shut_down()  # whoever waits there finds out, and then lets go of it
+            channel.shut_down()  # ends the wait of a thread that executes
             with self._executing:
                 channel.close()
 
     def close_in_fork(self) -> None:
-        self._executing = Lock()  # a thread that is not there any more may have it
+        self._executing = Lock()  # a thread that does not exist in the fork may have held it
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -61,21 +64,29 @@ class ClientExecutions:
         try:
             yield
         finally:
-            self._within, self._gone = _for_ever, _stay
+            self._within, self._gone = _unlimited, _never
 
     def execute(self, layout: bytes, *, allocates: bool) -> tuple[Done, list[int]]:
-        """One execution: its end, and the descriptors that came with it, the caller's to close.
+        """Execute once.
 
-        allocates: whether some outputs are to come in a file. Raises the execution's fault, and
-        EngineLost.
+        Args:
+            layout: The packed buffer references of inputs and outputs.
+            allocates: Whether the service allocates some outputs, in a file.
+
+        Returns:
+            The result, and the descriptors that came with it, which the caller closes.
+
+        Raises:
+            EngineLost: There is no service, or it was lost.
+            RuntimeFault: The fault of the execution.
         """
         with self._executing:
             channel, connection = self._channel, self._connection
             if channel is None or connection is None:
                 raise self._client.fault()
-            return self._converse(channel, connection, layout, allocates=allocates)
+            return self._exchange(channel, connection, layout, allocates=allocates)
 
-    def _converse(
+    def _exchange(
         self, channel: Channel, connection: Connection, layout: bytes, *, allocates: bool
     ) -> tuple[Done, list[int]]:
         sequence = next(self._sequences)
@@ -83,9 +94,9 @@ class ClientExecutions:
         try:
             channel.send(pack_run(sequence, self._within(), layout, self.filled))
             if allocates:
-                kind, body, files = channel.receive_with(self._look_around)
+                kind, body, files = channel.receive_with(self._check_cancelled)
             else:
-                kind, body = channel.receive(self._look_around)
+                kind, body = channel.receive(self._check_cancelled)
             if kind is not Kind.DONE:
                 raise ProtocolError(f"found a message of kind {kind.name}, expected a result")
             done = unpack_done(body)
@@ -94,29 +105,29 @@ class ClientExecutions:
                     f"found the result of execution {done.sequence}, expected {sequence}"
                 )
         except DescriptorsExhausted as exhausted:
-            # The answer was read, only its file was not had: the connection is still in step.
+            # Only the descriptor is missing; the message was read, so the connection is usable.
             raise OutOfMemory(f"the results of an execution: {exhausted}") from exhausted
         except (PeerGone, ProtocolError) as error:
             close_all(files)
-            self._client.note_loss(connection, str(error))
+            self._client.report_loss(connection, str(error))
             raise self._client.fault() from error
-        except BaseException:  # its answer is still to come, and would be taken for the next one's
+        except BaseException:  # the pending response would be mistaken for the next one's
             close_all(files)
-            self._client.note_loss(connection, "an execution was interrupted")
+            self._client.report_loss(connection, "an execution was interrupted")
             raise
         if done.fault is not None:
             close_all(files)
             raise fault_of(done.fault)
         return done, files
 
-    def _look_around(self) -> None:
-        if self._gone():  # it still has to answer: the execution may have begun
-            self._client.try_to_tell({"do": "cancel", "engine": self._number})
+    def _check_cancelled(self) -> None:
+        if self._gone():  # the service still responds, because the execution may have begun
+            self._client.try_notify({"do": "cancel", "engine": self._number})
 
 
-def _for_ever() -> float:
+def _unlimited() -> float:
     return math.inf
 
 
-def _stay() -> bool:
+def _never() -> bool:
     return False

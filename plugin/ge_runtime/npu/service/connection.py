@@ -1,4 +1,4 @@
-"""The client's connection to a device service: reaching it, and seeing whether it lives."""
+"""The client's connection to a device service, and the check whether the service is alive."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ge_runtime.npu.service.protocol import VERSION, Json, ProtocolError, Timeou
 from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 from ge_runtime.npu.service.shared_memory import SharedFile
 
-_AGAIN_S: Final = 0.01
-"""Between two attempts to reach a service that somebody else starts."""
+_RETRY_S: Final = 0.01
+"""Delay between two attempts to reach a service that another process starts."""
 
 
 class NoService(Exception):
@@ -27,24 +27,28 @@ class NoService(Exception):
 
 
 class _Hangs(Exception):
-    """A service has given no sign of life for as long as it may."""
+    """A service did not respond within its time limit."""
 
 
 class Connection:
-    """A connection on which the service knows this client. For one thread at a time."""
+    """A control connection of a client. Not thread-safe."""
 
     def __init__(
-        self, device: str, timeouts: Timeouts, hello: Json, wanted: Callable[[], None]
+        self, device: str, timeouts: Timeouts, hello: Json, check_needed: Callable[[], None]
     ) -> None:
-        """Reaches the service, and starts it if there is none. Raises as `connect_or_start` does.
+        """Connect to the service, see `connect_or_start`.
 
-        wanted: raises what ends a wait that nobody wants any more.
+        Args:
+            device: Name of the device.
+            timeouts: Time limits.
+            hello: The first message.
+            check_needed: Called while waiting; raises if the connection is not needed any more.
         """
         self._device = device
-        # Anew for each service: whoever removes the folder takes it only from the last one.
+        # Opened again for each connection, because the folder may have been removed and recreated.
         self._folder = RuntimeFolder.open()
         try:
-            reached = connect_or_start(device, self._folder, timeouts, hello, wanted)
+            reached = connect_or_start(device, self._folder, timeouts, hello, check_needed)
         except BaseException:
             self._folder.close()
             raise
@@ -54,44 +58,44 @@ class Connection:
         self._announced: set[int] = set()
 
     def close(self) -> None:
-        """Leave, when no thread uses the connection any more."""
+        """Close the connection. No thread may use it any more."""
         self.channel.close()
         self._folder.close()
 
     @property
     def kind(self) -> str:
-        """Of the device."""
+        """The device type."""
         return str(self._welcome["kind"])
 
     @property
     def hardware(self) -> str:
-        """What the device is, for people."""
+        """The hardware's name, for people."""
         return str(self._welcome["hardware"])
 
-    def ask(self, message: Json, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        """What the service answers. Raises as the function `ask` does."""
-        return ask(self.channel, message, self.heartbeat.check, descriptors)
+    def request(self, message: Json, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """Send a request and return the response. Raises like the function `request`."""
+        return request(self.channel, message, self.heartbeat.check, descriptors)
 
-    def tell(self, message: Json, within_s: float) -> None:
-        """Say what the service may refuse. Raises PeerGone if it does not answer in time."""
+    def notify(self, message: Json, within_s: float) -> None:
+        """Send a request and ignore its result. Raises PeerGone if there is no response in time."""
         until = time.monotonic() + within_s
 
-        def patience() -> None:
+        def check_time() -> None:
             if time.monotonic() > until:
-                raise PeerGone(f"it has not answered for {within_s:g} s")
+                raise PeerGone(f"it has not responded for {within_s:g} s")
 
         with contextlib.suppress(RuntimeFault):
-            ask(self.channel, message, patience)
+            request(self.channel, message, check_time)
 
     def announce(self, file: SharedFile) -> None:
-        """Have the service map one more arena, unless it has."""
+        """Let the service map an arena, unless it was announced before."""
         if file.number not in self._announced:
             message = {"do": "arena", "number": file.number, "nbytes": file.nbytes}
-            self.ask(message, [file.descriptor])
+            self.request(message, [file.descriptor])
             self._announced.add(file.number)
 
     def connect_engine(self, number: int) -> Channel:
-        """One more connection, for executions on an engine.
+        """Open another connection, for executions on an engine.
 
         Raises PeerGone, ServiceFault and NoService.
         """
@@ -99,7 +103,7 @@ class Connection:
         token = self._welcome["client"]
         hello = {"role": "run", "version": VERSION, "client": token, "engine": number}
         try:
-            ask(channel, hello, self.heartbeat.check)
+            request(channel, hello, self.heartbeat.check)
         except BaseException:
             channel.close()
             raise
@@ -107,7 +111,7 @@ class Connection:
 
 
 class Heartbeat:
-    """Looks now and then whether a service lives, and ends one that hangs. From any thread."""
+    """Checks periodically whether a service is alive, and kills one that hangs. Thread-safe."""
 
     def __init__(
         self,
@@ -115,62 +119,75 @@ class Heartbeat:
         folder: RuntimeFolder,
         timeouts: Timeouts,
         pid: int,
-        wanted: Callable[[], None],
+        check_needed: Callable[[], None],
     ) -> None:
-        """wanted: raises what ends a wait that nobody wants any more."""
+        """Initialize the heartbeat of the service with this process ID.
+
+        Args:
+            device: Name of the device.
+            folder: The runtime folder.
+            timeouts: Time limits.
+            pid: Process ID of the service.
+            check_needed: Called while waiting; raises if the connection is not needed any more.
+        """
         self.stopped = False
-        """Whether the service hung, and was ended for it."""
+        """True if the service hung and was killed."""
         self.condition: Json = {"fault": "", "telemetry": {}}
-        """What the service's device told of itself last: see `ServiceState.condition`."""
+        """The last known condition of the service's device, see `ServiceState.condition`."""
         self._device = device
         self._folder = folder
         self._timeouts = timeouts
         self._pid = pid
-        self._wanted = wanted
+        self._check_needed = check_needed
         self._lock = Lock()
         self._next = time.monotonic() + timeouts.probe_s
 
     def check(self) -> None:
-        """Look, if it is time. Raises PeerGone if it hung, which then is no more; as `wanted`."""
-        self._wanted()
+        """Probe the service if it is time.
+
+        Raises PeerGone if the service hangs, which is killed then, and the errors of
+        `check_needed`.
+        """
+        self._check_needed()
         if time.monotonic() < self._next or not self._lock.acquire(blocking=False):
             return
         try:
-            self._look()
+            self._probe_or_kill()
             self._next = time.monotonic() + self._timeouts.probe_s
         finally:
             self._lock.release()
 
-    def _look(self) -> None:
+    def _probe_or_kill(self) -> None:
         until = time.monotonic() + self._timeouts.hung_s
 
-        def patience() -> None:
-            self._wanted()
+        def check_time() -> None:
+            self._check_needed()
             if time.monotonic() > until:
                 raise _Hangs
 
         try:
-            self._probe(patience)
+            self._probe(check_time)
         except _Hangs:
             self.stopped = _kill(self._pid)
             raise PeerGone(
-                f"it gave no sign of life for {self._timeouts.hung_s:g} s, and "
-                + ("was ended" if self.stopped else "cannot be ended from here")
+                f"it did not respond for {self._timeouts.hung_s:g} s, and "
+                + ("was killed" if self.stopped else "could not be killed from here")
             ) from None
 
-    def _probe(self, patience: Callable[[], None]) -> None:
-        """Return when the service has answered, or there is nothing to be learnt from asking.
+    def _probe(self, check_time: Callable[[], None]) -> None:
+        """Return when the service has responded, or cannot be reached.
 
-        On a connection of its own: on the client's, an answer may take long for good reasons.
+        Uses a separate connection: on the client's connection a response may take long.
         """
         try:
-            channel, pid = connect(self._device, self._folder, patience)
+            channel, pid = connect(self._device, self._folder, check_time)
         except (NoService, ServiceFault):
-            return  # if it has gone, whoever is connected is told by the kernel
+            return  # if the service has ended, the kernel has closed the client's connection
         try:
-            if pid == self._pid:  # else the next one is there, and the last one's end is known
+            if pid == self._pid:  # otherwise another service runs, and the end of this is known
                 with contextlib.suppress(PeerGone, RuntimeFault):
-                    self.condition = ask(channel, {"role": "probe", "version": VERSION}, patience)
+                    probe = {"role": "probe", "version": VERSION}
+                    self.condition = request(channel, probe, check_time)
         finally:
             channel.close()
 
@@ -180,53 +197,71 @@ def connect_or_start(
     folder: RuntimeFolder,
     timeouts: Timeouts,
     hello: Json,
-    wanted: Callable[[], None],
+    check_needed: Callable[[], None],
 ) -> tuple[Channel, Heartbeat, int, dict[str, Any]]:
-    """A connection on which the service has answered `hello`; started if there was none.
+    """Connect to the service, which is started if necessary, and exchange `hello`.
 
-    wanted: asked now and then; what it raises ends the attempt. Returns the connection, the
-    service's heartbeat and process, and its answer. Raises ServiceFault, and what the service says
-    is wrong.
+    Args:
+        device: Name of the device.
+        folder: The runtime folder.
+        timeouts: Time limits.
+        hello: The first message.
+        check_needed: Called while waiting; raises if the connection is not needed any more.
+
+    Returns:
+        The connection, the service's heartbeat, its process ID, and its response.
+
+    Raises:
+        ServiceFault: The service does not respond; other faults come from the service.
     """
     until = time.monotonic() + timeouts.start_s
     has_stopped_one = False
 
-    def patience() -> None:
-        wanted()
+    def check_time() -> None:
+        check_needed()
         if time.monotonic() > until:
             raise ServiceFault(
-                f"found no device service of {device} that answers within {timeouts.start_s:g} s"
+                f"found no device service of {device} that responds within {timeouts.start_s:g} s"
                 f"{lock_holder(device, folder)}; its log is {folder.file(device, 'log')}"
             )
 
     while True:
-        patience()
+        check_time()
         try:
-            channel, pid = connect(device, folder, patience)
+            channel, pid = connect(device, folder, check_time)
         except NoService:
-            if not start(device, folder, timeouts, wanted):
-                time.sleep(_AGAIN_S)
+            if not start(device, folder, timeouts, check_needed):
+                time.sleep(_RETRY_S)
             continue
-        heartbeat = Heartbeat(device, folder, timeouts, pid, wanted)
+        heartbeat = Heartbeat(device, folder, timeouts, pid, check_needed)
         try:
-            return channel, heartbeat, pid, ask(channel, hello, heartbeat.check)
-        except PeerGone:  # it was just leaving, or hung
+            return channel, heartbeat, pid, request(channel, hello, heartbeat.check)
+        except PeerGone:  # the service was ending, or hung
             channel.close()
-            # To find one that hangs took all the time there was: once, it begins again.
+            # Detecting a service that hangs may take the whole time: extend it once.
             if heartbeat.stopped and not has_stopped_one:
                 has_stopped_one, until = True, time.monotonic() + timeouts.start_s
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
         except BaseException:
             channel.close()
             raise
 
 
 def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tuple[Channel, int]:
-    """A connection to the device's service, and its process.
+    """Connect to the device's service.
 
-    check: called now and then while the service accepts nobody, since it hangs, or more connect
-    than it can greet; what it raises ends the waiting. Raises NoService, and ServiceFault for what
-    is wrong here.
+    Args:
+        device: Name of the device.
+        folder: The runtime folder.
+        check: Called while the service does not accept the connection, because it hangs or is
+            overloaded; an exception ends the wait.
+
+    Returns:
+        The connection, and the process ID of the service.
+
+    Raises:
+        NoService: There is no service.
+        ServiceFault: The connection failed on this side.
     """
     try:
         channel = Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -234,7 +269,7 @@ def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tu
         raise _unreachable(device, error) from error
     close_in_forks(channel)
     try:
-        pid, uid = channel.connect(folder.address(device), check)  # the kernel's word for both
+        pid, uid = channel.connect(folder.address(device), check)
         if uid != os.geteuid():
             raise ServiceFault(f"found a device service of user {uid}, expected one of this user")
     except BaseException as error:
@@ -247,28 +282,36 @@ def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tu
     return channel, pid
 
 
-def ask(
+def request(
     channel: Channel,
     message: Json,
     check: Callable[[], None],
     descriptors: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """What the service answers to a control message.
+    """Send a control message and return the response.
 
-    check: see `Channel.receive`. descriptors: for the service. Raises what went wrong there,
-    ServiceFault if it refuses or is not understood, PeerGone.
+    Args:
+        channel: The connection.
+        message: The message.
+        check: See `Channel.receive`.
+        descriptors: File descriptors for the service.
+
+    Raises:
+        ServiceFault: The service rejects the message, or its response is malformed.
+        RuntimeFault: The fault that the service reports.
+        PeerGone: The connection has ended.
     """
     channel.send_json(message, descriptors)
     try:
-        answer, _ = channel.receive_json(check)
-        if "fault" in answer:
-            raise fault_of(answer["fault"])
-        if "refused" in answer:
-            raise ServiceFault(f"the device service refuses: {answer['refused']}")
-        result: dict[str, Any] = answer["ok"]
+        response, _ = channel.receive_json(check)
+        if "fault" in response:
+            raise fault_of(response["fault"])
+        if "refused" in response:
+            raise ServiceFault(f"the device service refuses: {response['refused']}")
+        result: dict[str, Any] = response["ok"]
         return result
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise ServiceFault(f"the device service is not understood: {error}") from error
+        raise ServiceFault(f"malformed response of the device service: {error}") from error
 
 
 def _unreachable(device: str, error: OSError) -> ServiceFault:
@@ -276,14 +319,14 @@ def _unreachable(device: str, error: OSError) -> ServiceFault:
 
 
 def _kill(pid: int) -> bool:
-    """End a process of this user; whether it is no more. One of another container is out of reach.
+    """Kill a process of this user; return whether it has ended.
 
-    pid: as this process's container has it, 0 for one outside.
+    A process in another container has the process ID 0 here, and cannot be killed.
     """
     try:
         process = os.pidfd_open(pid)
         try:
-            # SIGKILL: SIGTERM is handled by the thread that may hang.
+            # SIGKILL, because the thread that handles SIGTERM may hang.
             signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)

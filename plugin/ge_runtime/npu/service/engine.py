@@ -1,4 +1,4 @@
-"""The client's half of an engine in the device service."""
+"""The client side of an engine in the device service."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _TO_ALLOCATE: Final[BufferReference] = (NOWHERE, 0, ())
 
 
 class ServiceEngine:
-    """An engine in the device service, as its client has it. Made by `ServiceBackend.open`.
+    """An engine in the device service. Created by `ServiceBackend.open`.
 
-    Arrays in the backend's memory are read and written where they lie. Others are copied to and
-    from memory that is kept for it: slower, and the same.
+    Arrays in the backend's memory are read and written in place. Other arrays are copied to and
+    from a staging buffer, which is slower.
     """
 
     def __init__(
@@ -54,7 +54,16 @@ class ServiceEngine:
         outputs: Sequence[str],
         resident: Resident,
     ) -> None:
-        """Not yet open. memory: what the service sees of this process."""
+        """Initialize the engine without opening it.
+
+        Args:
+            client: The connection to the service.
+            memory: The memory that this process shares with the service.
+            artifacts: The files.
+            threads: Maximum number of host threads of an execution.
+            outputs: Names of the graph's outputs in config.pbtxt.
+            resident: The tensors that stay on the device.
+        """
         self._client = client
         self._memory = memory
         self._paths = [artifact.path.absolute() for artifact in artifacts]
@@ -65,13 +74,13 @@ class ServiceEngine:
             "outputs": list(outputs),
         }
         self._resident = resident.tensors
-        """Of which this process has handles of rows."""
+        """Tensors that this process accesses by the handles of their rows."""
         if self._resident:
             self._request["resident"] = resident_as_json(resident)
         self._keeping = False
         self._largest: list[dict[str, list[int]]] | None = None
         self._facts: dict[str, Any] = {}
-        self._number = 0  # in the service that there is, or was
+        self._number = 0  # the engine's number in the current or last service
         self._executions = ClientExecutions(client)
         self._staging = StagingBuffer(memory)
         self._signature = Signature((), ())
@@ -79,27 +88,30 @@ class ServiceEngine:
         self._outputs: dict[str, tuple[int, np.dtype[Any]]] = {}
 
     def open(self) -> None:
-        """Open it for the first time. Raises as `restore` does, and EngineLost for PeerGone."""
+        """Open the engine first. Raises like `restore`, but EngineLost instead of PeerGone."""
 
         def open_there(connection: Connection) -> None:
             self.restore(connection)
-            self._client.add(self)  # in the same conversation: a loss from here on is made good
+            self._client.add(self)  # in the same call, so that a later loss is recovered
 
-        self._client.talk(open_there)
+        self._client.call(open_there)
 
     # ------------------------------------------------------------------------- for the client
 
     def restore(self, connection: Connection) -> None:
-        """Open it in this service: the first, or the next one.
+        """Open the engine in a service.
 
-        Raises what opening it raises, ArtifactFault if the files are not those that this process
-        sees, or no longer those of the first time, and PeerGone.
+        Raises:
+            ArtifactFault: The files differ from those that this process sees, or have changed
+                since the engine was opened first.
+            RuntimeFault: The service cannot open the engine.
+            PeerGone: The connection has ended.
         """
-        facts = connection.ask(self._request)
+        facts = connection.request(self._request)
         ensure_same_files(self._paths, facts["seen"], facts["content"])
         if self._facts and facts["content"] != self._facts["content"]:
             raise ArtifactFault(
-                f"{self._paths[0]}: found another content than when the model "
+                f"{self._paths[0]}: found content that has changed since the model "
                 "was loaded, expected the same; load the model again"
             )
         self._number = facts["engine"]
@@ -111,14 +123,14 @@ class ServiceEngine:
             }
         self._facts = facts
         if self._largest is not None:
-            connection.ask({"do": "bind", "engine": self._number, "largest": self._largest})
+            connection.request({"do": "bind", "engine": self._number, "largest": self._largest})
         if self._keeping:
-            connection.ask({"do": "keep", "engine": self._number})
+            connection.request({"do": "keep", "engine": self._number})
         self._executions.connect(connection, self._number)
 
-    def lose(self) -> None:
-        """Nothing can be executed until the next `restore`."""
-        self._executions.lose()
+    def disconnect(self) -> None:
+        """End executions, which raise EngineLost until the next `restore`."""
+        self._executions.disconnect()
 
     def close_in_fork(self) -> None:
         self._executions.close_in_fork()
@@ -146,17 +158,17 @@ class ServiceEngine:
 
     @property
     def lost(self) -> bool:
-        """Whether there is no service at the moment."""
+        """True while there is no service."""
         return self._client.connection is None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """The service has no such engine."""
+        """False: the service does not execute such engines."""
         return False
 
     @property
     def unplanned(self) -> Sequence[str]:
-        """What the engine in the service says."""
+        """The lines of the engine in the service."""
         lines: list[str] = self._facts["unplanned"]
         return lines
 
@@ -166,16 +178,16 @@ class ServiceEngine:
         return self._executions.waiting(within, gone)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Have the service prepare the engine; nothing is allocated here."""
-        # Before it is asked: a next service that comes meanwhile prepares for it as it opens.
+        """Prepare the engine in the service; nothing is allocated in this process."""
+        # First: `restore` uses it if the service is replaced during the request.
         self._largest = [self._dims(shapes) for shapes in largest]
-        self._ask({"do": "bind", "largest": self._largest})
+        self._request_engine({"do": "bind", "largest": self._largest})
 
     def keep_rows(self) -> None:
-        """From now on resident rows stay. Until then executions are of no request."""
+        """Keep resident rows from now on; earlier executions do not belong to requests."""
         if self._resident and not self._keeping:
-            self._keeping = True  # first, as above
-            self._ask({"do": "keep"})
+            self._keeping = True  # first, as in `bind`
+            self._request_engine({"do": "keep"})
 
     def expect_rows(self, filled: int) -> None:
         self._executions.filled = filled
@@ -184,9 +196,9 @@ class ServiceEngine:
         self._staging.reserve(nbytes, len(self._signature.outputs))
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """Raises EngineLost while there is no service, at once.
+        """See `Engine.run`. Raises EngineLost at once while there is no service.
 
-        Raises Expired or Cancelled if its turn did not come: see `waiting`.
+        Raises Expired or Cancelled if the execution did not start: see `Remote.waiting`.
         """
         locate = self._memory.locate
         given: list[BufferReference] = []
@@ -219,7 +231,7 @@ class ServiceEngine:
         return {name: results[name] for name in outputs}
 
     def weights_bytes(self) -> int:
-        """The service has them once for all its clients."""
+        """Return the size of the weights, which all clients of the service share."""
         nbytes: int = self._facts["weights_bytes"]
         return nbytes
 
@@ -228,18 +240,17 @@ class ServiceEngine:
         return nbytes
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        answer = self._ask({"do": "intermediates", "shapes": self._dims(shapes)})
-        return intermediates_of(answer["intermediates"])
+        message = {"do": "intermediates", "shapes": self._dims(shapes)}
+        return intermediates_of(self._request_engine(message)["intermediates"])
 
     def close(self) -> None:
-        """Nothing happens if it is closed."""
-        with self._client.last_words() as tell:
+        with self._client.cleanup() as notify:
             if self._client.remove(self):
-                self.lose()
-                tell({"do": "close", "engine": self._number})
+                self.disconnect()
+                notify({"do": "close", "engine": self._number})
 
     def _with_handles(self, signature: Signature) -> Signature:
-        """The graph's tensors, with handles in the place of those that stay."""
+        """Return the signature with handles instead of resident tensors."""
 
         def own(tensor: GraphTensor) -> GraphTensor:
             if tensor.name not in self._resident:
@@ -250,21 +261,25 @@ class ServiceEngine:
         return Signature(tuple(map(own, signature.inputs)), tuple(map(own, signature.outputs)))
 
     def _dims(self, shapes: Shapes) -> dict[str, list[int]]:
-        """Shapes as the graph has them."""
+        """Return the shapes of the graph, in which resident tensors have no handles."""
         return {
             name: [shape[0], *self._resident[name].dims] if name in self._resident else list(shape)
             for name, shape in shapes.items()
         }
 
-    def _ask(self, message: Json) -> dict[str, Any]:
-        """What the service answers about the engine. Raises EngineLost, and what it answers."""
-        # The number only once somebody listens: the next service may have given another.
-        return self._client.talk(lambda there: there.ask({**message, "engine": self._number}))
+    def _request_engine(self, message: Json) -> dict[str, Any]:
+        """Send a request about the engine. Raises EngineLost, and the service's fault."""
+
+        # The number is read within the call, because the next service may assign another one.
+        def send(connection: Connection) -> dict[str, Any]:
+            return connection.request({**message, "engine": self._number})
+
+        return self._client.call(send)
 
     def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
-        """The outputs that the engine allocated, in memory of their own."""
+        """Return the outputs that the engine allocated, by mapping their file."""
         try:
-            # As large as what lies there: the file is mapped no further than it is read.
+            # Only the bytes of the outputs are mapped.
             size = max((_end(self._signature, one) for one in done.allocated), default=1)
             memory = np.frombuffer(map_sealed(files[0], max(1, size), written=True), np.uint8)
             results: dict[str, Array] = {}
@@ -281,19 +296,21 @@ class ServiceEngine:
             close_all(files)
 
     def _run_staged(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """The same with tensors that lie elsewhere."""
+        """Execute with tensors that are not in shared memory."""
         targets = {name: array for name, array in outputs.items() if array is not None}
         for name, array in (*inputs.items(), *targets.items()):
             if array.dtype.hasobject:
-                raise EngineFault(f"'{name}': found BYTES, which the device service does not take")
-        seen = iter(self._staging.staged([*inputs.values(), *targets.values()]))
-        given = {name: next(seen) for name in inputs}
-        wanted = {**outputs, **{name: next(seen) for name in targets}}
+                raise EngineFault(
+                    f"'{name}': found BYTES, which the device service does not support"
+                )
+        staged = iter(self._staging.staged([*inputs.values(), *targets.values()]))
+        given = {name: next(staged) for name in inputs}
+        wanted = {**outputs, **{name: next(staged) for name in targets}}
         for name, array in inputs.items():
             if given[name] is not array:
                 np.copyto(given[name], array)
         results = self.run(given, wanted)
-        # The caller's own arrays come back, as they would from any engine.
+        # The caller's arrays are returned, as `Engine.run` requires.
         for name, target in targets.items():
             if results[name] is not target:
                 np.copyto(target, results[name])
@@ -302,7 +319,7 @@ class ServiceEngine:
 
 
 def _other_elements(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:
-    """The fault of elements of another type, whose bytes would be taken for the graph's."""
+    """Return the fault of a wrong type, whose bytes would be misinterpreted."""
     return EngineFault(f"'{name}': found {array.dtype}, expected {expected}")
 
 

@@ -1,4 +1,7 @@
-"""The service's execution loop: from a RUN to its DONE. The client's half is in `engine`."""
+"""The service side of executions: receives RUN and sends DONE.
+
+The client side is `client_executions`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from ge_runtime.errors import (
     forget_frames,
 )
 from ge_runtime.npu.service.channel import Channel
-from ge_runtime.npu.service.fair_queue import QueueEntry
+from ge_runtime.npu.service.fair_scheduler import QueueEntry
 from ge_runtime.npu.service.protocol import (
     LAYOUT_AT,
     NOWHERE,
@@ -48,7 +51,7 @@ from ge_runtime.specs import Array, DType, Tensors
 _log = logging.getLogger(__name__)
 
 _MOST_KNOWN: Final = 256
-"""Layouts whose arrays are kept. Fixed gears have few; without, most are seen once."""
+"""Maximum number of cached layouts. Gears have few layouts; without gears most occur once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,11 @@ class _Arguments:
     inputs: Tensors
     outputs: Mapping[str, Array | None]
     allocates: tuple[str, ...]
-    """The outputs that are None."""
+    """The names of outputs that are None, which the engine allocates."""
 
 
 class ServerExecutions:
-    """Executes on one engine what one connection asks for, one after the other."""
+    """The executions of one connection on one engine, one after another."""
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class ServerExecutions:
         self._version = client.version
 
     def serve(self) -> None:
-        """Serve executions until the connection ends: raises PeerGone, or ProtocolError."""
+        """Serve executions until the connection ends. Raises PeerGone or ProtocolError."""
         while True:
             kind, body = self._channel.receive()
             if kind is not Kind.RUN:
@@ -92,7 +95,7 @@ class ServerExecutions:
             sequence, within_s, filled = unpack_run(body)
             try:
                 arguments = self._arguments(body[LAYOUT_AT:])
-            except ProtocolError as error:  # harms this execution alone: the connection stays
+            except ProtocolError as error:  # only this execution fails, not the connection
                 self._send_fault(
                     sequence, ServiceFault(f"the device service refuses an execution: {error}")
                 )
@@ -102,7 +105,7 @@ class ServerExecutions:
                 self._units,
                 self._client.weight,
                 self._client.priority,
-                # How long it may wait travels, not its deadline: clocks may differ.
+                # The message has a duration and not a deadline, because clocks may differ.
                 math.inf if within_s == math.inf else self._state.clock.now() + within_s,
                 self._exclusive,
                 self._model.expected_s,
@@ -113,18 +116,18 @@ class ServerExecutions:
     def _execute(
         self, sequence: int, entry: QueueEntry, arguments: _Arguments, filled: int
     ) -> None:
-        """One execution, in its turn, and its answer. Raises PeerGone."""
-        self._reference.entry = entry  # where the connection of control finds it, to cancel it
+        """Wait in the queue, execute, and send the result. Raises PeerGone."""
+        self._reference.entry = entry  # allows the control connection to cancel it
         fault: Exception | None = None
         results: Tensors = {}
         waited_s = took_s = 0.0
         rows: ResidentExecution | None = None
         try:
-            # Places first: who waits for them must not hold up those who free them.
+            # Rows first: waiting for free rows must not block executions that release some.
             rows = self._begin_rows(arguments, filled, entry.deadline)
             self._state.scheduler.enter(entry)
-        except (Abandoned, EngineLost, EngineFault, HandleFault, RowsTaken) as without_a_turn:
-            fault = without_a_turn
+        except (Abandoned, EngineLost, EngineFault, HandleFault, RowsTaken) as not_started:
+            fault = not_started
         else:
             waited_s = entry.waited_s
             started = time.perf_counter()
@@ -133,7 +136,7 @@ class ServerExecutions:
                     results = self._run(arguments, rows)
             except RuntimeFault as error:
                 fault = error
-            except Exception as error:  # a defect of the engine's
+            except Exception as error:  # a defect of the engine
                 _log.exception("an execution for %s failed", self._what)
                 fault = error
             took_s = time.perf_counter() - started
@@ -151,11 +154,11 @@ class ServerExecutions:
             except RuntimeFault as error:
                 fault = error
         if fault is not None:
-            forget_frames(fault)  # which hold arrays of the client's memory
+            forget_frames(fault)  # frames refer to arrays in the client's memory
             self._send_fault(sequence, fault, waited_s, took_s)
-            if isinstance(fault, EngineLost):  # only another process can have the device again
+            if isinstance(fault, EngineLost):  # only a new process can use the device again
                 self._state.end(
-                    f"the device is lost, {self._what} was told: {fault}", patience_s=0.0
+                    f"the device is lost, as {self._what} found: {fault}", patience_s=0.0
                 )
             return
         done = pack_done(Done(sequence, waited_s, took_s, allocated))
@@ -170,7 +173,7 @@ class ServerExecutions:
     def _begin_rows(
         self, arguments: _Arguments, filled: int, deadline: float
     ) -> ResidentExecution | None:
-        """What the execution has to do with rows that stay on the device; None if nothing.
+        """Look up and reserve the resident rows of an execution; None if it has none.
 
         Raises HandleFault, RowsTaken or EngineFault.
         """
@@ -185,7 +188,7 @@ class ServerExecutions:
         if rows is None:
             return engine.run(arguments.inputs, arguments.outputs)
         resident = self._reference.resident
-        assert resident is not None, "it has begun there"
+        assert resident is not None, "`_begin_rows` returns None otherwise"
         return resident.run(engine, rows)
 
     def _send_fault(
@@ -195,12 +198,9 @@ class ServerExecutions:
         self._channel.send(pack_done(done))
 
     def _arguments(self, layout: bytes) -> _Arguments:
-        """The arrays that a layout means, kept for executions of an equal one.
-
-        Raises ProtocolError.
-        """
+        """Return the arrays of a layout, cached for equal layouts. Raises ProtocolError."""
         if self._version != self._client.version or len(self._known) >= _MOST_KNOWN:
-            self._known.clear()  # all: what fixed gears need is soon there again
+            self._known.clear()  # all of them: layouts of gears are soon cached again
             self._version = self._client.version
         arguments = self._known.get(layout)
         if arguments is None:
@@ -224,12 +224,12 @@ class ServerExecutions:
             tensor = outputs[index]
             to_allocate = buffer[0] == NOWHERE and not buffer[2]
             wanted[tensor.name] = None if to_allocate else view(buffer, self._dtype(tensor))
-        # What is given in `outputs` is written where the client reads it; the rest goes by a file.
+        # Outputs with an array are written in shared memory; the others are sent in a file.
         allocates = tuple(name for name, array in wanted.items() if array is None)
         return _Arguments(given, wanted, allocates)
 
     def _dtype(self, tensor: GraphTensor) -> np.dtype[np.generic]:
-        """Of its elements as the client has them."""
+        """Return the type of a tensor in the client's memory. Raises ProtocolError."""
         resident = self._reference.resident
         if resident is not None and tensor.name in resident.names:
             return HANDLE_DTYPE.numpy
@@ -242,9 +242,14 @@ class ServerExecutions:
     def _in_a_file(
         self, results: Tensors, names: tuple[str, ...]
     ) -> tuple[int, tuple[tuple[int, BufferReference], ...]]:
-        """What the engine allocated, in a file of its own: its descriptor, and what lies where.
+        """Write the outputs that the engine allocated to a new file.
 
-        Raises EngineFault for BYTES, and OutOfMemory.
+        Returns:
+            The descriptor of the file, and (index, buffer reference) of each output.
+
+        Raises:
+            EngineFault: An output has the type BYTES.
+            OutOfMemory: The file cannot be created.
         """
         indices = {tensor.name: index for index, tensor in enumerate(self._signature.outputs)}
         buffers: list[tuple[int, BufferReference]] = []
@@ -267,12 +272,14 @@ class ServerExecutions:
                 os.close(file)
                 raise
         except OSError as error:
-            raise OutOfMemory(f"the device service: no file for {end:,} bytes: {error}") from error
+            raise OutOfMemory(
+                f"the device service: a file of {end:,} bytes cannot be created: {error}"
+            ) from error
         return file, tuple(buffers)
 
 
 def _write(descriptor: int, array: Array, start: int) -> None:
-    """The array's bytes from there on: a file of one use is written faster than it is mapped."""
+    """Write the array's bytes at `start`: for a single use, writing is faster than mapping."""
     left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     while left:
         written = os.pwrite(descriptor, left, start)

@@ -1,8 +1,8 @@
 """The identity of files and devices across processes.
 
-Models of equal content share their weights, whatever their paths. Equal paths are different files
-where containers see different folders, and equal device numbers are different devices where
-processes see different ones.
+Models of equal content share their weights, even if their paths differ. Equal paths may be
+different files in different containers, and equal device numbers may be different devices in
+different processes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ VISIBLE_DEVICES_VARIABLES: Final[Mapping[str, str]] = {
     "cuda": "CUDA_VISIBLE_DEVICES",
     "npu": "ASCEND_RT_VISIBLE_DEVICES",
 }
-"""By the kind of device: what chooses and renumbers them."""
+"""Device type: environment variable that selects and renumbers its devices."""
 
 
 def file_identity(path: Path) -> list[int]:
-    """Which file this process finds there: equal for two processes if it is the same one.
+    """Return the identity of a file, which is equal in all processes that see the same file.
 
-    Raises ArtifactFault if there is none.
+    Raises ArtifactFault if there is no file.
     """
     try:
         return list(stat_identity(path))
@@ -33,30 +33,34 @@ def file_identity(path: Path) -> list[int]:
 
 
 def ensure_same_files(paths: Sequence[Path], seen: Sequence[Sequence[int]], content: str) -> None:
-    """Raises ArtifactFault if another process finds other files at these paths.
+    """Raise ArtifactFault if another process sees other files at these paths.
 
-    seen, content: what that process says of them. Files of equal content are as good as the same,
-    but those whose weights are in other files must be the same.
+    Files with equal content are accepted, unless their weights are in external files.
+
+    Args:
+        paths: The files.
+        seen: The files' identities in the other process.
+        content: The files' hashes in the other process, joined by "-".
     """
-    # One digest for each file, joined as `ModelCache` does.
-    for path, there, whole in zip(paths, seen, content.split("-"), strict=True):
-        # Read only if the files differ: a large model's content takes seconds.
-        if file_identity(path) != there and ContentHashes().of(path) != whole:
+    # `ModelCache` joins the hashes.
+    for path, identity, digest in zip(paths, seen, content.split("-"), strict=True):
+        # The content is only read if the identities differ, as it may take seconds.
+        if file_identity(path) != identity and ContentHashes().of(path) != digest:
             raise ArtifactFault(
-                f"{path}: found another file than the device service does, expected the same; one "
-                "that was started in another container sees other folders, and XDG_RUNTIME_DIR can "
-                "give each a service of its own"
+                f"{path}: found another file than the device service does, expected the same; a "
+                "service in another container sees other folders: set XDG_RUNTIME_DIR so that "
+                "each container has its own service"
             )
 
 
 def physical_device(device: str, environment: Mapping[str, str]) -> str:
-    """The device of the machine that `device` is, as the environment calls it: "3" or "GPU-8932".
+    """Return the name of a device on the machine: its number, or a name such as "GPU-8932".
 
-    Empty if it is none, and for the CPU.
+    Empty for the CPU, and for a device that is not visible.
     """
     kind, _, number = device.partition(":")
     listed = environment.get(VISIBLE_DEVICES_VARIABLES.get(kind, ""))
     if listed is None:
         return number
-    there = [one.strip() for one in listed.split(",")]
-    return there[int(number)] if int(number) < len(there) else ""
+    visible = [one.strip() for one in listed.split(",")]
+    return visible[int(number)] if int(number) < len(visible) else ""

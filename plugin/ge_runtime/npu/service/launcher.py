@@ -1,8 +1,9 @@
-"""Starting a device service, where there is none.
+"""The start of a device service.
 
-One lock decides. It is handed on to the service, which holds it as long as it lives, however it
-ends. Whoever gets the lock therefore knows that there is no service, that a socket found is
-stale, and that nobody else starts one; whoever does not get it waits for the one who did.
+A file lock ensures that there is only one service. The client that acquires the lock starts the
+service and passes the lock to it; the service holds it until its process ends. So a client that
+acquires the lock knows that there is no service, that an existing socket is stale, and that no
+other process starts a service. Other clients wait.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from ge_runtime.npu.service.protocol import Timeouts
 from ge_runtime.npu.service.runtime_folder import RuntimeFolder, file_name, open_log
 
 READY: Final = b"ready"
-"""What the service says once it listens; anything else is why it does not."""
+"""The message of a service that listens; any other message is an error."""
 
-# What the service's interpreter runs. Modules are found where this process finds them. The fork
-# makes it nobody's child: it may outlive whoever starts it, and is nobody's to wait for. One that
-# hangs before it listens ends itself, or it would have the lock for ever; its log then says where
-# it stood. The lock's file says which process has it, unless the disk is full.
+# The code of the service's process. It uses the sys.path of this process. The fork detaches it from
+# the client, so that it may live longer, and no process has to wait for it. A service that hangs
+# before it listens ends itself, because it would hold the lock for ever, and dumps its stack to the
+# log. The lock file contains the process ID, unless the disk is full.
 _BOOT: Final = """\
 import faulthandler, os, sys
 if os.fork():
@@ -48,58 +49,66 @@ main(device, folder, timeouts, int(descriptor), int(lock), int(ready))
 """
 
 _TAIL: Final = 2000
-"""Characters of a log that are shown."""
+"""Number of characters at the end of a log that an error contains."""
 
 _TICK_S: Final = 0.05
-"""Between two questions whether the service is still wanted."""
+"""Interval of checks whether the service is still needed."""
 _LATER_S: Final = 5.0
-"""What a service gets beyond its limit, to end itself and tell where it stood."""
+"""Additional time for a service that exceeded its time limit to end itself and write its log."""
 
 
 def start(
-    device: str, folder: RuntimeFolder, timeouts: Timeouts, wanted: Callable[[], None]
+    device: str, folder: RuntimeFolder, timeouts: Timeouts, check_needed: Callable[[], None]
 ) -> bool:
-    """Start the device's service, unless there is one, or another is being started.
+    """Start the device's service, and wait until it listens.
 
-    Blocks until it listens; False if it is somebody else's affair. wanted: asked now and then; what
-    it raises ends the waiting, and what has been started goes on alone. Raises ServiceFault if the
-    service does not come to listen.
+    Args:
+        device: Name of the device.
+        folder: The runtime folder.
+        timeouts: Time limits.
+        check_needed: Called while waiting; an exception ends the wait, but not the service.
+
+    Returns:
+        False if there is a service, or another process starts one.
+
+    Raises:
+        ServiceFault: The service does not start.
     """
     try:
         lock = _lock(device, folder)
         if lock is None:
             return False
         try:
-            with contextlib.suppress(FileNotFoundError):  # of one that was killed
+            with contextlib.suppress(FileNotFoundError):  # left by a service that was killed
                 os.unlink(f"{file_name(device)}.sock", dir_fd=folder.descriptor)
-            said = _spawn(device, folder, timeouts, lock.descriptor, wanted)
+            message = _spawn(device, folder, timeouts, lock.descriptor, check_needed)
         finally:
             lock.close()
     except OSError as error:
         where = f"the device service of {device} cannot be started: {folder.path}"
         raise ServiceFault(f"{where}: {error}") from error
-    if said != READY:
-        why = said.decode(errors="replace") or _tail(device, folder)
+    if message != READY:
+        reason = message.decode(errors="replace") or _tail(device, folder)
         raise ServiceFault(
-            f"the device service of {device} has not come to listen: {why}\n"
+            f"the device service of {device} did not start: {reason}\n"
             f"its log is {folder.file(device, 'log')}"
         )
     return True
 
 
 def lock_holder(device: str, folder: RuntimeFolder) -> str:
-    """Which process has the device's lock, and the cure if it hangs; empty if nobody knows."""
+    """Return which process holds the device's lock, and the fix if it hangs; empty if unknown."""
     with contextlib.suppress(OSError, ValueError):
         lock = _lock(device, folder)
         if lock is None:
             pid = int(folder.file(device, "lock").read_text())
-            return f"; process {pid} is its service, or is to be: end it if it hangs"
+            return f"; process {pid} is its service, or is starting it: end it if it hangs"
         lock.close()
     return ""
 
 
 class _Lock:
-    """The device's lock, had by this process. A fork that kept it would keep it from all others."""
+    """The device's lock, held by this process and closed in its forks, which would hold it too."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -109,30 +118,34 @@ class _Lock:
         self.close()
 
     def close(self) -> None:
-        """Close it here: a process that inherited it still has the lock. Safe to call twice."""
+        """Close it here; a process that inherited it still holds the lock. Safe to call twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def _lock(device: str, folder: RuntimeFolder) -> _Lock | None:
-    """The lock; None if somebody else has it."""
+    """Acquire the lock; None if another process holds it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = _Lock(os.open(f"{file_name(device)}.lock", flags, 0o600, dir_fd=folder.descriptor))
     try:
-        # Of the open file, not of the process as fcntl's: whoever inherits the descriptor has it.
+        # flock, not fcntl: the lock belongs to the open file, so it is inherited.
         fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         return None
-    os.ftruncate(lock.descriptor, 0)  # it may name a process that had it before
+    os.ftruncate(lock.descriptor, 0)  # remove the process ID of the last holder
     return lock
 
 
 def _spawn(
-    device: str, folder: RuntimeFolder, timeouts: Timeouts, lock: int, wanted: Callable[[], None]
+    device: str,
+    folder: RuntimeFolder,
+    timeouts: Timeouts,
+    lock: int,
+    check_needed: Callable[[], None],
 ) -> bytes:
-    """Start the process; what it says until it listens or ends."""
+    """Start the process; return its message."""
     output = open_log(device, folder)
     reading = writing = -1
     try:
@@ -147,14 +160,14 @@ def _spawn(
             stdout=output,
             stderr=output,
             cwd="/",
-            start_new_session=True,  # a Ctrl-C in the server's terminal must not reach it
+            start_new_session=True,  # not interrupted by Ctrl-C in the server's terminal
         )
         os.close(writing)
         writing = -1
         try:
-            return _said(reading, timeouts.start_s + _LATER_S, wanted)
+            return _message(reading, timeouts.start_s + _LATER_S, check_needed)
         finally:
-            process.kill()  # it has long handed on to the service, or never will
+            process.kill()  # the parent of the service, which has forked or never will
             process.wait()
     finally:
         for descriptor in (output, reading, writing):
@@ -162,25 +175,26 @@ def _spawn(
                 os.close(descriptor)
 
 
-def _said(reading: int, within_s: float, wanted: Callable[[], None]) -> bytes:
+def _message(reading: int, within_s: float, check_needed: Callable[[], None]) -> bytes:
+    """Read the message of the service until it is READY or the pipe is closed."""
     until = time.monotonic() + within_s
     poll = select.poll()
     poll.register(reading, select.POLLIN)
-    said = b""
+    message = b""
     while time.monotonic() < until:
-        wanted()
+        check_needed()
         if poll.poll(_TICK_S * 1e3):
             part = os.read(reading, 4096)
             if not part:
-                return said
-            said += part
-            if said == READY:  # its end may never come: a fork of this process may have the pipe
-                return said
-    return said or f"found no sign of it within {within_s:g} s".encode()
+                return message
+            message += part
+            if message == READY:  # without the end, which a fork of this process may prevent
+                return message
+    return message or f"no response within {within_s:g} s".encode()
 
 
 def _tail(device: str, folder: RuntimeFolder) -> str:
     with contextlib.suppress(OSError):
         text = folder.file(device, "log").read_text(errors="replace").strip()
-        return f"it ended with\n{text[-_TAIL:]}" if text else "it ended without a word"
-    return "it ended without a word"
+        return f"it ended with\n{text[-_TAIL:]}" if text else "it ended without a message"
+    return "it ended without a message"

@@ -1,4 +1,4 @@
-"""The models that are open in the service: one engine for all clients of equal content."""
+"""The cache of open models: one engine for all clients with equal files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.specs import Tensors
 
 _REENTRANT: Final = (OnnxEngine,)
-"""Engines whose `run` may be called by several threads at once: ONNX Runtime says so of its
-sessions, and nothing else is kept between two calls."""
+"""Engines whose `run` is thread-safe: ONNX Runtime documents it for sessions, and the engine keeps
+no other state between calls."""
 
 _MARGIN: Final = 2.0
-"""Over the graph's own results: what is reserved in the arena and not touched costs nothing, and
-executions of the graphs that were measured took up to 1.8 times as much."""
+"""Factor on the size of the graph's own results. Executions of measured graphs used up to 1.8 times
+as much, and reserved memory in the arena costs nothing until it is touched."""
 
 _MOST_ANALYSED: Final = 1024
-"""Shapes of one engine whose analysis is kept: as many as most models have gears."""
+"""Maximum number of shapes of an engine whose analysis is cached: more than most models' gears."""
 
 
 class EngineMemory(Device[NDArray[np.uint8]]):
-    """What one engine has of a backend's memory: given back with the engine, not the backend."""
+    """The part of a backend's memory that one engine uses, and which is freed with the engine."""
 
     kind: ClassVar[str] = "share"
 
@@ -58,7 +58,7 @@ class EngineMemory(Device[NDArray[np.uint8]]):
 
 @dataclass(slots=True, eq=False)
 class CachedModel:
-    """One open engine, and what it has done. Counts are those of many threads: approximate."""
+    """An open engine with counters, which several threads update without a lock: approximate."""
 
     key: Hashable
     artifacts: tuple[Artifact, ...]
@@ -66,29 +66,29 @@ class CachedModel:
     content: str
     engine: Engine
     memory: EngineMemory
-    """The memory that the engine was prepared with."""
+    """The memory passed to `Engine.bind`."""
     users: int = 1
     executions: int = 0
     faults: int = 0
     busy_s: float = 0.0
     largest: list[Shapes] = field(default_factory=list)
-    """The shapes that it was prepared for."""
+    """The shapes passed to `Engine.bind`."""
     preparing: Lock = field(default_factory=Lock)
     analysed: dict[str, Intermediates | None] = field(default_factory=dict)
-    """Its intermediate results at the shapes that clients have asked for."""
+    """Shapes: cached intermediate results."""
     bytes_per_element: float = 0.0
-    """The most workspace that it was prepared for, for each element of its inputs."""
+    """Maximum workspace for each element of the inputs."""
     workspace_bytes: int = 0
-    """The most that any execution takes; 0 if nobody can tell."""
+    """Maximum workspace of an execution; 0 if unknown."""
 
     @property
     def exclusive(self) -> Hashable | None:
-        """The key under which its executions take turns; None if they need not."""
+        """The `QueueEntry.exclusive` of its executions; None if they may run concurrently."""
         return None if isinstance(self.engine, _REENTRANT) else id(self)
 
     @property
     def expected_s(self) -> float:
-        """What an execution has taken on average."""
+        """The average duration of an execution."""
         return self.busy_s / self.executions if self.executions else 0.0
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class CachedModel:
         self.memory.free_all()
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """As `Engine.intermediates`; analysed once for all clients of the model."""
+        """See `Engine.intermediates`; the result is cached for all clients of the model."""
         key = repr(sorted(shapes.items()))
         with self.preparing:
             if key not in self.analysed:
@@ -108,11 +108,11 @@ class CachedModel:
 
     @property
     def arena(self) -> WorkspaceArena | None:
-        """In which its workspace lies, among that of other models."""
+        """The arena of the engine's workspace, which other models share; None if it has none."""
         return self.engine.arena if isinstance(self.engine, InArena) else None
 
     def expect(self, largest: Sequence[Shapes]) -> None:
-        """Executions may be as large as these."""
+        """Update the workspace limits for executions of these shapes."""
         if self.arena is None:
             return
         for shapes in largest:
@@ -125,24 +125,24 @@ class CachedModel:
         self.arena.join(self.engine, self.workspace_bytes)
 
     def in_arena(self, inputs: Tensors) -> AbstractContextManager[None]:
-        """Around an execution on these inputs."""
+        """Return the context for an execution on these inputs."""
         if self.arena is None:
             return nullcontext()
         about = self.bytes_per_element * sum(array.size for array in inputs.values())
         return self.arena.execution(min(int(about), self.workspace_bytes))
 
     def note(self, took_s: float, *, failed: bool) -> None:
-        """Count an execution that has ended."""
+        """Count an execution."""
         self.executions += 1
         self.faults += failed
         self.busy_s += took_s
 
 
 class ModelCache:
-    """Opens each content once, and closes it with its last user. Safe from any thread.
+    """Opens each content once, and closes it with its last user. Thread-safe.
 
-    On the CPU and on a GPU the engine itself is shared. An Ascend card shares weights by content on
-    its own, and each client has an engine there, which is its slot.
+    On the CPU and on a GPU the clients share the engine. On an Ascend card each client has its own
+    engine with a slot, and the card shares the weights.
     """
 
     def __init__(self, backend: DeviceBackend) -> None:
@@ -150,27 +150,27 @@ class ModelCache:
         self._shares_engines = backend.kind != "npu"
         self._contents = ContentHashes()
         self._lock = Lock()
-        self._opening: dict[Hashable, Lock] = {}  # never removed: somebody may wait for it
+        self._opening: dict[Hashable, Lock] = {}  # kept for ever: a thread may wait for a lock
         self._models: dict[Hashable, CachedModel] = {}
         self._numbers = itertools.count()
 
     def acquire(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> CachedModel:
-        """The engine for these artifacts; `release` must follow. Blocks while it is opened.
+        """Return the engine for these artifacts, for `release`. Blocks while it is opened.
 
-        Raises what opening it raises.
+        Raises the errors of `DeviceBackend.open`.
         """
         contents = [self._contents.of(artifact.path) for artifact in artifacts]
         stems = [artifact.path.stem for artifact in artifacts]
         engines = [artifact.engine for artifact in artifacts]
-        # Stems as well: stages are known by them.
+        # Including the stems, which are the names of stages.
         key: Hashable = (*zip(contents, stems, engines, strict=True), threads, *outputs)
         if not self._shares_engines:
             return self._open((next(self._numbers), key), artifacts, threads, outputs, contents)
         with self._lock:
             opening = self._opening.setdefault(key, Lock())
-        with opening:  # others who want the same wait; those who want something else do not
+        with opening:  # only threads that need the same model wait
             with self._lock:
                 model = self._models.get(key)
                 if model is not None:
@@ -187,7 +187,7 @@ class ModelCache:
         contents: Sequence[str],
     ) -> CachedModel:
         engine = self._backend.open(artifacts, threads=threads, outputs=outputs)
-        # After opening: the file may have been replaced between the reading and the opening.
+        # Again, because the file may have been replaced after its hash was computed.
         try:
             self._check(artifacts, contents)
         except BaseException:
@@ -200,30 +200,30 @@ class ModelCache:
         return model
 
     def _check(self, artifacts: Sequence[Artifact], contents: Sequence[str]) -> None:
-        """Raises ArtifactFault if what was opened may be something else than what was read."""
+        """Raise ArtifactFault if a file has changed while it was opened."""
         for artifact, content in zip(artifacts, contents, strict=True):
             if self._contents.of(artifact.path) != content:
                 raise ArtifactFault(
-                    f"{artifact.path}: found it changed while it was opened, expected the same "
-                    "content; load the model again"
+                    f"{artifact.path}: found content that changed while the file was opened, "
+                    "expected the same; load the model again"
                 )
 
     def release(self, model: CachedModel) -> None:
-        """One user less. Whoever opens the same meanwhile gets another engine."""
+        """Release one use; the last one closes the engine."""
         with self._lock:
             model.users -= 1
             if model.users:
                 return
             del self._models[model.key]
-        model.close()  # without the lock: it may take long
+        model.close()  # after releasing the lock, because it may take long
 
     def prepare(self, model: CachedModel, largest: Sequence[Shapes]) -> None:
-        """Have executions up to these shapes find what they need.
+        """Bind the engine for executions up to these shapes. The engine must be idle.
 
-        Call it while the engine executes nothing. Raises OutOfMemory.
+        Raises OutOfMemory.
         """
         with model.preparing:
-            # Together with what it was prepared for before: other clients still need that.
+            # In addition to the earlier shapes, which other clients may use.
             new = [shapes for shapes in largest if shapes not in model.largest]
             if not new:
                 return
@@ -232,23 +232,23 @@ class ModelCache:
                 model.engine.bind([*model.largest, *new], memory)
             except BaseException:
                 memory.free_all()
-                if model.largest:  # its other users still need what there was before
+                if model.largest:  # restore the binding for other users
                     with suppress(RuntimeFault):
                         model.engine.bind(model.largest, model.memory)
                 raise
-            # Both exist for a moment: a failure above must leave its users what they have.
+            # The old memory is freed last, so that a failure above changes nothing.
             before, model.memory = model.memory, memory
             model.largest += new
             before.free_all()
         model.expect(new)
 
     def models(self) -> list[CachedModel]:
-        """All that are open."""
+        """Return all open models."""
         with self._lock:
             return list(self._models.values())
 
     def close(self) -> None:
-        """Close all engines, whoever uses them."""
+        """Close all engines, also those in use."""
         with self._lock:
             models, self._models = list(self._models.values()), {}
         for model in models:

@@ -1,10 +1,15 @@
-"""The protocol between clients and the device service: messages to bytes and back.
+"""The protocol between clients and the device service: encoding and decoding of messages.
 
-A message is one packet of a SOCK_SEQPACKET connection, so none is ever seen by halves. All begin
-with the same header. CONTROL is JSON. LARGE is JSON too large for a packet, in a file without a
-name whose descriptor comes along. RUN and DONE are packed numbers: one execution, and its end.
-Tensors never travel: a message says where they lie, in memory that both map. What cannot be read
-raises ProtocolError, whatever the bytes are.
+A message is one packet of a SOCK_SEQPACKET connection, so it is received whole. All messages have
+the same header. There are four types:
+
+- CONTROL: JSON.
+- LARGE: JSON that is too large for a packet, in an anonymous file whose descriptor is attached.
+- RUN: a request to execute, as packed numbers.
+- DONE: the result of an execution, as packed numbers.
+
+Messages contain no tensors, but their positions in shared memory. Malformed messages raise
+ProtocolError.
 """
 
 from __future__ import annotations
@@ -37,13 +42,13 @@ from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import DType
 
 VERSION: Final = 4
-"""Of all that follows. Both sides must have the same."""
+"""Version of the protocol, which must be equal on both sides."""
 
 MOST_BYTES: Final = 32 * 1024
-"""Of one packet; the kernel's buffers take several."""
+"""Maximum size of a packet; the kernel's buffers hold several."""
 MOST_LARGE_BYTES: Final = 64 * 2**20
 _MOST_TEXT: Final = 4096
-"""Characters of a fault: with its cause it fits a packet, however JSON writes them."""
+"""Maximum length of a fault's text: text and cause fit into a packet, also with JSON escapes."""
 
 _MAGIC: Final = b"GErt"
 _HEADER: Final = struct.Struct("<4sHHI")
@@ -52,51 +57,53 @@ HEADER_BYTES: Final = _HEADER.size
 Json: TypeAlias = Mapping[str, Any]
 
 MOST_DIMS: Final = 32
-"""What NumPy 1 can have."""
+"""Maximum rank, as in NumPy 1."""
 
 NOWHERE: Final = 0xFFFFFFFF
-"""The arena of a tensor without bytes, and of an output that the engine is to allocate."""
+"""The arena number of an empty tensor, and of an output that the engine has to allocate."""
 
 _RUN: Final = struct.Struct("<QdI")
 _COUNTS: Final = struct.Struct("<HH")
 _TENSOR: Final = struct.Struct("<HHIQ")
 _DONE: Final = struct.Struct("<QddHH")
 LAYOUT_AT: Final = _RUN.size
-"""Where the layout begins in the body of a RUN: equal bytes mean equal arrays."""
+"""Offset of the layout in the body of a RUN. Layouts with equal bytes refer to equal arrays."""
 
 BufferReference: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""Where a tensor lies: arena, bytes from its start, shape."""
+"""The position of a tensor: arena, offset in bytes, shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The ends of all waits between clients and the device service."""
+    """The time limits of clients and the device service, in seconds."""
 
     start_s: float = 60.0
-    """Until a service that is being started listens."""
+    """Time in which a new service must listen."""
     hung_s: float = 60.0
-    """Without a sign of life: then it is killed. Opening a large model may stop it for a while."""
+    """Time in which a service must respond; otherwise it is killed. Opening a large model may
+    block it for a while."""
     probe_s: float = 5.0
-    """Between two looks whether it lives."""
+    """Interval of the checks whether the service is alive."""
     run_s: float = 300.0
-    """One execution. After that the device hangs, and the service with it: it ends itself."""
+    """Duration of an execution after which the device is assumed to hang; the service ends."""
     grace_s: float = 10.0
-    """How long a service without clients waits for the next one."""
+    """Time after which a service without clients ends."""
     retry_s: float = 0.1
-    """Before the first attempt to have it back; twice as long after each that fails."""
+    """Delay before the first attempt to reconnect; doubled after each failed attempt."""
     most_retry_s: float = 10.0
+    """Maximum delay between two attempts to reconnect."""
 
 
 class ProtocolError(Exception):
-    """Bytes that are no message, or a message that is not what belongs here."""
+    """A malformed or unexpected message."""
 
     def __init__(self, text: str) -> None:
-        """text: may quote what was found; of more than a fault can say only the beginning stays."""
+        """Create the error; the text may quote the message, and is truncated."""
         super().__init__(text[:_MOST_TEXT])
 
 
 class Kind(IntEnum):
-    """What a packet is."""
+    """The type of a packet."""
 
     CONTROL = 1
     LARGE = 2
@@ -105,12 +112,12 @@ class Kind(IntEnum):
 
 
 def framed(kind: Kind, body: bytes) -> bytes:
-    """The packet."""
+    """Return a packet: the header and the body."""
     return _HEADER.pack(_MAGIC, VERSION, kind, len(body)) + body
 
 
 def unframed(packet: bytes | memoryview) -> tuple[Kind, bytes]:
-    """The kind and the body of a packet; the body is a copy. Raises ProtocolError."""
+    """Return the type of a packet and a copy of its body. Raises ProtocolError."""
     try:
         magic, version, kind, length = _HEADER.unpack_from(packet)
     except struct.error:
@@ -121,7 +128,7 @@ def unframed(packet: bytes | memoryview) -> tuple[Kind, bytes]:
         raise ProtocolError(f"found {magic!r} at the start of a message, expected {_MAGIC!r}")
     if version != VERSION:
         raise ProtocolError(f"found version {version} of the protocol, expected {VERSION}")
-    # Packets come whole, but one that is larger than the receiver's buffer is cut off silently.
+    # A packet that is larger than the receiver's buffer is truncated silently.
     if length != len(packet) - HEADER_BYTES:
         raise ProtocolError(
             f"found {len(packet) - HEADER_BYTES} bytes of a message, expected {length}"
@@ -141,16 +148,16 @@ _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 def pack_json(message: Json) -> bytes:
-    """The body of a CONTROL or LARGE message."""
+    """Encode the body of a CONTROL or LARGE message."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
 def unpack_json(body: bytes) -> dict[str, Any]:
-    """The message in such a body. Raises ProtocolError if it is no object."""
+    """Decode the body of a CONTROL or LARGE message. Raises ProtocolError."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"found a control message that is no JSON: {error}") from None
+        raise ProtocolError(f"found a control message that is not JSON: {error}") from None
     if not isinstance(message, dict):
         raise ProtocolError(
             f"found {type(message).__name__} for a control message, expected an object"
@@ -159,7 +166,7 @@ def unpack_json(body: bytes) -> dict[str, Any]:
 
 
 def signature_as_json(signature: Signature) -> Json:
-    """A signature as JSON."""
+    """Convert a signature to JSON."""
     return {
         side: [[t.name, t.dtype.value, t.dims, t.symbols, t.aipp] for t in tensors]
         for side, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
@@ -167,7 +174,7 @@ def signature_as_json(signature: Signature) -> Json:
 
 
 def signature_of(message: Json) -> Signature:
-    """The signature in its JSON."""
+    """Convert JSON to a signature."""
 
     def tensors(side: str) -> tuple[GraphTensor, ...]:
         return tuple(
@@ -181,7 +188,7 @@ def signature_of(message: Json) -> Signature:
 
 
 def intermediates_as_json(intermediates: Intermediates | None) -> Json | None:
-    """A graph's intermediate results as JSON; None if nobody knows them."""
+    """Convert intermediate results to JSON."""
     if intermediates is None:
         return None
     return {
@@ -191,7 +198,7 @@ def intermediates_as_json(intermediates: Intermediates | None) -> Json | None:
 
 
 def intermediates_of(message: Json | None) -> Intermediates | None:
-    """The intermediate results in their JSON."""
+    """Convert JSON to intermediate results."""
     if message is None:
         return None
     lifetimes = tuple(Lifetime(*one) for one in message["lifetimes"])
@@ -202,7 +209,7 @@ def intermediates_of(message: Json | None) -> Intermediates | None:
 
 
 class RemoteCause(Exception):
-    """What was behind a fault in the device service, in words: the cause of the fault here."""
+    """The text of the exception that caused a fault in the device service."""
 
 
 _FAULTS: Final = {
@@ -226,24 +233,24 @@ _FAULTS: Final = {
 
 
 def fault_as_json(error: Exception) -> list[str]:
-    """Class, text and cause of what was raised. What nobody raises on purpose is a RuntimeFault."""
-    cause = "" if error.__cause__ is None else _in_words(error.__cause__)
-    # The nearest class that both sides know: a subclass keeps its meaning, not its name.
+    """Return class, text and cause of an exception; an unknown class becomes RuntimeFault."""
+    cause = "" if error.__cause__ is None else _text(error.__cause__)
+    # A subclass is sent as its nearest base class that both sides know.
     for kind in type(error).__mro__:
         if kind.__name__ in _FAULTS:
             return [kind.__name__, str(error)[:_MOST_TEXT], cause]
-    return [RuntimeFault.__name__, _in_words(error), cause]
+    return [RuntimeFault.__name__, _text(error), cause]
 
 
 def fault_of(message: Sequence[str]) -> RuntimeFault:
-    """The fault in its JSON; of a class that is not known here, a RuntimeFault."""
+    """Convert class, text and cause to a fault; an unknown class becomes RuntimeFault."""
     name, text, cause = message
     fault = _FAULTS.get(name, RuntimeFault)(text)
     fault.__cause__ = RemoteCause(cause) if cause else None
     return fault
 
 
-def _in_words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:_MOST_TEXT]
 
 
@@ -252,38 +259,43 @@ def _in_words(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionLayout:
-    """Where the tensors of an execution lie."""
+    """The positions of an execution's tensors."""
 
     inputs: tuple[BufferReference, ...]
-    """In the order of the graph's signature, all of them."""
+    """All inputs, in the order of the graph's signature."""
     outputs: tuple[tuple[int, BufferReference], ...]
-    """Those that are wanted: the index in the signature, and where it lies."""
+    """(index in the signature, position) of the requested outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of an execution."""
+    """The result of an execution."""
 
     sequence: int
     waited_s: float
-    """For its turn."""
+    """Seconds in the queue."""
     took_s: float
+    """Seconds of the execution."""
     allocated: tuple[tuple[int, BufferReference], ...] = ()
-    """Outputs that the engine allocated: they are in the file whose descriptor comes along."""
+    """Outputs that the engine allocated, in the file whose descriptor is attached."""
     fault: Sequence[str] | None = None
-    """As `fault_of` reads it; None if all went well."""
+    """The argument of `fault_of`; None after success."""
 
 
 def pack_run(sequence: int, within_s: float, layout: bytes, filled: int = 0) -> bytes:
-    """A RUN. within_s: how long it may wait for its turn; layout: see `pack_layout`.
+    """Encode a RUN packet.
 
-    filled: how many rows are not padding; it matters where rows stay on the device.
+    Args:
+        sequence: Number of the execution, which DONE repeats.
+        within_s: Maximum seconds in the queue.
+        layout: The result of `pack_layout`.
+        filled: Number of rows that are not padding, for tensors with resident rows.
     """
     return framed(Kind.RUN, _RUN.pack(sequence, within_s, filled) + layout)
 
 
 def unpack_run(body: bytes) -> tuple[int, float, int]:
-    """Sequence, waiting time and filled rows of a RUN, whose layout begins at LAYOUT_AT.
+    """Return sequence, maximum waiting time and filled rows; the layout begins at LAYOUT_AT.
 
     Raises ProtocolError.
     """
@@ -292,14 +304,14 @@ def unpack_run(body: bytes) -> tuple[int, float, int]:
     except struct.error:
         raise ProtocolError(f"found an execution of {len(body)} bytes, expected more") from None
     if within_s != within_s:  # NaN would never expire
-        raise ProtocolError("found no number for the time to wait, expected seconds")
+        raise ProtocolError("found NaN as the time to wait, expected seconds")
     return sequence, within_s, filled
 
 
 def pack_layout(
     inputs: Sequence[BufferReference], outputs: Sequence[tuple[int, BufferReference]]
 ) -> bytes:
-    """The bytes of a layout."""
+    """Encode a layout."""
     parts = [_COUNTS.pack(len(inputs), len(outputs))]
     for index, (arena, offset, shape) in (*enumerate(inputs), *outputs):
         parts.append(_TENSOR.pack(index, len(shape), arena, offset))
@@ -308,7 +320,7 @@ def pack_layout(
 
 
 def unpack_layout(data: bytes) -> ExecutionLayout:
-    """The layout in its bytes; whether its arenas and outputs exist is not looked at.
+    """Decode a layout, without checking that its arenas and outputs exist.
 
     Raises ProtocolError.
     """
@@ -316,7 +328,7 @@ def unpack_layout(data: bytes) -> ExecutionLayout:
         given, wanted = _COUNTS.unpack_from(data)
         tensors, end = _unpack_tensors(data, _COUNTS.size, given + wanted)
     except struct.error as error:
-        raise ProtocolError(f"found a layout cut short: {error}") from None
+        raise ProtocolError(f"found a truncated layout: {error}") from None
     if end != len(data):
         raise ProtocolError(f"found a layout of {len(data)} bytes, expected {end}")
     if [index for index, _ in tensors[:given]] != list(range(given)):
@@ -325,7 +337,7 @@ def unpack_layout(data: bytes) -> ExecutionLayout:
 
 
 def pack_done(done: Done) -> bytes:
-    """A DONE."""
+    """Encode a DONE packet."""
     text = b"" if done.fault is None else json.dumps(list(done.fault)).encode()
     head = _DONE.pack(
         done.sequence, done.waited_s, done.took_s, done.fault is not None, len(done.allocated)
@@ -339,18 +351,18 @@ def pack_done(done: Done) -> bytes:
 
 
 def unpack_done(body: bytes) -> Done:
-    """The end of an execution in the body of a DONE. Raises ProtocolError."""
+    """Decode the body of a DONE packet. Raises ProtocolError."""
     try:
         sequence, waited_s, took_s, failed, count = _DONE.unpack_from(body)
         allocated, end = _unpack_tensors(body, _DONE.size, count)
     except struct.error as error:
-        raise ProtocolError(f"found the end of an execution cut short: {error}") from None
+        raise ProtocolError(f"found a truncated result: {error}") from None
     fault = None
     if failed:
         try:
             name, text, cause = json.loads(body[end:])
         except ValueError as error:
-            raise ProtocolError(f"found a fault that is none: {error}") from None
+            raise ProtocolError(f"malformed fault record: {error}") from None
         fault = [str(name), str(text), str(cause)]
     return Done(sequence, waited_s, took_s, tuple(allocated), fault)
 
@@ -358,7 +370,7 @@ def unpack_done(body: bytes) -> Done:
 def _unpack_tensors(
     data: bytes, at: int, count: int
 ) -> tuple[list[tuple[int, BufferReference]], int]:
-    """So many tensors from there on, and where they end. Raises struct.error or ProtocolError."""
+    """Decode `count` tensors at `at`, and return the end. Raises struct.error or ProtocolError."""
     tensors: list[tuple[int, BufferReference]] = []
     for _ in range(count):
         index, rank, arena, offset = _TENSOR.unpack_from(data, at)
@@ -373,6 +385,6 @@ def _unpack_tensors(
     return tensors, at
 
 
-@lru_cache(MOST_DIMS + 1)  # a format for each rank, built once: this is on each execution's way
+@lru_cache(MOST_DIMS + 1)  # one for each rank, as each execution needs them
 def _dims(rank: int) -> struct.Struct:
     return struct.Struct(f"<{rank}q")

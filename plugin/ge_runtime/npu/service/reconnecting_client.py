@@ -1,7 +1,7 @@
-"""Keeps a client connected to its device's service: watches it, and reconnects to the next one.
+"""A client that stays connected to its device's service, and reconnects when the service is lost.
 
-When the service is lost, whoever talks to it is told so at once. A thread starts the next service,
-and gives it all that the client had in the last one.
+After a loss, calls raise EngineLost at once. A thread starts the next service and restores
+everything that the client had in the lost one.
 """
 
 from __future__ import annotations
@@ -22,50 +22,71 @@ from ge_runtime.npu.service.protocol import Json, Timeouts
 
 _log = logging.getLogger(__name__)
 
-_WORD_S: Final = 5.0
-"""Until the service has answered a word on which nothing depends: then it is left."""
+_NOTIFY_S: Final = 5.0
+"""Time limit for the response to a notification, whose result is not needed."""
 
 Value = TypeVar("Value")
 
 
 class Restorable(ForkAware, Protocol):
-    """Something that a client has in the service, and that the next service is to have, too."""
+    """A resource in the service that is created again in the next service."""
 
     def restore(self, connection: Connection) -> None:
-        """Give it to a new service. Raises what goes wrong."""
+        """Create the resource in a new service. Raises an exception if that fails."""
 
-    def lose(self) -> None:
-        """The service is gone: let go of all that was had of it. Safe to call twice."""
+    def disconnect(self) -> None:
+        """Release the resource's connections after the service was lost. Safe to call twice."""
 
 
-class _Unwanted(PeerGone):
-    """A wait whose result nobody wants any more."""
+class _Abandoned(PeerGone):
+    """Waiting for a service was abandoned, because the connection is not needed any more."""
 
 
 class ReconnectingClient:
-    """The connection to the service, while there is one. Safe from any thread."""
+    """The connection to a device service. Thread-safe.
+
+    The client is in one of three states:
+
+    - connected: `connection` is the current one.
+    - reconnecting: `connection` is unset (None), and the thread tries to reach the next service.
+    - closed: `close` was called (`_closed`).
+
+    Two locks protect it. A thread that needs both acquires `_conversation_lock` first.
+
+    - `_conversation_lock` is held for each call on the control connection and while reconnecting,
+      which may take long. It guards `_restorables`.
+    - `_state_lock` guards changes of the other attributes until the client is closed, and is held
+      only briefly. They are read without it.
+    """
 
     def __init__(
         self, device: str, hello: Json, timeouts: Timeouts, restorables: Sequence[Restorable]
     ) -> None:
-        """Reaches the service. Raises ServiceFault, and what the service says of its device.
+        """Connect to the service, which is started if necessary.
 
-        restorables: what each next service is to have, before all that is added later.
+        Args:
+            device: Name of the device.
+            hello: The first message on each connection.
+            timeouts: Time limits.
+            restorables: Resources to restore first, before those of `add`.
+
+        Raises:
+            ServiceFault: The service cannot be reached; other faults come from its device.
         """
         self._device = device
         self._hello = hello
         self._timeouts = timeouts
-        self._talking = Lock()  # one conversation at a time; guards the next
+        self._conversation_lock = Lock()
         self._restorables = list(restorables)  # in the order in which they are restored
-        self._changing = Lock()  # guards the rest, and is never held for long
+        self._state_lock = Lock()
         self._closed = False
-        self._why = ""
-        self._leaving = 0  # those who want to talk for the last time
-        self._lost: list[Connection] = []  # until nobody talks there any more
-        self._watched: Connection | None = None
+        self._loss_reason = ""
+        self._cleanups = 0  # threads in `cleanup`, which do not wait for the next service
+        self._lost_connections: list[Connection] = []  # shut down, but not closed yet
+        self._watched: Connection | None = None  # the connection that the thread polls
         self.connection: Connection | None = None
-        """None while there is no service."""
-        connection = self._reach()
+        """The current connection; None while there is no service."""
+        connection = self._connect()
         self.pid, self._log_path = connection.pid, connection.log
         self._condition = connection.heartbeat.condition
         self.kind: Final = connection.kind
@@ -78,225 +99,236 @@ class ReconnectingClient:
                 f"the device service of {device} cannot be watched: {error}"
             ) from error
         self.connection = connection
-        self._thread = Thread(target=self._keep, name=f"service of {device}", daemon=True)
+        self._thread = Thread(
+            target=self._watch_and_reconnect, name=f"service of {device}", daemon=True
+        )
         close_in_forks(self)
         self._thread.start()
 
     def close(self) -> None:
-        """Leave the service. Safe to call twice; waits for nothing that may take long."""
-        with self._changing:
+        """Disconnect from the service. Does not block for long. Safe to call twice."""
+        with self._state_lock:
             if self._closed:
                 return
             self._closed = True
-            self._why = self._why or "its client has left"
+            self._loss_reason = self._loss_reason or "the client has closed the connection"
         self._wake.set()
         self._thread.join()
-        with self._talking:
+        with self._conversation_lock:
             connection, self.connection = self.connection, None
-            self._lose_all()
-            self._close_lost()
+            self._disconnect_all()
+            self._close_lost_connections()
             if connection is not None:
                 connection.close()
         self._wake.close()
 
     @property
     def condition(self) -> Json:
-        """What the service's device told of itself last, be there a service now or not."""
+        """The last known condition of the service's device, also while there is no service."""
         connection = self.connection
         if connection is not None:
             self._condition = connection.heartbeat.condition
         return self._condition
 
     def fault(self) -> EngineLost:
-        """What to raise while there is no service."""
+        """Return the error to raise while there is no service."""
         state = "it was closed" if self._closed else "it is being restarted"
         return EngineLost(
-            f"the device service of {self._device} (pid {self.pid}) is lost: {self._why}; {state}; "
-            f"its log is {self._log_path}"
+            f"the device service of {self._device} (pid {self.pid}) is lost: "
+            f"{self._loss_reason}; {state}; its log is {self._log_path}"
         )
 
-    def note_loss(self, connection: Connection, why: str) -> None:
-        """The service is gone, or is not to be trusted any more."""
-        with self._changing:
+    def report_loss(self, connection: Connection, reason: str) -> None:
+        """Start to reconnect, because the service is lost or violated the protocol."""
+        with self._state_lock:
             if self.connection is not connection or self._closed:
                 return
             self.connection = None
-            self._lost.append(connection)
-            self._why = why
-            # Not closed: another thread may be receiving there, and its descriptor's number would
-            # soon be another file's.
+            self._lost_connections.append(connection)
+            self._loss_reason = reason
+            # Not closed yet: another thread may be receiving on the connection, and the number of
+            # its descriptor could be reused for another file.
             connection.channel.shut_down()
             self._wake.set()
 
     # ---------------------------------------------------------------------------- conversations
 
-    def talk(self, say: Callable[[Connection], Value]) -> Value:
-        """What comes of talking to the service.
+    def call(self, function: Callable[[Connection], Value]) -> Value:
+        """Call `function` with the connection, and return its result.
 
-        If it is lost meanwhile, the same is said once more to the next one. Raises EngineLost if
-        that is not to be had, or is lost as well.
+        If the service is lost during the call, `function` is called once more with the next
+        service. Raises EngineLost if that cannot be reached, or is lost as well.
         """
-        with self._talking:
+        with self._conversation_lock:
             try:
-                return self._once(say)
+                return self._call(function)
             except EngineLost:
-                self._reconnect()  # here and now: the thread may wait between two attempts
-                return self._once(say)
+                self._try_reconnect()  # here, because the thread may wait between two attempts
+                return self._call(function)
 
-    def talk_once(self, say: Callable[[Connection], None]) -> None:
-        """The same with this service alone. Raises EngineLost."""
-        with self._talking:
-            self._once(say)
+    def call_once(self, function: Callable[[Connection], None]) -> None:
+        """Call `function` with the connection, without a second attempt. Raises EngineLost."""
+        with self._conversation_lock:
+            self._call(function)
 
     @contextlib.contextmanager
-    def last_words(self) -> Iterator[Callable[[Json], None]]:
-        """For the length of a `with`, how to tell the service what it can let go of.
+    def cleanup(self) -> Iterator[Callable[[Json], None]]:
+        """Return a context that yields a function to notify the service of released resources.
 
-        While there is no service nobody is told, and the next one is not waited for.
+        Notifications are dropped while there is no service. The context does not wait for the
+        next service.
         """
-        with self._changing:
-            self._leaving += 1  # before the lock: who has it gives up waiting for the next service
+        with self._state_lock:
+            self._cleanups += 1  # first: makes a thread that is reconnecting release its lock
         try:
-            with self._talking:
-                yield self._tell
+            with self._conversation_lock:
+                yield self._notify
         finally:
-            with self._changing:
-                self._leaving -= 1
+            with self._state_lock:
+                self._cleanups -= 1
 
-    def try_to_tell(self, message: Json) -> None:
-        """Tell the service something, unless somebody else talks to it just now."""
-        if self._talking.acquire(blocking=False):
+    def try_notify(self, message: Json) -> None:
+        """Send a notification, unless another thread uses the connection."""
+        if self._conversation_lock.acquire(blocking=False):
             try:
-                self._tell(message)
+                self._notify(message)
             finally:
-                self._talking.release()
+                self._conversation_lock.release()
 
     def add(self, restorable: Restorable) -> None:
-        """Have the next service have it, too. Belongs to who talks."""
+        """Restore the resource in the next service. Requires `_conversation_lock`."""
         self._restorables.append(restorable)
 
     def remove(self, restorable: Restorable) -> bool:
-        """Have the next service not have it; whether it was there. Belongs to who talks."""
+        """Undo `add`; return whether it was added. Requires `_conversation_lock`."""
         if restorable not in self._restorables:
             return False
         self._restorables.remove(restorable)
         return True
 
-    def _once(self, say: Callable[[Connection], Value]) -> Value:
+    def _call(self, function: Callable[[Connection], Value]) -> Value:
+        """Call `function`; convert a loss of the service. Requires `_conversation_lock`."""
         connection = self.connection
         if connection is None:
             raise self.fault()
         try:
-            return say(connection)
+            return function(connection)
         except (PeerGone, NoService, EngineLost) as gone:
-            self.note_loss(connection, str(gone) or "it has gone")
+            self.report_loss(connection, str(gone) or "it has ended")
             raise self.fault() from gone
 
-    def _tell(self, message: Json) -> None:
+    def _notify(self, message: Json) -> None:
+        """Send a notification, if connected. Requires `_conversation_lock`."""
         connection = self.connection
         if connection is not None:
             try:
-                connection.tell(message, _WORD_S)
+                connection.notify(message, _NOTIFY_S)
             except PeerGone as gone:
-                self.note_loss(connection, str(gone))
+                self.report_loss(connection, str(gone))
 
     # ------------------------------------------------------------------------------- the thread
 
-    def _keep(self) -> None:
-        """Watch the service, and reconnect when it is lost; until the end."""
+    def _watch_and_reconnect(self) -> None:
+        """Run in the thread: watch the service, and reconnect after a loss, until `close`."""
         delay_s, since = self._timeouts.retry_s, time.monotonic()
         while not self._closed:
-            with self._changing:
+            with self._state_lock:
                 connection = self._watched = self.connection
             if connection is not None:
                 self._watch(connection)
                 self._watched = None
-                with self._talking:  # whoever talks there finds it gone, and ends
-                    self._close_lost()
-                if time.monotonic() - since > self._timeouts.most_retry_s:  # it was sound
+                with self._conversation_lock:  # calls on the lost connection have ended
+                    self._close_lost_connections()
+                if time.monotonic() - since > self._timeouts.most_retry_s:  # it was stable
                     delay_s = self._timeouts.retry_s
                 continue
             _log.warning("%s: %s", self._hello["name"], self.fault())
             while not self._closed and self.connection is None:
                 self._wake.wait(delay_s)
                 delay_s = min(2 * delay_s, self._timeouts.most_retry_s)
-                with self._talking:
-                    self._reconnect()
+                with self._conversation_lock:
+                    self._try_reconnect()
             since = time.monotonic()
 
     def _watch(self, connection: Connection) -> None:
-        """Return when the service is lost, or at the end."""
+        """Return when the service is lost, or the client is closed."""
         while self.connection is connection and not self._closed:
             if self._wake.wait(self._timeouts.probe_s, connection.channel):
-                self.note_loss(connection, "it ended unexpectedly")
+                self.report_loss(connection, "it ended unexpectedly")
             try:
                 connection.heartbeat.check()
             except PeerGone as gone:
-                self.note_loss(connection, str(gone))
-        self._wake.clear()  # for the loss, which is known now
+                self.report_loss(connection, str(gone))
+        self._wake.clear()  # set by `report_loss`
 
-    def _reach(self) -> Connection:
-        return Connection(self._device, self._timeouts, self._hello, self._wanted)
+    def _connect(self) -> Connection:
+        return Connection(self._device, self._timeouts, self._hello, self._check_needed)
 
-    def _wanted(self) -> None:
+    def _check_needed(self) -> None:
+        """Raise _Abandoned if waiting for a service must end."""
         if self._closed:
-            raise _Unwanted("its client was closed")
-        if self._leaving and self.connection is None:
-            raise _Unwanted("its client lets go of something")
+            raise _Abandoned("the client was closed")
+        if self._cleanups and self.connection is None:
+            raise _Abandoned("the client releases a resource")
 
-    def _reconnect(self) -> None:
-        """One attempt, unless it is there. Raises nothing. Belongs to who talks."""
+    def _try_reconnect(self) -> None:
+        """Try to reconnect once; no-op if connected or closed. Never raises.
+
+        Requires `_conversation_lock`.
+        """
         if self.connection is not None or self._closed:
             return
-        self._lose_all()
-        self._close_lost()
+        self._disconnect_all()
+        self._close_lost_connections()
         connection: Connection | None = None
         try:
-            connection = self._reach()
+            connection = self._connect()
             for restorable in self._restorables:
                 restorable.restore(connection)
-            # Only now: what executes must find its engine in the new service.
-            with self._changing:
+            # Last: executions must find their engines in the new service.
+            with self._state_lock:
                 self.connection = connection
                 self.pid, self._log_path = connection.pid, connection.log
-            self._wake.set()  # it is to be watched
+            self._wake.set()  # lets the thread watch it
             _log.info(
-                "%s: the device service of %s is back, as pid %d",
+                "%s: reconnected to the device service of %s, pid %d",
                 self._hello["name"],
                 self._device,
                 connection.pid,
             )
-        except Exception as error:  # whatever it is, the next attempt may succeed
-            self._lose_all()
+        except Exception as error:  # of any type: the next attempt may succeed
+            self._disconnect_all()
             if connection is not None:
                 connection.close()
-            if not isinstance(error, _Unwanted):
-                self._why = f"{type(error).__name__} when it was to be had back: {error}"
+            if not isinstance(error, _Abandoned):
+                self._loss_reason = f"{type(error).__name__} while reconnecting: {error}"
                 _log.warning("%s: %s", self._hello["name"], self.fault())
 
-    def _lose_all(self) -> None:
+    def _disconnect_all(self) -> None:
+        """Disconnect all resources. Requires `_conversation_lock`."""
         for restorable in self._restorables:
-            restorable.lose()
+            restorable.disconnect()
 
-    def _close_lost(self) -> None:
-        """Close what is lost, but what is watched. Belongs to who talks."""
-        with self._changing:
-            lost = [one for one in self._lost if one is not self._watched]
-            self._lost = [one for one in self._lost if one is self._watched]
-        for connection in lost:
+    def _close_lost_connections(self) -> None:
+        """Close lost connections, except the one being polled. Requires `_conversation_lock`."""
+        with self._state_lock:
+            unused = [one for one in self._lost_connections if one is not self._watched]
+            self._lost_connections = [one for one in self._lost_connections if one is self._watched]
+        for connection in unused:
             connection.close()
 
-    # --------------------------------------------------------------------------------- its forks
+    # ----------------------------------------------------------------------------------- forks
 
     def close_in_fork(self) -> None:
-        # New ones: threads that are not in the fork may have them, for ever.
-        self._talking, self._changing = Lock(), Lock()
+        # New locks: threads that do not exist in the fork may have held the old ones.
+        self._conversation_lock, self._state_lock = Lock(), Lock()
         if self._closed:
             return
         self._closed = True
-        self._why = "it is the client's that this process was forked from"
-        connections = [*self._lost, *([] if self.connection is None else [self.connection])]
-        self.connection, self._lost = None, []
+        self._loss_reason = "the connection belongs to the process that forked this one"
+        current = [] if self.connection is None else [self.connection]
+        connections = [*self._lost_connections, *current]
+        self.connection, self._lost_connections = None, []
         for restorable in self._restorables:
             restorable.close_in_fork()
         for connection in connections:
@@ -305,18 +337,22 @@ class ReconnectingClient:
 
 
 class WakeEvent:
-    """An event that a thread can wait for together with a connection's end."""
+    """An event that a thread can wait for together with the end of a connection."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Create the event. Raises OSError."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def set(self) -> None:
-        """End the wait: this one, or the next. From any thread."""
+        """End the current wait, or the next one. Thread-safe."""
         os.eventfd_write(self._wake, 1)
 
     def wait(self, seconds: float, channel: Channel | None = None) -> bool:
-        """Wait until it is set, for so long at most; whether the channel's other side has gone."""
+        """Wait for the event or the end of the channel, at most `seconds`.
+
+        Returns:
+            Whether the peer of the channel has ended.
+        """
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if channel is not None:
@@ -326,10 +362,10 @@ class WakeEvent:
         return channel is not None and channel.fileno() in ready
 
     def clear(self) -> None:
-        """Have the next wait not end for what was set until now."""
+        """Forget earlier calls of `set`."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._wake)

@@ -1,8 +1,8 @@
-"""One model's tensors that stay on the device: the rows that its executions read and leave there.
+"""The resident tensors of a model, whose rows stay on the device between models.
 
-Its client knows such a tensor by the handles of its rows, UINT64 [rows, 4]. An execution reads the
-rows that its handles stand for, and leaves its own in places that were reserved before its turn. On
-a card rows are copied within the card's memory; on the CPU within the service's.
+The client accesses such a tensor by the handles of its rows, UINT64 [rows, 4]. An execution reads
+the rows of its input handles, and writes rows to places that were reserved before it was queued. On
+a card rows are copied within the card's memory, on the CPU within the service's memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ge_runtime.specs import Array, Tensors
 
 
 class ResidentTensors:
-    """Those of one open model of a client. Executions come one at a time."""
+    """The resident tensors of one open model of a client. Used by one execution at a time."""
 
     def __init__(
         self,
@@ -34,12 +34,23 @@ class ResidentTensors:
         registry: RowRegistry,
         model: str,
     ) -> None:
-        """model: for people. Raises ArtifactFault if graph or device has no such tensors."""
-        reached = isinstance(engine, TakesRows) or backend.kind == HostBackend.kind
-        if not (reached and isinstance(backend, KeepsRows)):
+        """Check the tensors.
+
+        Args:
+            declared: The resident tensors in config.pbtxt.
+            engine: The open engine.
+            backend: The device's backend.
+            registry: The rows of the service.
+            model: The model's name, for errors.
+
+        Raises:
+            ArtifactFault: The graph lacks a tensor, or the device does not support resident rows.
+        """
+        is_supported = isinstance(engine, TakesRows) or backend.kind == HostBackend.kind
+        if not (is_supported and isinstance(backend, KeepsRows)):
             raise ArtifactFault(
-                f"{model}: found 'resident' tensors on {backend.name}, expected none: rows stay on "
-                "the CPU, and on Ascend cards for .om files of planned memory"
+                f"{model}: found 'resident' tensors on {backend.name}, expected none: they are "
+                "supported on the CPU, and on Ascend cards for .om files with planned memory"
             )
         for side, own, tensors in (
             ("input", declared.inputs, engine.signature.inputs),
@@ -58,16 +69,16 @@ class ResidentTensors:
 
     @property
     def names(self) -> frozenset[str]:
-        """The tensors that the client knows by handles."""
+        """The names of the resident tensors."""
         return frozenset(self._declared.tensors)
 
     @property
     def taken(self) -> int:
-        """Places that are not free."""
+        """The number of places in use."""
         return sum(store.pool.taken for store in self._stores.values())
 
     def prepare(self, engine: Engine, largest: Sequence[Shapes]) -> None:
-        """Have all memory that executions up to these shapes need. Raises OutOfMemory."""
+        """Allocate the memory for executions up to these shapes. Raises OutOfMemory."""
         declared = self._declared
         for name, tensor in declared.outputs.items():
             if name in self._stores:
@@ -91,9 +102,10 @@ class ResidentTensors:
         self._prepared = True
 
     def keep(self) -> bool:
-        """From now on rows stay; until then, as a model is loaded, handles are 0 and mean 0.
+        """Keep rows from now on; before that, while a model is loaded, handles and rows are 0.
 
-        False, and nothing happens, before `prepare`.
+        Returns:
+            False if `prepare` was not called; then nothing is changed.
         """
         self._keeping = self._prepared
         return self._keeping
@@ -101,16 +113,26 @@ class ResidentTensors:
     def begin(
         self, inputs: Tensors, outputs: Mapping[str, Array | None], filled: int, until: float
     ) -> ResidentExecution:
-        """What an execution reads and leaves; `ResidentExecution.end` must follow.
+        """Look up the rows of an execution and reserve places.
 
-        inputs, outputs: as the client gives them, with handles. filled: the rows that are not
-        padding. until: how long it may wait for places. Raises HandleFault or RowsTaken.
+        Args:
+            inputs: The client's inputs, with handles.
+            outputs: The client's outputs, with arrays for handles.
+            filled: Number of rows that are not padding.
+            until: Time until which it may wait for places.
+
+        Returns:
+            The execution, whose `end` must be called.
+
+        Raises:
+            HandleFault: A handle is invalid.
+            RowsTaken: There are not enough free places.
         """
         declared = self._declared
         execution = ResidentExecution(self._registry, dict(inputs), dict(outputs))
         try:
             for name, tensor in declared.inputs.items():
-                # A copy: the client may write to its memory while they are looked up.
+                # A copy, because the client may modify its memory concurrently.
                 handles = np.array(_handles(name, inputs[name], filled))
                 shape = (len(handles), *tensor.dims)
                 if not self._keeping:
@@ -140,20 +162,20 @@ class ResidentTensors:
         return execution
 
     def run(self, engine: Engine, execution: ResidentExecution) -> dict[str, Array]:
-        """The results of an execution that are not left on the device. Raises as `Engine.run`."""
+        """Execute, and return the results that do not stay on the device, see `Engine.run`."""
         if isinstance(engine, TakesRows):
             results = engine.run_rows(execution.inputs, execution.outputs)
         elif self._host is not None:
             results = self._host.run_rows(execution.inputs, execution.outputs)
         else:
-            raise EngineFault("found an execution, expected its engine to be prepared before")
+            raise EngineFault("found an execution before 'bind', expected 'bind' first")
         for name, handles in execution.dropped:
             handles[...] = 0
             results[name] = handles
         return results
 
     def close(self) -> None:
-        """Give all memory back, when those that read it now have ended. Nothing executes here."""
+        """Free the memory, after current readers have ended. The model must be idle."""
         stores, self._stores = list(self._stores.values()), {}
         for store in stores:
             self._registry.remove(store)
@@ -165,12 +187,12 @@ class _Writing:
     store: RowStore
     places: list[int]
     handles: Handles
-    """Where the client reads them, with rows of padding."""
+    """The client's array for the handles, including padding rows."""
 
 
 @dataclass(slots=True)
 class ResidentExecution:
-    """What one execution reads and leaves on the device, until `end`."""
+    """The resident rows that one execution reads and writes, until `end`."""
 
     registry: RowRegistry
     inputs: dict[str, Array | DeviceRows]
@@ -178,10 +200,15 @@ class ResidentExecution:
     readings: list[Reading] = field(default_factory=list)
     writings: list[_Writing] = field(default_factory=list)
     dropped: list[tuple[str, Handles]] = field(default_factory=list)
-    """Outputs whose rows do not stay, and the memory of their handles."""
+    """(name, the client's handles) of outputs whose rows are not kept."""
 
     def end(self, *, done: bool) -> None:
-        """done: it went well: what it read is read, and the client gets its handles. Once."""
+        """End the execution. Call once.
+
+        Args:
+            done: Whether the execution succeeded. Then its inputs count as read, and the handles of
+                its outputs are written to the client's memory.
+        """
         for reading in self.readings:
             reading.end(done=done)
         for writing in self.writings:
@@ -191,14 +218,14 @@ class ResidentExecution:
                     writing.store, writing.places
                 )
             else:
-                self.registry.give_back(writing.store, writing.places)
+                self.registry.unreserve(writing.store, writing.places)
 
 
 class _HostRows:
-    """Rows gathered for, and scattered from, an engine that works on arrays of the host."""
+    """Gathers and scatters rows for an engine that works on host arrays."""
 
     def __init__(self, engine: Engine, declared: Resident, rows: int, memory: EngineMemory) -> None:
-        """rows: the most of an execution. Raises OutOfMemory."""
+        """Allocate batches for executions of up to `rows` rows. Raises OutOfMemory."""
         self._engine = engine
         self._batches = {
             name: memory.allocate("resident batches", rows * tensor.row_bytes).memory
@@ -226,7 +253,7 @@ class _HostRows:
         for name, target in outputs.items():
             if isinstance(target, DeviceRows):
                 batch = results.pop(name)
-                for row, place in zip(batch, target.places, strict=False):  # the rest is padding
+                for row, place in zip(batch, target.places, strict=False):  # without padding
                     ctypes.memmove(place, row.ctypes.data, row.nbytes)
         return results
 
@@ -240,7 +267,7 @@ class _HostRows:
 
 
 def _handles(name: str, array: Array | None, filled: int) -> Handles:
-    """Raises HandleFault for what cannot hold so many rows' handles."""
+    """Return the array of handles. Raises HandleFault if it has the wrong shape."""
     if array is None or array.ndim != 2 or array.shape[1:] != HANDLE_DIMS:
         found = "none" if array is None else list(array.shape)
         raise HandleFault(f"'{name}': found handles {found}, expected [rows, {HANDLE_DIMS[0]}]")
@@ -252,7 +279,7 @@ def _handles(name: str, array: Array | None, filled: int) -> Handles:
 def _ensure_in_graph(
     field: str, name: str, tensor: ResidentTensor, tensors: Sequence[GraphTensor]
 ) -> None:
-    """Raises ArtifactFault unless the graph has the tensor, with rows first."""
+    """Raise ArtifactFault unless the graph has the tensor with rows as its first dimension."""
     own = {one.name: one for one in tensors}.get(name)
     if own is None:
         raise ArtifactFault(f"{field}: found no such tensor in the graph, expected one")

@@ -1,4 +1,4 @@
-"""What of a model's tensors stays on the device, as its client tells the service."""
+"""The declaration of resident tensors, and handles, as JSON in messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ge_runtime.npu.service.protocol import Json, ProtocolError
 from ge_runtime.specs import DType
 
 MOST_HANDLES: Final = 256
-"""In one message."""
+"""Maximum number of handles in one message."""
 _HANDLE_DIGITS: Final = 64
 _MOST_NAME: Final = 256
 _MOST_DIM: Final = 2**31
@@ -23,7 +23,7 @@ _MOST_LEASE_S: Final = 86_400
 
 
 def resident_as_json(resident: Resident) -> Json:
-    """As JSON."""
+    """Convert a declaration to JSON."""
     return {
         "inputs": _tensors_as_json(resident.inputs),
         "outputs": _tensors_as_json(resident.outputs),
@@ -39,7 +39,7 @@ def _tensors_as_json(tensors: Mapping[str, ResidentTensor]) -> Json:
 
 
 def resident_of(message: object) -> Resident:
-    """What is in its JSON; of nothing, nothing. Raises ProtocolError."""
+    """Convert JSON to a declaration; None is an empty one. Raises ProtocolError."""
     if message is None:
         return Resident()
     if not isinstance(message, dict):
@@ -55,17 +55,17 @@ def resident_of(message: object) -> Resident:
 
 
 def handles_as_json(handles: NDArray[np.uint64]) -> list[str]:
-    """As JSON, in parts that a message has room for."""
+    """Convert handles to JSON, one part for each message."""
     text = np.ascontiguousarray(handles).tobytes().hex()
     part = MOST_HANDLES * _HANDLE_DIGITS
     return [text[at : at + part] for at in range(0, len(text), part)]
 
 
 def handles_of(text: object) -> NDArray[np.uint64]:
-    """Those that are in one part: [rows, 4]. Raises ProtocolError."""
+    """Convert one part to handles, [rows, 4]. Raises ProtocolError."""
     most = MOST_HANDLES * _HANDLE_DIGITS
     if isinstance(text, str) and len(text) <= most and len(text) % _HANDLE_DIGITS == 0:
-        with suppress(ValueError):  # no digits
+        with suppress(ValueError):  # not hexadecimal
             return np.frombuffer(bytes.fromhex(text), HANDLE_DTYPE.numpy).reshape(-1, *HANDLE_DIMS)
     raise ProtocolError(
         f"found handles {text!s:.80}, expected up to {MOST_HANDLES}, of {_HANDLE_DIGITS} "
@@ -79,7 +79,7 @@ def _tensors_of(message: object) -> dict[str, ResidentTensor]:
     return {name: _tensor_of(name, value) for name, value in message.items()}
 
 
-def _tensor_of(name: str, value: Any) -> ResidentTensor:  # noqa: ANN401 - whatever was sent
+def _tensor_of(name: str, value: Any) -> ResidentTensor:  # noqa: ANN401 - unchecked JSON
     match value:
         case [str(model), str(dtype), [*dims]] if (
             len(model) <= _MOST_NAME

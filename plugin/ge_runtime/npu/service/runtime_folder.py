@@ -1,12 +1,12 @@
-"""The runtime folder: where the device services of a user are found.
+"""The runtime folder of a user's device services.
 
-    cpu.sock    where the service of the device `cpu` listens, while there is one
-    cpu.lock    held by it for as long as it lives, with its number in it; the file stays, since
-                removing it would race
-    cpu.log     what the last one said, and cpu.log.old the one before
+    cpu.sock    the socket of the service of the device `cpu`, while it is running
+    cpu.lock    locked by the service while it is running, with its process ID; never removed,
+                because that would be a race
+    cpu.log     the log of the current or last service; cpu.log.old is that of the one before
 
-Nobody else may have a hand in it: the folder belongs to the user alone, and files are reached
-through its descriptor, so that nobody can put another folder in its place.
+Only the user has access to the folder. Files are opened through the folder's descriptor, so that
+the folder cannot be replaced by another one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ge_runtime.errors import ServiceFault
 
 _NAME: Final = "ge_runtime"
 _MOST_LOG_BYTES: Final = 2**20
-"""Of a log; then the next one begins, and the one before it is forgotten."""
+"""Maximum size of a log, after which a new one begins."""
 
 
 def runtime_folder(environment: Mapping[str, str], uid: int) -> Path:
-    """The folder for a user: below XDG_RUNTIME_DIR if there is one, else in /tmp."""
+    """Return the path of a user's folder: in XDG_RUNTIME_DIR if it exists, else in /tmp."""
     given = environment.get("XDG_RUNTIME_DIR")
     if given and Path(given).is_absolute() and Path(given).is_dir():
         return Path(given) / _NAME
@@ -38,7 +38,7 @@ def runtime_folder(environment: Mapping[str, str], uid: int) -> Path:
 
 
 class RuntimeFolder:
-    """An open runtime folder, until `close` or the end of `with`. Safe from any thread."""
+    """An open runtime folder, and a context manager that closes it. Thread-safe."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -46,9 +46,9 @@ class RuntimeFolder:
 
     @classmethod
     def open(cls, path: Path | None = None) -> RuntimeFolder:
-        """The folder at `path`, or where this user's is; made if it is not there.
+        """Open the folder at `path`, or this user's folder; create it if it does not exist.
 
-        Raises ServiceFault if it is somebody else's, or open to others.
+        Raises ServiceFault if other users own it or have access.
         """
         uid = os.geteuid()
         path = path or runtime_folder(os.environ, uid)
@@ -70,22 +70,22 @@ class RuntimeFolder:
         return cls(path, descriptor)
 
     def address(self, device: str) -> str:
-        """What to connect or bind to."""
-        # Through the descriptor: a socket's path has 108 bytes (unix(7)), and nobody can put
-        # another folder in its place.
+        """Return the address of a device's socket."""
+        # Through the descriptor: the path of a socket is limited to 108 bytes (unix(7)), and the
+        # folder may have been replaced.
         return f"/proc/self/fd/{self.descriptor}/{file_name(device)}.sock"
 
     def file(self, device: str, ending: str) -> Path:
-        """The path of a file, for people."""
+        """Return the path of a file, for messages."""
         return self.path / f"{file_name(device)}.{ending}"
 
     def devices(self) -> list[str]:
-        """The names of the files of services that listen, or did when they were killed."""
-        names = os.listdir(self.descriptor)  # noqa: PTH208 - pathlib knows no descriptors
+        """Return the file names of devices with a socket, whose service may have been killed."""
+        names = os.listdir(self.descriptor)  # noqa: PTH208 - pathlib has no descriptors
         return sorted(name.removesuffix(".sock") for name in names if name.endswith(".sock"))
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the descriptor. Safe to call twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -103,12 +103,12 @@ class RuntimeFolder:
 
 
 def file_name(device: str) -> str:
-    """The device's name as a file's: npu:0 is npu-0."""
+    """Return the device's name in file names: npu-0 for npu:0."""
     return device.replace(":", "-")
 
 
 def open_log(device: str, folder: RuntimeFolder) -> int:
-    """The descriptor of a new log, to append to; the last one is kept as .old. Raises OSError."""
+    """Open a new log for appending, and rename the last one to .old. Raises OSError."""
     log = f"{file_name(device)}.log"
     with contextlib.suppress(FileNotFoundError):
         os.rename(log, f"{log}.old", src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
@@ -117,7 +117,7 @@ def open_log(device: str, folder: RuntimeFolder) -> int:
 
 
 class LogFile:
-    """The log that is this process's stdout and stderr: libraries write there, too."""
+    """The log file, which is this process's stdout and stderr, to which libraries write as well."""
 
     def __init__(self, device: str, folder: RuntimeFolder) -> None:
         self._device = device
@@ -125,7 +125,7 @@ class LogFile:
         self._lock = Lock()
 
     def begin(self) -> None:
-        """Log there from now on, as long as the process lives."""
+        """Configure logging to the file, for the lifetime of the process."""
         handler = logging.StreamHandler(sys.stderr)
         handler.addFilter(self._before_a_record)
         logging.basicConfig(
@@ -135,8 +135,8 @@ class LogFile:
         )
 
     def rotate(self) -> None:
-        """Begin the next file if this one is long."""
-        with self._lock, contextlib.suppress(OSError):  # a full disk is no reason to end
+        """Begin a new file if this one is too large."""
+        with self._lock, contextlib.suppress(OSError):  # e.g. a full disk
             if os.fstat(sys.stderr.fileno()).st_size > _MOST_LOG_BYTES:
                 file = open_log(self._device, self._folder)
                 for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,6 @@
-"""The process of a device service: it owns a device for its clients, and ends when none needs it.
+"""The process of a device service, which owns a device and ends when it has no clients.
 
-`main` is what the launcher's interpreter runs.
+The launcher's process runs `main`.
 """
 
 from __future__ import annotations
@@ -36,41 +36,46 @@ from ge_runtime.npu.service.state import ServiceState
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
-"""Between two looks at how long executions have been running."""
+_CHECK_S: Final = 1.0
+"""Interval of checks for executions that hang."""
 _END_S: Final = 5.0
-"""What executions in progress get, to end, when the service does."""
-_LEAVE_S: Final = 30.0
-"""From the end of its service to that of the process, whatever hangs then."""
+"""Time for executions in progress when the service ends."""
+_EXIT_S: Final = 30.0
+"""Time from the end of the service to the forced end of the process."""
 _FULL_S: Final = 1.0
-"""After a connection that could not be had, for want of descriptors."""
+"""Delay after a connection could not be accepted for lack of descriptors."""
 
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 1024
 _MOST_OF_ONE: Final = _MOST_CONNECTIONS // 2
-"""Of one process: one that lets go of none of them does not keep all others out."""
+"""Maximum number of connections of one process, so that it cannot block all others."""
 _DESCRIPTORS: Final = 65_536
-"""Enough for all connections and arenas of many clients."""
+"""Limit of descriptors, enough for connections and arenas of many clients."""
 
 
 # ---------------------------------------------------------------------------------- the process
 
 
 def main(device: str, path: str, timeouts: str, descriptor: int, lock: int, ready: int) -> None:
-    """Own the device until nobody needs it, then exit.
+    """Run the service of a device until it has no clients, then exit.
 
-    path, descriptor: the runtime folder. timeouts: as JSON. lock: the device's, held until the
-    process ends. ready: where to say that it listens. All descriptors are inherited.
+    Args:
+        device: Name of the device.
+        path: The runtime folder.
+        timeouts: Time limits, as JSON.
+        descriptor: Inherited descriptor of the runtime folder.
+        lock: Inherited descriptor of the device's lock, held until the process ends.
+        ready: Inherited descriptor to which READY or an error is written.
     """
     folder = RuntimeFolder(Path(path), descriptor)
     for inherited in (descriptor, lock, ready):
-        os.set_inheritable(inherited, False)  # a child of a library would keep the lock
+        os.set_inheritable(inherited, False)  # a child process of a library would hold the lock
     faulthandler.enable()
     log = LogFile(device, folder)
     log.begin()
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(f"ge_runtime {device}")
-    _forget_the_starter(folder)
+    _reset_inherited_state(folder)
     try:
         server = Server(
             device,
@@ -82,37 +87,36 @@ def main(device: str, path: str, timeouts: str, descriptor: int, lock: int, read
             periodically=log.rotate,
         )
     except Exception as error:
-        logging.exception("it cannot start")
-        _tell(ready, f"{type(error).__name__}: {error}".encode())
+        logging.exception("the service cannot start")
+        _report(ready, f"{type(error).__name__}: {error}".encode())
         sys.exit(1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: server.end(signal.Signals(number).name))
     logging.info("the device service of %s, pid %d", device, os.getpid())
-    faulthandler.cancel_dump_traceback_later()  # which the launcher has set
-    _tell(ready, READY)
+    faulthandler.cancel_dump_traceback_later()  # set by the launcher
+    _report(ready, READY)
     server.run()
-    faulthandler.dump_traceback_later(_LEAVE_S, exit=True)
+    faulthandler.dump_traceback_later(_EXIT_S, exit=True)
     ended = server.close()
     logging.shutdown()
-    if not ended:  # an execution hangs, and would hold the process
+    if not ended:  # an execution hangs, and would keep the process alive
         os._exit(1)
 
 
-def _forget_the_starter(folder: RuntimeFolder) -> None:
-    """What a process inherits, and what must not depend on which client was the first."""
+def _reset_inherited_state(folder: RuntimeFolder) -> None:
+    """Reset signals, umask and limits, which are inherited from the client that started it."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
-    # Cleaners of /tmp leave a folder alone that is locked (systemd, tmpfiles.d(5), "Age"), and
-    # with it socket and lock file.
+    # systemd does not clean up folders in /tmp that are locked (tmpfiles.d(5), "Age").
     with contextlib.suppress(OSError):
         fcntl.flock(folder.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def _tell(ready: int, text: bytes) -> None:
+def _report(ready: int, text: bytes) -> None:
     with contextlib.suppress(OSError):
         os.write(ready, text)
     os.close(ready)
@@ -122,7 +126,7 @@ def _tell(ready: int, text: bytes) -> None:
 
 
 class Server:
-    """Accepts the clients of one device. `run` and `close` belong to one thread."""
+    """The server for the clients of one device. One thread calls `run` and `close`."""
 
     def __init__(
         self,
@@ -135,9 +139,19 @@ class Server:
         cores: int,
         periodically: Callable[[], None] = lambda: None,
     ) -> None:
-        """Listens from now on. Raises OSError if it cannot.
+        """Start to listen.
 
-        open_backend, cores: see `ServiceState`. periodically: called every second or so.
+        Args:
+            device: Name of the device.
+            folder: The runtime folder.
+            clock: The clock.
+            timeouts: Time limits.
+            open_backend: See `ServiceState`.
+            cores: See `ServiceState`.
+            periodically: Called about every second.
+
+        Raises:
+            OSError: The server cannot listen.
         """
         self.state = ServiceState(
             device,
@@ -156,14 +170,17 @@ class Server:
         self._idle_lock = threading.Lock()
         self._ending: str | None = None
         self._patience_s = _END_S
-        self._waking = threading.RLock()  # guards the next; a signal may come to who has it
+        # Guards `_wake` and `_ending`; reentrant, because a signal handler calls `end`.
+        self._waking = threading.RLock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._acceptor = Acceptor(folder.address(device), partial(serve, self.state))
 
     def end(self, why: str, *, patience_s: float = _END_S) -> None:
-        """End the service: `run` returns. From any thread, and from a signal's handler.
+        """End the service: `run` returns. Callable from any thread and from a signal handler.
 
-        patience_s: for executions under way; those that wait for their turn are told at once.
+        Args:
+            why: The reason, for the log.
+            patience_s: Time for executions in progress; waiting ones fail at once.
         """
         with self._waking:
             if self._ending is None:
@@ -171,7 +188,7 @@ class Server:
                 os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Serve until nobody needs it, or until `end`; `close` must follow."""
+        """Serve until there are no clients, or until `end`; `close` must be called afterwards."""
         poll = select.poll()
         poll.register(self._acceptor, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -180,10 +197,10 @@ class Server:
             with self._idle_lock:
                 left_s = self._idle.ends_at - now
             if left_s <= 0:
-                if not self._acceptor.accept():  # nobody came at the last moment
-                    self.end("nobody has needed it for a while")
+                if not self._acceptor.accept():  # a client may have connected just now
+                    self.end("it has had no clients for a while")
                 continue
-            poll.poll(min(left_s, _LOOK_S) * 1e3)
+            poll.poll(min(left_s, _CHECK_S) * 1e3)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
             self._acceptor.accept()
@@ -194,17 +211,17 @@ class Server:
                 self.end(why, patience_s=0.0)
 
     def close(self) -> bool:
-        """Have executions end, leave all clients, close the device; False if something hangs."""
-        _log.info("it ends: %s", self._ending)
-        # The name first: who looks for a service from now on waits for the next one.
+        """End executions, disconnect clients and close the device; False if something hangs."""
+        _log.info("the service ends: %s", self._ending)
+        # The socket first, so that new clients wait for the next service.
         with contextlib.suppress(OSError):
             os.unlink(f"{file_name(self._device)}.sock", dir_fd=self._folder.descriptor)
         self._acceptor.close()
         self.state.scheduler.close(self._patience_s)
-        leave = self._acceptor.disconnect_all
-        # First gently: answers that are being sent still go out.
+        # First end only reading, so that pending responses are sent.
         if not (
-            leave(Channel.shut_down_reading, self._patience_s) or leave(Channel.shut_down, _END_S)
+            self._acceptor.disconnect_all(Channel.shut_down_reading, self._patience_s)
+            or self._acceptor.disconnect_all(Channel.shut_down, _END_S)
         ):
             return False
         self.state.close_device()
@@ -219,17 +236,14 @@ class Server:
 
 
 class IdleTimeout:
-    """When the service is no longer needed: so long after its start, or after its last client.
-
-    Pure: facts and `now` in.
-    """
+    """The time at which a service without clients ends. Pure: receives the time as an argument."""
 
     def __init__(self, grace_s: float, now: float) -> None:
         self._grace_s = grace_s
         self._alone_since: float | None = now
 
     def note(self, clients: int, now: float) -> None:
-        """So many clients are there now."""
+        """Set the current number of clients."""
         if clients:
             self._alone_since = None
         elif self._alone_since is None:
@@ -237,7 +251,7 @@ class IdleTimeout:
 
     @property
     def ends_at(self) -> float:
-        """Infinite while there are clients."""
+        """The time at which the service ends; infinite while there are clients."""
         return math.inf if self._alone_since is None else self._alone_since + self._grace_s
 
 
@@ -251,15 +265,20 @@ class _Peer:
 
 
 class Acceptor:
-    """The socket that clients connect to, and a thread for each of their connections.
+    """The listening socket, and a thread for each connection.
 
-    `accept`, `close` and `disconnect_all` belong to one thread.
+    One thread calls `accept`, `close` and `disconnect_all`.
     """
 
     def __init__(self, address: str, serve: Callable[[Channel, int], None]) -> None:
-        """Listens from now on. Raises OSError if it cannot.
+        """Start to listen.
 
-        serve: serves one connection of a process, in a thread of its own; raises nothing.
+        Args:
+            address: The address of the socket.
+            serve: Serves one connection of a process, in its own thread; must not raise.
+
+        Raises:
+            OSError: The address cannot be used.
         """
         self._serve = serve
         self._lock = threading.Lock()
@@ -267,36 +286,36 @@ class Acceptor:
         self._listener = _listen(address)
 
     def fileno(self) -> int:
-        """The descriptor, to wait for connections."""
+        """Return the descriptor, for polling."""
         return self._listener.fileno()
 
     def accept(self) -> bool:
-        """Accept those that wait, as many as can wait at a time; whether there was one."""
-        came = False
+        """Accept all waiting connections; return whether there was one."""
+        accepted = False
         for _ in range(_BACKLOG):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
-                return came
-            except OSError as error:  # out of descriptors, say: they stay in the backlog
-                _log.warning("nobody can be let in: %s", error)
+                return accepted
+            except OSError as error:  # e.g. no descriptors: connections stay in the backlog
+                _log.warning("no connection can be accepted: %s", error)
                 time.sleep(_FULL_S)
-                return came
-            came = True
+                return accepted
+            accepted = True
             try:
                 pid, uid = peer_of(connection)
                 self._admit(connection, pid, uid)
-            except (OSError, RuntimeError) as error:  # no memory, or no thread more
+            except (OSError, RuntimeError) as error:  # no memory, or no more threads
                 _log.warning("a connection is refused: %s", error)
                 connection.close()
-        return came
+        return accepted
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         self._listener.close()
 
     def disconnect_all(self, end: Callable[[Channel], None], within_s: float) -> bool:
-        """End all connections in this way; whether their threads have ended within that time."""
+        """Call `end` for all connections; return whether their threads ended in time."""
         with self._lock:
             peers = dict(self._peers)
         for channel in peers:
@@ -307,7 +326,10 @@ class Acceptor:
         return not any(peer.thread.is_alive() for peer in peers.values())
 
     def _admit(self, connection: socket.socket, pid: int, uid: int) -> None:
-        """Raises OSError or RuntimeError if the machine gives no more."""
+        """Start the thread of a connection, or refuse it.
+
+        Raises OSError or RuntimeError if there are no more resources.
+        """
         with self._lock:
             others = [peer.pid for peer in self._peers.values()]
         why = ""
@@ -344,10 +366,10 @@ class Acceptor:
 
 
 def _refuse(connection: socket.socket, why: str) -> None:
-    """Tell why, as far as that needs no waiting: who has said nothing yet has to ask again."""
+    """Send the reason without blocking; a client that has not sent its message yet may retry."""
     with connection, contextlib.suppress(OSError):
         connection.setblocking(False)
-        connection.recv(1)  # what is left unread takes along what is said
+        connection.recv(1)  # closing a socket with unread data would discard the response
         connection.send(framed(Kind.CONTROL, pack_json({"refused": why})))
 
 

@@ -1,8 +1,8 @@
 """One connection of the device service, from its first message to its end.
 
-The first message names the connection's role: a `client` opens engines and announces arenas, a
-`run` executes on one engine of a client, an `observer` looks at statistics, and a `probe` wants a
-sign of life, and gets what the device tells of itself.
+The first message has the role of the connection: a `client` opens engines and announces arenas, a
+`run` executes on one engine of a client, an `observer` requests statistics, and a `probe` checks
+that the service is alive and requests the device's condition.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from ge_runtime.npu.service.state import (
 _log = logging.getLogger(__name__)
 
 _HELLO_S: Final = 10.0
-"""Until a connection has said who it is."""
+"""Time limit for the first message."""
 _CLOSE_S: Final = 3.0
-"""Until the connection of an engine that is closed has noticed."""
+"""Time limit for ending an engine's connection when the engine is closed."""
 
 _MOST_WEIGHT: Final = 1e6
 _MOST_NAME: Final = 256
-"""Characters of what a client calls itself."""
+"""Maximum length of a client's name."""
 _MOST_THREADS: Final = 1024
 _MOST_SHAPES: Final = 10_000
-"""That an engine is prepared for at once: each is compared with all others."""
+"""Maximum number of shapes in one `bind`, because each is compared with all others."""
 
 Value = TypeVar("Value")
 
 
 def serve(state: ServiceState, channel: Channel, pid: int) -> None:
-    """Serve one connection until it ends. Raises nothing."""
+    """Serve one connection until it ends. Never raises."""
     session = _Session(state, channel, pid)
     try:
         session.serve()
@@ -68,7 +68,7 @@ def serve(state: ServiceState, channel: Channel, pid: int) -> None:
 
 
 class _Session:
-    """A connection, and who is at its other end, as far as it is known."""
+    """A connection, and the name of its client for the log."""
 
     def __init__(self, state: ServiceState, channel: Channel, pid: int) -> None:
         self._state = state
@@ -77,15 +77,15 @@ class _Session:
         self.name = f"a connection of pid {pid}"
 
     def serve(self) -> None:
-        """Raises what ends the connection, after the other side was told."""
+        """Serve the connection; raises the error that ended it, after it was sent to the client."""
         until = self._state.clock.now() + _HELLO_S
 
-        def patience() -> None:
+        def check_time() -> None:
             if self._state.clock.now() > until:
-                raise ProtocolError(f"it has said nothing for {_HELLO_S:g} s")
+                raise ProtocolError(f"no message received for {_HELLO_S:g} s")
 
         try:
-            hello, descriptors = self._channel.receive_json(patience)
+            hello, descriptors = self._channel.receive_json(check_time)
             close_all(descriptors)
             self._channel.set_receive_timeout(0)
             role = hello.get("role")
@@ -104,7 +104,7 @@ class _Session:
             raise
         except PeerGone:
             raise
-        except Exception as error:  # or whoever waits for an answer would ask again and again
+        except Exception as error:  # respond, because a client without a response would retry
             self._channel.send_json({"fault": fault_as_json(error)})
             if not isinstance(error, RuntimeFault):
                 raise
@@ -122,13 +122,13 @@ class _Session:
         try:
             reference = client.reference(hello.get("engine"))
             self.name += f" for {reference.name}"
-            # One at a time: the engine's entry, and what cancels it, are those of one execution.
+            # One connection at a time: the engine's queue entry is that of one execution.
             if not reference.busy.acquire(blocking=False):
                 raise ProtocolError("found a second connection to an engine, expected one")
             try:
                 reference.disconnect = self._channel.shut_down_reading
-                if client.leaving:  # before there was anything to disconnect
-                    raise PeerGone("its client has left")
+                if client.leaving:  # `_control` may have ended before `disconnect` was set
+                    raise PeerGone("its client has disconnected")
                 self._channel.send_json({"ok": {}})
                 ServerExecutions(self._state, self._channel, client, reference).serve()
             finally:
@@ -137,11 +137,11 @@ class _Session:
             self._state.leave(client)
 
     def _control(self, hello: Json) -> None:
-        client = self._entered(hello)
+        client = self._register(hello)
         self.name = f"the connection of {client}"
-        _log.info("%s has come", client)
+        _log.info("%s has connected", client)
         try:
-            backend = self._state.backend()  # may take long; the service has a client meanwhile
+            backend = self._state.backend()  # may take long; the client keeps the service alive
             welcome = {
                 "version": VERSION,
                 "client": client.token,
@@ -156,12 +156,12 @@ class _Session:
                     message, descriptors = self._channel.receive_json()
                 except DescriptorsExhausted as error:
                     _log.warning("%s: %s", client, error)
-                    short = OutOfMemory(f"the device service: {error}")
-                    self._channel.send_json({"fault": fault_as_json(short)})
+                    fault = OutOfMemory(f"the device service: {error}")
+                    self._channel.send_json({"fault": fault_as_json(fault)})
                 else:
                     self._channel.send_json(handler.answer(message, descriptors))
         finally:
-            # Set first: a `run` that joins meanwhile either sees it, or is disconnected below.
+            # First: a `run` that joins concurrently either sees it, or is disconnected below.
             client.leaving = True
             with client.lock:
                 references = list(client.references.values())
@@ -171,8 +171,8 @@ class _Session:
                 reference.disconnect()
             self._state.leave(client)
 
-    def _entered(self, hello: Json) -> ClientSession:
-        """The client that says hello. Raises ProtocolError."""
+    def _register(self, hello: Json) -> ClientSession:
+        """Create a client from its first message. Raises ProtocolError."""
         state = self._state
         name, weight = _client_name(hello.get("name")), hello.get("weight", 1.0)
         priority = _field(hello, "priority", int)
@@ -182,44 +182,44 @@ class _Session:
         if means != state.physical_device:
             variable = VISIBLE_DEVICES_VARIABLES.get(kind_of(state.device), "the environment")
             raise ProtocolError(
-                f"found {state.device} to mean the machine's device {means!r}, expected "
-                f"{state.physical_device!r} as where this service was started: {variable} differs, "
-                "and XDG_RUNTIME_DIR can give each a service of its own"
+                f"found {state.device} to be the machine's device {means!r}, expected "
+                f"{state.physical_device!r} as in this service: {variable} differs. Set "
+                "XDG_RUNTIME_DIR so that each process has its own service"
             )
         return state.enter(name, self._pid, float(weight), priority)
 
 
 class ControlHandler:
-    """Does what one client asks for besides executions: its engines and its arenas."""
+    """Handles the control messages of one client, for its engines and arenas."""
 
     def __init__(self, state: ServiceState, client: ClientSession) -> None:
         self._state = state
         self._client = client
-        self._does: Mapping[str, Callable[[Json, list[int]], Json]] = {
+        self._handlers: Mapping[str, Callable[[Json, list[int]], Json]] = {
             "arena": self._arena,
             "forget": self._forget,
             "open": self._open,
             "bind": self._bind,
             "keep": self._keep,
-            "let_go": self._let_go,
+            "let_go": self._release_rows,
             "intermediates": self._intermediates,
             "cancel": self._cancel,
             "close": self._close,
         }
 
     def answer(self, message: Json, descriptors: list[int]) -> Json:
-        """Do it; the result, or what was wrong. Takes the descriptors."""
+        """Handle a message, and return the response. Closes the descriptors."""
         do = str(message.get("do"))
         try:
-            does = self._does.get(do)
-            if does is None:
-                raise ProtocolError(f"found {do!r} to do, expected one of {[*self._does]}")
-            return {"ok": does(message, descriptors)}
+            handler = self._handlers.get(do)
+            if handler is None:
+                raise ProtocolError(f"found command {do!r}, expected one of {[*self._handlers]}")
+            return {"ok": handler(message, descriptors)}
         except ProtocolError as error:
             _log.warning("%s: refused: %s", self._client, error)
             return {"refused": str(error)}
         except EngineLost as lost:
-            self._state.end(f"the device is lost, {self._client} was told: {lost}", patience_s=0.0)
+            self._state.end(f"the device is lost, as {self._client} found: {lost}", patience_s=0.0)
             return {"fault": fault_as_json(lost)}
         except RuntimeFault as fault:
             _log.warning("%s: '%s' failed: %.2000s", self._client, do, fault)
@@ -244,8 +244,7 @@ class ControlHandler:
         try:
             self._client.arenas.remove(_field(message, "number", int))
         finally:
-            # Whatever was raised: executions must not go on with arrays of an arena that may be
-            # gone.
+            # Also after an error: executions must not use cached arrays of the removed arena.
             self._client.version += 1
         return {}
 
@@ -260,7 +259,7 @@ class ControlHandler:
         threads = _field(message, "threads", int)
         if not 1 <= threads <= _MOST_THREADS:
             raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
-        # Before they are opened: what is replaced meanwhile must not pass for what was opened.
+        # Before they are opened, so that a file replaced in between is not mistaken for the opened.
         seen = [file_identity(artifact.path) for artifact in artifacts]
         declared = resident_of(message.get("resident"))
         model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)
@@ -271,7 +270,7 @@ class ControlHandler:
             self._state.cache().release(model)
             raise
         reference = self._state.add_reference(self._client, name, model, resident)
-        _log.info("%s has %s, content %.12s", self._client, name, model.content)
+        _log.info("%s has opened %s, content %.12s", self._client, name, model.content)
         engine = model.engine
         shapes = engine.shapes
         return {
@@ -293,8 +292,8 @@ class ControlHandler:
         backend, rows = self._state.backend(), self._state.rows
         return ResidentTensors(declared, model.engine, backend, rows, name)
 
-    def _let_go(self, message: Json, descriptors: list[int]) -> Json:
-        self._state.rows.let_go(handles_of(message.get("handles")))
+    def _release_rows(self, message: Json, descriptors: list[int]) -> Json:
+        self._state.rows.release(handles_of(message.get("handles")))
         return {}
 
     def _bind(self, message: Json, descriptors: list[int]) -> Json:
@@ -315,7 +314,7 @@ class ControlHandler:
         if resident is None:
             raise ProtocolError("found an engine without resident tensors, expected some")
         if not resident.keep():
-            raise ProtocolError("found an engine without its memory, expected 'bind' first")
+            raise ProtocolError("found an engine without memory, expected 'bind' first")
         return {}
 
     def _intermediates(self, message: Json, descriptors: list[int]) -> Json:
@@ -332,9 +331,9 @@ class ControlHandler:
     def _close(self, message: Json, descriptors: list[int]) -> Json:
         reference = self._reference(message)
         reference.disconnect()
-        # Never released: whoever executes on it from now on finds it busy, or gone.
+        # Never released, so that no other connection can execute on it.
         if not reference.busy.acquire(timeout=_CLOSE_S):
-            raise ProtocolError("found an engine that executes, expected it to be idle")
+            raise ProtocolError("found an engine that is executing, expected an idle one")
         with self._client.lock:
             del self._client.references[reference.number]
         self._state.close_reference(reference)
@@ -348,15 +347,15 @@ class ControlHandler:
 
 
 def _client_name(given: object) -> str:
-    """What a client calls itself: of limited length, and nothing that a terminal would obey."""
+    """Return a client's name, truncated and without control characters."""
     text = str(given)[:_MOST_NAME]
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _field(message: Json, name: str, kind: type[Value]) -> Value:
-    """A field of this type. Raises ProtocolError."""
+    """Return a field of this type. Raises ProtocolError."""
     value = message.get(name)
-    if type(value) is not kind:  # True is no number here
+    if type(value) is not kind:  # not isinstance, because True is an int
         raise ProtocolError(f"found {name} {value!r}, expected {kind.__name__}")
     return value
 

@@ -1,8 +1,8 @@
-"""Memory shared by a client and the device service: files without a name, of sealed sizes.
+"""Memory shared by a client and the device service: anonymous files with sealed sizes.
 
-The client makes one file for each buffer and sends its descriptor; both map it. Sizes are sealed,
-since the two do not trust each other: whoever shrank a file would kill who reads it (SIGBUS). With
-the last of the two processes it is gone, however they end.
+The client creates one file for each buffer and sends its descriptor; both processes map it. The
+size is sealed, because the processes do not trust each other: a process that shrank a file would
+kill one that reads it (SIGBUS). The file is deleted when both processes have ended.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ge_runtime.npu.service.protocol import (
 from ge_runtime.specs import Array
 
 MOST_ARENAS: Final = 1024
-"""Of one client, which has some for each engine. Each takes a descriptor of the service."""
+"""Maximum number of arenas of a client; each needs a descriptor in the service."""
 
 ALIGNMENT: Final = 64
-"""Where tensors may begin in an arena: what planned memory keeps to, and engines rely on."""
+"""Alignment of tensors in an arena, which memory plans guarantee and engines require."""
 _MOST_SPARE: Final = ALIGNMENT
-"""Bytes beyond its own that a tensor takes, for where it may begin."""
+"""Maximum padding of a tensor for its alignment."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-"""Of the size alone: both sides write."""
+"""Seals of the size; both sides may write."""
 _NO_MORE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
-"""What a process gets that has all it may have."""
+"""Errors of a process that has reached a resource limit."""
 
 _OVERCOMMIT: Final = Path("/proc/sys/vm/overcommit_memory")
 _NEVER: Final = "2"
@@ -53,10 +53,10 @@ _NEVER: Final = "2"
 
 
 def sealed_file(name: str, nbytes: int) -> int:
-    """The descriptor of a new file in memory that keeps this size for ever. Raises OSError.
+    """Create an anonymous file in memory with a fixed size, and return its descriptor.
 
-    It has no name anywhere, and is gone with the last process that has it. `name` is for people
-    who look into /proc. The kernel gives pages as they are written.
+    The file is deleted with its last descriptor. `name` is visible in /proc. The kernel allocates
+    pages when they are written. Raises OSError.
     """
     descriptor = os.memfd_create(f"ge_runtime {name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -69,12 +69,18 @@ def sealed_file(name: str, nbytes: int) -> int:
 
 
 def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.mmap:
-    """The first `nbytes` (at least 1) of a file that somebody else made; the descriptor stays open.
+    """Map a file of another process. The descriptor stays open.
 
-    Raises ProtocolError unless its size is sealed: otherwise its maker could take pages away from
-    under whoever reads them, who would be killed for it, as for a huge page that is not there any
-    more. Raises MemoryError if no more can be mapped, or pages are short where the kernel gives
-    none later. written: its maker, who is trusted, has written all of it: the pages are there.
+    Args:
+        descriptor: The file.
+        nbytes: Number of bytes to map, at least 1.
+        written: Whether a trusted process has written all bytes, so that all pages exist.
+
+    Raises:
+        ProtocolError: The file is too small, its size is not sealed, or it has huge pages. The
+            other process could remove pages, and reading them would kill this process.
+        MemoryError: A resource limit is reached, or there are not enough pages and the kernel does
+            not overcommit.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -89,18 +95,18 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
                 f"found a file with pages of {page_size} bytes, expected {mmap.PAGESIZE}"
             )
         memory = mmap.mmap(descriptor, nbytes)
-        # All pages now, while their lack is an error that can be answered.
+        # Allocate all pages now, because a missing page would later kill the process.
         if not written and _never_overcommits():
             os.posix_fallocate(descriptor, 0, nbytes)
         return memory
-    except (OSError, OverflowError) as error:  # no file in memory, or sealed against writing
+    except (OSError, OverflowError) as error:  # e.g. not a memfd, or sealed against writing
         if isinstance(error, OSError) and error.errno in _NO_MORE:
             raise MemoryError(str(error)) from None
         raise ProtocolError(f"found a descriptor that cannot be mapped: {error}") from None
 
 
 def _never_overcommits() -> bool:
-    """Whether the kernel accounts for all memory: then it kills (SIGBUS) for a page too many."""
+    """Return whether the kernel does not overcommit; then missing pages raise SIGBUS."""
     try:
         return _OVERCOMMIT.read_text().strip() == _NEVER
     except OSError:
@@ -108,7 +114,7 @@ def _never_overcommits() -> bool:
 
 
 def message_file(body: bytes) -> int:
-    """The descriptor of a file that holds a message. Raises OutOfMemory."""
+    """Create a file with a message, and return its descriptor. Raises OutOfMemory."""
     try:
         file = sealed_file("message", len(body))
         try:
@@ -117,12 +123,14 @@ def message_file(body: bytes) -> int:
             os.close(file)
             raise
     except OSError as error:
-        raise OutOfMemory(f"no file for a message of {len(body):,} bytes: {error}") from error
+        raise OutOfMemory(
+            f"a file for a message of {len(body):,} bytes cannot be created: {error}"
+        ) from error
     return file
 
 
 def read_message_file(descriptor: int) -> bytes:
-    """The message that a file holds. Raises ProtocolError, and MemoryError as `map_sealed`."""
+    """Return the message in a file. Raises ProtocolError, and MemoryError like `map_sealed`."""
     try:
         size = os.fstat(descriptor).st_size
     except OSError as error:
@@ -138,44 +146,47 @@ def read_message_file(descriptor: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """One file of a client."""
+    """A file of a client."""
 
     number: int
     descriptor: int
     start: int
-    """Its address here."""
+    """The address in the client's process."""
     nbytes: int
 
 
 class Announcer(Protocol):
-    """Tells the device service which files there are."""
+    """Announces files to the device service."""
 
     def announce(self, file: SharedFile) -> None:
-        """The service is to map a file. Raises MemoryError if the device cannot reach so much."""
+        """Let the service map a file. Raises MemoryError if the device cannot access it."""
 
     def withdraw(self, number: int) -> None:
-        """The service is to let go of the file of this number."""
+        """Let the service unmap the file with this number."""
 
 
 class SharedMemory(Device[NDArray[np.uint8]]):
-    """Buffers are uint8 arrays [nbytes], from a page on, in files that the device service maps."""
+    """Memory in files that the device service maps.
+
+    Buffers are uint8 arrays [nbytes] that start at page boundaries.
+    """
 
     kind: ClassVar[str] = "shared"
 
     def __init__(self, name: str, announcer: Announcer) -> None:
         super().__init__(name, None)
         self._announcer = announcer
-        self._by_address: list[SharedFile] = []  # sorted; replaced, never changed, so read unlocked
+        self._by_address: list[SharedFile] = []  # sorted; replaced and never modified: no lock
         self._addresses: list[int] = []
         self._numbers = 0
 
     @property
     def shared(self) -> tuple[SharedFile, ...]:
-        """All files there are now."""
+        """All current files."""
         return tuple(self._by_address)
 
     def locate(self, array: Array) -> BufferReference | None:
-        """Where an array lies whole and in one piece; None if that is no file of these."""
+        """Return the position of a C-contiguous array; None if it is not in shared memory."""
         if not array.nbytes:
             return NOWHERE, 0, array.shape
         if not array.flags.c_contiguous:
@@ -200,7 +211,7 @@ class SharedMemory(Device[NDArray[np.uint8]]):
             memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
             self._numbers += 1
             shared = SharedFile(self._numbers, descriptor, memory.ctypes.data, size)
-            # Before it is announced: a service that comes meanwhile is told of all in the list.
+            # Before the announcement: a new service gets all files in the list.
             self._keep([*self._by_address, shared])
             try:
                 self._announcer.announce(shared)
@@ -216,7 +227,7 @@ class SharedMemory(Device[NDArray[np.uint8]]):
         return memory[:nbytes]
 
     def _release(self, memory: NDArray[np.uint8]) -> None:
-        """The last view of the bytes here gives them back; the service lets go of them now."""
+        """Withdraw the file; its memory is freed with the last view."""
         address = memory.ctypes.data
         (shared,) = (one for one in self._by_address if one.start == address)
         self._keep([other for other in self._by_address if other is not shared])
@@ -230,14 +241,14 @@ class SharedMemory(Device[NDArray[np.uint8]]):
 
 
 class StagingBuffer:
-    """One buffer, for one execution at a time. Not thread-safe."""
+    """A buffer for copies of arrays that are not in shared memory. Not thread-safe."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._buffer: Buffer[NDArray[np.uint8]] | None = None
 
     def reserve(self, nbytes: int, tensors: int) -> None:
-        """Have room for so many tensors of so many bytes in all. Raises OutOfMemory."""
+        """Allocate the buffer for `tensors` tensors of `nbytes` in total. Raises OutOfMemory."""
         nbytes += tensors * _MOST_SPARE
         if self._buffer is not None:
             if nbytes <= self._buffer.nbytes:
@@ -247,16 +258,16 @@ class StagingBuffer:
         self._buffer = self._memory.allocate("staging", nbytes)
 
     def staged(self, arrays: Sequence[Array]) -> list[Array]:
-        """For each array itself, if the service sees it; else one like it that the service sees.
+        """Return, for each array, the array itself if it is in shared memory, or one in the buffer.
 
-        The others are valid until the next call; what they contain is undefined.
-        Raises OutOfMemory.
+        Arrays in the buffer have undefined content and are valid until the next call. Raises
+        OutOfMemory.
         """
         hidden = [self._memory.locate(array) is None for array in arrays]
         nbytes = sum(array.nbytes for array in compress(arrays, hidden))
         if self._buffer is None or self._buffer.nbytes < nbytes + sum(hidden) * _MOST_SPARE:
             self.reserve(1 << nbytes.bit_length(), sum(hidden))
-        assert self._buffer is not None, "it has just been reserved"
+        assert self._buffer is not None, "`reserve` allocates it"
         arena = Arena(self._buffer.memory, "staging")
         return [
             arena.carve(array.dtype, array.shape) if is_hidden else array
@@ -268,42 +279,42 @@ class StagingBuffer:
 
 
 class MappedArenas:
-    """A client's files as the device service sees them. Not thread-safe."""
+    """A client's files in the device service. Not thread-safe."""
 
     def __init__(
         self,
         register: Callable[[NDArray[np.uint8]], None],
         unregister: Callable[[NDArray[np.uint8]], None],
     ) -> None:
-        """register, unregister: make the device reach the memory, and have it forget it again."""
+        """Initialize without files; the functions are those of `DeviceBackend`."""
         self._register = register
         self._unregister = unregister
         self._arenas: dict[int, NDArray[np.uint8]] = {}
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of those there are."""
+        """The numbers of the arenas."""
         return tuple(self._arenas)
 
     @property
     def nbytes(self) -> int:
-        """Of all of them."""
+        """The total size of the arenas."""
         return sum(arena.nbytes for arena in tuple(self._arenas.values()))
 
     def add(self, number: int, descriptor: int, nbytes: int) -> None:
-        """Map one more. Raises ProtocolError, and what the device says if it cannot reach it."""
+        """Map a file. Raises ProtocolError, and the device's error if it cannot be registered."""
         if len(self._arenas) >= MOST_ARENAS:
             raise ProtocolError(f"found {MOST_ARENAS} arenas, expected no more")
         if number in self._arenas or not 0 <= number < NOWHERE:
-            raise ProtocolError(f"found arena {number} a second time, expected a number of its own")
+            raise ProtocolError(f"found arena number {number}, expected a new one")
         memory = np.frombuffer(map_sealed(descriptor, nbytes), np.uint8)
         self._register(memory)
         self._arenas[number] = memory
 
     def remove(self, number: int) -> None:
-        """Let go of one. Raises ProtocolError if it is not there, and what the device says.
+        """Unmap a file. Raises ProtocolError if it is unknown, and the device's error.
 
-        It is gone from here even if the device does not let go of it.
+        The arena is removed even if the device cannot unregister it.
         """
         memory = self._arenas.pop(number, None)
         if memory is None:
@@ -311,24 +322,24 @@ class MappedArenas:
         self._unregister(memory)
 
     def view(self, buffer: BufferReference, dtype: np.dtype[np.generic]) -> Array:
-        """The tensor that is meant. Raises ProtocolError unless it lies whole within an arena."""
+        """Return the tensor at a position. Raises ProtocolError if it is not within an arena."""
         number, offset, shape = buffer
-        # Python's integers: a product of NumPy's could overflow, and pass the test below.
+        # Python integers, because a NumPy product could overflow and pass the check below.
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
         if not nbytes:
             try:
                 return np.empty(shape, dtype)
-            except ValueError as error:  # its other sizes are beyond all bounds
+            except ValueError as error:  # the other sizes are too large
                 raise ProtocolError(f"found shape {list(shape)}: {error}") from None
         memory = self._arenas.get(number)
         if memory is None:
             raise ProtocolError(f"found arena {number}, expected one that was announced")
-        # Offsets and sizes are the client's word: nothing of it is believed.
+        # Offsets and sizes come from the client and are not trusted.
         if offset % ALIGNMENT or offset + nbytes > len(memory):
             raise ProtocolError(
-                f"found a tensor of {nbytes} bytes from {offset} on, expected one within the "
-                f"{len(memory)} of arena {number}, from a multiple of {ALIGNMENT} on"
+                f"found a tensor of {nbytes} bytes at offset {offset}, expected one within the "
+                f"{len(memory)} bytes of arena {number}, at a multiple of {ALIGNMENT}"
             )
         return memory[offset : offset + nbytes].view(dtype).reshape(shape)

@@ -1,7 +1,6 @@
-"""The state of a device service: its device's backend, the open models, its clients' sessions.
+"""The state of a device service: the device's backend, open models, and client sessions.
 
-Sessions and executions work on it from their threads; it knows neither of them, nor the server
-that accepts them.
+The threads of sessions and executions use it; it does not depend on them or on the server.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from typing import Any, Final, Protocol
 from ge_runtime.clock import Clock
 from ge_runtime.devices import Device
 from ge_runtime.engines.backend import DeviceBackend, Watched
-from ge_runtime.npu.service.fair_queue import QueueEntry, State
-from ge_runtime.npu.service.fair_scheduler import FairScheduler
+from ge_runtime.npu.service.fair_scheduler import FairScheduler, QueueEntry, State
 from ge_runtime.npu.service.identity import physical_device
 from ge_runtime.npu.service.model_cache import CachedModel, ModelCache
 from ge_runtime.npu.service.protocol import VERSION, Json, ProtocolError
@@ -34,37 +32,37 @@ from ge_runtime.npu.service.shared_memory import MappedArenas
 _log = logging.getLogger(__name__)
 
 MOST_ENGINES: Final = 256
-"""Of one client, which has one. More are a defect of the client, and are refused."""
+"""Maximum number of engines of a client, which normally has one."""
 
 _CARD_UNITS: Final = 2
-"""Executions of a card under way at a time: one computes while the next is copied there."""
+"""Number of concurrent executions on a card: one computes while the next is copied."""
 
 
 @dataclass(slots=True, eq=False)
 class ModelReference:
-    """A cached model as one client has it open."""
+    """One client's reference to a cached model."""
 
     number: int
     name: str
-    """The model's, as this client has it: files of equal content may have others."""
+    """The client's name of the model; files of equal content may have different names."""
     model: CachedModel
     resident: ResidentTensors | None = None
-    """What of its tensors stays on the device."""
+    """The tensors that stay on the device."""
     busy: threading.Lock = field(default_factory=threading.Lock)
     """Held by the connection that executes on it."""
     disconnect: Callable[[], None] = lambda: None
-    """Ends that connection: its thread finds it closed."""
+    """Ends that connection."""
     entry: QueueEntry | None = None
-    """Of its execution, waiting or under way."""
+    """The queue entry of the waiting or running execution."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """A client: one model instance, connected. Its connections' threads change it under `lock`."""
+    """A connected client, which is one model instance. `lock` guards `references`."""
 
     token: str
     number: int
-    """Its own among all clients of this service."""
+    """Unique among all clients of this service."""
     name: str
     pid: int
     weight: float
@@ -75,7 +73,7 @@ class ClientSession:
     connections: int = 1
     leaving: bool = False
     version: int = 0
-    """Grows when an arena goes: what was looked up in them before must be looked up again."""
+    """Incremented when an arena is removed, to invalidate cached arrays."""
     executions: int = 0
     faults: int = 0
     busy_s: float = 0.0
@@ -83,35 +81,35 @@ class ClientSession:
 
     @property
     def process(self) -> Hashable:
-        """Who shares with whom: all clients in a process are one."""
+        """The key of fair sharing: all clients of a process count as one."""
         return self.pid
 
     @property
     def waiting(self) -> int:
-        """Its executions that wait for their turns."""
+        """The number of executions in the queue."""
         with self.lock:
             entries = [reference.entry for reference in self.references.values()]
         return sum(entry is not None and entry.state is State.WAITING for entry in entries)
 
     @property
     def resident_rows(self) -> int:
-        """Places on the device that rows of its executions take."""
+        """The number of places for rows that its executions use on the device."""
         with self.lock:
-            own = [reference.resident for reference in self.references.values()]
-        return sum(resident.taken for resident in own if resident is not None)
+            tensors = [reference.resident for reference in self.references.values()]
+        return sum(resident.taken for resident in tensors if resident is not None)
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def note(self, took_s: float, waited_s: float, *, failed: bool) -> None:
-        """Count an execution that has ended. Called by the connections of one engine each."""
+        """Count an execution. Called without a lock: the counters are approximate."""
         self.executions += 1
         self.faults += failed
         self.busy_s += took_s
         self.wait_s += waited_s
 
     def reference(self, number: object) -> ModelReference:
-        """The engine of this number. Raises ProtocolError if the client has none."""
+        """Return the engine with this number. Raises ProtocolError if it is unknown."""
         with self.lock:
             reference = self.references.get(number) if isinstance(number, int) else None
         if reference is None:
@@ -122,14 +120,14 @@ class ClientSession:
 
 
 class EndService(Protocol):
-    """Ends the service, from any thread."""
+    """A function that ends the service. Thread-safe."""
 
     def __call__(self, why: str, *, patience_s: float = ...) -> None:
-        """patience_s: for executions under way; those that wait for their turn are told at once."""
+        """End the service; `patience_s` is the time for executions in progress."""
 
 
 class ServiceState:
-    """The device, its models and its clients. Safe from any thread."""
+    """The device, its models and its clients. Thread-safe."""
 
     def __init__(
         self,
@@ -141,17 +139,22 @@ class ServiceState:
         end: EndService,
         sessions_changed: Callable[[], None],
     ) -> None:
-        """cores: those of the host that executions on it share.
+        """Initialize the state; the device is opened for the first client.
 
-        open_backend: makes the device's backend, for the first client. sessions_changed: called
-        when a client has come, or has gone.
+        Args:
+            device: Name of the device.
+            clock: The clock.
+            cores: Number of host cores that executions on the CPU share.
+            open_backend: Opens the device's backend.
+            end: Ends the service.
+            sessions_changed: Called when a client has connected or disconnected.
         """
         self.device = device
         self.physical_device = physical_device(device, os.environ)
-        """The machine's own name of the device: clients must mean the same."""
+        """The machine's name of the device, which must be equal for all clients."""
         self.clock = clock
         self.started_at = clock.now()
-        # The CPU's units are its cores: see `units`.
+        # The units of the CPU are its cores, see `units`.
         self.scheduler = FairScheduler(cores if device == "cpu" else _CARD_UNITS, clock)
         self.end = end
         self._open_backend = open_backend
@@ -159,7 +162,7 @@ class ServiceState:
         self._backend: DeviceBackend | None = None
         self._cache: ModelCache | None = None
         self._opening = threading.Lock()
-        self._lock = threading.Lock()  # guards the next
+        self._lock = threading.Lock()  # guards `_clients`
         self._clients: dict[str, ClientSession] = {}
         self._numbers = itertools.count(1)
         self.rows = RowRegistry(clock)
@@ -167,22 +170,22 @@ class ServiceState:
     # ----------------------------------------------------------------------- device and models
 
     def backend(self) -> DeviceBackend:
-        """The device's backend, opened with the first call. Raises what opening it raises."""
+        """Return the device's backend; the first call opens it, and raises its errors."""
         with self._opening:
             if self._backend is None:
-                # With the first client, not at the start: then it is told what is wrong.
+                # For the first client and not at the start, so that errors are sent to a client.
                 self._backend = self._open_backend(self.device)
                 self._cache = ModelCache(self._backend)
             return self._backend
 
     def cache(self) -> ModelCache:
-        """The models that are open on the device."""
+        """Return the models that are open on the device."""
         self.backend()
-        assert self._cache is not None, "it is opened with the backend"
+        assert self._cache is not None, "it is created with the backend"
         return self._cache
 
     def condition(self) -> Json:
-        """What the device tells of itself now, where it tells anything: see `Watched`."""
+        """Return the device's fault and telemetry, see `Watched`; empty if it reports none."""
         watched = self._backend if isinstance(self._backend, Watched) else None
         return {
             "fault": "" if watched is None else watched.fault(),
@@ -190,12 +193,12 @@ class ServiceState:
         }
 
     def units(self, model: CachedModel) -> int:
-        """What an execution takes of the device."""
+        """Return the number of the device's units that an execution uses."""
         return model.threads if self.device == "cpu" else 1
 
     @contextlib.contextmanager
     def exclusive(self, client: ClientSession, reference: ModelReference) -> Iterator[None]:
-        """A turn in which nobody executes on an engine that is not made for several."""
+        """Return a context in which the model is not executing, unless it is thread-safe."""
         entry = QueueEntry(
             client.process,
             1,
@@ -212,7 +215,7 @@ class ServiceState:
             self.scheduler.leave(entry, self.clock.now() - started)
 
     def close_device(self) -> None:
-        """Close all models and the backend, once no connection uses them."""
+        """Close all models and the backend. No connection may use them any more."""
         if self._cache is not None:
             self._cache.close()
         if self._backend is not None:
@@ -221,12 +224,12 @@ class ServiceState:
     # --------------------------------------------------------------------------------- clients
 
     def clients(self) -> list[ClientSession]:
-        """The clients that are connected now."""
+        """Return the connected clients."""
         with self._lock:
             return list(self._clients.values())
 
     def enter(self, name: str, pid: int, weight: float, priority: int) -> ClientSession:
-        """A new client, with one connection."""
+        """Add a client with one connection."""
         arenas = MappedArenas(
             lambda memory: self.backend().register(memory),
             lambda memory: self.backend().unregister(memory),
@@ -239,19 +242,16 @@ class ServiceState:
         return client
 
     def join(self, token: object) -> ClientSession:
-        """The client with this token, for one connection more.
-
-        Raises ProtocolError if there is none.
-        """
+        """Add a connection to the client with this token. Raises ProtocolError if it is unknown."""
         with self._lock:
             client = self._clients.get(token) if isinstance(token, str) else None
             if client is None or client.leaving:
-                raise ProtocolError("found the token of no client, expected that of one connected")
+                raise ProtocolError("found an unknown token, expected that of a connected client")
             client.connections += 1
             return client
 
     def leave(self, client: ClientSession) -> None:
-        """One connection less; with the last everything comes back that the client held."""
+        """Remove a connection; the last one releases everything that the client used."""
         with self._lock:
             client.connections -= 1
             if client.connections:
@@ -259,18 +259,18 @@ class ServiceState:
         with client.lock:
             references, client.references = list(client.references.values()), {}
         for reference in references:
-            with _logged(f"{client}: {reference.name} was not given back"):
+            with _logged(f"{client}: {reference.name} was not released"):
                 self.close_reference(reference)
         for number in client.arenas.numbers:
-            with _logged(f"{client}: arena {number} was not given back"):
+            with _logged(f"{client}: arena {number} was not released"):
                 client.arenas.remove(number)
-        _log.info("%s has left", client)
-        with self._lock:  # only now: whoever does not see it any more finds nothing of it either
+        _log.info("%s has disconnected", client)
+        with self._lock:  # last, so that the client is listed until everything is released
             del self._clients[client.token]
         self._sessions_changed()
 
     def close_reference(self, reference: ModelReference) -> None:
-        """Give back what a client had of a model, on which nothing of its executes any more."""
+        """Release a client's reference to a model. The client must not be executing on it."""
         try:
             if reference.resident is not None:
                 reference.resident.close()
@@ -284,7 +284,7 @@ class ServiceState:
         model: CachedModel,
         resident: ResidentTensors | None = None,
     ) -> ModelReference:
-        """An engine for the client. name: the model's, for people."""
+        """Add an engine to a client; `name` is the model's name, for people."""
         reference = ModelReference(next(self._numbers), name, model, resident)
         with client.lock:
             client.references[reference.number] = reference
@@ -293,9 +293,9 @@ class ServiceState:
     # ------------------------------------------------------------------------------- statistics
 
     def stats(self) -> Json:
-        """All that an operator can look at, see `ge-runtime top`, which prints it as it is.
+        """Return the statistics that `ge-runtime top` prints.
 
-        Times are seconds, sizes bytes; what counts, counts from the start.
+        Times are in seconds, sizes in bytes. Counters begin with the start of the service.
         """
         backend, cache, clients = self._backend, self._cache, self.clients()
         models = [] if cache is None else cache.models()
@@ -320,7 +320,7 @@ class ServiceState:
 
 @contextlib.contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """Log what goes wrong, and go on: a device that keeps one thing keeps no others."""
+    """Log exceptions within the context and continue, so that other resources are released."""
     try:
         yield
     except Exception:
@@ -337,7 +337,7 @@ def _memory_stats(
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "resident": resident_pages * resource.getpagesize(),
-        # Engines have their own, but for those of a card, which share files of equal content.
+        # Engines of a card share weights, which the card counts; others have their own.
         "weights": allocated.get("weights", own_weights),
         "arenas": sum(client.arenas.nbytes for client in clients),
         "allocated": dict(allocated),
@@ -378,7 +378,7 @@ def _client_stats(client: ClientSession) -> Json:
 
 
 def _process_name(pid: int) -> str:
-    """What the system calls a process; empty if it is gone."""
+    """Return the name of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

@@ -13,7 +13,7 @@ GEARS = [(1, 8), (4, 8), (4, 32), (8, 32)]
 
 @pytest.fixture(autouse=True)
 def machine(little_garbage, monkeypatch):
-    """Its memory, streams and models are all given back in the end, unless the card was lost."""
+    """The simulated machine; all memory, streams and models must be freed unless a card is lost."""
     monkeypatch.syspath_prepend(SITE)
     machine = Machine()
     yield machine

@@ -1,4 +1,4 @@
-"""The order in which gears of dims list the inputs, and what tells it."""
+"""The order in which gears of dims list the inputs, and its sources."""
 
 import json
 
@@ -8,12 +8,12 @@ from onnx import TensorProto, helper, save
 from runtime.support.ascend import compile_om
 from runtime.support.graphs import onnx_model
 
-import ge_runtime.npu.driver.dims_order as looks
+import ge_runtime.npu.driver.om_model as looks
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.npu.driver.atc import sha256_of
 from ge_runtime.npu.driver.description import GEAR_INPUT, ModelDescription, ModelTensor
-from ge_runtime.npu.driver.dims_order import dims_order
+from ge_runtime.npu.driver.om_model import dims_order
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 
@@ -66,12 +66,12 @@ def test_an_order_that_sizes_give_away_is_found(tmp_path):
     assert shapes_of(path) == [((1, 2), (1, 8)), ((4, 4), (4, 16))]
 
 
-def test_an_order_that_nothing_gives_away_is_refused_and_a_record_tells_it(tmp_path):
+def test_an_ambiguous_order_is_refused_and_a_record_resolves_it(tmp_path):
     path = other_order(tmp_path, "1,8,1,2;1,2,1,8;1,8,1,8")
-    with pytest.raises(ArtifactFault) as told:
+    with pytest.raises(ArtifactFault) as reported:
         shapes_of(path)
     assert "that are those of a, b or of b, a, in this order, expected model.om.json" in str(
-        told.value
+        reported.value
     )
     record = {"om_sha256": sha256_of(path), "flags": ["--input_shape=b:-1,-1;a:-1,-1"]}
     (tmp_path / "model.om.json").write_text(json.dumps(record))

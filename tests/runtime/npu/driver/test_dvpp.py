@@ -66,7 +66,7 @@ def test_sides_grow_and_shrink_as_far_as_dvpp_takes_them(decoder, machine, sides
     assert decoded(machine) == 1
 
 
-def test_a_damaged_file_is_told_and_the_next_is_decoded(decoder, machine):
+def test_a_damaged_file_is_reported_and_the_next_is_decoded(decoder, machine):
     with pytest.raises(RequestFault, match="found a damaged JPEG file"):
         decoder.decode(jpeg(gradient(64, 48))[:500], 32, 24, 1)
     file = jpeg(gradient(64, 48))
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_told_and_the_next_is_decoded(decoder, machine):
     assert decoded(machine) == 2
 
 
-def test_a_lost_card_is_told(decoder, machine):
+def test_a_lost_card_is_reported(decoder, machine):
     machine.arm("copy@1=lost")
     with pytest.raises(EngineLost, match="DVPP of npu:0"):
         decoder.decode(jpeg(gradient(64, 48)), 32, 24, 1)

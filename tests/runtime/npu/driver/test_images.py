@@ -126,7 +126,7 @@ def test_parameters_are_set_once_for_each_load_of_the_model(dynamic, machine):
     assert machine.report.calls["mdl.set_input_aipp"] == calls
     machine.arm("execute@1=507015")
     assert isinstance(runtime.infer([{"image": images[:1]}])[0], EngineFault)
-    np.testing.assert_array_equal(answer(), first)  # loaded again, and told again
+    np.testing.assert_array_equal(answer(), first)  # loaded again, with the parameters set again
     runtime.close()
 
 
@@ -148,7 +148,7 @@ def test_one_file_may_have_other_parameters_in_each_model(dynamic):
 
 
 @pytest.mark.parametrize(
-    ("compiled", "declared", "told"),
+    ("compiled", "declared", "reported"),
     [
         (RGB, f"{RGB}, mean_chn=7", "meanChn0: found 0, expected 7: run `ge-runtime build`"),
         (RGB, RGB.replace("0.0174", "0.0175"), "varReciChn2: found 0.0173"),
@@ -157,21 +157,21 @@ def test_one_file_may_have_other_parameters_in_each_model(dynamic):
         (f"{RGB}, aipp_mode=dynamic", RGB, "found dynamic AIPP, expected static AIPP"),
     ],
 )
-def test_a_file_for_other_images_is_refused(tmp_path, compiled, declared, told):
+def test_a_file_for_other_images_is_refused(tmp_path, compiled, declared, reported):
     folder = built(tmp_path, images_config(compiled, [6, 8, 3], MADE), *MADE[1:])
-    with pytest.raises(ArtifactFault, match=re.escape(told)):
+    with pytest.raises(ArtifactFault, match=re.escape(reported)):
         answers_of(folder, on_card(images_config(declared, [6, 8, 3], MADE)), [])
 
 
 def test_a_file_without_aipp_is_refused(tmp_path):
     write_shown(tmp_path, 3, *MADE[1:])
     compile_om(tmp_path, "--input_shape=image:8,3,6,8")
-    told = "'image': aipp.image of config.pbtxt: found no AIPP, expected static AIPP"
-    with pytest.raises(ArtifactFault, match=told):
+    reported = "'image': aipp.image of config.pbtxt: found no AIPP, expected static AIPP"
+    with pytest.raises(ArtifactFault, match=reported):
         answers_of(tmp_path, on_card(images_config(RGB, [6, 8, 3], MADE)), [])
 
 
-def test_dynamic_images_that_nobody_declares_are_refused(dynamic):
+def test_undeclared_dynamic_images_are_refused(dynamic):
     folder, config = dynamic
     del config["parameters"]["aipp.image"]
     with pytest.raises(ArtifactFault, match="found dynamic AIPP, expected static or none"):
@@ -198,12 +198,12 @@ def test_images_that_another_team_compiled_are_served_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "parameters", "told"),
+    ("text", "parameters", "reported"),
     [
         (RGB, AXES | {"gears.batch": "1, 4"}, "found gears of several axes, expected those of"),
     ],
 )
-def test_gears_that_images_exclude_are_told(tmp_path, text, parameters, told):
+def test_gears_that_images_exclude_are_reported(tmp_path, text, parameters, reported):
     config = images_config(text, [-1, -1, 3], [3, -1, -1], parameters, batch=4)
-    with pytest.raises(ArtifactFault, match=told):
+    with pytest.raises(ArtifactFault, match=reported):
         built(tmp_path, config)

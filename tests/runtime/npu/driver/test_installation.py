@@ -1,4 +1,4 @@
-"""CANN: its packages are found where set_env.sh says, broken ones told, its release read."""
+"""CANN: packages are found through set_env.sh, broken ones are reported, the version is read."""
 
 import subprocess
 import sys
@@ -51,12 +51,12 @@ BROKEN = {
     "raise SystemError('initialization failed')": "SystemError: initialization failed",
     "import sys; sys.exit()": "SystemExit: ",
 }
-"""What a module does as it is imported: what is told of it."""
+"""Code of a module that is imported: the error."""
 
 
 @pytest.fixture(params=BROKEN)
 def broken(request, tmp_path, monkeypatch):
-    """`acl` and `ge`, of which half is there; what is told."""
+    """Incomplete modules `acl` and `ge`; returns the expected error."""
     for name in ("acl", "ge"):
         (tmp_path / f"{name}.py").write_text(request.param)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -104,7 +104,7 @@ INFO = "aarch64-linux/ascend_toolkit_install.info"
 
 
 @pytest.mark.parametrize(
-    ("files", "version", "told"),
+    ("files", "version", "reported"),
     [
         ({"version.cfg": RUNNING}, "8.0.0", "# version: 1.0 runtime_running_version=["),
         ({INFO: INSTALLED}, "9.0.0", "9.0.0, atc "),
@@ -114,11 +114,11 @@ INFO = "aarch64-linux/ascend_toolkit_install.info"
         ({"set_env.sh": ""}, None, "atc "),
     ],
 )
-def test_the_version_is_in_the_one_or_the_other_file(home, tmp_path, files, version, told):
+def test_the_version_is_in_the_one_or_the_other_file(home, tmp_path, files, version, reported):
     folder = home(files)
     assert cann_version(folder) == version
     environment = {"PATH": str(tmp_path), "ASCEND_HOME_PATH": str(folder)}
-    assert Atc.find(environment).identity.startswith(told)
+    assert Atc.find(environment).identity.startswith(reported)
 
 
 def test_a_newer_toolkit_is_another_compiler_though_its_atc_is_the_same_script(home, tmp_path):

@@ -13,7 +13,7 @@ from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 
 def in_a_new_thread(call):
-    """What the call returned there, or raised."""
+    """Return the result of the call in a new thread, or its exception."""
     results = []
 
     def run():
@@ -47,7 +47,7 @@ def test_a_call_without_a_context_is_refused_by_name_and_takes_nothing(function,
     place.close()
 
 
-def test_an_engine_has_its_context_in_whatever_thread_it_is_used(encoder_dir):
+def test_an_engine_has_its_context_in_every_thread(encoder_dir):
     place = AscendBackend(0)
     inputs, expected = token_batch(4, 8)
     artifact = Artifact(encoder_dir / "model.om", "om", "")

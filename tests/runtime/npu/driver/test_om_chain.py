@@ -69,7 +69,7 @@ def right(engine, rows, tokens, *names, seed=0):
 
 
 def moved(machine, work):
-    """What happens during the work: calls of functions, and bytes copied by direction."""
+    """Return the calls of functions and the bytes copied by direction, during the work."""
     before = machine.report
     work()
     after = machine.report
@@ -164,14 +164,14 @@ def test_only_stages_that_are_needed_are_executed_and_only_their_inputs_copied(
     assert engine.run(given, {}) == {}
 
 
-def test_a_result_that_a_later_stage_takes_is_given_to_those_who_asked_for_it(folder, opened):
+def test_a_tensor_between_stages_can_be_requested(folder, opened):
     engine = opened(folder, asked=("hidden", "pooled", "scores"))
     for rows, tokens in GEARS:
         assert right(engine, rows, tokens, "scores", "hidden", "pooled", seed=rows)
 
 
 def test_a_result_whose_bytes_may_be_anothers_is_refused_before_anything_runs(chain, machine):
-    with pytest.raises(EngineFault, match="output 'hidden': found it wanted, expected only what"):
+    with pytest.raises(EngineFault, match="output 'hidden': found a tensor between stages"):
         right(chain, 4, 8, "hidden")
     assert machine.report.executions == 0
 
@@ -180,7 +180,7 @@ def test_a_result_whose_bytes_may_be_anothers_is_refused_before_anything_runs(ch
 
 
 def test_tensors_share_bytes_where_no_stage_needs_both(chain, folder, opened):
-    """That they lie apart where one does is a property, in test_slots.py."""
+    """Results are equal; test_slots.py checks that tensors do not overlap."""
     every = [*chain.signature.inputs, *chain.signature.outputs]
     apart = opened(folder, asked=[tensor.name for tensor in every])
     assert chain.device_io_bytes() < apart.device_io_bytes()
@@ -247,13 +247,13 @@ def test_gears_that_do_not_join_are_refused_with_both_lists_and_the_cure(opened,
     assert str(raised.value) == (
         "the stages embed, pool do not fit together: stage 'pool': found gears for "
         "hidden [1, 16], attention_mask [1, 16]; hidden [4, 8], attention_mask [4, 8], expected "
-        "one for what there is before it: hidden [1, 8], attention_mask [1, 8]; hidden [2, 8], "
+        "one for the gears of earlier stages: hidden [1, 8], attention_mask [1, 8]; hidden [2, 8], "
         "attention_mask [2, 8]; `ge-runtime build` compiles all stages for the same gears"
     )
     assert machine.used("device") == 0
 
 
-def test_stages_that_disagree_are_told_and_not_left_loaded(folder, opened, tmp_path, machine):
+def test_stages_that_disagree_are_reported_and_unloaded(folder, opened, tmp_path, machine):
     with pytest.raises(ArtifactFault, match=r"the stages head, pool do not fit together") as raised:
         opened(folder, ("head", "pool"), ("pooled", "logits"))
     assert "output 'pooled': found a name that stage 'head' takes before" in str(raised.value)
@@ -262,7 +262,7 @@ def test_stages_that_disagree_are_told_and_not_left_loaded(folder, opened, tmp_p
     assert machine.used("device") == 0
 
 
-def test_all_files_that_cannot_be_read_are_told(folder, opened, tmp_path):
+def test_all_files_that_cannot_be_read_are_reported(folder, opened, tmp_path):
     write_stages(tmp_path, "embed", "pool")
     (tmp_path / "embed.om").write_bytes(b"no model")
     compile_om(
@@ -270,13 +270,13 @@ def test_all_files_that_cannot_be_read_are_told(folder, opened, tmp_path):
     )
     with pytest.raises(ArtifactFault) as raised:
         opened(tmp_path, ("embed", "pool", "head"), ("logits",))
-    told = str(raised.value).splitlines()
-    assert [line.partition(":")[0] for line in told] == [
+    reported = str(raised.value).splitlines()
+    assert [line.partition(":")[0] for line in reported] == [
         str(tmp_path / f"{stage}.om") for stage in ("embed", "pool", "head")
     ]
-    assert "`ge-runtime build` makes it anew from embed.onnx" in told[0]
-    assert "sizes only an execution tells" in told[1]
-    assert "No such file" in told[2]
+    assert "`ge-runtime build` compiles it from embed.onnx" in reported[0]
+    assert "a model with free shapes" in reported[1]
+    assert "No such file" in reported[2]
 
 
 def test_stages_of_other_engines_are_refused(folder):
@@ -286,8 +286,10 @@ def test_stages_of_other_engines_are_refused(folder):
             Artifact(folder / "embed.om", "om", ""),
             Artifact(folder / f"pool.{suffix}", engine, ""),
         ]
-        told = rf"npu:0: found the stages embed.om, pool.{suffix}, expected one graph, or .om files"
-        with pytest.raises(ArtifactFault, match=told):
+        reported = (
+            rf"npu:0: found the stages embed.om, pool.{suffix}, expected one graph, or .om files"
+        )
+        with pytest.raises(ArtifactFault, match=reported):
             place.open(artifacts, threads=1, outputs=["pooled"])
     place.close()
 
@@ -315,7 +317,7 @@ def test_a_card_that_cannot_undo_a_load_is_lost_with_the_memory_that_it_may_use(
     monkeypatch.setattr(PyAclDriver, "unload", refuse)
     with pytest.raises(ArtifactFault, match=r"head\.om: npu:0, .* 500002"):
         opened(folder)
-    assert "it fails to give back what it had: acl.mdl.unload" in str(PROCESS_CARDS.health(0).lost)
+    assert "releasing resources failed: acl.mdl.unload" in str(PROCESS_CARDS.health(0).lost)
     # The third stage's weights; of the others the buffers that they were asked for gears with.
     assert machine.report.calls["rt.free"] == 3
     with pytest.raises(EngineLost):
@@ -332,7 +334,7 @@ def test_a_card_that_is_lost_while_stages_are_loaded_is_left_alone(folder, opene
 
 
 @pytest.mark.parametrize("nth", range(1, 6))
-def test_a_card_without_room_is_told_and_left_as_it_was(folder, opened, machine, nth):
+def test_a_card_without_room_is_reported_and_left_as_it_was(folder, opened, machine, nth):
     other = opened(folder, ("head",), ("logits",))
     used, models = machine.used("device"), len(machine.report.live)
     machine.arm(f"malloc@{nth}=207001")
@@ -351,7 +353,7 @@ def test_a_workspace_that_is_too_small_for_one_stage_is_a_fault_of_its_file(fold
         opened(folder, workspace_bytes=1024)
 
 
-def test_a_failure_that_only_the_wait_tells_names_all_stages(chain, folder, machine):
+def test_a_failure_reported_by_the_wait_names_all_stages(chain, folder, machine):
     machine.arm("execute@2=507011")
     files = f"{folder.parts[-2]}/{folder.name}/embed.om, pool.om, head.om, scale.om"
     with pytest.raises(EngineFault) as raised:
@@ -393,7 +395,7 @@ def test_a_full_queue_is_tried_once_more_from_the_first_stage(chain, monkeypatch
     assert machine.report.executions == 2 + 4
 
 
-def test_a_lost_card_is_told_once_and_left_alone(chain, machine):
+def test_a_lost_card_is_reported_once_and_left_alone(chain, machine):
     machine.arm("execute@3=507010")
     with pytest.raises(EngineLost, match=re.escape("embed.om, pool.om, head.om, scale.om: acl.rt")):
         right(chain, 4, 8)

@@ -88,7 +88,7 @@ def right(engine, rows, tokens, *, seed=0):
     return True
 
 
-# -- what it tells and executes -----------------------------------------------------------------
+# -- signature and executions -------------------------------------------------------------------
 
 
 def test_signature_and_shapes_are_those_of_the_gears(engine):
@@ -245,16 +245,16 @@ def test_a_result_of_another_shape_is_refused_before_anything_runs(engine, machi
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
-        ({"dtype": 16}, "'input_ids': found aclDataType 16, which Triton lacks"),
+        ({"dtype": 16}, "'input_ids': found aclDataType 16, expected a type of Triton"),
         ({"format": 29}, "'input_ids': found aclFormat 29, expected ND, NCHW or NHWC"),
         ({"name": AIPP_INPUT}, "found dynamic AIPP, expected static or none"),
         ({"name": GEAR_INPUT}, f"expected {GEAR_INPUT} as the last of them"),
     ],
 )
-def test_a_model_that_nobody_can_feed_is_refused(
-    place, encoder_dir, monkeypatch, machine, change, told
+def test_a_model_with_unsupported_tensors_is_refused(
+    place, encoder_dir, monkeypatch, machine, change, reported
 ):
     describe = PyAclDriver.describe
 
@@ -267,7 +267,7 @@ def test_a_model_that_nobody_can_feed_is_refused(
         return dataclasses.replace(description, inputs=inputs)
 
     monkeypatch.setattr(PyAclDriver, "describe", changed)
-    with pytest.raises(ArtifactFault, match=re.escape(told)):
+    with pytest.raises(ArtifactFault, match=re.escape(reported)):
         place().open_om(encoder_dir / "model.om")
 
 
@@ -347,7 +347,7 @@ def test_nothing_is_allocated_after_the_freeze(engine, machine):
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_card_without_room_is_told_and_left_as_it_was(place, encoder_dir, machine, nth):
+def test_a_card_without_room_is_reported_and_left_as_it_was(place, encoder_dir, machine, nth):
     there = place()
     before = machine.used("device")
     machine.arm(f"malloc@{nth}=207001")
@@ -417,7 +417,7 @@ def test_a_file_that_has_changed_is_not_loaded_again(place, encoder_dir, larger,
     engine = there.open_om(path)
     engine.bind([], there.memory)
     path.write_bytes(larger.read_bytes())
-    with pytest.raises(ArtifactFault, match=r"changing.om: found another content than when it was"):
+    with pytest.raises(ArtifactFault, match=r"changing.om: found content that has changed since"):
         place().open_om(larger)
     assert right(engine, 4, 8)
 
@@ -436,16 +436,14 @@ def beside(place, engine, encoder_dir, tmp_path):
     return other, path, content
 
 
-def test_a_lane_is_made_anew_without_the_model_whose_file_has_changed(
-    engine, beside, place, machine
-):
+def test_a_lane_is_reset_without_the_model_whose_file_has_changed(engine, beside, place, machine):
     other, path, content = beside
     path.write_bytes(content[:-1])
     machine.arm("execute@1=507011")
     with pytest.raises(EngineFault, match="507011"):
         right(engine, 4, 8)
     assert right(engine, 4, 8)
-    absent = r"beside\.om: found another content than .*; load the model again"
+    absent = r"beside\.om: found content that has changed .*; load the model again"
     for _ in range(2):
         with pytest.raises(EngineFault, match=absent):
             right(other, 4, 8)
@@ -458,7 +456,7 @@ def test_a_lane_is_made_anew_without_the_model_whose_file_has_changed(
     assert machine.report.broken == {}
 
 
-def test_a_file_that_is_replaced_while_its_lane_is_made_anew_costs_no_other_model(
+def test_a_file_that_is_replaced_while_its_lane_is_reset_costs_no_other_model(
     engine, beside, machine, monkeypatch
 ):
     """After its content was checked, as the driver begins to read it."""
@@ -475,7 +473,7 @@ def test_a_file_that_is_replaced_while_its_lane_is_made_anew_costs_no_other_mode
     with pytest.raises(EngineFault, match="507011"):
         right(engine, 4, 8)
     assert right(engine, 4, 8)
-    with pytest.raises(EngineFault, match=r"beside\.om: found another content than .*; load the"):
+    with pytest.raises(EngineFault, match=r"beside\.om: found content that has .*; load the"):
         right(other, 4, 8)
     assert machine.report.broken == {}
 
@@ -558,13 +556,13 @@ def test_a_load_that_finds_the_card_lost_calls_nothing_of_it_any_more(
     for number in range(1, load() + 1):
         machine.start()
         PROCESS_CARDS.__init__()
-        with pytest.raises((EngineLost, OutOfMemory, ArtifactFault)) as told:
+        with pytest.raises((EngineLost, OutOfMemory, ArtifactFault)) as reported:
             load(f"device_lost@{number}")
         if "(injected)" not in str(PROCESS_CARDS.health(0).lost):
             continue  # it has no return code, so that the next call finds it
-        assert told.type is EngineLost
+        assert reported.type is EngineLost
         found += 1
-        finder = re.search(r"acl\.([\w.]+): ", str(told.value))[1]
+        finder = re.search(r"acl\.([\w.]+): ", str(reported.value))[1]
         after = Counter(machine.report.calls) - Counter({**counted}) - Counter([finder])
         assert set(after) <= {"get_recent_err_msg", "mdl.destroy_desc"}, number  # of the host
     assert found > 25
@@ -709,7 +707,7 @@ def test_a_full_queue_is_tried_once_more(engine, machine, monkeypatch):
     engine.run(given, {"embedding": planned})
 
 
-def test_a_failed_execution_has_the_lane_made_anew(engine, place, encoder_dir, machine):
+def test_a_failed_execution_has_the_lane_reset(engine, place, encoder_dir, machine):
     there = place()
     other = there.open_om(encoder_dir / "model.om")
     other.bind([], there.memory)
@@ -724,7 +722,7 @@ def test_a_failed_execution_has_the_lane_made_anew(engine, place, encoder_dir, m
     assert after.mallocs == before.mallocs  # loaded into the memory that was there
 
 
-def test_a_lane_that_is_made_anew_during_a_load_is_no_concern_of_it(
+def test_a_lane_that_is_reset_during_a_load_is_no_concern_of_it(
     engine, place, larger, machine, monkeypatch
 ):
     assert right(engine, 4, 8)  # this thread has the executor's context
@@ -748,7 +746,7 @@ def test_a_lane_that_is_made_anew_during_a_load_is_no_concern_of_it(
     assert right(engine, 4, 8)
 
 
-def test_a_copy_that_fails_at_once_has_the_lane_made_anew_too(engine, machine):
+def test_a_copy_that_fails_at_once_has_the_lane_reset_too(engine, machine):
     assert right(engine, 4, 8)
     machine.arm("call@2=507015")
     with pytest.raises(EngineFault, match=r"acl\.rt\.memcpy: 507015"):
@@ -782,7 +780,7 @@ def test_a_lost_device_is_left_alone(engine, place, encoder_dir, machine, code):
 
 
 @pytest.mark.parametrize("lane", [0, 1])
-def test_what_one_engine_found_lost_is_lost_for_all_on_that_card(
+def test_a_loss_that_one_engine_detects_applies_to_all_engines_on_the_card(
     place, larger, encoder_dir, machine, lane
 ):
     machine.start(devices=2)
@@ -799,14 +797,14 @@ def test_what_one_engine_found_lost_is_lost_for_all_on_that_card(
         right(engines[0], 4, 8)
     assert [own.lost for own in engines] == [True, True, False]
     calls = machine.report.calls
-    with pytest.raises(EngineLost) as told:
+    with pytest.raises(EngineLost) as reported:
         right(engines[1], 64, 1024)
-    assert str(told.value) == str(met.value)
+    assert str(reported.value) == str(met.value)
     assert machine.report.calls == calls
     assert right(engines[2], 64, 1024)
 
 
-def test_a_device_that_is_lost_during_a_load_is_told_as_lost(place, encoder_dir, machine):
+def test_a_device_that_is_lost_during_a_load_is_reported_as_lost(place, encoder_dir, machine):
     there = place()
     machine.arm("device_lost@1")
     with pytest.raises(EngineLost):
@@ -814,7 +812,9 @@ def test_a_device_that_is_lost_during_a_load_is_told_as_lost(place, encoder_dir,
     assert PROCESS_CARDS.health(0).lost
 
 
-def test_a_device_that_is_lost_as_memory_is_prepared_is_told_as_lost(place, encoder_dir, machine):
+def test_a_device_that_is_lost_as_memory_is_prepared_is_reported_as_lost(
+    place, encoder_dir, machine
+):
     there = place()
     engine = there.open_om(encoder_dir / "model.om")
     machine.arm("device_lost@1")
@@ -823,9 +823,7 @@ def test_a_device_that_is_lost_as_memory_is_prepared_is_told_as_lost(place, enco
     assert engine.lost
 
 
-def test_memory_on_a_card_that_is_lost_meanwhile_is_not_given_back(
-    place, encoder_dir, machine, monkeypatch
-):
+def test_memory_on_a_card_that_is_lost_later_is_not_freed(place, encoder_dir, machine, monkeypatch):
     there = place()
     engine = there.open_om(encoder_dir / "model.om")
     module = engine._card.driver._mdl
@@ -836,7 +834,7 @@ def test_memory_on_a_card_that_is_lost_meanwhile_is_not_given_back(
     assert machine.report.calls["rt.free"] == freed
 
 
-def test_a_card_that_cannot_be_opened_is_told_by_what_failed_first(place, machine):
+def test_a_card_that_cannot_be_opened_is_reported_by_what_failed_first(place, machine):
     machine.arm("call@3=lost")
     with pytest.raises(NoDevice, match=r"npu:0 cannot be used: acl\.rt\.create_context: 507010"):
         place()
@@ -880,7 +878,7 @@ def test_a_wait_that_is_refused_is_waited_once_more(place, encoder_dir, machine,
     assert machine.report.broken == {}
 
 
-def test_a_task_that_only_the_second_wait_tells_of_has_the_lane_made_anew(engine, machine):
+def test_a_task_failure_in_the_second_wait_resets_the_lane(engine, machine):
     machine.arm("execute@1=507015;sync@1=100000")
     with pytest.raises(EngineFault, match="507015"):
         right(engine, 4, 8)
@@ -891,15 +889,13 @@ def test_a_task_that_only_the_second_wait_tells_of_has_the_lane_made_anew(engine
 def test_a_card_that_cannot_be_waited_for_is_lost(engine, machine):
     assert right(engine, 4, 8)
     machine.arm("sync@1=100000;sync@2=100000")
-    with pytest.raises(
-        EngineLost, match=r"^npu:0: what is queued cannot be waited for: acl\.rt\.sync"
-    ):
+    with pytest.raises(EngineLost, match=r"^npu:0: waiting for queued tasks failed: acl\.rt\.sync"):
         right(engine, 4, 8)
     assert engine.lost
 
 
 @pytest.mark.parametrize("again", [507015, 500002])
-def test_a_failed_task_that_each_wait_tells_of_loses_no_card(engine, machine, again):
+def test_a_task_failure_in_both_waits_does_not_lose_the_card(engine, machine, again):
     machine.arm(f"execute@1=507015;sync@2={again}")
     with pytest.raises(EngineFault, match="507015"):
         right(engine, 4, 8)
@@ -1006,7 +1002,7 @@ def test_whichever_call_of_a_load_is_refused_nothing_of_it_stays(encoder_dir, ma
     assert refused > 40
 
 
-def test_others_who_began_the_driver_after_us_go_on_when_we_end(place, encoder_dir):
+def test_libraries_that_initialize_the_driver_later_keep_it(place, encoder_dir):
     import acl
 
     there = place()
@@ -1025,13 +1021,13 @@ def test_a_driver_that_does_not_count_is_ended(place, monkeypatch):
     assert acl.finalize() == 100037
 
 
-def test_a_card_that_is_not_there_is_told(place):
+def test_a_card_that_is_not_there_is_reported(place):
     with pytest.raises(NoDevice, match=r"npu:7 cannot be used: acl.rt.set_device: 107001"):
         place(7)
 
 
-def test_a_card_that_fails_without_a_text_is_told_and_goes_on(engine, machine, monkeypatch):
-    """get_recent_err_msg and get_soc_name answer None where they have nothing to tell."""
+def test_a_failure_without_a_text_is_reported_and_the_card_is_usable(engine, machine, monkeypatch):
+    """get_recent_err_msg and get_soc_name may return None."""
     monkeypatch.setattr(process.Process, "take_error", lambda process: None)
     machine.arm("execute@1=507011")
     with pytest.raises(
@@ -1045,7 +1041,7 @@ def test_a_card_that_fails_without_a_text_is_told_and_goes_on(engine, machine, m
 def test_numbers_that_overflow_fail_their_execution_and_nothing_else(engine, machine, again):
     loads = machine.report.calls["mdl.load_from_file_with_mem"]
     machine.arm("execute@1=207003" + again)
-    with pytest.raises(EngineFault, match=r"207003 .*OVER_FLOW, numbers that overflowed: .*origin"):
+    with pytest.raises(EngineFault, match=r"207003 .*OVER_FLOW, a numeric overflow: .*origin"):
         right(engine, 4, 8)
     assert right(engine, 4, 8)
     assert machine.report.calls["mdl.load_from_file_with_mem"] == loads
@@ -1083,7 +1079,7 @@ def test_cann_before_8_5_lacks_functions_and_serves_all_the_same(
         ) as engine:
             engine.bind([], place.memory)
             assert right(engine, 4, 8)
-    assert "copies hold up other threads, as acl.rt.host_register_v2: 207000" in caplog.text
+    assert "copies block other threads: acl.rt.host_register_v2: 207000" in caplog.text
     assert machine.report.calls["finalize"] == 1
 
 
@@ -1132,12 +1128,12 @@ def test_a_gear_is_set_again_after_a_failure(engine, machine, plan):
 
 
 def test_tensors_with_more_elements_than_bytes_are_refused(place, tmp_path, monkeypatch):
-    """As images in YUV420SP are by static AIPP, of 1.5 bytes for each pixel."""
+    """An example is a YUV420SP image with static AIPP, which has 1.5 bytes for each pixel."""
     write(copy_of(np.float32), "onnxruntime", tmp_path)
     path = compile_om(tmp_path, "--input_shape=x:2,3")
     acl = import_cann_module("acl")
     monkeypatch.setattr(acl.mdl, "get_input_size_by_index", lambda *_: 12)
-    with pytest.raises(ArtifactFault, match=r"'x': found \[2, 3\], of 24 bytes, expected 12 as"):
+    with pytest.raises(ArtifactFault, match=r"'x': found \[2, 3\], of 24 bytes, expected the 12"):
         place().open_om(path)
 
 
@@ -1154,24 +1150,24 @@ def test_copies_are_bounded_by_what_they_write_to(engine, machine, monkeypatch):
 
 
 def test_a_turn_that_is_never_free_is_a_lost_card(engine, monkeypatch):
-    monkeypatch.setattr(ascend_device, "TURN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ascend_device, "LOCK_TIMEOUT_S", 0.01)
     executor = engine._executor
     with (
-        executor.turns[0],
-        pytest.raises(EngineLost, match=r"the turn of lane 0 of npu:0: found"),
+        executor.locks[0],
+        pytest.raises(EngineLost, match=r"an execution of lane 0 of npu:0: found"),
     ):
         right(engine, 1, 8)
 
 
-@pytest.mark.parametrize("held", ["a change of what is loaded", "the turn of a lane"])
+@pytest.mark.parametrize("held", ["loading or unloading models", "an execution"])
 def test_a_change_that_cannot_begin_is_a_lost_card(engine, monkeypatch, held):
-    monkeypatch.setattr(ascend_device, "TURN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ascend_device, "LOCK_TIMEOUT_S", 0.01)
     card = engine._card
-    lock = card._changing if held.startswith("a change") else engine._executor.turns[0]
+    lock = card._changing if held.startswith("loading") else engine._executor.locks[0]
     with lock, pytest.raises(EngineLost, match=held), card.exclusive():
         pass
     assert not card._changing.locked()
-    assert not engine._executor.turns[0].locked()
+    assert not engine._executor.locks[0].locked()
 
 
 def test_pinned_memory_off_a_multiple_of_64_is_copied_at_once(engine, machine):
@@ -1189,7 +1185,7 @@ def test_pinned_memory_off_a_multiple_of_64_is_copied_at_once(engine, machine):
     assert made["rt.memcpy_async"] == 0
 
 
-def test_acl_that_another_library_began_goes_on_after_us(encoder_dir):
+def test_acl_that_another_library_initialized_is_not_finalized(encoder_dir):
     acl = import_cann_module("acl")
     assert acl.init() == 0
     with closing(AscendBackend(0)):

@@ -88,7 +88,7 @@ class TestOmFreeEngine(EngineConformance):
     def test_weights_are_counted(self, opened):
         assert 0 <= opened(ENCODER).weights_bytes() - TABLE.nbytes < 2048  # each on a granule
 
-    def test_intermediates_are_told_for_any_sizes(self, opened):
+    def test_intermediates_are_reported_for_any_sizes(self, opened):
         shapes = dict.fromkeys(("input_ids", "attention_mask"), (8, 32))
         assert opened(ENCODER).intermediates(shapes).lifetimes == ()  # they are in no plan
 
@@ -118,7 +118,7 @@ def test_what_the_driver_allocates_for_an_output_is_given_back_each_time(
     assert machine.used("device") == before
 
 
-def test_an_output_whose_largest_size_the_model_tells_has_its_place(encoder, machine):
+def test_an_output_with_a_known_maximum_size_has_fixed_memory(encoder, machine):
     assert encoder._model.unsized == []
     before = machine.report
     right(encoder, 7, 29)
@@ -141,8 +141,8 @@ def test_sizes_outside_the_ranges_are_refused_before_the_card_is_asked(encoder, 
 def test_more_than_there_is_room_for_is_refused(tmp_path, open_om):
     write(copy_of(np.float32), "onnxruntime", tmp_path)
     engine = open_om(compile_om(tmp_path, "--input_shape=x:-1,3"))
-    told = r"input 'x': found 780 bytes, expected at most 768"
-    with pytest.raises(EngineFault, match=told):
+    reported = r"input 'x': found 780 bytes, expected at most 768"
+    with pytest.raises(EngineFault, match=reported):
         engine.run({"x": np.ones((LARGEST + 1, 3), np.float32)}, {"y": None})
 
 
@@ -227,8 +227,8 @@ def configured(**parameters):
 
 
 def test_it_is_refused_unless_config_pbtxt_allows_it(version_dir):
-    told = r"expected gears: .*; or, for one file in this process, the parameter 'unplanned_memory'"
-    with pytest.raises(ArtifactFault, match=told):
+    reported = r"expected gears: .*; or, for one file in this process, set .* 'unplanned_memory'"
+    with pytest.raises(ArtifactFault, match=reported):
         Runtime.open(version_dir, on_card(encoder_config()), instance_name="encoder_0")
 
 
@@ -252,18 +252,18 @@ def test_no_request_gets_an_answer_that_depends_on_its_company(version_dir):
     assert check(version_dir, configured(), ranges=ranges, rounds=3).passed
 
 
-def test_log_metrics_and_inspect_tell_that_its_memory_is_not_planned(version_dir, caplog):
+def test_log_metrics_and_inspect_report_unplanned_memory(version_dir, caplog):
     caplog.set_level(logging.INFO)
     runtime = Runtime.open(version_dir, configured(), instance_name="encoder_0")
-    told = [line for line in runtime.report if "not planned: " in line]
-    assert told[0].startswith(
+    reported = [line for line in runtime.report if "not planned: " in line]
+    assert reported[0].startswith(
         "encoder_0: not planned: model.om was compiled for ranges of sizes, not for gears"
     )
     assert runtime.gauges()["memory_unplanned"] == 1
     runtime.close()
     (version_dir.parent / "config.pbtxt").write_text(CONFIG)
     found = inspect(version_dir.parent)
-    assert [f"encoder_0: not planned: {line}" for line in found.unplanned] == told
+    assert [f"encoder_0: not planned: {line}" for line in found.unplanned] == reported
     assert f"  not planned: {found.unplanned[0]}" in found.lines()
     assert not [line for line in found.lines() if "io_buffers" in line]
     assert found.as_json()["unplanned"] == [*found.unplanned]
@@ -272,7 +272,7 @@ def test_log_metrics_and_inspect_tell_that_its_memory_is_not_planned(version_dir
     assert finding.found == "om, needs npu; a part of its memory is in no plan"
 
 
-def test_bench_tells_its_latency(version_dir, capsys):
+def test_bench_reports_its_latency(version_dir, capsys):
     (version_dir.parent / "config.pbtxt").write_text(CONFIG)
     assert main(["bench", str(version_dir.parent), "--loop", "1", "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -123,7 +123,7 @@ def test_gears_that_the_file_lacks_are_refused_with_both_lists(opened, parameter
 
 
 def test_gears_in_which_an_axis_has_two_sizes_are_nobodys():
-    """Such as stages apart from each other have, when each of theirs is joined with every other."""
+    """Separate stages have such gears, as each gear is combined with those of other stages."""
     config = RuntimeConfig.parse(on_card(encoder_config()), cores=1)
     uneven = {"input_ids": (1, 16), "attention_mask": (1, 8)}
     even = [{"input_ids": gear, "attention_mask": gear} for gear in ((1, 8), (8, 32))]
@@ -233,7 +233,7 @@ def test_report_and_plan_say_what_lies_where(opened):
     assert sum(gauges[part] for part in parts) == gauges["total_bytes"]
 
 
-def test_memory_is_told_of_the_card_that_has_it(opened, machine):
+def test_memory_is_reported_for_its_card(opened, machine):
     machine.start(devices=2)
     runtime = opened({"devices": "npu:1"})
     assert [(own["type"], own["id"]) for own in runtime.memory_usage()] == [
@@ -292,7 +292,7 @@ def test_a_pool_is_the_size_of_a_lane_s_workspace(opened, machine):
         opened({"workspace_pool_mib": "1"})
 
 
-def test_a_card_without_room_for_inputs_is_told_with_the_plan(opened, machine):
+def test_a_card_without_room_for_inputs_is_reported_with_the_plan(opened, machine):
     machine.arm("malloc@4=207001")
     with pytest.raises(PlanFault, match=r"(?s)planned memory cannot be allocated.*device I/O"):
         opened()
@@ -308,7 +308,7 @@ def test_two_entries_of_one_card_are_two_lanes(opened, machine):
 # -- failures -------------------------------------------------------------------------------------
 
 
-def test_a_failed_launch_is_executed_again_in_halves_on_a_lane_made_anew(opened, machine):
+def test_a_failed_launch_is_executed_again_in_halves_on_a_lane_reset(opened, machine):
     runtime = opened()
     machine.arm("execute@1=507011")
     assert right(runtime, (5, 6))
@@ -325,7 +325,7 @@ def test_a_lost_card_makes_the_runtime_not_ready_and_close_returns(opened, machi
     runtime.close()
 
 
-def test_a_lost_card_is_told_with_the_cure_and_logged_once(encoder_dir, machine, caplog):
+def test_a_lost_card_is_reported_with_the_cure_and_logged_once(encoder_dir, machine, caplog):
     pb_utils = PbUtils()
     config = on_card(encoder_config(), engine="om")
     args = {
@@ -357,12 +357,12 @@ def test_a_card_lost_by_a_neighbour_makes_the_runtime_not_ready_at_once(opened, 
     (met,) = neighbour.infer([text(1, 2)])
     assert isinstance(met, EngineLost)
     assert not runtime.is_ready()
-    (told,) = runtime.infer([text(3)])
-    assert isinstance(told, EngineLost)
-    assert str(told) == str(met)
+    (reported,) = runtime.infer([text(3)])
+    assert isinstance(reported, EngineLost)
+    assert str(reported) == str(met)
 
 
-def test_a_missing_interface_is_told_with_its_cure(monkeypatch):
+def test_a_missing_interface_is_reported_with_its_cure(monkeypatch):
     monkeypatch.setitem(sys.modules, "acl", None)
     open_driver.cache_clear()
     with pytest.raises(NoDevice, match=r"found no module `acl`.*run `source .*set_env.sh`"):

@@ -28,7 +28,7 @@ PATIENCE = 60
 
 
 class _Told:
-    """A lock that tells when somebody asks for it."""
+    """A lock that reports when a thread tries to acquire it."""
 
     def __init__(self, lock):
         self._lock = lock
@@ -164,7 +164,7 @@ def test_a_failure_is_that_of_its_execution_and_the_other_is_executed(sets, mach
     assert run(sets[0])
 
 
-def test_what_has_copied_when_another_fails_is_executed_after_the_reset(sets, machine):
+def test_an_execution_that_copied_before_another_failed_runs_after_the_reset(sets, machine):
     first, second = sets
     executor = first._executor
     held = Held(executor)
@@ -208,14 +208,14 @@ def test_a_lost_card_is_lost_for_both(sets, machine):
     assert all(engine.lost for engine in sets)
 
 
-def test_what_only_a_set_more_needs_leaves_all_as_it_was_if_it_is_not_to_be_had(machine, open_set):
+def test_a_set_that_cannot_be_created_changes_nothing(machine, open_set):
     # The context's and the model's stream, and the executor's own: of the two for copies one fits.
     machine.start(streams=5)
     first = open_set(0)
     with pytest.raises(Exception, match="207008"):
         open_set(1)
     assert run(first)
-    assert first._executor.turns == first._card._turns
+    assert first._executor.locks == first._card._execution_locks
 
 
 # -- by config.pbtxt ------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ def test_a_model_with_two_sets_serves_on_both(encoder_dir, machine):
         assert all(threads.map(lambda seed: right(runtime, seed=seed), range(20)))
     assert machine.report.mallocs == before
     assert runtime.gauges()["allocations_after_freeze"] == 0
-    told = "copies overlap with executions: 2 buffer sets of "
-    assert any(told in line for line in runtime.report)
+    reported = "copies overlap with executions: 2 buffer sets of "
+    assert any(reported in line for line in runtime.report)
     plan, usage = runtime.plan, runtime.memory_usage()
     on_card_bytes = [own["byte_size"] for own in usage if own["type"] == "NPU"]
     assert on_card_bytes[1] == plan.device_io_bytes

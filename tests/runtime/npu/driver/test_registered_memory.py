@@ -22,7 +22,7 @@ def registered(place):
 
 
 @pytest.mark.brute_force
-def test_it_is_let_go_of_when_it_is_unregistered():
+def test_memory_is_freed_after_it_is_unregistered():
     place = AscendBackend(0)
     memory = registered(place)
     there = weakref.ref(memory)
@@ -35,7 +35,7 @@ def test_it_is_let_go_of_when_it_is_unregistered():
 
 
 @pytest.mark.brute_force
-def test_what_the_card_does_not_let_go_of_stays_mapped(monkeypatch):
+def test_memory_that_cannot_be_unregistered_stays_mapped(monkeypatch):
     place = AscendBackend(0)
     memory = registered(place)
     there = weakref.ref(memory)

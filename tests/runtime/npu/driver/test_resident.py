@@ -92,7 +92,7 @@ def test_rows_of_an_execution_that_failed_are_read_by_its_halves(machine, models
         np.testing.assert_allclose(answer["scores"], encode([row]) @ SCORES, rtol=1e-3)
 
 
-def test_a_row_goes_with_the_request_that_failed(machine, models, service):
+def test_a_row_is_freed_when_its_request_fails(machine, models, service):
     give, take = models
     (answer,) = give.infer([tokens(5, 6)])
     machine.arm("execute@1=507015")

@@ -59,11 +59,11 @@ def test_success_and_what_is_called_fine_pass(checker):
     assert checker.status("acl.rt.free", 0) == 0
     assert checker.status("acl.init", 100002, 100002) == 100002
     assert checker.value("acl.rt.malloc", (64, 0)) == 64
-    assert checker.value("acl.rt.get_device", (0, 0)) == 0  # a value of 0 is none the less one
+    assert checker.value("acl.rt.get_device", (0, 0)) == 0  # 0 is a valid value
     assert checker.handle("acl.mdl.create_desc", 7) == 7
 
 
-def test_a_failure_tells_function_code_kind_message_and_cure(checker):
+def test_a_failure_has_function_code_kind_message_and_cure(checker):
     with pytest.raises(DriverFault) as raised:
         checker.value("acl.rt.malloc", (0, 207001))
     fault = raised.value
@@ -81,8 +81,8 @@ def test_a_handle_of_0_is_a_failure(checker):
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_a_failure_without_a_text_is_told_all_the_same(nothing):
-    """acl.get_recent_err_msg answers None where there is none."""
+def test_a_failure_without_a_text_is_reported(nothing):
+    """acl.get_recent_err_msg returns None if there was no error."""
     silent = ReturnCodeChecker(lambda: nothing)
     with pytest.raises(DriverFault) as raised:
         silent.status("acl.rt.malloc", 207001)

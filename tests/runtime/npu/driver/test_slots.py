@@ -1,4 +1,4 @@
-"""Where the tensors of a chain lie in the memory of its slot."""
+"""The positions of a chain's tensors in the memory of its slot."""
 
 from itertools import combinations
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def tensor(name, nbytes):
 
 
 def taken(nbytes):
-    """What malloc takes for a block of its own."""
+    """Return the size that malloc adds padding to."""
     return -(-nbytes // 32) * 32 + 32
 
 
@@ -50,7 +50,7 @@ def places_of(stage, model):
 
 @pytest.mark.brute_force
 @given(chains())
-def test_what_is_needed_at_the_same_time_lies_apart(chain):
+def test_tensors_needed_at_the_same_time_do_not_overlap(chain):
     models, kept = chain
     packing = slot_layout(models, kept)
     stages = [places_of(stage, model) for stage, model in enumerate(models)]
@@ -95,7 +95,7 @@ def test_no_more_is_taken_than_places_of_their_own(chain):
     )
 
 
-def test_what_is_done_with_leaves_its_bytes_to_what_comes_later():
+def test_later_tensors_reuse_the_memory_of_earlier_ones():
     def stage(takes, gives):
         return SimpleNamespace(
             description=ModelDescription((tensor(takes, 968),), (tensor(gives, 968),))

@@ -111,7 +111,7 @@ def right(engine, rows, tokens, *, seed=0):
     return True
 
 
-# -- what it tells and executes -----------------------------------------------------------------
+# -- signature and executions -------------------------------------------------------------------
 
 
 def test_inputs_are_those_of_the_graph_in_its_order_and_results_take_their_names(air, opened):
@@ -157,7 +157,7 @@ def test_elements_of_every_type_that_ge_has_tensors_of_pass(air, opened, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_floats_come_back_to_the_bit(air, opened, dtype):
-    """GE-PY tells them with six decimals."""
+    """GE-PY formats them with six decimals."""
     bits = np.dtype(dtype).str.replace("f", "u")
     x = np.array([[1e-7, 1 / 3, -0.0], [6e4, np.inf, -np.inf], [np.nan, 6e-8, -0.1]]).astype(dtype)
     result = opened(air(copy_of(dtype)), ["y"]).run({"x": x}, {"y": None})["y"]
@@ -175,7 +175,7 @@ def test_results_that_ge_py_cannot_read_are_a_fault_and_no_end(air, opened, monk
     assert right(engine, 2, 3)
 
 
-def test_size_that_only_the_data_tells_is_returned(air, opened):
+def test_a_size_that_depends_on_data_is_returned(air, opened):
     engine = opened(air(NONZERO), ["where"])
     x = np.array([0, 3, 0, 5], np.float32)
     assert engine.run({"x": x}, {"where": None})["where"].tolist() == [[1, 3]]
@@ -191,7 +191,7 @@ def test_result_without_dims_is_a_fault(air, opened):
         return onnx_model([add], [("x", 1, ["batch", 3])], [("y", 1, [])])
 
     engine = opened(air(Graph("total", total, None, ())), ["y"])
-    with pytest.raises(EngineFault, match="GE: found a result without dims, expected one, which"):
+    with pytest.raises(EngineFault, match="GE: found a result without dims, which GE-PY"):
         engine.run({"x": np.ones((2, 3), np.float32)}, {"y": None})
 
 
@@ -242,21 +242,21 @@ def test_gears_of_ge_are_the_shapes(air, opened):
         right(engine, 2, 8)
 
 
-def test_each_option_is_told_where_ge_takes_it(air, opened, monkeypatch):
+def test_each_option_is_passed_to_the_session_or_the_graph(air, opened, monkeypatch):
     import ge.session
 
-    told = []
+    reported = []
     add_graph = ge.session.Session.add_graph
 
     def recorded(session, graph_id, graph, options):
-        told.append((session.options, options))
+        reported.append((session.options, options))
         return add_graph(session, graph_id, graph, options)
 
     monkeypatch.setattr(ge.session.Session, "add_graph", recorded)
     opened(air(ENCODER), ge={**GEARS, "ge.aicoreNum": "24|48", "ge.graph_key": "encoder"})
     precision = {"ge.exec.precision_mode_v2": "origin", "ge.session_device_id": "0"}
     gears = {**GEARS, "ge.dynamicNodeType": "1", "ge.graph_key": "encoder"}
-    assert told == [({**precision, "ge.aicoreNum": "24|48"}, gears)]
+    assert reported == [({**precision, "ge.aicoreNum": "24|48"}, gears)]
 
 
 def test_runtime_takes_its_gears_from_ge(air):
@@ -280,7 +280,7 @@ def test_runtime_takes_its_gears_from_ge(air):
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"ge.dynamicDims": "1,8,1,8;2,8,2,8"}, "found it alone, expected ge.inputShape and ge.d"),
+        ({"ge.dynamicDims": "1,8,1,8;2,8,2,8"}, "found only this one, expected both ge.inputShape"),
         ({**GEARS, "ge.dynamicDims": "1,8,1,8"}, r"found 1 gear\(s\), expected 2 to 100"),
         ({**GEARS, "ge.dynamicDims": "1,8;2,8"}, "found '1,8', expected 4 positive number"),
         ({**GEARS, "ge.dynamicDims": "1,8,1,8;1,8,1,8"}, "and no gear twice"),
@@ -291,13 +291,13 @@ def test_runtime_takes_its_gears_from_ge(air):
         ),
         (
             {**GEARS, "ge.inputShape": "input_ids:-1;attention_mask:-1,-1"},
-            r"found \[-1\] for 'input_ids', expected what encoder/1/model.air has: INT64\[\*,\*\]",
+            r"found \[-1\] for 'input_ids', expected dims that fit .*/model.air: INT64\[\*,\*\]",
         ),
         ({**GEARS, "ge.inputShape": "input_ids"}, "the name of an input once, a colon and its"),
         ({**GEARS, "ge.inputShape": "input_ids:a,b"}, "the name of an input once, a colon and"),
     ],
 )
-def test_gears_that_ge_would_refuse_are_told(air, opened, options, fault):
+def test_gears_that_ge_would_refuse_are_reported(air, opened, options, fault):
     with pytest.raises(ArtifactFault, match=fault):
         opened(air(ENCODER), ge=options)
 
@@ -305,7 +305,7 @@ def test_gears_that_ge_would_refuse_are_told(air, opened, options, fault):
 # -- memory -------------------------------------------------------------------------------------
 
 
-def test_all_that_ge_asks_for_comes_from_the_arena(air, opened, machine):
+def test_ge_allocates_only_from_the_arena(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 1, 1)  # what the graph keeps it has from now on
     gc.collect()
@@ -322,7 +322,7 @@ def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(ai
     engine = opened(air(copy_of(np.float32)), ["y"], arena=8192)
     small, large = np.ones((2, 3), np.float32), np.ones((500, 3), np.float32)
     for _ in range(2):
-        with pytest.raises(OutOfMemory, match="a larger 'workspace_pool_mib'"):
+        with pytest.raises(OutOfMemory, match="increase 'workspace_pool_mib'"):
             engine.run({"x": large}, {"y": None})
         assert engine.run({"x": small}, {"y": None})["y"].tolist() == small.tolist()
     assert engine._executor.pool.refused == 2
@@ -348,7 +348,7 @@ def test_arena_without_a_size_is_refused_with_the_parameter(air, opened):
         opened(air(ENCODER), arena=None)
 
 
-def test_what_it_cannot_promise_is_told_with_its_plan(air, opened):
+def test_unplanned_work_is_reported_with_the_plan(air, opened):
     engine = opened(air(ENCODER))
     assert isinstance(engine, Limited)
     assert not engine.compiles_each_shape
@@ -395,9 +395,11 @@ def test_failed_execution_is_followed_by_a_new_session_in_the_same_arena(
         assert all(right(engine, rows, 4) for rows in (1, 2))
     assert engine._executor._stream != stream
     assert machine.report.calls["rt.create_stream"] == streams + 1
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert told.startswith("encoder/1/model.air: its session is made anew, which compiles it again")
-    assert "acl.rt.synchronize_stream_with_timeout: 507015" in told
+    (reported,) = [each.getMessage() for each in caplog.records]
+    assert reported.startswith(
+        "encoder/1/model.air: the session is reopened, which compiles the graph"
+    )
+    assert "acl.rt.synchronize_stream_with_timeout: 507015" in reported
     x = np.ones((2, 3), np.float32)
     assert other.run({"x": x}, {"y": None})["y"].tolist() == x.tolist()
 
@@ -411,15 +413,13 @@ def test_sizes_that_do_not_fit_the_arena_leave_the_session_as_it_is(air, opened,
     assert machine.report.calls["rt.create_stream"] == streams
 
 
-def test_session_that_cannot_be_made_anew_is_a_lost_card(air, opened, machine):
+def test_a_session_that_cannot_be_reopened_is_a_lost_card(air, opened, machine):
     engine = opened(air(ENCODER))
     machine.arm("execute@1=507011")
     with pytest.raises(EngineFault):
         right(engine, 2, 3)
     machine.arm("call@3=207008")
-    with pytest.raises(
-        EngineLost, match=r"encoder/1/model\.air: it cannot be mended: .*create_stream"
-    ):
+    with pytest.raises(EngineLost, match=r"encoder/1/model\.air: recovery failed: .*create_stream"):
         right(engine, 2, 3)
     assert engine.lost
     calls = machine.report.calls
@@ -429,7 +429,7 @@ def test_session_that_cannot_be_made_anew_is_a_lost_card(air, opened, machine):
 
 
 @pytest.mark.parametrize("change", ["another", "gone"])
-def test_file_that_is_another_when_its_session_is_made_anew_harms_no_other(
+def test_a_file_that_changed_when_its_session_is_reopened_harms_no_other(
     air, opened, machine, change
 ):
     path = air(ENCODER)
@@ -471,7 +471,7 @@ def test_card_that_is_found_lost_as_a_session_is_made_is_left_alone(
     assert set(after) <= {"get_recent_err_msg"}
 
 
-def test_lost_card_is_told_and_nothing_given_back(air, opened, machine):
+def test_a_lost_card_is_reported_and_nothing_is_freed(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 2, 3)
     machine.arm("device_lost@1")
@@ -480,12 +480,12 @@ def test_lost_card_is_told_and_nothing_given_back(air, opened, machine):
     engine.close()
 
 
-def test_tensors_that_nobody_can_wait_for_are_not_given_back(air, opened, machine):
+def test_tensors_of_tasks_that_cannot_be_waited_for_are_not_freed(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 2, 3)
     freed = machine.report.calls["rt.free"]
     machine.arm("sync@1=100000;sync@2=100000")
-    with pytest.raises(EngineLost, match="what is queued cannot be waited for"):
+    with pytest.raises(EngineLost, match="waiting for queued tasks failed"):
         right(engine, 2, 3)
     gc.collect()
     assert machine.report.calls["rt.free"] == freed
@@ -539,7 +539,7 @@ def test_without_ge_py_the_fault_names_the_line_that_helps(air, opened, monkeypa
         opened(path)
 
 
-def test_ge_py_that_lacks_a_name_is_told_with_it(air, opened, monkeypatch):
+def test_a_missing_name_of_ge_py_is_reported(air, opened, monkeypatch):
     path = air(ENCODER)
     monkeypatch.delattr(sys.modules["ge.graph"].Node, "get_output_desc")
     with pytest.raises(

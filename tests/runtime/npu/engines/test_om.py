@@ -75,7 +75,7 @@ def test_what_is_joined_is_every_combination_that_agrees_and_no_other(models):
     assert found == expected
 
 
-def test_the_first_stage_that_agrees_with_none_before_it_is_told_with_both_lists():
+def test_the_first_stage_that_fits_no_earlier_gears_is_reported_with_both_lists():
     models = {
         "embed": model("x", "h", ((1, 8), (1, 4)), ((2, 8), (2, 4))),
         "pool": model("h", "p", ((2, 4), (2,)), ((4, 4), (4,))),
@@ -85,6 +85,6 @@ def test_the_first_stage_that_agrees_with_none_before_it_is_told_with_both_lists
         join_gears(models)
     assert str(raised.value) == (
         "the stages embed, pool, head do not fit together: stage 'head': found gears for p [1]; "
-        "p [4], expected one for what there is before it: p [2]; `ge-runtime build` compiles all "
-        "stages for the same gears"
+        "p [4], expected one for the gears of earlier stages: p [2]; `ge-runtime build` compiles "
+        "all stages for the same gears"
     )

@@ -119,7 +119,7 @@ def test_stages_are_refused(version_dir, backend):
 # -- memory -------------------------------------------------------------------------------------
 
 
-def test_allocations_of_torch_while_serving_are_counted_and_told_once(encoder, state, caplog):
+def test_allocations_of_torch_while_serving_are_counted_and_logged_once(encoder, state, caplog):
     memory = encoder.backend.memory
     assert right(encoder, 2, 4)
     encoder.backend.freeze()
@@ -131,8 +131,8 @@ def test_allocations_of_torch_while_serving_are_counted_and_told_once(encoder, s
         late = memory.allocations_after_freeze
         assert 0 < late == state.allocations[0] - before
         assert memory.allocations_after_freeze == late
-    (told,) = [each.getMessage() for each in caplog.records if "ge_runtime" in each.name]
-    assert told.startswith(f"npu:0: torch's allocator asked for memory {late} time(s)")
+    (reported,) = [each.getMessage() for each in caplog.records if "ge_runtime" in each.name]
+    assert reported.startswith(f"npu:0: torch's allocator allocated memory {late} time(s)")
 
 
 def test_weights_and_batches_are_on_the_card_that_is_named(version_dir, backend, state):
@@ -160,7 +160,7 @@ def test_weights_that_do_not_fit_are_out_of_memory(version_dir, backend, state):
 
 
 @pytest.mark.parametrize(("code", "error"), [(EXHAUSTED, OutOfMemory), (FAILED, EngineFault)])
-def test_codes_in_torch_npus_messages_tell_what_happened(encoder, state, code, error):
+def test_codes_in_messages_of_torch_npu_are_classified(encoder, state, code, error):
     assert right(encoder, 2, 3)
     state.fails_with = code
     with pytest.raises(error, match=f"error code is {code}"):
@@ -188,7 +188,7 @@ def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, bac
     assert right(other, 2, 3)
 
 
-def test_card_that_is_not_there_is_told_with_the_count(backend):
+def test_card_that_is_not_there_is_reported_with_the_count(backend):
     with pytest.raises(NoDevice, match=r"npu:2: found 2 device\(s\), expected more than 2: `npu"):
         backend(2)
 
@@ -218,7 +218,7 @@ def test_no_answer_depends_on_its_company(version_dir):
     assert report.passed, str(report)
 
 
-def test_what_it_cannot_promise_is_told_with_its_plan(version_dir, encoder):
+def test_unplanned_work_is_reported_with_the_plan(version_dir, encoder):
     assert isinstance(encoder, Limited)
     with runtime_of(version_dir(ENCODER, "torch"), GEARED) as runtime:
         assert runtime.report[0] == (
@@ -229,8 +229,8 @@ def test_what_it_cannot_promise_is_told_with_its_plan(version_dir, encoder):
             "encoder_0: engine torch is experimental on npu: it was never run on such a device",
             "encoder_0: npu:0 is fake of torch_npu",
         )
-        told = [line for line in runtime.report if "not planned: " in line]
-        assert len(told) == len(encoder.unplanned) == 3
+        reported = [line for line in runtime.report if "not planned: " in line]
+        assert len(reported) == len(encoder.unplanned) == 3
         assert runtime.gauges()["allocations_after_freeze"] == 0
 
 
@@ -252,7 +252,7 @@ def test_graph_that_does_not_fit_the_card_is_a_fault_of_the_plan(version_dir, st
 
 
 def told_by(code, *path, **environment):
-    """What a new Python prints that runs `code`, with no fakes but those on `path`."""
+    """Return the output of `code` in a new Python, with only the fakes on `path`."""
     without = [each for each in sys.path if each != str(FAKES)]
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -305,8 +305,8 @@ def test_missing_pieces_are_named_with_the_line_that_fixes_them(tmp_path):
         ([str(FAKES)], ["FAKE_TORCHAIR_WITHOUT_CANN"]),
     ]
     opening = textwrap.indent(textwrap.dedent(OPEN), " " * 8).strip()
-    told = told_by(OPEN_EACH.format(cases=cases, open=opening))
-    without, no_cann, exits, no_compiler, _ = told.split("----\n")
+    reported = told_by(OPEN_EACH.format(cases=cases, open=opening))
+    without, no_cann, exits, no_compiler, _ = reported.split("----\n")
     assert "`import torch_npu` failed (No module named 'torch_npu')" in without
     assert "`pip install torch_npu==2." in without
     assert "`import torch_npu` failed (libhccl.so: cannot open shared object file" in no_cann
@@ -318,7 +318,7 @@ def test_missing_pieces_are_named_with_the_line_that_fixes_them(tmp_path):
 
 @pytest.mark.slow
 def test_torch_is_imported_beside_a_torch_npu_that_cannot_be(tmp_path):
-    """As the wheel of torch_npu does without CANN: it breaks `import torch`."""
+    """Without CANN, the wheel of torch_npu breaks `import torch`."""
     installed = tmp_path / "torch_npu-2.13.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.13.0\n")
@@ -337,7 +337,7 @@ def test_torch_is_imported_beside_a_torch_npu_that_cannot_be(tmp_path):
     assert "Failed to load the backend extension: torch_npu" in plain
     ours = "from ge_runtime.engines.torch import import_torch; import_torch()"
     assert told_by(code.format(ours), tmp_path) == "torch False\n"
-    told = told_by(OPEN, tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
-    assert "npu:0: found no torch (Failed to load the backend extension: torch_npu" in told
+    reported = told_by(OPEN, tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    assert "npu:0: found no torch (Failed to load the backend extension: torch_npu" in reported
     chosen = told_by(code.format(ours), tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
     assert "Failed to load the backend extension: torch_npu" in chosen

@@ -1,4 +1,4 @@
-"""Device services in folders of their own; whatever a test leaves running is ended."""
+"""Device services in separate folders; services that a test leaves running are ended."""
 
 import time
 from types import SimpleNamespace
@@ -19,9 +19,9 @@ def services(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hang(monkeypatch):
-    """A function that stops a service. Who then looks for it waits an hour, which takes no time.
+    """A function that stops a service; the next probe of it advances the clock by an hour.
 
-    All others are waited for as long as it takes, however slow the machine.
+    All other waits are as long as the machine needs.
     """
     hanging, lost_s = set(), 0.0
     probe = connection.Heartbeat._probe
@@ -48,7 +48,7 @@ def hang(monkeypatch):
 
 @pytest.fixture(scope="module")
 def shared_services(tmp_path_factory):
-    """The same for all tests of a module: services start once."""
+    """The device services of all tests in a module, started once."""
     folder = tmp_path_factory.mktemp("services")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))

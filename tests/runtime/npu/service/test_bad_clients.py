@@ -1,4 +1,4 @@
-"""Clients that send what they should not: refused, and nobody else notices."""
+"""Clients that send invalid messages: they are refused, and no other client is affected."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault, ServiceFault
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.channel import PeerGone
-from ge_runtime.npu.service.connection import ask
+from ge_runtime.npu.service.connection import request
 from ge_runtime.npu.service.protocol import (
     MOST_LARGE_BYTES,
     NOWHERE,
@@ -61,7 +61,7 @@ def client(shared_services):
 
 
 def answer(channel, message, descriptors=()):
-    return ask(channel, message, patience(), descriptors)
+    return request(channel, message, patience(), descriptors)
 
 
 def opened(channel, version_dir):
@@ -141,7 +141,7 @@ def test_long_nonsense_is_quoted_in_short(shared_services, client):
     log = shared_services.path / "cpu.log"
     nonsense = "x" * 100_000
     before = log.stat().st_size
-    with pytest.raises(ServiceFault, match="refuses: found 'xxx") as refused:
+    with pytest.raises(ServiceFault, match="refuses: found command 'xxx") as refused:
         answer(channel, {"do": nonsense})
     opening = {"do": "open", "artifacts": [[nonsense, "onnxruntime", ""]], "threads": 1}
     with pytest.raises(RuntimeFault, match="xxx") as failed:
@@ -199,7 +199,7 @@ def test_what_is_no_memory_to_share_is_refused(client, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_model_that_is_no_file_is_refused_and_blocks_nobody(client, tmp_path, kind):
+def test_a_model_that_is_not_a_file_is_refused_without_blocking(client, tmp_path, kind):
     channel, _ = client
     path = tmp_path / "model.onnx"
     if kind == "pipe":
@@ -237,7 +237,7 @@ def test_name_is_nothing_that_a_log_or_a_terminal_would_obey(shared_services):
     channel.close()
 
 
-def test_descriptors_that_nobody_asked_for_do_not_stay_open(shared_services, client):
+def test_unexpected_descriptors_do_not_stay_open(shared_services, client):
     channel, _ = client
     pid = shared_services.pid()
     before = descriptors_of(pid)
@@ -254,7 +254,7 @@ def test_more_descriptors_than_any_message_brings_are_not_had(shared_services, c
     pid = shared_services.pid()
     before = descriptors_of(pid)
     file = sealed_file("test", 4096)
-    with pytest.raises(OutOfMemory, match="found more descriptors than any message brings"):
+    with pytest.raises(OutOfMemory, match="found more descriptors than a message may have"):
         answer(channel, {"do": "arena", "number": 1, "nbytes": 4096}, [file] * 50)
     until(lambda: descriptors_of(pid) <= before, "the end of descriptors")
     answer(channel, {"do": "arena", "number": 1, "nbytes": 4096}, [file])
@@ -299,7 +299,7 @@ OUTPUT = (0, (1, 128, (1, 4)))
         (INPUTS, [(0, (2, 128, (1, 4)))]),
     ],
 )
-def test_executions_on_memory_that_is_not_theirs_are_refused_one_by_one(
+def test_executions_on_foreign_memory_are_refused_one_by_one(
     shared_services, client, version_dir, inputs, outputs
 ):
     channel, welcome = client

@@ -1,4 +1,4 @@
-"""What a client may send about rows that stay, whatever it is: it harms nobody, and is told why."""
+"""Invalid messages about resident rows: they are refused with a reason and harm no other client."""
 
 import os
 
@@ -8,7 +8,7 @@ from runtime.support.services import patience
 
 from ge_runtime.errors import RuntimeFault, ServiceFault
 from ge_runtime.npu.service.backend import ServiceBackend
-from ge_runtime.npu.service.connection import ask
+from ge_runtime.npu.service.connection import request
 from ge_runtime.npu.service.protocol import NOWHERE, pack_layout, pack_run, unpack_done
 from ge_runtime.npu.service.shared_memory import sealed_file
 
@@ -21,7 +21,7 @@ EMBEDDING = {"embedding": ["encoder", "FP32", [4]]}
 
 @pytest.fixture(scope="module", autouse=True)
 def neighbour(shared_services):
-    """Who started the service, and keeps it."""
+    """The client that keeps the service running."""
     backend = ServiceBackend("cpu", "neighbour")
     yield backend
     backend.close()
@@ -35,7 +35,7 @@ def client(shared_services):
 
 
 def answer(channel, message, descriptors=()):
-    return ask(channel, message, patience(), descriptors)
+    return request(channel, message, patience(), descriptors)
 
 
 def asked(version_dir, resident):
@@ -97,7 +97,7 @@ def test_more_rows_than_there_is_memory_are_refused(client, version_dir):
 
 
 @pytest.mark.parametrize(
-    ("output", "filled", "told"),
+    ("output", "filled", "reported"),
     [
         ((1, 128, (1, 4)), 2, "found 2 rows in use, expected 1 to 1"),
         ((1, 128, (1, 4)), 0, "found 0 rows in use, expected 1 to 1"),
@@ -108,7 +108,7 @@ def test_more_rows_than_there_is_memory_are_refused(client, version_dir):
     ],
 )
 def test_executions_whose_handles_have_no_room_are_refused_one_by_one(
-    shared_services, client, version_dir, output, filled, told
+    shared_services, client, version_dir, output, filled, reported
 ):
     channel, welcome = client
     engine = answer(channel, asked(version_dir, {**STAYS, "outputs": EMBEDDING}))["engine"]
@@ -119,11 +119,11 @@ def test_executions_whose_handles_have_no_room_are_refused_one_by_one(
     runs, _ = shared_services.greet(role="run", client=welcome["client"], engine=engine)
     runs.send(pack_run(1, 60.0, pack_layout(INPUTS, [(0, (1, 128, (1, 4)))]), 1))
     done = unpack_done(runs.receive(patience())[1])
-    assert "expected its engine to be prepared before" in done.fault[1]
+    assert "expected 'bind' first" in done.fault[1]
     answer(channel, {"do": "bind", "engine": engine, "largest": [shapes]})
     answer(channel, {"do": "keep", "engine": engine})
     runs.send(pack_run(2, 60.0, pack_layout(INPUTS, [(0, output)]), filled))
-    assert told in unpack_done(runs.receive(patience())[1]).fault[1]
+    assert reported in unpack_done(runs.receive(patience())[1]).fault[1]
     runs.send(pack_run(3, 60.0, pack_layout(INPUTS, [(0, (1, 128, (1, 4)))]), 1))
     assert unpack_done(runs.receive(patience())[1]).fault is None
     runs.close()

@@ -70,7 +70,7 @@ def test_clients_share_the_weights_and_the_workspace_of_the_card(card, compiled)
 
 
 def test_stages_of_equal_content_are_on_the_card_once(card, tmp_path):
-    """Of two clients that have some stages in common, and hand over on the card."""
+    """Two clients share some stages, and pass tensors between stages on the card."""
     compile_stages(tmp_path)
     runtimes = []
     for outputs, stages in [(SCORES, "embed, pool, head, scale"), (LOGITS, "embed, pool, head")]:
@@ -117,7 +117,7 @@ def test_lost_card_is_had_back_with_a_new_service(card, compiled, monkeypatch):
     runtime.close()
 
 
-def test_card_that_is_not_there_is_told_by_its_service(card, compiled):
+def test_card_that_is_not_there_is_reported_by_its_service(card, compiled):
     config = encoder_config({"placement": "service", "devices": "npu:7", "engine": "om"})
     with pytest.raises(NoDevice, match="npu:7"):
         Runtime.open(compiled, config, instance_name="encoder_0")

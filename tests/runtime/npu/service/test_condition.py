@@ -1,4 +1,4 @@
-"""What the service's device tells of itself reaches its clients: readiness and gauges."""
+"""The condition of the service's device at its clients: readiness and gauges."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,15 @@ def request(*row):
 
 
 class ToldBackend(HeldBackend):
-    """A device that tells of itself what the test says."""
+    """A device that reports the condition that the test sets."""
 
-    told = ""
+    reported = ""
 
     def fault(self):
-        return self.told
+        return self.reported
 
     def telemetry(self):
-        return {"device_unwell": float(bool(self.told)), "device_free_bytes": 5.0}
+        return {"device_unwell": float(bool(self.reported)), "device_free_bytes": 5.0}
 
 
 @pytest.fixture
@@ -40,18 +40,18 @@ def device(services):
 def test_clients_learn_now_and_then_how_their_device_is(device):
     client = ServiceBackend("held", "client", timeouts=QUICK)
     assert client.fault() == ""
-    device.told = "held: it says that it is abnormal"
-    until(lambda: client.fault() == device.told, "the news")
+    device.reported = "held: the device reports an abnormal state"
+    until(lambda: client.fault() == device.reported, "the news")
     assert client.telemetry() == {"device_unwell": 1.0, "device_free_bytes": 5.0}
-    device.told = ""
+    device.reported = ""
     until(lambda: client.fault() == "", "the good news")
     client.close()
 
 
 def test_a_device_that_is_unwell_as_its_client_comes_is_known_at_once(device):
-    device.told = "held: it does not answer as it should"
+    device.reported = "held: it does not answer as it should"
     client = ServiceBackend("held", "client")
-    assert client.fault() == device.told
+    assert client.fault() == device.reported
     client.close()
 
 
@@ -65,7 +65,7 @@ class ToldHost(HostBackend):
         return {"device_unwell": 1.0}
 
 
-def test_models_are_not_ready_while_their_service_tells_so(services, version_dir):
+def test_models_are_not_ready_while_the_service_reports_a_fault(services, version_dir):
     with held_service(services.path, device="cpu", backend=ToldHost("cpu")):
         runtime = Runtime.open(version_dir(ENCODER), CONFIG, instance_name="encoder_0")
         assert not runtime.is_ready()

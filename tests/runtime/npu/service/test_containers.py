@@ -46,16 +46,16 @@ def test_path_that_is_another_file_for_the_service_is_refused(seen_twice, backen
     with pytest.raises(ArtifactFault) as raised:
         backend.open([artifact], threads=1, outputs=["embedding"])
     assert str(raised.value) == (
-        f"{artifact.path}: found another file than the device service does, expected the same; one "
-        "that was started in another container sees other folders, and XDG_RUNTIME_DIR can give "
-        "each a service of its own"
+        f"{artifact.path}: found another file than the device service does, expected the same; a "
+        "service in another container sees other folders: set XDG_RUNTIME_DIR so that each "
+        "container has its own service"
     )
 
 
 def test_path_that_is_no_file_here_is_refused(seen_twice, backend):
     artifact, there, _ = seen_twice
     write(ENCODER, "onnxruntime", there.parent)
-    with pytest.raises(ArtifactFault, match="it cannot be read: No such file or directory"):
+    with pytest.raises(ArtifactFault, match="cannot be read: No such file or directory"):
         backend.open([artifact], threads=1, outputs=["embedding"])
 
 
@@ -69,11 +69,11 @@ def test_path_that_is_a_file_of_equal_content_for_the_service_is_as_good(seen_tw
 
 
 @pytest.mark.parametrize(
-    ("reach", "said"), [(False, "cannot be ended from here"), (True, "was ended")]
+    ("reach", "said"), [(False, "could not be killed from here"), (True, "was killed")]
 )
 def test_service_that_hangs_is_said_to_be_ended_if_it_is(services, monkeypatch, reach, said):
     with RuntimeFolder.open(services.path) as folder, subprocess.Popen(["sleep", "600"]) as service:
-        pid = service.pid if reach else 0  # as the kernel tells that of another container
+        pid = service.pid if reach else 0  # 0 is the process ID of a process in another container
         heartbeat = Heartbeat("cpu", folder, Timeouts(probe_s=-1.0, hung_s=-1.0), pid, lambda: None)
         monkeypatch.setattr(connection, "connect", lambda device, folder, patience: patience())
         try:

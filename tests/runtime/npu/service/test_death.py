@@ -48,7 +48,7 @@ def request(*row):
 
 
 def arenas_of(pid):
-    """How many files of clients a process has open or mapped."""
+    """Return the number of client files that a process has open or mapped."""
     files = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it is closed while we look
@@ -63,7 +63,7 @@ def runtime(services, version_dir):
     runtime.close()
 
 
-def test_killed_client_gives_back_all_it_had_and_harms_nobody(services, runtime, version_dir):
+def test_the_resources_of_a_killed_client_are_released(services, runtime, version_dir):
     (answer,) = runtime.infer([request(1, 2)])
     pid = services.pid()
     before, arenas = descriptors_of(pid), arenas_of(pid)
@@ -238,7 +238,7 @@ def test_load_that_finds_no_next_service_fails_with_its_reason(services, version
         )  # for the next one: that one took its time
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
-        with pytest.raises(EngineLost, match=r"found no device service of cpu that answers"):
+        with pytest.raises(EngineLost, match=r"found no device service of cpu that responds"):
             backend.open([artifact], threads=1, outputs=["embedding"])
         backend.close()
     first.close()
@@ -262,7 +262,7 @@ def test_client_closes_at_once_while_the_next_service_starts(
 
 
 def test_client_of_a_service_that_hangs_closes_soon(services, version_dir, monkeypatch):
-    monkeypatch.setattr(reconnecting_client, "_WORD_S", 0.01)
+    monkeypatch.setattr(reconnecting_client, "_NOTIFY_S", 0.01)
     backend = ServiceBackend("cpu", "client", timeouts=Timeouts(hung_s=3600.0, retry_s=3600.0))
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = backend.open([artifact], threads=1, outputs=["embedding"])
@@ -272,9 +272,7 @@ def test_client_of_a_service_that_hangs_closes_soon(services, version_dir, monke
         Beside(close).result()
 
 
-def test_lock_of_a_service_that_does_not_come_to_listen_is_told_with_its_process(
-    services, tmp_path, monkeypatch
-):
+def test_a_service_that_never_listens_is_reported_with_its_process(services, tmp_path, monkeypatch):
     with never_listening(services, tmp_path, monkeypatch):
         starting = Beside(ServiceBackend, "cpu", "first", timeouts=Timeouts(start_s=3600.0))
         until(lambda: lock_holder(services) is not None, "the start")
@@ -283,18 +281,18 @@ def test_lock_of_a_service_that_does_not_come_to_listen_is_told_with_its_process
         with pytest.raises(ServiceFault) as raised:
             ServiceBackend("cpu", "second", timeouts=Timeouts(start_s=0.1))
         assert str(raised.value) == (
-            "found no device service of cpu that answers within 0.1 s; "
-            f"process {pid} is its service, or is to be: end it if it hangs; "
+            "found no device service of cpu that responds within 0.1 s; "
+            f"process {pid} is its service, or is starting it: end it if it hangs; "
             f"its log is {services.path}/cpu.log"
         )
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ServiceFault, match="has not come to listen: it ended without a word"):
+        with pytest.raises(ServiceFault, match="did not start: it ended without a message"):
             starting.result()
 
 
 @contextlib.contextmanager
 def never_listening(services, tmp_path, monkeypatch):
-    """Services that start meanwhile hang before they listen; they are ended with this."""
+    """Within the context, new services hang before they listen; they are ended afterwards."""
     other = tmp_path / "other"
     (other / "ge_runtime").mkdir(parents=True)
     (other / "ge_runtime" / "__init__.py").write_text("import threading; threading.Event().wait()")
@@ -337,18 +335,18 @@ def test_fork_of_a_client_does_not_hide_its_death(services, runtime, version_dir
     np.testing.assert_allclose(answer["embedding"], encode([[1, 2]]), rtol=1e-5)
 
 
-def test_fork_of_a_client_is_told_that_the_service_is_not_its_own(services, version_dir):
+def test_a_fork_of_a_client_has_no_service(services, version_dir):
     with ClientProcess(version_dir(ENCODER) / "model.onnx", forks=True) as client:
         pid = client.service()
         client.fork()
         assert client.said() == (
-            f"the device service of cpu (pid {pid}) is lost: it is the client's that this process "
-            f"was forked from; it was closed; its log is {services.path}/cpu.log"
+            f"the device service of cpu (pid {pid}) is lost: the connection belongs to the "
+            f"process that forked this one; it was closed; its log is {services.path}/cpu.log"
         )
         assert client.said() == "the client goes on"
 
 
-def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services, hang):
+def test_a_service_that_hangs_is_detected_while_idle(services, hang):
     backend = ServiceBackend("cpu", "client", timeouts=QUICK)
     pid = backend.pid
     hang(pid)
@@ -357,7 +355,7 @@ def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services
     backend.close()
 
 
-def test_client_that_hangs_holds_up_nobody(services, runtime, version_dir):
+def test_a_client_that_hangs_blocks_no_other(services, runtime, version_dir):
     with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
         client.service()
         stop(client.pid)
@@ -407,7 +405,7 @@ def test_service_is_not_ended_for_what_is_wrong_here(services):
     backend.close()
 
 
-def test_service_is_had_back_where_somebody_has_removed_its_folder(services, runtime):
+def test_a_service_restarts_after_its_folder_was_removed(services, runtime):
     pid = services.pid()
     shutil.rmtree(services.path)
     with nobody_starts_another():

@@ -1,4 +1,4 @@
-"""A machine that gives no memory to share: told at load, and nothing stays behind."""
+"""A machine without memory to share: reported at load, and everything is freed."""
 
 import resource
 from contextlib import contextmanager
@@ -38,14 +38,14 @@ def descriptors():
 
 def test_memory_that_cannot_be_shared_is_a_fault_of_the_plan(services, version_dir):
     folder = version_dir(ENCODER)
-    # Who does not look whether it lives: that takes a descriptor for a moment.
+    # Without probes of the service, because each needs a descriptor.
     backend = ServiceBackend("cpu", "who keeps the service", timeouts=Timeouts(probe_s=3600.0))
     before = descriptors()
     with files_of_at_most(0), pytest.raises(PlanFault) as raised:
         Runtime.open(folder, CONFIG, instance_name="encoder_0")
     text = str(raised.value)
     assert text.startswith("the planned memory cannot be allocated: cpu: '")
-    assert "expected no more than the machine gives beside the 0 in use" in text
+    assert "expected no more than the machine has in addition to the 0 in use" in text
     until(lambda: descriptors() <= before, "the end of its descriptors")
     until(lambda: len(services.stats()["clients"]) == 1, "the end of what was opened")
     assert services.stats()["models"] == []
@@ -59,7 +59,7 @@ def test_memory_that_cannot_be_shared_is_a_fault_of_the_plan(services, version_d
 
 
 def test_dev_shm_is_not_used(services, version_dir):
-    """So nothing depends on its size, which is 64 MiB in a container that is told of no other."""
+    """So the size of /dev/shm does not matter, which is 64 MiB in a container by default."""
     runtime = Runtime.open(version_dir(ENCODER), CONFIG, instance_name="encoder_0")
     maps = Path(f"/proc/{services.pid()}/maps").read_text()
     assert "/memfd:ge_runtime" in maps

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ge_runtime.npu.service.fair_queue import FairQueue, QueueEntry, State
+from ge_runtime.npu.service.fair_scheduler import FairQueue, QueueEntry, State
 
 
 def offered(queue, *entries, now=0.0):
@@ -45,7 +45,7 @@ def test_ticket_runs_at_once_where_there_is_room():
     assert (third.state, third.waited_s, first.waited_s) == (State.RUNNING, 1.0, 0.0)
 
 
-def test_clients_take_turns_however_much_one_of_them_asks_for():
+def test_clients_alternate_even_if_one_has_more_executions():
     queue = FairQueue(1)
     offered(queue, *(QueueEntry("a") for _ in range(6)), *(QueueEntry("b") for _ in range(3)))
     assert in_order(queue) == "ababab" + "aaa"
@@ -73,7 +73,7 @@ def test_twice_the_weight_is_twice_the_share():
     assert sorted(in_order(queue)[:9]) == ["a"] * 6 + ["b"] * 3
 
 
-def test_who_was_away_gets_no_credit_for_it():
+def test_an_absent_client_gets_no_credit():
     queue = FairQueue(1)
     offered(queue, *(QueueEntry("a") for _ in range(4)))
     for now in range(3):
@@ -180,7 +180,7 @@ def test_backlogged_clients_get_shares_after_their_weights(weights, costs, capac
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize("capacity", [1, 2, 3])
-def test_queue_keeps_its_promises_whatever_is_asked(capacity):
+def test_the_queue_keeps_its_invariants(capacity):
     sized = type("Sized", (Machine,), {"capacity": capacity})
     run_state_machine_as_test(sized, settings=settings(max_examples=50))
 
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
 
     def note(self, settled):
         for entry in settled:
-            assert entry not in self.settled, "told twice"
+            assert entry not in self.settled, "reported twice"
             assert entry.state is not State.WAITING
             self.settled.append(entry)
 
@@ -256,14 +256,14 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def work_is_conserved(self):
-        """Nobody waits for an idle device, nor with a key that is free beside enough units."""
+        """No entry waits for an idle device, nor if its key and enough units are free."""
         if self.queue.waiting and not self.queue.running:
-            raise AssertionError("somebody waits for a device that nobody uses")
+            raise AssertionError("an entry waits for an idle device")
         if self.queue.waiting and self.capacity == 1:
             assert self.queue.free == 0
 
     def teardown(self):
-        """Nobody starves: with nothing new, all that wait run."""
+        """No entry starves: without new entries, all waiting ones run."""
         left = len(self.queue.waiting) + len(self.queue.running)
         for _ in range(left):
             if self.queue.running:

@@ -2,12 +2,11 @@ import pytest
 from runtime.support.threads import Beside
 
 from ge_runtime.errors import Cancelled, EngineLost, Expired
-from ge_runtime.npu.service.fair_queue import QueueEntry
-from ge_runtime.npu.service.fair_scheduler import FairScheduler
+from ge_runtime.npu.service.fair_scheduler import FairScheduler, QueueEntry
 from ge_runtime.testing.clock import ManualClock
 
 
-def test_turn_comes_when_the_one_before_leaves():
+def test_an_entry_starts_when_the_previous_one_ends():
     clock = ManualClock()
     scheduler = FairScheduler(1, clock)
     first, second = QueueEntry("a", what="encoder_0 of encoder/1/model.onnx"), QueueEntry("b")
@@ -60,7 +59,7 @@ def test_cancelled_ticket_stops_waiting_and_others_move_up():
     assert scheduler.stats().cancelled == 1
 
 
-def test_close_refuses_who_waits_and_who_comes_and_awaits_who_runs():
+def test_close_refuses_waiting_and_new_entries_and_waits_for_running_ones():
     clock = ManualClock()
     scheduler = FairScheduler(1, clock)
     running = QueueEntry("a")
@@ -77,7 +76,7 @@ def test_close_refuses_who_waits_and_who_comes_and_awaits_who_runs():
     closing.result()
 
 
-def test_close_awaits_nobody_for_ever():
+def test_close_waits_for_a_limited_time():
     clock = ManualClock()
     scheduler = FairScheduler(1, clock)
     scheduler.enter(QueueEntry("a"))

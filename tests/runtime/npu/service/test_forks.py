@@ -55,10 +55,12 @@ def test_fork_while_the_service_starts_does_not_keep_its_lock(services, fork, mo
     assert not services.is_locked()
 
 
-def test_fork_while_the_service_greets_does_not_hide_who_has_left(services, fork, monkeypatch):
+def test_a_fork_while_the_service_greets_does_not_hide_a_client_that_ended(
+    services, fork, monkeypatch
+):
     other = ServiceBackend("cpu", "who keeps the service")
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "ask", before(connection.ask, fork))
+        patch.setattr(connection, "request", before(connection.request, fork))
         backend = ServiceBackend("cpu", "client")
     backend.close()
     until(lambda: [one["name"] for one in services.stats()["clients"]] == ["who keeps the service"])

@@ -35,7 +35,7 @@ def test_empty_file_is_a_content_and_a_missing_one_is_a_fault(tmp_path):
     contents, path = ContentHashes(), tmp_path / "model.onnx"
     path.touch()
     assert contents.of(path) == contents.of(path)
-    with pytest.raises(ArtifactFault, match=r"none\.onnx: it cannot be read: No such file"):
+    with pytest.raises(ArtifactFault, match=r"none\.onnx: cannot be read: No such file"):
         contents.of(tmp_path / "none.onnx")
 
 
@@ -97,9 +97,9 @@ def test_client_for_which_a_number_is_another_card_is_refused(services, monkeypa
         with pytest.raises(ServiceFault) as raised:
             ServiceBackend("npu:0", "of another server")
         assert str(raised.value) == (
-            "the device service refuses: found npu:0 to mean the machine's device '1', expected "
-            "'0' as where this service was started: ASCEND_RT_VISIBLE_DEVICES differs, and "
-            "XDG_RUNTIME_DIR can give each a service of its own"
+            "the device service refuses: found npu:0 to be the machine's device '1', expected "
+            "'0' as in this service: ASCEND_RT_VISIBLE_DEVICES differs. Set XDG_RUNTIME_DIR so "
+            "that each process has its own service"
         )
         monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES")
         ServiceBackend("npu:0", "of a server that has all").close()

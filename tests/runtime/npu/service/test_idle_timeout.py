@@ -3,7 +3,7 @@ import math
 from ge_runtime.npu.service.server import IdleTimeout
 
 
-def test_service_that_nobody_comes_to_is_not_kept():
+def test_a_service_without_clients_ends():
     assert IdleTimeout(10.0, now=5.0).ends_at == 15.0
 
 

@@ -55,7 +55,7 @@ def acquire(cache, artifact, threads=1, outputs=("embedding",)):
     return cache.acquire([artifact], threads=threads, outputs=outputs)
 
 
-def test_equal_files_are_one_engine_whatever_their_folders(cache, backend, tmp_path):
+def test_equal_files_in_different_folders_share_an_engine(cache, backend, tmp_path):
     first = acquire(cache, artifact(tmp_path / "a"))
     second = acquire(cache, artifact(tmp_path / "b"))
     assert first is second
@@ -97,7 +97,7 @@ def test_analysis_of_shapes_is_kept_for_all_clients_and_not_without_bound(
     cache.close()
 
 
-def test_many_who_want_the_same_wait_for_one_to_open_it(cache, backend, tmp_path):
+def test_clients_of_the_same_model_wait_for_one_to_open_it(cache, backend, tmp_path):
     wanted = artifact(tmp_path)
     with ThreadPoolExecutor(8) as pool:
         models = list(pool.map(lambda _: acquire(cache, wanted), range(8)))
@@ -139,7 +139,7 @@ def test_file_that_changes_while_it_is_opened_is_refused(cache, backend, tmp_pat
         return engine
 
     backend.open = changed_meanwhile
-    with pytest.raises(ArtifactFault, match="changed while it was opened"):
+    with pytest.raises(ArtifactFault, match="changed while the file was opened"):
         acquire(cache, wanted)
     assert (backend.open_now, cache.models()) == (0, [])
 

@@ -58,7 +58,7 @@ def check(engine):
 
 @contextmanager
 def limited(pid, what, most):
-    """Another process that may have so much and no more."""
+    """Set a resource limit of another process within the context."""
     soft, hard = resource.prlimit(pid, what)
     resource.prlimit(pid, what, (most, hard))
     try:
@@ -149,7 +149,9 @@ def test_client_that_reads_nothing_is_left(services, monkeypatch, tmp_path):
         until(lambda: len(server.state.clients()) == 0, "its leave")
 
 
-def test_service_without_descriptors_lets_nobody_in_and_goes_on(services, engine, version_dir):
+def test_a_service_without_descriptors_accepts_no_connection_and_continues(
+    services, engine, version_dir
+):
     pid = services.pid()
     model = version_dir(ENCODER) / "model.onnx"
     check(engine)
@@ -157,7 +159,7 @@ def test_service_without_descriptors_lets_nobody_in_and_goes_on(services, engine
         with limited(pid, resource.RLIMIT_NOFILE, NO_MORE):
             client = stack.enter_context(ClientProcess(model))
             check(engine)
-            until(lambda: "nobody can be let in: [Errno 24]" in log(services), "the reason")
+            until(lambda: "can be accepted: [Errno 24]" in log(services), "the reason")
             check(engine)
         assert client.service() == pid
         assert client.leave() == 0
@@ -169,18 +171,16 @@ def test_memory_that_the_service_has_no_descriptor_for_is_not_had(services, back
         with pytest.raises(OutOfMemory, match=r"1,000 bytes wanted"):
             backend.memory.allocate("inputs", 1000)
         check(engine)
-    assert "open beside its others (ulimit -n)" in log(services)
+    assert "have open (ulimit -n)" in log(services)
     backend.memory.allocate("inputs", 1000)
     assert not backend.lost
 
 
-def test_results_that_the_service_has_no_memory_for_are_a_fault_of_theirs_alone(
-    services, backend, engine
-):
+def test_results_without_memory_in_the_service_fail_only_their_execution(services, backend, engine):
     inputs, expected = token_batch(2, 3)
     engine.run(inputs, {"embedding": None})
     with limited(services.pid(), resource.RLIMIT_FSIZE, 0):
-        with pytest.raises(OutOfMemory, match=r"the device service: no file for 32 bytes: .*large"):
+        with pytest.raises(OutOfMemory, match=r"a file of 32 bytes cannot be created: .*large"):
             engine.run(inputs, {"embedding": None})
         check(engine)
     np.testing.assert_allclose(engine.run(inputs, {"embedding": None})["embedding"], expected, 1e-5)
@@ -191,14 +191,16 @@ def test_message_that_the_client_has_no_memory_for_is_not_sent(backend, engine):
     shapes = [{"input_ids": (1, size), "attention_mask": (1, 1)} for size in range(1, 2000)]
     check(engine)
     with limited(os.getpid(), resource.RLIMIT_FSIZE, 0):
-        with pytest.raises(OutOfMemory, match=r"no file for a message of [\d,]+ bytes: .*large"):
+        with pytest.raises(
+            OutOfMemory, match=r"a file for a message of .* cannot be created: .*large"
+        ):
             engine.bind(shapes, backend.memory)
         check(engine)
     engine.bind(shapes, backend.memory)
     check(engine)
 
 
-def test_results_that_the_client_has_no_descriptor_for_are_a_fault_of_theirs_alone(backend, engine):
+def test_results_without_a_descriptor_in_the_client_fail_only_their_execution(backend, engine):
     inputs, expected = token_batch(2, 3)
     engine.run(inputs, {"embedding": None})
     with limited(os.getpid(), resource.RLIMIT_NOFILE, NO_MORE), pytest.raises(OutOfMemory):
@@ -208,7 +210,7 @@ def test_results_that_the_client_has_no_descriptor_for_are_a_fault_of_theirs_alo
     assert not backend.lost
 
 
-def test_full_disk_for_the_log_harms_nobody(services, engine):
+def test_a_full_disk_for_the_log_does_no_harm(services, engine):
     pid = services.pid()
     with limited(pid, resource.RLIMIT_FSIZE, (services.path / "cpu.log").stat().st_size):
         backend = ServiceBackend("cpu", "unheard of")
@@ -220,7 +222,7 @@ def test_full_disk_for_the_log_harms_nobody(services, engine):
     assert services.pid() == pid
 
 
-def test_clients_go_on_where_somebody_has_removed_the_folder(services, engine, backend):
+def test_clients_continue_after_the_folder_was_removed(services, engine, backend):
     first = services.pid()
     shutil.rmtree(services.path)
     check(engine)
@@ -231,11 +233,11 @@ def test_clients_go_on_where_somebody_has_removed_the_folder(services, engine, b
     assert services.pid() == other.pid
     other.close()
     backend.close()
-    os.kill(first, signal.SIGTERM)  # which nobody finds any more
+    os.kill(first, signal.SIGTERM)  # its socket has been removed
     wait_for_end(first)
 
 
-def test_model_that_fails_to_open_is_logged_with_who_wanted_it(services, backend, tmp_path):
+def test_a_model_that_fails_to_open_is_logged_with_its_client(services, backend, tmp_path):
     path = tmp_path / "encoder" / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no graph")
@@ -250,12 +252,12 @@ def test_log_names_client_and_model_in_each_line(services, backend, engine, vers
     engine._executions._channel.send(b"nonsense")
     until(lambda: "nonsense" not in log(services) and "is closed" in log(services), "the line")
     backend.close()
-    until(lambda: f"{who} has left" in log(services), "its leave")
+    until(lambda: f"{who} has disconnected" in log(services), "its leave")
     lines = [line.split(" ", 3)[3] for line in log(services).splitlines()][1:]
-    assert lines[:2] == [f"{who} has come", lines[1]]
-    assert lines[1].startswith(f"{who} has {shown}, content ")
+    assert lines[:2] == [f"{who} has connected", lines[1]]
+    assert lines[1].startswith(f"{who} has opened {shown}, content ")
     assert lines[2].startswith(f"a connection of {who} for {shown} is closed: found ")
-    assert lines[3:] == [f"{who} has left"]
+    assert lines[3:] == [f"{who} has disconnected"]
 
 
 def test_client_of_long_silence_is_left(services, monkeypatch, caplog):
@@ -263,9 +265,9 @@ def test_client_of_long_silence_is_left(services, monkeypatch, caplog):
     with held_service(services.path):
         channel = services.connect("held")
         message, _ = channel.receive_json(patience())
-        assert message == {"refused": "it has said nothing for 0 s"}
+        assert message == {"refused": "no message received for 0 s"}
         channel.close()
-    assert f"a connection of pid {os.getpid()} is closed: it has said" in caplog.text
+    assert f"a connection of pid {os.getpid()} is closed: no message received" in caplog.text
 
 
 def log(services):

@@ -77,7 +77,7 @@ def test_header_with_any_other_bit_is_refused(data, kind, body):
     assert found is not kind  # of all bits only those of the kind may mean something else
 
 
-def test_other_version_is_told_with_both():
+def test_another_version_is_reported_with_both():
     packet = bytearray(framed(Kind.RUN, b""))
     packet[4] = 7
     with pytest.raises(ProtocolError, match=f"found version 7 of the protocol, expected {VERSION}"):

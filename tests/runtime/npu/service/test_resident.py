@@ -50,7 +50,7 @@ def taken(services):
     return sum(client["resident_rows"] for client in services.stats()["clients"])
 
 
-def test_requests_are_batched_anew_between_the_models(shared_services, opened):
+def test_requests_are_batched_again_between_the_models(shared_services, opened):
     give, take = opened(giver()), opened(taker())
     handles = [answer["embedding"] for answer in embeddings(give, ROWS)]
     assert {own.shape for own in handles} == {(1, 4)}
@@ -61,8 +61,8 @@ def test_requests_are_batched_anew_between_the_models(shared_services, opened):
         expected = np.concatenate([encode([ROWS[row]]) for row in rows]) @ SCORES
         np.testing.assert_allclose(answer["scores"], expected, rtol=1e-5)
     assert taken(shared_services) == 0
-    (told,) = [line for line in give.report if "stays in the device service" in line]
-    assert told.endswith(
+    (reported,) = [line for line in give.report if "stays in the device service" in line]
+    assert reported.endswith(
         "output 'embedding': 32 rows of FP32[4] of encoder, 2,048 bytes; each is read 1 time(s), "
         "within 60 s, or 5 s where there is no room for others"
     )
@@ -118,7 +118,7 @@ def test_a_request_that_fails_takes_its_rows_along(shared_services, opened):
     wrong[0, 3] += 1
     late = Caller(deadline=-1.0)
     requests = [
-        {"embedding": np.concatenate([wrong, handles[0]])},  # one handle is nobody's
+        {"embedding": np.concatenate([wrong, handles[0]])},  # one handle is invalid
         {"embedding": handles[1], "more": handles[1]},  # refused before anything is executed
         {"embedding": handles[2]},
         {"embedding": handles[3]},
@@ -154,7 +154,7 @@ def test_the_next_service_knows_no_handle_of_the_last(services, version_dir, sco
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reported"),
     [
         (
             {**giver(), "output": [tensor("embedding", "FP32", [4])]},
@@ -177,13 +177,13 @@ def test_the_next_service_knows_no_handle_of_the_last(services, version_dir, sco
         (giver(batch=0), "max_batch_size: found 0, expected at least 1"),
     ],
 )
-def test_configurations_that_are_wrong_are_told(opened, config, told):
+def test_configurations_that_are_wrong_are_reported(opened, config, reported):
     with pytest.raises(ConfigFault) as raised:
         opened(config)
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
 
 
-def test_settings_without_a_tensor_are_told(opened):
+def test_settings_without_a_tensor_are_reported(opened):
     config = giver({"resident_rows": "64"})
     del config["parameters"]["resident.embedding"]
     with pytest.raises(ConfigFault, match=r"'resident_rows': found no 'resident\.<output>'"):

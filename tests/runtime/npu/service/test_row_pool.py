@@ -11,8 +11,7 @@ from runtime.support.threads import Beside
 
 from ge_runtime.config import ResidentTensor
 from ge_runtime.errors import HandleFault, HandleGone, RowsTaken
-from ge_runtime.npu.service.row_pool import RowPool
-from ge_runtime.npu.service.row_registry import RowRegistry
+from ge_runtime.npu.service.row_registry import RowPool, RowRegistry
 from ge_runtime.specs import DType
 from ge_runtime.testing.clock import ManualClock
 
@@ -46,7 +45,7 @@ class Places(RuleBasedStateMachine):
         return self.read_now.count(key) > 0 or self.is_good(key)
 
     def spare(self):
-        """Who has to make room, the oldest first."""
+        """Return the rows that may be evicted, the oldest first."""
         idle = [key for key in self.left if self.is_good(key) and key not in self.read_now]
         return [key for key in idle if self.left[key][2] - LEASE_S + SPARE_S <= self.now]
 
@@ -75,7 +74,7 @@ class Places(RuleBasedStateMachine):
 
     @rule(places=consumes(reserved))
     def give_back(self, places):
-        self.pool.give_back(places)
+        self.pool.unreserve(places)
         self.writing -= set(places)
 
     @rule(target=rows, places=consumes(reserved))
@@ -116,7 +115,7 @@ class Places(RuleBasedStateMachine):
     def let_go(self, keys, other):
         for key in keys:
             place, _, _ = self.left[key]
-            self.pool.let_go(place, b"no" if other else key, self.now)
+            self.pool.release(place, b"no" if other else key, self.now)
             if not other:
                 self.drop(key)
 
@@ -138,10 +137,10 @@ class Places(RuleBasedStateMachine):
         assert pool.read_now == len({self.left[key][0] for key in self.read_now})
 
     def teardown(self):
-        """When all has ended, all is free."""
+        """After all reads and writes have ended, all places are free."""
         for key in self.read_now:
             self.pool.end_read(self.left[key][0], self.now, done=True)
-        self.pool.give_back([*self.writing])
+        self.pool.unreserve([*self.writing])
         assert self.pool.reserve(ROWS, self.now + LEASE_S) == list(range(ROWS))
 
 
@@ -245,7 +244,7 @@ def test_a_full_store_is_waited_for_until_the_deadline(registry, clock):
     assert waiting.result() == [0, 3]
 
 
-def test_rows_that_nobody_reads_go_when_their_time_is_over(registry, clock):
+def test_unread_rows_expire(registry, clock):
     own = store(registry)
     handles = published(registry, own, 2)
     clock.advance(LEASE_S)
@@ -253,7 +252,7 @@ def test_rows_that_nobody_reads_go_when_their_time_is_over(registry, clock):
         registry.read("x", TENSOR, handles)
 
 
-def test_the_oldest_rows_that_nobody_reads_make_room(registry, clock):
+def test_the_oldest_unread_rows_are_evicted(registry, clock):
     own = store(registry)
     oldest, read = published(registry, own, 1), published(registry, own, 1)
     clock.advance(1.0)
@@ -263,25 +262,25 @@ def test_the_oldest_rows_that_nobody_reads_make_room(registry, clock):
     clock.until_waiting(1)
     clock.advance(SPARE_S - 1.0)
     assert waiting.result() == [0]
-    with pytest.raises(HandleGone, match="it had to make room"):
+    with pytest.raises(HandleGone, match="it expired or was evicted"):
         registry.read("x", TENSOR, oldest)
     reading.end(done=True)  # its place is as it was
     assert registry.read("x", TENSOR, younger).addresses == own.addresses([2, 3])
 
 
-def test_rows_whose_request_has_failed_go_and_no_other(registry, clock):
+def test_only_rows_of_failed_requests_are_released(registry, clock):
     own = store(registry)
     failed, other = published(registry, own, 1), published(registry, own, 3)
     forged = other.copy()
     forged[:, 3] ^= np.uint64(1)
     elsewhere = failed.copy()
     elsewhere[:, 1] += np.uint64(2**40)
-    registry.let_go(np.concatenate([forged, elsewhere, failed, failed, np.zeros_like(failed)]))
+    registry.release(np.concatenate([forged, elsewhere, failed, failed, np.zeros_like(failed)]))
     assert own.pool.taken == 3
-    with pytest.raises(HandleGone, match="its request had failed"):
+    with pytest.raises(HandleGone, match="its request failed"):
         registry.read("x", TENSOR, failed)
     reading = registry.read("x", TENSOR, other)
-    registry.let_go(other[:1])
+    registry.release(other[:1])
     assert own.pool.taken == 3  # it is being read
     reading.end(done=False)
     assert own.pool.taken == 2

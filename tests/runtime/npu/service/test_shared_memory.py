@@ -48,7 +48,7 @@ def test_pages_come_as_they_are_touched_unless_the_kernel_may_run_out(
     assert (os.fstat(file).st_blocks * 512 >= SIZE) == there
 
 
-def test_pages_that_are_not_to_be_had_are_told_before_they_are_touched(file, monkeypatch, tmp_path):
+def test_unavailable_pages_are_reported_before_they_are_touched(file, monkeypatch, tmp_path):
     def refuse(descriptor, start, nbytes):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -65,7 +65,7 @@ def test_system_without_the_setting_gives_pages_as_they_are_touched(file, monkey
 
 
 class Nobody:
-    """Whom nothing is announced to."""
+    """An announcer that ignores all files."""
 
     def announce(self, shared):
         pass
@@ -266,7 +266,7 @@ def test_what_is_visible_stays_and_the_rest_gets_places_of_its_own(memory):
     assert not np.shares_memory(first, third)  # one may be read and the other written
 
 
-def test_buffer_that_could_not_grow_is_had_anew_for_what_fits(memory):
+def test_buffer_that_could_not_grow_is_had_again_for_what_fits(memory):
     staging = StagingBuffer(memory)
     staging.reserve(100, 1)
     with pytest.raises(OutOfMemory):

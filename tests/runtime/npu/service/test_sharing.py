@@ -1,4 +1,4 @@
-"""Turns on a device that is held by hand: who waits, until when, and who is told."""
+"""The queue of a device that the test blocks: waiting, deadlines and cancellation."""
 
 import contextlib
 import math
@@ -103,7 +103,7 @@ def test_deadline_that_has_passed_already_is_no_execution(held, opened):
     assert device.begun == []
 
 
-def test_execution_that_nobody_wants_any_more_is_cancelled_while_it_waits(held, opened):
+def test_an_execution_is_cancelled_while_it_waits(held, opened):
     device, server = held
     first, second, third = (opened(name) for name in ("first", "second", "third"))
     running = fill(device, [first, second])
@@ -215,7 +215,7 @@ def test_backend_that_takes_long_to_open_is_no_service_without_clients(services)
         coming.result().close()
 
 
-def test_lost_device_ends_the_service_so_that_the_next_one_opens_it_anew(services, opened):
+def test_lost_device_ends_the_service_so_that_the_next_one_opens_it_again(services, opened):
     with held_service(services.path) as (device, _):
         device.let_go()
         engine = opened(timeouts=Timeouts(retry_s=60.0))
@@ -260,7 +260,7 @@ def test_arenas_are_registered_with_the_backend_until_the_client_leaves(held, op
     assert len(server.state.clients()) == 0
 
 
-def test_memory_that_the_device_does_not_let_go_of_keeps_nothing_else(held, opened, caplog):
+def test_memory_that_the_device_cannot_unregister_blocks_nothing_else(held, opened, caplog):
     device, server = held
     backend = opened.backends[opened()]
     let_go = device.unregister
@@ -276,10 +276,10 @@ def test_memory_that_the_device_does_not_let_go_of_keeps_nothing_else(held, open
     backend.close()
     until(lambda: (device.registered, device.closed) == ([8192], 1), "the rest")
     until(lambda: len(server.state.clients()) == 0, "its leave")
-    assert f"client (pid {os.getpid()}): arena 1 was not given back" in caplog.messages
+    assert f"client (pid {os.getpid()}): arena 1 was not released" in caplog.messages
 
 
-def test_backend_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypatch, artifact):
+def test_the_error_of_a_backend_that_cannot_be_opened_is_reported(services, monkeypatch, artifact):
     with held_service(services.path) as (_, server):
 
         def broken(_):

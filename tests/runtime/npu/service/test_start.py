@@ -1,4 +1,4 @@
-"""How a device service comes to be, and how it goes when nobody needs it."""
+"""The start of a device service, and its end without clients."""
 
 import contextlib
 import fcntl
@@ -61,7 +61,7 @@ def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(servi
     assert not services.is_locked()
     log = (services.path / "cpu.log").read_text()
     assert "only (pid" in log
-    assert "it ends: nobody has needed it for a while" in log
+    assert "the service ends: it has had no clients for a while" in log
 
 
 def test_next_client_starts_the_next_service(services):
@@ -114,7 +114,7 @@ def test_interpreter_that_cannot_start_it_is_a_fault_with_the_log(services, monk
     with pytest.raises(ServiceFault) as raised:
         ServiceBackend("cpu", "client")
     assert str(raised.value) == (
-        "the device service of cpu has not come to listen: it ended without a word\n"
+        "the device service of cpu did not start: it ended without a message\n"
         f"its log is {services.path}/cpu.log"
     )
     monkeypatch.setattr(sys, "executable", "/no/such/python")
@@ -123,7 +123,7 @@ def test_interpreter_that_cannot_start_it_is_a_fault_with_the_log(services, monk
     assert not services.is_locked()
 
 
-def test_folder_in_the_place_of_a_file_is_told_with_where_it_is(services):
+def test_a_folder_in_place_of_a_file_is_reported_with_its_path(services):
     (services.path / "cpu.lock").mkdir(0o700, parents=True)
     services.path.chmod(0o700)
     expected = f"cannot be started: {services.path}: [Errno 21] Is a directory: 'cpu.lock'"
@@ -131,7 +131,7 @@ def test_folder_in_the_place_of_a_file_is_told_with_where_it_is(services):
         ServiceBackend("cpu", "client")
 
 
-def test_package_that_the_service_does_not_find_is_told(services, monkeypatch):
+def test_a_package_that_the_service_lacks_is_reported(services, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ServiceFault, match="No module named"):
         ServiceBackend("cpu", "client")
@@ -144,11 +144,11 @@ def test_folder_that_others_may_enter_is_not_used(services):
         ServiceBackend("cpu", "client")
 
 
-def test_client_of_another_version_is_told_both(services, monkeypatch):
+def test_a_client_of_another_version_gets_both_versions(services, monkeypatch):
     backend = ServiceBackend("cpu", "client")
-    told = f"version {protocol.VERSION} of the protocol, expected 9"
+    reported = f"version {protocol.VERSION} of the protocol, expected 9"
     monkeypatch.setattr(protocol, "VERSION", 9)
-    with pytest.raises(ServiceFault, match=told):
+    with pytest.raises(ServiceFault, match=reported):
         ServiceBackend("cpu", "newer")
     monkeypatch.undo()
     backend.close()
@@ -161,11 +161,11 @@ def test_signal_ends_the_service_in_order(services):
     os.kill(backend.pid, signal.SIGTERM)
     wait_for_end(backend.pid)
     assert "cpu.sock" not in services.names()
-    assert "it ends: SIGTERM" in (services.path / "cpu.log").read_text()
+    assert "the service ends: SIGTERM" in (services.path / "cpu.log").read_text()
     backend.close()
 
 
-def test_service_owes_nothing_to_who_started_it(services):
+def test_a_service_does_not_depend_on_the_client_that_started_it(services):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -201,7 +201,7 @@ def test_service_that_hangs_before_it_listens_ends_itself_and_frees_the_lock(
     until(lambda: not services.is_locked(), "the lock")
 
 
-def test_log_that_has_grown_long_begins_anew(services):
+def test_log_that_has_grown_long_begins_again(services):
     backend = ServiceBackend("cpu", "first")
     log = services.path / "cpu.log"
     with log.open("ab") as file:

@@ -1,8 +1,9 @@
-"""The Ascend engine while some of its executions are recorded: profiled by msprof, or dumped.
+"""An engine of .om files that profiles or dumps some of its executions.
 
-What fails of it is told once in the log, and the model goes on without. CANN records models that
-are loaded after it was told to: a profile begins before the model's load, a dump loads the model
-again before its first execution, and once more after its last.
+If that fails, a warning is logged once, and the model executes without it. CANN only captures
+models that are loaded after capturing was enabled: a profile is initialized before the model is
+loaded; for a dump the model is loaded again before the first captured execution, and again after
+the last one.
 """
 
 from __future__ import annotations
@@ -28,37 +29,40 @@ from ge_runtime.specs import Array, Tensors
 _log = logging.getLogger(__name__)
 
 _EXPORT: Final = "msprof --export=on --output="
-"""What makes tables of a profile."""
+"""The command that converts a profile to tables."""
 _CONFIG: Final = "acl_dump.json"
-"""What is dumped, as CANN reads it; beside the dumps."""
+"""The configuration file of a dump, in the folder of the dumps."""
 
 
 class Reloadable(Engine, Protocol):
-    """An engine of .om files."""
+    """An engine of .om files whose models can be loaded again."""
 
     @property
     def files(self) -> Sequence[Path]:
-        """What its models may be loaded of."""
+        """The files of the models."""
 
     def reload(self) -> None:
-        """Load its models again, into the memory that they have; nothing of it is executing.
+        """Load the models again, into the same memory. The engine must be idle.
 
-        Raises DriverFault, with what could not be loaded left out until it is called again.
+        Raises DriverFault; models that could not be loaded are absent until the next call.
         """
 
 
 class Capture:
-    """What is recorded of one model. Used by the one thread of its engine, but for `serve`."""
+    """The capture of one model's executions.
+
+    Not thread-safe, except `serve`; used by the thread of the engine.
+    """
 
     def __init__(self, window: Window, card: Card) -> None:
-        """Raises ConfigFault for a folder that is not there, or cannot be written to."""
+        """Check the folder. Raises ConfigFault if it is missing or not writable."""
         self._window = window
         self._card = card
         self._driver = card.driver.captures
         self._executed = 0
         self._counting = False
         self._running: int | None = None
-        """The configuration of a profile that runs; 0 for a dump."""
+        """The configuration of a running profile; 0 for a running dump."""
         self._initialised = False
         self._failed = False
         folder = Path(window.folder)
@@ -70,31 +74,31 @@ class Capture:
                 self._config.touch()
         except OSError as error:
             fault = (
-                f"parameter '{window.parameter}': {folder}: {error.strerror}, expected a folder "
-                "that is there, which the server's user may write to"
+                f"parameter '{window.parameter}': {folder}: {error.strerror}, expected an existing "
+                "folder that the server's user may write to"
             )
             raise ConfigFault("", [fault]) from error
 
     @property
     def cost(self) -> str:
-        """What it takes beside the plan, for people."""
+        """The unplanned cost of the capture, for people."""
         window = self._window
-        told = f"{window} into {window.folder}: CANN takes memory and time of its own for it"
+        cost = f"{window} into {window.folder}: CANN needs additional memory and time for it"
         if window.parameter == "profile":
-            return f"{told}; then `{_EXPORT}{window.folder}`"
-        return f"{told}; the model is loaded again before and after it"
+            return f"{cost}; then run `{_EXPORT}{window.folder}`"
+        return f"{cost}; the model is loaded again before and after it"
 
     def prepare(self) -> None:
-        """Before the model is loaded."""
+        """Initialize the capture; call before the model is loaded."""
         if self._window.parameter == "profile":
             self._try(self._init)
 
     def serve(self) -> None:
-        """Executions count from now on."""
+        """Count executions from now on."""
         self._counting = True
 
     def before(self, engine: Reloadable) -> None:
-        """An execution of the engine begins."""
+        """Start the capture if the next execution is the first in the window."""
         if not self._counting or self._failed:
             return
         self._executed += 1
@@ -102,12 +106,12 @@ class Capture:
             self._try(self._start, engine)
 
     def after(self, engine: Reloadable) -> None:
-        """It has ended, in whatever way."""
+        """Stop the capture if the execution that ended is the last in the window."""
         if self._running is not None and self._executed >= self._window.last:
             self.end(engine)
 
     def end(self, engine: Reloadable | None) -> None:
-        """Stop what runs. engine: that is loaded again; None: it is closing."""
+        """Stop the capture, and load the engine again; None: the engine is closing."""
         if self._running is not None:
             self._try(self._stop, engine)
         if self._initialised:
@@ -153,31 +157,35 @@ class Capture:
             try:
                 engine.reload()
             except DriverFault as fault:
-                raise self._card.lose(f"{self._card.name}: it cannot be mended: {fault}") from fault
+                raise self._card.mark_lost(
+                    f"{self._card.name}: recovery failed: {fault}"
+                ) from fault
         _log.info("%s is in %s", window, window.folder)
 
     def _try(self, step: Callable[..., None], *arguments: object) -> None:
-        """A failure is told once; the device's loss is the execution's."""
+        """Call `step`; log the first failure, and raise EngineLost if the device is lost."""
         if self._card.lost is not None:
             return
         try:
             step(*arguments)
         except (DriverFault, OSError, AttributeError) as fault:
             if isinstance(fault, DriverFault) and fault.kind is FailureKind.LOST:
-                raise self._card.lose(f"{self._card.name}: {fault}") from fault
+                raise self._card.mark_lost(f"{self._card.name}: {fault}") from fault
             if not self._failed:
                 self._failed = True
-                told = str(fault)  # not the fault itself: its frames have memory that is pinned
+                text = str(fault)  # not the fault itself, whose frames refer to pinned memory
                 _log.warning(
-                    "parameter '%s': the model goes on without: %s", self._window.parameter, told
+                    "parameter '%s': the model continues without it: %s",
+                    self._window.parameter,
+                    text,
                 )
 
 
 class CapturedEngine:
-    """An engine, and what is recorded of its executions."""
+    """An engine with a capture of its executions."""
 
     def __init__(self, engine: Reloadable, capture: Capture) -> None:
-        """Closes the engine it is given."""
+        """Wrap an engine, which `close` closes."""
         self._engine = engine
         self._capture = capture
 

@@ -1,32 +1,31 @@
-"""What pyACL tells of a loaded model: its tensors, its gears and the dims of its outputs."""
+"""The functions of pyACL for loaded models: their descriptions, and executions of free shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.npu.driver.description import ModelDescription, ModelTensor
-from ge_runtime.npu.driver.driver import ModelId
+from ge_runtime.npu.driver.driver import Address, Dataset, ModelId, Produced
 from ge_runtime.npu.driver.return_codes import DriverFault, ReturnCodeChecker
 
-# The module, which comes without types.
+# The module, which has no type stubs.
 Acl: TypeAlias = Any
 
 _RESERVED_INDEX: Final = -1
-"""What the functions of gears want for their argument `index`."""
-_STAND_IN: Final = "acl_modelId_"
-"""How a name begins that stands for one that is too long."""
+"""The value of the argument `index` of functions for gears."""
+_PLACEHOLDER: Final = "acl_modelId_"
+"""Prefix of a placeholder for a name that is too long."""
 _INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
 _Size: TypeAlias = Callable[[str, int], int]
-"""What to make of the bytes that a function answers, by its name."""
+"""Checks the size that a function returned; the arguments are the function's name and the size."""
 
 
 class PyAclDescriptions:
-    """Descriptions by the functions of `acl.mdl`, each answer checked."""
+    """Descriptions of loaded models."""
 
     def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
-        """acl: the module, or one that keeps its contract."""
         self._mdl = acl.mdl
         self._status = checker.status
         self._value = checker.value
@@ -67,10 +66,9 @@ class PyAclDescriptions:
             self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
 
     def _description(self, desc: int, size: _Size) -> ModelDescription:
-        """size: what to make of a getter's bytes."""
         mdl, get = self._mdl, self._getter
-        # Types and formats are not checked here: theirs fail with -1, "undefined", and a tensor of
-        # such a type is refused by the engine.
+        # Types and formats need no check: these functions return -1, "undefined", on failure, and
+        # the engine rejects tensors of such a type.
         inputs = tuple(
             ModelTensor(
                 name=self._real_name(
@@ -108,12 +106,12 @@ class PyAclDescriptions:
         )
 
     def _size(self, function: str, nbytes: int) -> int:
-        """Bytes, 0 where only an execution tells them: there that is no failure."""
+        """Accept any size: 0 is not a failure for tensors whose size is known after execution."""
         return nbytes
 
     def _real_name(self, desc: int, name: str) -> str:
-        """The name, or the one that it stands for: long ones are told as acl_modelId_..."""
-        if name.startswith(_STAND_IN):
+        """Return the real name of a tensor, whose name may be a placeholder."""
+        if name.startswith(_PLACEHOLDER):
             return str(self._mdl.get_tensor_real_name(desc, name) or name)
         return name
 
@@ -130,3 +128,58 @@ class PyAclDescriptions:
             tuple(gear["dims"][: gear["dimCount"]])
             for gear in self._value("acl.mdl.get_input_dynamic_dims", answer)
         )
+
+
+class PyAclFreeShapes:
+    """An implementation of `FreeShapes`."""
+
+    def __init__(
+        self, acl: Acl, checker: ReturnCodeChecker, descriptions: PyAclDescriptions
+    ) -> None:
+        self._acl = acl
+        self._mdl = acl.mdl
+        self._status = checker.status
+        self._value = checker.value
+        self._handle = checker.handle
+        self._descriptions = descriptions
+
+    def load(self, path: str) -> ModelId:
+        return ModelId(self._value("acl.mdl.load_from_file", self._mdl.load_from_file(path)))
+
+    def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
+        return self._descriptions.ranges(model, count)
+
+    def set_dims(
+        self, inputs: Dataset, index: int, tensor: ModelTensor, dims: Sequence[int]
+    ) -> None:
+        # Only the dims of the description are used, and the dataset copies it.
+        desc = self._acl.create_tensor_desc(tensor.dtype, list(dims), tensor.format)
+        desc = self._handle("acl.create_tensor_desc", desc)
+        try:
+            answer = self._mdl.set_dataset_tensor_desc(inputs.handle, desc, index)
+            self._value("acl.mdl.set_dataset_tensor_desc", answer)
+        finally:
+            self._acl.destroy_tensor_desc(desc)  # has no return code
+
+    def execute(self, model: ModelId, inputs: Dataset, outputs: Dataset) -> None:
+        code = self._mdl.execute(model, inputs.handle, outputs.handle)
+        self._status("acl.mdl.execute", code)
+
+    def output(self, outputs: Dataset, index: int) -> Produced:
+        acl = self._acl
+        desc = self._mdl.get_dataset_tensor_desc(outputs.handle, index)
+        desc = self._handle("acl.mdl.get_dataset_tensor_desc", desc)
+        dims = (
+            acl.get_tensor_desc_dim_v2(desc, place)
+            for place in range(acl.get_tensor_desc_num_dims(desc))
+        )
+        name = "acl.get_tensor_desc_dim_v2"
+        found = tuple(int(self._value(name, answer)) for answer in dims)
+        return Produced(found, self.address(outputs, index))
+
+    def address(self, outputs: Dataset, index: int) -> Address:
+        return Address(self._acl.get_data_buffer_addr(outputs.buffers[index]))
+
+    def clear(self, outputs: Dataset, index: int) -> None:
+        code = self._acl.update_data_buffer(outputs.buffers[index], 0, 0)
+        self._status("acl.update_data_buffer", code)
