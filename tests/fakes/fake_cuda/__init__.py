@@ -54,7 +54,7 @@ class Machine:
         self.graphs = {}
         """Pool: how many graphs allocate there."""
         self.recording = {}
-        """Pool: the graph whose capture failed, which the allocator takes for one under way."""
+        """Pool: the graph whose capture failed, which the allocator treats as still in progress."""
         self.pins = True
         """True if the system can pin memory."""
         self.pinned = {}

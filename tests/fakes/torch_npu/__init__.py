@@ -93,7 +93,7 @@ class NpuTensor(torch.Tensor):
         )
 
     def __init__(self, held, device, owner=None):
-        """owner: the tensor whose memory it shows; without one it has memory of its own."""
+        """Create a tensor that is a view of `owner`, or has new memory without an owner."""
         self.held = held
         self.owner = owner
         # While torch.compile looks, nothing is allocated.
@@ -142,7 +142,7 @@ def perform(op, args, kwargs):
         return NpuTensor(moved, where) if where.type == "npu" else moved
     leaves = pytree.tree_leaves((args, kwargs))
     places = {leaf.device for leaf in leaves if isinstance(leaf, NpuTensor)}
-    # A single number of the CPU may stand beside tensors of a card.
+    # A scalar on the CPU may be combined with tensors on a card.
     strangers = [
         leaf for leaf in leaves if type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.dim()
     ]
@@ -165,7 +165,7 @@ def perform(op, args, kwargs):
 
 
 def _wrapped(held, where, owners):
-    """The tensor on a card whose elements these are: perhaps one of another's."""
+    """Return the tensor on a card that has these elements, which may be a view's owner."""
     if not isinstance(held, FakeTensor) and held.numel():
         storage = held.untyped_storage().data_ptr()
         for owner in owners:

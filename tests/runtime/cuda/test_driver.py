@@ -1,4 +1,4 @@
-"""NVIDIA's driver, as a fake of its library; and the real one, where there is one."""
+"""NVIDIA's driver: a fake of its library, and the real one if it is installed."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor, wait

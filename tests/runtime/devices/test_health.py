@@ -1,4 +1,4 @@
-"""Devices that are lost: what all who use one hear, and what the log says once."""
+"""Lost devices: the error for all users, and the log."""
 
 import pytest
 

@@ -109,7 +109,7 @@ class EngineConformance:
         np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
 
     def test_weights_are_counted(self, opened):
-        # A graph may hold a few axes beside them.
+        # A graph may have a few more axes.
         assert 0 <= opened(ENCODER).weights_bytes() - TABLE.nbytes < 64
         assert opened(copy_of(np.float32)).weights_bytes() == 0
 

@@ -53,7 +53,7 @@ def left_to_engines(stages):
 
 
 def save_split(graph, folder):
-    """The graph in two stages: one that hands over copies of its inputs, and the rest."""
+    """The graph in two stages: one that copies its inputs, and the rest."""
     back = graph.onnx()
     values = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in back.graph.input]
     front = onnx_model(
@@ -121,7 +121,7 @@ class Stage:
         self.runs.append((dict(inputs), dict(outputs)))
         for target in outputs.values():
             if target is not None:
-                target[...] = 0  # an engine may write before it has read all: its own bytes alone
+                target[...] = 0  # an engine may write its outputs before it has read all inputs
         results = self.function(inputs)
         given = {}
         for name, target in outputs.items():

@@ -223,7 +223,7 @@ def test_pads_of_bf16_are_bits():
     assert (feed.pad, type(feed.pad)) == (0xBF80, np.uint16)
 
 
-# -- inputs and outputs beside the graph -------------------------------------------------------
+# -- inputs and outputs that bypass the graph --------------------------------------------------
 
 
 def passing(parameters=None):

@@ -48,7 +48,7 @@ class Ge:
         return session
 
     def allocating(self, skew):
-        """An allocator that uses no byte twice, `skew` bytes beside their alignment."""
+        """An allocator that never reuses memory, with blocks `skew` bytes off their alignment."""
         self.memory, _ = self.acl.rt.malloc(1 << 16, 2)
         places = itertools.count(self.memory + skew, 8192)
         block = self.allocator.MemBlock

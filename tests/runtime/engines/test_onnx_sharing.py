@@ -225,7 +225,7 @@ CONFIG = {
 
 
 def resident_with(first, *folders):
-    """Bytes that these models take beside what the first one left, the plan of one, its weights."""
+    """Return the additional bytes of these models, the plan of one model, and its weights."""
     command = [sys.executable, "-c", SCRIPT, json.dumps(CONFIG), first, *folders]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 

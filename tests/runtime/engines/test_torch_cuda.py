@@ -359,7 +359,7 @@ def test_failed_execution_that_broke_nothing_is_a_fault(opened, fake):
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_failed_assertion_on_a_real_device_loses_it(version_dir):
-    """In a process of its own, which it takes the GPU from."""
+    """Run in a separate process, because it breaks the GPU for the process."""
     real_gpu("torch")
     code = f"""
         from pathlib import Path

@@ -36,7 +36,7 @@ def checked(what, code):
 
 
 class Tensor:
-    """On the host or on a device. On a device its memory is its own until it is gone."""
+    """A tensor on the host or on a device, whose device memory is freed with it."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class _Registered:
 
     @property
     def _allocator(self):
-        """Documents ask for it to be kept. GE-PY does so itself; who relies on it breaks."""
+        """The documentation requires callers to keep it, although GE-PY keeps it as well."""
         allocator = self._reference()
         if allocator is None:
             raise Misuse("register_external_allocator: found the allocator gone, expected it kept")

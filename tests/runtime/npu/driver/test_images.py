@@ -63,7 +63,7 @@ def assert_same(folder, config, images):
 
 @pytest.fixture(scope="module")
 def aipp_folder(tmp_path_factory):
-    """A model whose images the card makes by parameters of each execution."""
+    """A model with dynamic AIPP, whose parameters are set for each execution."""
     config = images_config(f"{CROPPED}, aipp_mode=dynamic", SOURCE, MADE)
     return built(tmp_path_factory.mktemp("aipp"), config, *MADE[1:]), config
 

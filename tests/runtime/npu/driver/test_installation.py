@@ -86,7 +86,7 @@ INSTALLED = "package_name=Ascend-cann-toolkit\nversion=9.0.0\narch=aarch64\n"
 
 @pytest.fixture
 def home(tmp_path):
-    """A function: the folder of a CANN with these files, beside which `atc` lies."""
+    """A function that creates a CANN installation with these files and `atc`."""
     (tmp_path / "atc").write_text("#!/bin/sh\n")
     (tmp_path / "atc").chmod(0o755)
 

@@ -859,7 +859,7 @@ def test_a_device_that_was_lost_while_idle_is_found_on_close_and_left_alone(engi
 @pytest.mark.parametrize("code", [100000, 507015])
 def test_a_wait_that_is_refused_is_waited_once_more(place, encoder_dir, machine, code):
     """Until then the queued work uses the slot, and the model that may be unloaded."""
-    machine.start(seed=1)  # nothing runs until somebody waits
+    machine.start(seed=1)  # nothing runs before a wait
     there = place()
     engine = there.open_om(encoder_dir / "model.om")
     engine.bind([], there.memory)

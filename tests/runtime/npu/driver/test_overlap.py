@@ -81,7 +81,7 @@ def run(engine, seed=0):
 
 
 class Held:
-    """The computing of an executor: nothing of it goes on before `release`."""
+    """The lock of an executor's computation, held until `release`."""
 
     def __init__(self, executor):
         self._gate = Event()

@@ -1,4 +1,4 @@
-"""Rows gathered to and scattered from a slot: each lies where it should, by few copies."""
+"""Rows gathered into and scattered from a slot: positions and number of copies."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SLOT, ROW = 640, 64
 
 
 def moved(memory, copies):
-    """The memory after the copies, in order, none of whose ends overlap."""
+    """Return the memory after the copies, whose sources and targets must not overlap."""
     for target, source, nbytes in copies:
         assert abs(target - source) >= nbytes
         memory[target : target + nbytes] = memory[source : source + nbytes]

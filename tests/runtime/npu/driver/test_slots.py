@@ -24,7 +24,7 @@ def taken(nbytes):
 
 @st.composite
 def chains(draw):
-    """Stages, each of which takes some of what there is, and bytes of its own idea for it."""
+    """Stages with random inputs among the existing tensors, and random sizes."""
     known, models = ["x", "y"], []
     for stage in range(draw(st.integers(1, 5))):
         takes = draw(st.lists(st.sampled_from(known), min_size=1, unique=True))

@@ -90,7 +90,7 @@ def air(tmp_path):
 
 @pytest.fixture
 def opened():
-    """A function: an engine at a backend of its own; closed at the end, in order."""
+    """A function that opens an engine in its own backend; both are closed at the end."""
     with ExitStack() as stack:
 
         def open_(path, outputs=("embedding",), arena=ARENA, **options):

@@ -276,7 +276,7 @@ OPEN = """
     except NoDevice as fault:
         print(fault)
 """
-#: Each in a fork of a process that has torch already, whose import takes two seconds.
+#: Each in a fork of a process that has imported torch, because the import takes two seconds.
 OPEN_EACH = """
     import os, sys
     import torch

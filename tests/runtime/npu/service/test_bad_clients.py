@@ -35,7 +35,7 @@ from ge_runtime.npu.service.shared_memory import sealed_file
 
 @pytest.fixture(scope="module")
 def neighbour(shared_services, version_dir):
-    """A client that minds its own business: after each test it must be served as before."""
+    """A well-behaved client, which must be served after each test as before."""
     backend = ServiceBackend("cpu", "neighbour")
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = backend.open([artifact], threads=1, outputs=["embedding"])

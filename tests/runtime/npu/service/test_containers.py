@@ -30,7 +30,7 @@ def backend(services):
 
 @pytest.fixture
 def seen_twice(tmp_path, monkeypatch):
-    """One path, and where it leads: for the service, whose folder is /, and for this process."""
+    """A path that is another file for the service, whose working directory is /."""
     there = tmp_path / "there" / "model.onnx"
     here = tmp_path / "here" / there.relative_to("/")
     for file in (there, here):

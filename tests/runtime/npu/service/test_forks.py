@@ -1,4 +1,4 @@
-"""A process forks while another of its threads reaches a service: the fork has no part in that."""
+"""Forks of a process while another of its threads connects to a service."""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""Processes that number the machine's devices each in a way of its own."""
+"""Processes with different numbers for the machine's devices, and identities of files."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Places of rows: no leak, no double release, no reuse while somebody reads; and their handles."""
+"""Places of rows: no leak, no double release, no reuse while they are read; and their handles."""
 
 import itertools
 
@@ -20,7 +20,7 @@ TENSOR = ResidentTensor("encoder", DType.FP32, (4,))
 
 
 class Places(RuleBasedStateMachine):
-    """A pool beside a model of what it should do."""
+    """Compares a pool with a model of its behaviour."""
 
     reserved = Bundle("reserved")
     rows = Bundle("rows")
@@ -184,7 +184,7 @@ def test_handles_lead_to_their_places_once(registry):
     handles = np.concatenate([published(registry, other, 1), published(registry, own, 3)])
     reading = registry.read("x", TENSOR, handles[[3, 0, 1]])
     assert reading.addresses == [6400 + 2 * 64, 6400, 6400]
-    with pytest.raises(HandleGone, match="input 'x'"):  # as somebody reads it
+    with pytest.raises(HandleGone, match="input 'x'"):  # because it is being read
         registry.read("x", TENSOR, handles[[2, 3]])
     reading.end(done=True)
     with pytest.raises(HandleGone):

@@ -299,7 +299,7 @@ def test_idle_service_ends_by_its_clock(services):
         backend.close()
         until(lambda: server._idle.ends_at < math.inf, "its leave")
         clock.advance(99.0)
-        channel, _ = services.greet("held", role="observer")  # who looks on is no client
+        channel, _ = services.greet("held", role="observer")  # an observer is not a client
         assert services.pid("held") is not None
         clock.advance(1.0)
         until(lambda: services.pid("held") is None, "its end")

@@ -89,7 +89,7 @@ def test_clients_that_come_and_go_while_services_end_are_all_served(services):
 
 def test_socket_that_a_killed_service_left_is_no_obstacle(services, monkeypatch):
     services.path.mkdir(0o700)
-    monkeypatch.chdir(services.path)  # whose whole path may be too long for a socket
+    monkeypatch.chdir(services.path)  # the absolute path may be too long for a socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
         stale.bind("cpu.sock")
     (services.path / "cpu.lock").touch(0o600)
