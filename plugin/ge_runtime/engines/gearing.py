@@ -257,10 +257,7 @@ def answer_slots(config: RuntimeConfig) -> int:
 def overlap_lines(
     config: RuntimeConfig, artifacts: Sequence[Artifact], plan: Plan
 ) -> tuple[str, ...]:
-    """Describe the memory needed to overlap copies with executions, one line each.
-
-    Empty for models whose copies cannot overlap.
-    """
+    """Describe the memory for overlapping copies; empty for models whose copies cannot overlap."""
     if config.service_share is not None or any(each.engine != "om" for each in artifacts):
         return ()
     if not plan.workspace_bytes:  # a model with free shapes, whose copies cannot overlap
@@ -362,15 +359,12 @@ def measured(
 ) -> Plan:
     """Return the plan with the measured workspace of executions, scaled from a few rows of a gear.
 
-    The workspace of an engine differs from the sum of the graph's results: fused kernels need
-    less, and scratch memory and own layouts need more. The ratio differs between gears, but hardly
-    between numbers of rows. So each gear is executed with a few rows, and the workspace is scaled.
+    An engine's workspace differs from the graph's results: fused kernels need less, scratch memory
+    and own layouts need more. The ratio depends on the gear, but hardly on the rows.
 
     Args:
         arena: The arena of the workspace.
-        execute: Executes once at a gear, which may have fewer rows than one of `gears`.
-        gears: The gears of the plan.
-        plan: The plan as computed from the graph.
+        execute: Executes once at a gear of the plan (`gears`), or with fewer rows.
     """
     largest = sorted(plan.gears, key=lambda gear: gear.workspace_bytes)[-_MOST_GEARS:]
     return plan.measured(

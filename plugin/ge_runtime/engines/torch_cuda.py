@@ -37,12 +37,7 @@ from ge_runtime.engines.torch import (
     moving_to,
     signature_of,
 )
-from ge_runtime.errors import (
-    NoDevice,
-    OutOfMemory,
-    PlanFault,
-    RuntimeFault,
-)
+from ge_runtime.errors import NoDevice, OutOfMemory, PlanFault, RuntimeFault
 from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.specs import Array, Tensors
 

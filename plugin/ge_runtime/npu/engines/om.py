@@ -122,12 +122,10 @@ class OmEngine:
             card: The card.
             memory: The card's memory, for the slot.
             executor: Number of the executor.
-            buffers: Index of the slot's buffer set, from 0; copies of one set overlap with
-                computations of others.
+            buffers: Index of the slot's buffer set, from 0.
             workspace_bytes: Workspace of the executor; None: as large as its models need.
             is_pinned: Returns whether copies to and from an array can be queued.
-            outputs: The outputs that executions will request, in addition to those that no stage
-                consumes.
+            outputs: Tensors between stages that executions will request as well.
             images: Input name: image declaration in config.pbtxt.
 
         Raises:
@@ -346,11 +344,10 @@ class ChainGear:
 def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
     """Return all combinations of the stages' gears whose common tensors have equal dims.
 
+    The combinations are in the order of the first stage's gears.
+
     Args:
         models: Stage name: model, in order of execution.
-
-    Returns:
-        The combinations, in the order of the first stage's gears.
 
     Raises:
         ArtifactFault: A stage fits no combination of the earlier stages; the text has the gears of
