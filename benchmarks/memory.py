@@ -225,7 +225,7 @@ def pids_of_services(folder: str) -> list[str]:
             environment = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        served = any(b"ge_runtime.service" in part for part in command)
+        served = any(b"ge_runtime.npu.service" in part for part in command)
         if served and f"XDG_RUNTIME_DIR={folder}".encode() in environment:
             pids.append(process.name)
     return pids

@@ -42,10 +42,10 @@ from benchmarks.instruments import (
 from benchmarks.pipelines import pad
 from ge_runtime.clock import SystemClock
 from ge_runtime.engines.backend import open_backend
+from ge_runtime.npu.service.protocol import Timeouts
+from ge_runtime.npu.service.runtime_folder import RuntimeFolder
+from ge_runtime.npu.service.server import Server
 from ge_runtime.runtime import Runtime
-from ge_runtime.service.protocol import Timeouts
-from ge_runtime.service.runtime_folder import RuntimeFolder
-from ge_runtime.service.server import Server
 
 MODELS, EXAMPLE = ROOT / "model_repository", ROOT / "examples" / "resident"
 TOKENS = {"gears.batch,tokens": "1x16, 8x16, 1x64, 8x64, 1x512, 8x512"}

@@ -127,7 +127,7 @@ def service() -> int:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes()
-            if b"ge_runtime.service" in command and folder in (path / "environ").read_bytes():
+            if b"ge_runtime.npu.service" in command and folder in (path / "environ").read_bytes():
                 return int(path.name)
     raise SystemExit("found no device service")
 

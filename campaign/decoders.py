@@ -35,8 +35,8 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from campaign import compiled_forms
 from campaign.defects import Defect, expect
-from ge_runtime.service import protocol
-from ge_runtime.service.resident_message import resident_of
+from ge_runtime.npu.service import protocol
+from ge_runtime.npu.service.resident_message import resident_of
 from reference_server.codecs import proto_wire, rapid_json, rapid_json_reader
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder

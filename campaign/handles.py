@@ -31,8 +31,8 @@ from benchmarks.restarts import Load, service
 from benchmarks.service import service_folder
 from campaign.defects import Defect
 from campaign.ground import Ground, models
-from ge_runtime.service.channel import Channel, PeerGone
-from ge_runtime.service.protocol import VERSION
+from ge_runtime.npu.service.channel import Channel, PeerGone
+from ge_runtime.npu.service.protocol import VERSION
 
 _STRANGERS = 3
 _KEPT = 4

@@ -28,8 +28,8 @@ from benchmarks.service_server import as_sent, write
 from campaign.clients import inference
 from campaign.defects import Defect
 from campaign.ground import Ground, models
-from ge_runtime.service.channel import Channel, PeerGone
-from ge_runtime.service.protocol import (
+from ge_runtime.npu.service.channel import Channel, PeerGone
+from ge_runtime.npu.service.protocol import (
     HEADER_BYTES,
     VERSION,
     Kind,
@@ -38,7 +38,7 @@ from ge_runtime.service.protocol import (
     pack_layout,
     pack_run,
 )
-from ge_runtime.service.shared_memory import sealed_file
+from ge_runtime.npu.service.shared_memory import sealed_file
 
 # ----------------------------------------------------------------------- a process that lies
 

@@ -83,14 +83,14 @@ DEVICES: Final[Mapping[str, DeviceEntry]] = {
     "cpu": DeviceEntry("ge_runtime.engines.backend:HostBackend", "make models"),
     "cuda": DeviceEntry("ge_runtime.engines.cuda_backend:CudaBackend", "make models"),
     "npu": DeviceEntry(
-        "ge_runtime.engines.ascend_backend:AscendBackend",
+        "ge_runtime.npu.engines.ascend_backend:AscendBackend",
         "ge-runtime build",
-        prepare="ge_runtime.ascend.installation:apply_pythonpath",
+        prepare="ge_runtime.npu.driver.installation:apply_pythonpath",
     ),
 }
 """Kind of device, the part of 'devices' before the colon, to its entry."""
 
-PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.service.backend:ServiceBackend"}
+PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.npu.service.backend:ServiceBackend"}
 """Value of the parameter 'placement' to the device backend that replaces the device's own."""
 
 _SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
@@ -141,7 +141,7 @@ _BUILT_IN: Final = (
         name="om",
         device_kind="npu",
         suffix=".om",
-        engine="ge_runtime.engines.om:OmEngine",
+        engine="ge_runtime.npu.engines.om:OmEngine",
         requires=Requirement("acl", _SET_ENV),
         preferred_because="all its memory is planned",
         by_chip=True,
@@ -150,16 +150,16 @@ _BUILT_IN: Final = (
         name="torch",
         device_kind="npu",
         suffix=".pt2",
-        engine="ge_runtime.engines.torch_npu:TorchNpuEngine",
+        engine="ge_runtime.npu.engines.torch_npu:TorchNpuEngine",
         requires=Requirement("torch_npu"),
-        backend="ge_runtime.engines.torch_npu:TorchNpuBackend",
+        backend="ge_runtime.npu.engines.torch_npu:TorchNpuBackend",
         experimental=True,
     ),
     EngineEntry(
         name="ge_session",
         device_kind="npu",
         suffix=".air",
-        engine="ge_runtime.engines.ge_session:GeSessionEngine",
+        engine="ge_runtime.npu.engines.ge_session:GeSessionEngine",
         requires=Requirement("ge", _SET_ENV),
         experimental=True,
     ),

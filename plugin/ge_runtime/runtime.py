@@ -15,7 +15,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
-from ge_runtime.engines.backend import DecodesJpeg, LetsRowsGo, Watched
+from ge_runtime.engines.backend import DecodesJpeg, ReleasesRows, Watched
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -67,7 +67,7 @@ class Runtime:
             else None
         )
         self._watched = [own for own in parts.backends if isinstance(own, Watched)]
-        self._releasing = [own for own in parts.backends[:1] if isinstance(own, LetsRowsGo)]
+        self._releasing = [own for own in parts.backends[:1] if isinstance(own, ReleasesRows)]
         self._recorded = Histogram((ROWS, *parts.config.limits))
         self._open = True  # this and the next are guarded by `_idle`
         self._batches = 0  # in progress
@@ -223,7 +223,7 @@ class Runtime:
                 and handles.ndim == 1 + len(HANDLE_DIMS)
                 and handles.shape[1:] == HANDLE_DIMS
             ):
-                self._releasing[0].let_rows_go(handles)
+                self._releasing[0].release_rows(handles)
 
     def is_ready(self) -> bool:
         """Return whether requests can be executed: open, no engine lost, all devices healthy."""

@@ -30,6 +30,7 @@ from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
 from ge_runtime.engines.contract import Contract
+from ge_runtime.engines.gearing import measured
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan
@@ -370,9 +371,6 @@ def measured_plan(
     arena = executor.arena
     if arena is None or not plan.workspace_known:
         return plan
-    # Only loaded for engines whose workspace is in a shared arena.
-    from ge_runtime.engines.workspace_probe import measured
-
     return measured(arena, lambda gear: _execute(executor, config, gear), gears, plan)
 
 

@@ -32,8 +32,8 @@ def test_each_row_is_decoded_from_its_file(inputs):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are no JPEG file"),
-        ((b"none",), "input 'file': found 4 bytes that are no JPEG file"),
+        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are not a JPEG file"),
+        ((b"none",), "input 'file': found 4 bytes that are not a JPEG file"),
     ],
 )
 def test_an_invalid_file_is_the_fault_of_its_request_alone(inputs, files, text):

@@ -17,12 +17,12 @@ import pytest
 from ge_runtime.clock import SystemClock
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.service import connection
-from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.connection import NoService, ask, connect
-from ge_runtime.service.protocol import VERSION, Timeouts
-from ge_runtime.service.runtime_folder import RuntimeFolder, file_name
-from ge_runtime.service.server import Server
+from ge_runtime.npu.service import connection
+from ge_runtime.npu.service.channel import PeerGone
+from ge_runtime.npu.service.connection import NoService, connect, request
+from ge_runtime.npu.service.protocol import VERSION, Timeouts
+from ge_runtime.npu.service.runtime_folder import RuntimeFolder, file_name
+from ge_runtime.npu.service.server import Server
 from ge_runtime.specs import DType
 from support.waiting import until
 
@@ -99,7 +99,7 @@ class Services:
         """Return a connection, and the answer of the service to its first message."""
         channel = self.connect(device)
         try:
-            return channel, ask(channel, {"version": VERSION, **hello}, patience())
+            return channel, request(channel, {"version": VERSION, **hello}, patience())
         except BaseException:
             channel.close()
             raise

@@ -62,7 +62,7 @@ def test_side_by_side_the_second_model_is_refused(card):
         card.allocate("workspace of encoder", WORKSPACE["encoder"])
     assert str(raised.value) == (
         "npu:0: 'workspace of encoder': found 6,442,450,944 bytes wanted, expected at most "
-        "5,368,709,120, what is free of 34,359,738,368"
+        "5,368,709,120, which are free of 34,359,738,368"
     )
 
 
