@@ -48,9 +48,10 @@ from benchmarks.closed_loop import (
     cpu_us,
     starter,
 )
-from benchmarks.instruments import ROOT, percentile, print_machine_facts, print_table
+from benchmarks.instruments import ROOT, print_machine_facts, print_table
 from benchmarks.large_grpc_client import LargeGrpcClient
 from tests.support.http2 import message
+from triton_replay.comparing.latencies import percentile_of
 
 HERE = Path(__file__).resolve().parent
 MICRO = HERE / "micro_repository"
@@ -318,7 +319,7 @@ def _points(
         yield Turn(
             *(key, count, name, answered / seconds),
             (cpu_us(server.process.pid) - before) / answered,
-            *(percentile(latencies, share) for share in (50, 99)),
+            *(percentile_of(latencies, share) for share in (50, 99)),
         )
 
 

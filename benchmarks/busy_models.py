@@ -26,10 +26,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.bars import IN_PROCESS, MICRO, http
-from benchmarks.bystanders import bystander
-from benchmarks.closed_loop import HttpClient, ask_for, starter
-from benchmarks.instruments import percentile, print_machine_facts, print_table
+from benchmarks.closed_loop import HttpClient, ask_for, connected, starter
+from benchmarks.instruments import print_machine_facts, print_table
+from triton_replay.comparing.latencies import percentile_of
 
+PAUSE_S = 0.004
 IN_FLIGHT = 2  # of the busy model, so that one always waits
 WORK = {
     "python": "sum(number * number for number in range(1_000))",
@@ -81,6 +82,30 @@ def repository(work: str, *, in_process: bool) -> Iterator[Path]:
         yield folder
 
 
+def bystander(http: str, seconds: float) -> dict[str, list[float]]:
+    """Send health checks and small inferences over HTTP; return the seconds of each response."""
+    document = b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[4],"data":[1,2,3,4]}]}'
+    requests = {
+        "health": b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n",
+        "inference": b"POST /v2/models/identity_1/infer HTTP/1.1\r\nHost: x\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(document), document),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in requests}
+    with contextlib.ExitStack() as stack:
+        clients = {name: stack.enter_context(connected(http)) for name in requests}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for name, request in requests.items():
+                started = time.perf_counter()
+                clients[name].sendall(request)
+                response = clients[name].recv(65_536)
+                taken[name].append(time.perf_counter() - started)
+                if not response.startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(f"bystander's {name} request: received {response!r}")
+            time.sleep(PAUSE_S)
+    return taken
+
+
 def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
     """The bystander's answers, and the busy model's: seconds each."""
     start = starter("triton" if server == "triton" else "reference")
@@ -109,8 +134,8 @@ def main() -> None:
                 taken = measure(work, server, options.seconds)
                 turns.setdefault((work, server), []).append(
                     [
-                        *(1e3 * percentile(taken["health"], share) for share in (50, 99)),
-                        *(1e3 * percentile(taken["inference"], share) for share in (50, 99)),
+                        *(1e3 * percentile_of(taken["health"], share) for share in (50, 99)),
+                        *(1e3 * percentile_of(taken["inference"], share) for share in (50, 99)),
                         len(taken["busy"]) / (options.seconds + 2),
                     ]
                 )

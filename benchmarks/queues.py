@@ -61,7 +61,7 @@ QUEUES = {name: (name, 0) for name in BATCHING} | {
 }
 
 
-class Nobody:
+class NullSink:
     """A sink that drops what it is sent."""
 
     def send(self, response: InferResponse) -> None:
@@ -86,7 +86,7 @@ def requests(name: str, count: int) -> Iterator[InferRequest]:
         yield InferRequest(
             "m",
             {"X": Tensor("X", DataType.FP32, array.shape, array=array)},
-            Nobody(),
+            NullSink(),
             id=f"{number}",
             correlation_id=number % sequences + 1 if sequences else number + 1,
             flags=flags if sequences else whole,

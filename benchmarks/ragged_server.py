@@ -34,13 +34,13 @@ from google.protobuf import text_format
 from benchmarks import traces
 from benchmarks.instruments import (
     ROOT,
-    percentile,
     print_machine_facts,
     print_table,
     read_config,
 )
 from tests.support.servers import Server, start_tritonserver
 from tools import oracle
+from triton_replay.comparing.latencies import percentile_of
 
 PLAIN = ROOT / "benchmarks" / "ragged_repository" / "plain_encoder"
 RAGGED = ROOT / "model_repository" / "text_encoder"
@@ -180,8 +180,8 @@ def measure(server: Server, model: str, requests: list[Sent], options: argparse.
         "mean_batch": (after["inference_count"] - before["inference_count"]) / executions,
         "useful_tokens_per_second": load.tokens / seconds,
         "requests_per_second": len(load.seconds) / seconds,
-        "p50_ms": percentile(load.seconds, 50) * 1e3,
-        "p99_ms": percentile(load.seconds, 99) * 1e3,
+        "p50_ms": percentile_of(load.seconds, 50) * 1e3,
+        "p99_ms": percentile_of(load.seconds, 99) * 1e3,
     }
 
 

@@ -34,7 +34,8 @@ from benchmarks.closed_loop import (
     cpu_us,
     starter,
 )
-from benchmarks.instruments import percentile, print_machine_facts, print_table
+from benchmarks.instruments import print_machine_facts, print_table
+from triton_replay.comparing.latencies import percentile_of
 
 IN_FLIGHT = 8
 ELEMENTS = 1_000  # FP32 in a region, and as many for the answer
@@ -117,7 +118,7 @@ def measure(key: str, count: int, server: str, run: Run, seconds: float) -> Turn
         before = cpu_us(running.process.pid)
         latencies = run(ask_for, running.http, *load, seconds)
         cpu = (cpu_us(running.process.pid) - before) / len(latencies)
-        shares = (percentile(latencies, share) for share in (50, 99))
+        shares = (percentile_of(latencies, share) for share in (50, 99))
         return Turn(key, count, server, len(latencies) / seconds, cpu, *shares)
 
 

@@ -31,13 +31,13 @@ from benchmarks import traces
 from benchmarks.instruments import (
     ROOT,
     open_runtime,
-    percentile,
     print_machine_facts,
     print_table,
     read_config,
 )
 from ge_runtime.runtime import Runtime
 from model_factory.onnx_graph import GraphWriter
+from triton_replay.comparing.latencies import percentile_of
 
 ENCODER = ROOT / "model_repository" / "text_encoder"
 SIDE = 224
@@ -211,10 +211,10 @@ def compare(name: str, case: Case, seconds: float) -> Comparison:
         name,
         len(ours),
         sum(array.nbytes for request in batches[0] for array in request.values()),
-        percentile(ours, 50),
-        percentile(ours, 99),
-        percentile(theirs, 50),
-        percentile(theirs, 99),
+        percentile_of(ours, 50),
+        percentile_of(ours, 99),
+        percentile_of(theirs, 50),
+        percentile_of(theirs, 99),
         statistics.mean(ours),
         statistics.mean(theirs),
     )

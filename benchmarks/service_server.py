@@ -28,10 +28,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import np_to_triton_dtype
 
-from benchmarks.instruments import percentile, print_machine_facts, print_table
+from benchmarks.instruments import print_machine_facts, print_table
 from benchmarks.service import CASES, COST, ENCODER, Case, Inputs, service_folder
 from tests.support.servers import start_tritonserver
 from tools import oracle
+from triton_replay.comparing.latencies import percentile_of
 
 SLICE_SECONDS = 1.0
 PLACEMENTS = ("local", "service")
@@ -104,13 +105,13 @@ def compare(address: str, name: str, case: Case, seconds: float) -> list[str]:
             busy[placement] += time.perf_counter() - started
     local, service = took["local"], took["service"]
     lost = 1 - (len(service) / busy["service"]) / (len(local) / busy["local"])
-    figures = (percentile(each, share) for each in (local, service) for share in (50, 99))
+    figures = (percentile_of(each, share) for each in (local, service) for share in (50, 99))
     return [
         name,
         str(clients),
         f"{min(len(local), len(service)):,}",
         *(f"{figure * 1e6:.0f}" for figure in figures),
-        f"{(percentile(service, 50) - percentile(local, 50)) * 1e6:.0f}",
+        f"{(percentile_of(service, 50) - percentile_of(local, 50)) * 1e6:.0f}",
         f"{lost:.1%}",
     ]
 

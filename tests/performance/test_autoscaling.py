@@ -7,18 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.servers import ROOT
 
-from benchmarks import autoscaling
-from benchmarks.autoscaling import (
+from benchmarks import fleet
+from benchmarks.autoscaling import arrivals
+from benchmarks.fleet import (
     Autoscaler,
+    Model,
     Reading,
+    Replica,
     Situation,
-    arrivals,
     ratio,
     simulate,
     work,
 )
-from benchmarks.fleet import Model
+from benchmarks.queues import NullSink
 from reference_server.autoscaling import DRAIN_S, PEAK_S, PEAK_USED, USED, Goal, Peak
+from reference_server.core.request import InferRequest
 
 MS = 1_000_000
 MODEL = Model(base_ns=8 * MS, row_ns=MS, largest=16, delay_ns=0)
@@ -67,8 +70,19 @@ def test_the_numbers_of_the_rule_are_those_of_prometheus():
     assert f"or {most} / {PEAK_USED}\n" in rules
     assert f"max_over_time({come}[{PEAK_S // 60}m])\n" in rules
     assert f"job_model:late:seconds / {DRAIN_S}\n" in rules
-    assert set(re.findall(r"\[(\d+)s\]", rules)) == {str(autoscaling.RATE_S)}
-    assert f"interval: {autoscaling.DECIDE_S}s" in rules
+    assert set(re.findall(r"\[(\d+)s\]", rules)) == {str(fleet.RATE_S)}
+    assert f"interval: {fleet.DECIDE_S}s" in rules
+
+
+def test_waiting_requests_are_executed_together():
+    replica = Replica(MODEL)
+    requests = [InferRequest("m", {}, NullSink(), queued_ns=at) for at in range(3)]
+    assert [replica.add(one, one.queued_ns) for one in requests] == [9 * MS, None, None]
+    assert replica.waiting == 2
+    assert replica.poll(9 * MS) == (requests[:1], 19 * MS)
+    assert replica.poll(18 * MS) == ([], None)
+    assert replica.poll(19 * MS) == (requests[1:], None)
+    assert replica.in_flight == 0
 
 
 def test_the_usual_rule_is_blind_to_load_while_batches_have_room():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_replay.comparing.latencies import Percentile, percentile
+from triton_replay.comparing.latencies import Percentile, percentile, rank
 from triton_replay.loading.levels import Level
 from triton_replay.loading.statistics import ServerSide
 
@@ -145,5 +144,5 @@ def _latency(latencies: Times, percent: int | None) -> float:
         return 0.0
     if percent is None:
         return float(latencies.mean())
-    place = ceil(len(latencies) * percent / 100) - 1
+    place = rank(len(latencies), percent)
     return float(np.partition(latencies, place)[place])
