@@ -136,7 +136,7 @@ def test_a_server_that_dies_in_the_middle_of_the_suite_is_told_with_the_last_req
     with serving(answers=6) as server:
         assert main(["conformance", f"--server={server}", "--model=m"]) == 3
     told = capsys.readouterr().err
-    assert f"--server {server}: nobody listens there: Connection refused, since " in told
+    assert f"--server {server}: no server listens there: Connection refused, since " in told
     assert "curl -i -X " in told
 
 
@@ -144,11 +144,11 @@ def test_nobody_at_the_port_of_grpc_is_told_with_the_option(tmp_path, capsys):
     nobody = "127.0.0.1:{}".format(*free_ports(1))
     with serving() as server:
         assert main(["conformance", f"--server={server}", "--model=m", f"--grpc={nobody}"]) == 3
-        assert f"--grpc {nobody}: nobody listens there" in capsys.readouterr().err
+        assert f"--grpc {nobody}: no server listens there" in capsys.readouterr().err
         output = tmp_path / "a.trc"
         words = ["--listen=:0", "--grpc-listen=:0", f"--grpc-server={nobody}"]
         assert main(["record", f"--server={server}", *words, f"--output={output}"]) == 3
-        assert f"--grpc-server {nobody}: nobody listens there" in capsys.readouterr().err
+        assert f"--grpc-server {nobody}: no server listens there" in capsys.readouterr().err
     assert not output.exists()
 
 

@@ -65,7 +65,7 @@ def test_show_tells_what_is_missing_and_shows_the_rest(capture, capsys):
         (["show", __file__], 4, "is no capture"),
         (["record", "--sample=2", "--output=x"], 2, "--sample: found 2.0, expected a share"),
         (["record", "--listen=9000", "--output=x"], 2, "--listen: found '9000', expected HOST:"),
-        (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not spoken"),
+        (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not supported"),
     ],
 )
 def test_what_cannot_be_done_is_told_with_an_exit_code(arguments, code, told, capsys):
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_is_told_and_leaves_no_capture(tmp_path, caps
     (port,) = free_ports(1)
     output = tmp_path / "a.trc"
     assert main(["record", f"--server=127.0.0.1:{port}", f"--output={output}"]) == 3
-    assert f"--server 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
+    assert f"--server 127.0.0.1:{port}: no server listens there" in capsys.readouterr().err
     assert not output.exists()
 
 

@@ -19,7 +19,7 @@ from triton_replay.capture.records import (
     decode_record,
 )
 from triton_replay.errors import CaptureUnreadable
-from triton_replay.protocol.http_bodies import header
+from triton_replay.wire.bodies import header
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from triton_replay.errors import CaptureUnreadable
-from triton_replay.protocol.http_bodies import Body, Headers
+from triton_replay.wire.bodies import Body, Headers
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from triton_replay.capture.frames import encode_frame, preface
 from triton_replay.capture.records import Record, Request, encode_record
 from triton_replay.errors import CaptureIncomplete, CaptureUnreadable, FileUnwritable
-from triton_replay.protocol.http_bodies import Body
+from triton_replay.wire.bodies import Body
 
 
 class CaptureWriter:

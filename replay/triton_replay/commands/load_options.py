@@ -14,11 +14,10 @@ from triton_replay.errors import ReplayError
 from triton_replay.loading.grpc_server import GrpcServer
 from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions
-from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range
+from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range, read_intervals
 from triton_replay.loading.load import LoadOptions
 from triton_replay.loading.measuring import Plan
 from triton_replay.loading.questions import Server
-from triton_replay.loading.schedule import read_intervals
 from triton_replay.loading.windows import Stability
 
 PORTS: Final = {"http": 8000, "grpc": 8001}

@@ -15,10 +15,10 @@ from typing import Final
 
 from triton_replay.capture.records import Request
 from triton_replay.comparing.differences import Difference
-from triton_replay.protocol.answers import read_inputs
-from triton_replay.protocol.grpc_messages import is_inference
-from triton_replay.protocol.grpc_tensors import inputs_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.answers import read_inputs
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.grpc_messages import is_inference
+from triton_replay.wire.grpc_tensors import inputs_of_call
 
 CHANCE: Final = 0.01
 """Above this a condition may hold by chance, for any of the properties, and is not named."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from triton_replay.conformance.http import Ask, Reply
 from triton_replay.conformance.subject import Subject
-from triton_replay.protocol.http_bodies import NotUnderstood
+from triton_replay.wire.bodies import NotUnderstood
 
 
 class Fails(Exception):

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from triton_replay.addresses import look_for_server
 from triton_replay.conformance.cases import Fails
 from triton_replay.conformance.subject import NotApplicable, Subject
-from triton_replay.protocol.grpc_tensors import CONTENTS
+from triton_replay.wire.grpc_tensors import CONTENTS
 
 _REFUSALS: Final = frozenset(
     (

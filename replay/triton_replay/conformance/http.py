@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_replay.addresses import Address
-from triton_replay.protocol.answers import Tensor, read_answers
-from triton_replay.protocol.http_bodies import (
+from triton_replay.wire.answers import Tensor, read_answers
+from triton_replay.wire.bodies import (
     JSON_LENGTH,
     Headers,
     NotUnderstood,
     header,
     inflate,
+    tensor_body,
 )
-from triton_replay.protocol.infer_bodies import tensor_body
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from triton_replay.addresses import Address, look_for_server
 from triton_replay.conformance.http import Ask, Reply, send
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.protocol.http_bodies import NotUnderstood
+from triton_replay.wire.bodies import NotUnderstood
 
 _NUMBERS: Final[Mapping[str, str]] = {
     **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},

@@ -25,7 +25,7 @@ from triton_replay.conformance.cases import (
 )
 from triton_replay.conformance.http import Ask, Reply, tensor_ask
 from triton_replay.conformance.subject import NotApplicable, Subject
-from triton_replay.protocol.http_bodies import header
+from triton_replay.wire.bodies import header
 
 CORE: Final = ("health", "metadata", "inference", "errors")
 """The chapters that every server of the protocol has."""

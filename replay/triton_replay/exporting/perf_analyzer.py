@@ -11,10 +11,10 @@ from typing import Any
 
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.protocol.answers import Tensor, read_inputs, wire_of
-from triton_replay.protocol.grpc_messages import is_inference, model_of_call
-from triton_replay.protocol.grpc_tensors import inputs_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.answers import Tensor, read_inputs, wire_of
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.grpc_messages import is_inference, model_of_call
+from triton_replay.wire.grpc_tensors import inputs_of_call
 
 _AS_NUMBERS = frozenset("biu")
 """Kinds of NumPy whose values JSON keeps exactly as numbers; floats go as bytes."""

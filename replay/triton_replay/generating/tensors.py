@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from triton_replay.errors import ReplayError
-from triton_replay.protocol.http_bodies import Headers
-from triton_replay.protocol.infer_bodies import tensor_body
+from triton_replay.wire.bodies import Headers, tensor_body
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     **{f"INT{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},

@@ -17,15 +17,14 @@ from triton_replay.loading.input_data import InputOptions, read_streams
 from triton_replay.loading.levels import CONCURRENCY, RATE, Level, Levels, Range, shares_of
 from triton_replay.loading.loop import Loop, NextRequest, Record
 from triton_replay.loading.measuring import Looks, Meter, Plan
-from triton_replay.loading.metrics import Scraper
 from triton_replay.loading.model import Model, model_of
 from triton_replay.loading.questions import InSequence, Server, describe
 from triton_replay.loading.sequences import Running, SequencePlan, Sequences
 from triton_replay.loading.shared_memory import Regions, regions
-from triton_replay.loading.slots import Slot
-from triton_replay.loading.statistics import of_one_request
+from triton_replay.loading.statistics import Scraper, of_one_request
 from triton_replay.loading.tensors import Region, RequestData, batches
 from triton_replay.loading.windows import Measurement, Window
+from triton_replay.wire.slots import Slot
 
 IN_FLIGHT: Final = 512
 """At most, in an open loop without sequences."""

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.loading.levels import CONCURRENCY, Level, doubling
+from triton_replay.loading.levels import CONCURRENCY, Level, doubling, evenly, poisson, repeated
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.metrics import Scraper
 from triton_replay.loading.questions import Failed, Question, ask
-from triton_replay.loading.schedule import evenly, poisson, repeated
-from triton_replay.loading.slots import CLOSED
-from triton_replay.loading.statistics import Statistics, between, read_statistics
+from triton_replay.loading.statistics import Scraper, Statistics, between, read_statistics
 from triton_replay.loading.windows import (
     AGREEING,
     Measurement,
@@ -29,6 +26,7 @@ from triton_replay.loading.windows import (
     Window,
     percentiles_of,
 )
+from triton_replay.wire.slots import CLOSED
 
 _SEED = 0
 _NEVER = 2**63 - 1

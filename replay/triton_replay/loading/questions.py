@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.model import Model
-from triton_replay.loading.slots import Connection, Slot
 from triton_replay.loading.tensors import Region, RequestData
+from triton_replay.wire.slots import Connection, Slot
 
 
 @dataclass(frozen=True)

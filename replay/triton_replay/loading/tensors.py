@@ -9,8 +9,8 @@ from typing import Any
 
 from triton_replay.errors import ReplayError
 from triton_replay.loading.model import Model, TensorPlace
-from triton_replay.protocol.answers import tensor_of_values, wire_of
-from triton_replay.protocol.http_bodies import NotUnderstood
+from triton_replay.wire.answers import tensor_of_values, wire_of
+from triton_replay.wire.bodies import NotUnderstood
 
 SIZES: Mapping[str, int] = {
     **dict.fromkeys(("BOOL", "INT8", "UINT8"), 1),

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from triton_replay.capture.records import Request, Response, StreamMessage, Traffic
-from triton_replay.protocol.grpc_messages import (
+from triton_replay.wire.bodies import NotUnderstood
+from triton_replay.wire.grpc_messages import (
     framed,
     is_inference,
     read_requests,
     read_responses,
     read_stream_responses,
 )
-from triton_replay.protocol.http_bodies import NotUnderstood
 
 _CONTENTS: Final = (
     *("bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.protocol.grpc_framing import STREAMING, MessageSplitter
-from triton_replay.protocol.http2_frames import (
+from triton_replay.recording.http_tap import Sink
+from triton_replay.wire.bodies import Headers, header
+from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
+from triton_replay.wire.http2 import (
     DataEvent,
     Event,
     FrameReader,
@@ -20,9 +22,7 @@ from triton_replay.protocol.http2_frames import (
     NotHttp2,
     ResetEvent,
 )
-from triton_replay.protocol.http_bodies import Headers, header
-from triton_replay.protocol.http_messages import Message
-from triton_replay.recording.http_tap import Sink
+from triton_replay.wire.http_messages import Message
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from typing import Protocol
 import httptools
 
 from triton_replay.capture.records import Request, Response, Traffic
-from triton_replay.protocol.http_messages import Message, ResponseReader
+from triton_replay.wire.http_messages import Message, ResponseReader
 
 
 class Sink(Protocol):

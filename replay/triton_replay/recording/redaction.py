@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from triton_replay.capture.records import Response, StreamMessage, Traffic
-from triton_replay.protocol.http_bodies import (
+from triton_replay.recording.grpc_redaction import redact_call
+from triton_replay.wire.bodies import (
     Body,
     Headers,
     NotUnderstood,
@@ -20,7 +21,6 @@ from triton_replay.protocol.http_bodies import (
     inflate,
     read_body,
 )
-from triton_replay.recording.grpc_redaction import redact_call
 
 ALWAYS: Final = ("authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key")
 """Headers that are redacted unasked."""

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 
 from triton_replay.capture.records import Request
-from triton_replay.protocol.grpc_messages import is_inference, sequence_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, sequence_of
+from triton_replay.wire.bodies import INFERENCE, sequence_of
+from triton_replay.wire.grpc_messages import is_inference, sequence_of_call
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import grpc.aio
 from triton_replay.addresses import Address
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.protocol.grpc_framing import PREFIX, STREAMING
-from triton_replay.protocol.http_bodies import Body, Headers
 from triton_replay.replaying.answers import REDACTED_VALUE, NotAnswered
+from triton_replay.wire.bodies import Body, Headers
+from triton_replay.wire.grpc_messages import PREFIX, STREAMING
 
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if code != ord("%"))
 _OF_THE_CONNECTION: Final = frozenset(("content-type", "te", "user-agent", "grpc-timeout"))

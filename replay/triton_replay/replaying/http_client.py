@@ -11,9 +11,9 @@ import httptools
 from triton_replay.addresses import Address
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request, Response
-from triton_replay.protocol.http_bodies import Headers
-from triton_replay.protocol.http_messages import Message, ResponseReader
 from triton_replay.replaying.answers import REDACTED_VALUE, NotAnswered
+from triton_replay.wire.bodies import Headers
+from triton_replay.wire.http_messages import Message, ResponseReader
 
 _OF_THE_CONNECTION: Final = frozenset(
     ("connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
@@ -113,7 +113,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._responses.feed(data)
         except httptools.HttpParserError as error:
-            self._fail(f"the answer is no HTTP: {error}")
+            self._fail(f"the response is not HTTP: {error}")
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

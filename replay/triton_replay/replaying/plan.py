@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.protocol.grpc_messages import is_inference, model_of_call, sequence_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, sequence_of
+from triton_replay.wire.bodies import INFERENCE, sequence_of
+from triton_replay.wire.grpc_messages import is_inference, model_of_call, sequence_of_call
 
 _ASKING: Final = (
     *("/ServerLive", "/ServerReady", "/ModelReady", "/ServerMetadata", "/ModelMetadata"),

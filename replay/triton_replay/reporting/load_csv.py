@@ -7,7 +7,7 @@ import io
 
 from triton_replay.loading.levels import CONCURRENCY
 from triton_replay.loading.load import LoadReport
-from triton_replay.loading.metrics import COLUMNS
+from triton_replay.loading.statistics import COLUMNS
 from triton_replay.loading.windows import Measurement
 
 _PARTS = {

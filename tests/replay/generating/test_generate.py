@@ -13,8 +13,8 @@ from triton_replay.capture.reader import read_capture
 from triton_replay.generating.arrivals import Arrivals
 from triton_replay.generating.sizes import Sizes
 from triton_replay.generating.tensors import parse_input
-from triton_replay.protocol.answers import read_inputs
 from triton_replay.replaying.plan import plan_replay
+from triton_replay.wire.answers import read_inputs
 
 INPUTS = ("--input=ids:INT64:1,tokens=0..99", "--input=lengths:INT32:1,1=tokens")
 

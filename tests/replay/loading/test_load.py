@@ -200,7 +200,7 @@ def test_a_model_that_the_server_has_not_is_told(load, protocol):
 def test_a_server_that_is_not_there_is_told(capsys, protocol):
     (port,) = free_ports(1)
     assert main(["load", "-m", "x", "-u", f"127.0.0.1:{port}", "-i", protocol]) == 3
-    assert f"-u 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
+    assert f"-u 127.0.0.1:{port}: no server listens there" in capsys.readouterr().err
 
 
 def test_a_server_that_never_answers_is_given_up(capsys, protocol):
@@ -277,7 +277,7 @@ def test_the_other_protocol_s_port_is_told(load, server):
     for protocol, address in (("http", server.grpc), ("grpc", server.http)):
         code, _, err = load("rows", "-u", address, protocol=protocol)
         assert code == 2
-        assert "-m rows: the answer is no " in err or "-m rows: the server closed" in err
+        assert "-m rows: the response is not " in err or "-m rows: the server closed" in err
 
 
 def test_a_metrics_page_that_is_not_there_is_told(load):
@@ -285,7 +285,7 @@ def test_a_metrics_page_that_is_not_there_is_told(load):
     where = ("--collect-metrics", "--metrics-url", f"127.0.0.1:{port}/metrics")
     code, _, err = load("rows", "-t", "1", *where)
     assert code == 3
-    assert f"--metrics-url 127.0.0.1:{port}: nobody listens there" in err
+    assert f"--metrics-url 127.0.0.1:{port}: no server listens there" in err
 
 
 @pytest.mark.parametrize("name", ["gzip", "deflate"])
@@ -351,7 +351,7 @@ def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_p
         words = ("load", "-m", "rows", "-u", server.http, *short, *UNTIL_ENDED, "-f", path)
         told, code = interrupted(words, "concurrency 3, ", server.process.kill)
     assert code == 3, told
-    assert f"-u {server.http}: nobody listens there any more" in told or "closed the" in told
+    assert f"-u {server.http}: the server stopped listening" in told or "closed the" in told
     assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
         "1",
         "2",

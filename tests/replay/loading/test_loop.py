@@ -2,7 +2,7 @@
 
 import time
 
-from replay.loading.peers import asked, grpc_loop
+from replay.wire.peers import asked, grpc_loop
 
 NEVER = 2**63 - 1
 

@@ -17,10 +17,13 @@ from triton_replay.loading.levels import (
     Level,
     Range,
     doubling,
+    evenly,
     parse_range,
+    poisson,
+    read_intervals,
+    repeated,
     shares_of,
 )
-from triton_replay.loading.schedule import evenly, poisson, read_intervals, repeated
 from triton_replay.loading.sequences import Running, SequencePlan, Sequences
 from triton_replay.loading.windows import Stability, Window
 

@@ -171,5 +171,5 @@ def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():
         look_for_server(address, "--server")
         with pytest.raises(ReplayError, match="--listen"):
             asyncio.run(play())
-    with pytest.raises(ServerUnreachable, match=r"--server .*: nobody listens there"):
+    with pytest.raises(ServerUnreachable, match=r"--server .*: no server listens there"):
         look_for_server(address, "--server")

@@ -119,7 +119,7 @@ def test_a_server_that_answers_no_http_is_told():
         writer.write(b"SSH-2.0\r\n")
 
     _, outcome = played(serve, [infer(0)])
-    assert next(iter(outcome.unanswered)).startswith("the answer is no HTTP")
+    assert next(iter(outcome.unanswered)).startswith("the response is not HTTP")
 
 
 def test_a_request_that_is_never_answered_is_given_up_and_the_next_is_sent():

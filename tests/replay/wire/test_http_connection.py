@@ -1,9 +1,9 @@
 """The HTTP of a load on servers that say exactly what a test wants."""
 
 import pytest
-from replay.loading.peers import asked, http_loop
+from replay.wire.peers import asked, http_loop
 
-from triton_replay.loading.http_connection import HttpConnection
+from triton_replay.wire.http_connection import HttpConnection
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -25,7 +25,7 @@ def test_what_fails_is_told_with_what_the_server_said():
     refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 9\r\n\r\n" + b'{"error"}'
     with http_loop([refused, OK[:-1]], [b"SSH-2.0\r\n"], [OK]) as loop:
         assert asked(loop, 1, 4)[:2] == ['400: {"error"}', "the server closed the connection"]
-        assert loop.record.failed[2].startswith("the answer is no HTTP")
+        assert loop.record.failed[2].startswith("the response is not HTTP")
         assert 3 not in loop.record.failed
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_replay.protocol.http_bodies import (
+from triton_replay.wire.bodies import (
     Body,
     Headers,
     NotUnderstood,

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from triton_replay.protocol.answers import Answer, Tensor, tensor_of_values, tensor_of_wire
-from triton_replay.protocol.grpc_messages import (
+from triton_replay.wire.answers import Answer, Tensor, tensor_of_values, tensor_of_wire
+from triton_replay.wire.bodies import Body, NotUnderstood
+from triton_replay.wire.grpc_messages import (
     read_requests,
     read_responses,
     read_stream_responses,
 )
-from triton_replay.protocol.http_bodies import Body, NotUnderstood
 
 #: The fields of InferTensorContents, by type.
 CONTENTS: Final = {

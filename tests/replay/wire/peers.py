@@ -21,10 +21,10 @@ from support.http2 import (
 )
 
 from triton_replay.addresses import Address
-from triton_replay.loading.grpc_connection import GrpcConnection
-from triton_replay.loading.http_connection import HttpConnection
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.sockets import resolve
+from triton_replay.wire.grpc_connection import GrpcConnection
+from triton_replay.wire.http_connection import HttpConnection
+from triton_replay.wire.sockets import resolve
 
 REQUEST = message(b"x" * 300)  # 305 bytes
 SETTINGS_ALONE = settings()

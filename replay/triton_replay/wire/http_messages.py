@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import httptools
 
-from triton_replay.protocol.http_bodies import Headers
+from triton_replay.wire.bodies import Headers
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
-"""gRPC of a load: calls on one HTTP/2 connection, as bytes; answers are counted, not read.
+"""gRPC connections of a load: concurrent calls on one HTTP/2 connection.
 
-A slot is a call that is under way, of ModelInfer a new one for each request, of ModelStreamInfer
-one for all.
+A slot has one call in flight: a new call of ModelInfer for each request, or one call of
+ModelStreamInfer for all requests. Responses are not kept.
 """
 
 from __future__ import annotations
@@ -17,29 +17,35 @@ from urllib.parse import unquote
 
 from hpack import Encoder, HPACKError
 
-from triton_replay.loading import http2_frames as h2
-from triton_replay.loading.slots import CLOSED, Connection, Slot
-from triton_replay.loading.sockets import Resolved, Wire
-from triton_replay.protocol.grpc_framing import PREFIX
-from triton_replay.protocol.grpc_messages import FINAL, read_stream_answer
-from triton_replay.protocol.header_blocks import HeaderBlocks
-from triton_replay.protocol.http2_frames import PREFACE, NotHttp2, unpadded
-from triton_replay.protocol.http_bodies import Headers
+from triton_replay.wire import http2 as h2
+from triton_replay.wire.bodies import Headers
+from triton_replay.wire.grpc_messages import FINAL, PREFIX, read_stream_answer
+from triton_replay.wire.http2 import HeaderBlocks, NotHttp2, unpadded
+from triton_replay.wire.slots import CLOSED, Connection, Slot
+from triton_replay.wire.sockets import Resolved, Wire
 
 _GRANT: Final = 2**24
-"""Bytes after which the server's window is opened again."""
+"""Received bytes after which a WINDOW_UPDATE is sent."""
 _ERROR: Final = b"\x0a"
-"""How a message of a stream begins that tells an error: its first field."""
+"""First byte of a stream's response with an error: the tag of `error_message`."""
 _PAIR: Final = struct.Struct(">HI")
 _LAST_STREAM: Final = 2**30
-"""After this one comes a new connection; half of what there is."""
+"""A new connection replaces this one before its stream numbers are used up."""
 
 
 class GrpcConnection(Wire):
-    """A connection with some slots.
+    """A connection for concurrent calls of one method.
 
-    path: of the method. streaming: whether it has a stream of messages each way.
-    many: whether a request may have other than one response, the last of which says so.
+    Args:
+        server: Address to connect to.
+        poll: The loop's epoll object.
+        by_number: The loop's connections by file descriptor.
+        path: Path of the method.
+        headers: Metadata of every call.
+        slots: Number of concurrent calls.
+        streaming: Whether the method has a stream of messages in each direction.
+        many: Whether a request may have any number of responses; the last one must have the
+            parameter `triton_final_response`.
     """
 
     def __init__(
@@ -57,37 +63,43 @@ class GrpcConnection(Wire):
         super().__init__(server, poll, by_number)
         self.slots = [Slot(self) for _ in range(slots)]
         self._fields = [
-            *((":method", "POST"), (":scheme", "http"), (":path", path)),
-            *((":authority", str(server.address)), ("te", "trailers")),
-            *(("content-type", "application/grpc"), ("user-agent", "triton-replay")),
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", str(server.address)),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("user-agent", "triton-replay"),
             *((name.lower(), value) for name, value in headers),
         ]
         self._streaming = streaming
         self._many = many
         self._later: list[tuple[Slot, bytes]] = []
-        """What is asked while the server lets the connection end."""
+        """Requests that wait for the next connection, after a GOAWAY."""
         self._reset()
 
     def _reset(self) -> None:
-        """All that belongs to one connection and not to the next."""
+        """Initialize the state of a new connection."""
         self._encoder = Encoder()
         self._block = self._again = b""
         self._blocks = HeaderBlocks()
         self._calls: dict[int, Slot] = {}
         self._good: Headers | None = None
         self._next_stream = 1
-        self._is_greeted = self._is_leaving = False
+        self._has_settings = self._is_leaving = False
         self._rest = self._part = b""
         self._part_ends = False
-        self._out: list[bytes] = []
+        self._skip = 0
+        """Bytes of a DATA frame that are still to come and are not kept."""
+        self._out: list[bytes | memoryview] = []
         self._came = 0
         self._window = self._stream_window = h2.DEFAULT_WINDOW
         self._windows: dict[int, int] = {}
         self._max_frame = h2.DEFAULT_FRAME
         self._held: deque[tuple[int, memoryview]] = deque()
-        """What waits for the server's windows, or for its first word."""
+        """Messages that wait for the server's SETTINGS or for its windows."""
 
-    # -- what is sent
+    # -- sending
 
     def ask(self, slot: Slot, request: bytes) -> None:
         if self._is_leaving and self._calls:
@@ -103,8 +115,8 @@ class GrpcConnection(Wire):
             self._begin(slot)
         stream = slot.stream
         size = len(request)
-        # The fast path: small, and nothing before it waits.
-        if self._is_greeted and not self._held and size <= self._room(stream):
+        # Fast path: the message fits one frame, and no other message waits.
+        if self._has_settings and not self._held and size <= self._room(stream):
             self._spend(stream, size)
             flags = 0 if self._streaming else h2.END_STREAM
             self._out.append(h2.frame(h2.DATA, flags, stream, request))
@@ -116,20 +128,20 @@ class GrpcConnection(Wire):
             later, self._later = self._later, []
             for slot, request in later:
                 self.ask(slot, request)
-        if self._held and self._is_greeted:
+        if self._held and self._has_settings:
             self._send_held()
         if self._out:
-            self.write(b"".join(self._out))
+            self.write(self._out)
             self._out.clear()
 
     def _connect(self) -> None:
         self.close()
         self._reset()
         self.open()
-        self.write(PREFACE + h2.opening())
+        self.write((h2.PREFACE + h2.opening(),))
 
     def _begin(self, slot: Slot) -> None:
-        """Begin a call; headers wait for the server's settings as well."""
+        """Start a call. Its headers wait for the server's SETTINGS."""
         slot.stream = self._next_stream
         self._next_stream += 2
         if self._next_stream > _LAST_STREAM:
@@ -137,13 +149,13 @@ class GrpcConnection(Wire):
         self._calls[slot.stream] = slot
         self._windows[slot.stream] = self._stream_window
         slot.taken = 0
-        if self._is_greeted:
+        if self._has_settings:
             self._out.append(self._headers(slot.stream))
 
     def _headers(self, stream: int) -> bytes:
         if not self._block:
             self._block = self._encoder.encode(self._fields)
-            self._again = self._encoder.encode(self._fields)  # which refers to the first
+            self._again = self._encoder.encode(self._fields)  # shorter: refers to the table
             block = self._block
         else:
             block = self._again
@@ -160,7 +172,7 @@ class GrpcConnection(Wire):
         held, self._held = self._held, deque()
         while held:
             stream, left = held.popleft()
-            if stream not in self._calls:  # it is over, whatever was still to be sent
+            if stream not in self._calls:  # the call is over
                 continue
             while len(left):
                 size = min(self._room(stream), len(left))
@@ -170,10 +182,10 @@ class GrpcConnection(Wire):
                 self._spend(stream, size)
                 ends = size == len(left) and not self._streaming
                 flags = h2.END_STREAM if ends else 0
-                self._out.append(h2.frame(h2.DATA, flags, stream, bytes(left[:size])))
+                self._out += (h2.frame_head(h2.DATA, flags, stream, size), left[:size])
                 left = left[size:]
 
-    # -- what comes
+    # -- receiving
 
     def handle(self, mask: int, done: list[Slot]) -> None:
         data = self.read(mask)
@@ -184,42 +196,52 @@ class GrpcConnection(Wire):
             return
         if self._rest:
             data = self._rest + data
-        at, end = 0, len(data)
+        at, end = min(self._skip, len(data)), len(data)
+        self._skip -= at
         unpack = h2.HEAD.unpack_from
         try:
             while end - at >= h2.HEAD.size:
                 high, low, kind, flags, stream = unpack(data, at)
                 begins = at + h2.HEAD.size
                 size = high << 8 | low
-                if size > h2.DEFAULT_FRAME or (kind != h2.SETTINGS and not self._is_greeted):
-                    raise NotHttp2("the server begins with something else than settings")
+                if size > h2.LARGEST_FRAME:
+                    raise NotHttp2(f"a frame of {size} bytes; the limit is {h2.LARGEST_FRAME}")
+                if kind != h2.SETTINGS and not self._has_settings:
+                    raise NotHttp2("the first frame is not SETTINGS")
                 ends = begins + size
+                slot = self._calls.get(stream) if kind == h2.DATA else None
+                if kind == h2.DATA and (slot is None or self._discards(slot)):
+                    self._came += size
+                    at = min(ends, end)
+                    self._skip = ends - at
+                    continue
                 if ends > end:
                     break
                 at = ends
-                if kind == h2.DATA:
-                    self._came += ends - begins
-                    slot = self._calls.get(stream)
-                    if slot is None:
-                        continue
+                if slot is not None:
+                    self._came += size
                     if self._streaming:
                         self._data(slot, unpadded(data[begins:ends], flags), done)
-                    elif slot.reply is not None:
+                    else:
                         slot.came += unpadded(data[begins:ends], flags)
                 elif kind in (h2.HEADERS, h2.CONTINUATION):
                     self._headers_came(kind, flags, stream, data[begins:ends], done)
                 else:
                     self._control(kind, flags, stream, data[begins:ends], done)
         except (NotHttp2, HPACKError, struct.error) as error:
-            self._over(f"the answer is no gRPC: {error}", done)
+            self._over(f"the response is not gRPC: {error}", done)
             return
         self._rest = data[at:]
         if self._came > _GRANT:
             self._out.append(h2.window_update(0, self._came))
             self._came = 0
 
+    def _discards(self, slot: Slot) -> bool:
+        """Return whether the content of the call's response is not needed."""
+        return not self._streaming and slot.reply is None
+
     def _data(self, slot: Slot, data: bytes, done: list[Slot]) -> None:
-        """Take some of a stream of messages."""
+        """Process data of a stream of messages."""
         slot.taken += len(data)
         if slot.taken > _GRANT:
             self._out.append(h2.window_update(slot.stream, slot.taken))
@@ -236,7 +258,7 @@ class GrpcConnection(Wire):
                 self._message(slot, message, done)
 
     def _message(self, slot: Slot, message: bytes, done: list[Slot]) -> None:
-        """Take a response of a stream; of a model with many the last one says that it is."""
+        """Process one response of a stream."""
         now = time.perf_counter_ns()
         is_last = not self._many
         if message[:1] == _ERROR or (self._many and FINAL in message):
@@ -290,8 +312,8 @@ class GrpcConnection(Wire):
             for name, value in _PAIR.iter_unpack(payload):
                 self._set(name, value)
             self._out.append(h2.frame(h2.SETTINGS, h2.ACK, 0))
-            if not self._is_greeted:
-                self._is_greeted = True
+            if not self._has_settings:
+                self._has_settings = True
                 self._out += [self._headers(stream) for stream in self._calls]
         elif kind == h2.PING and not flags & h2.ACK:
             self._out.append(h2.frame(h2.PING, h2.ACK, 0, payload))
@@ -303,12 +325,12 @@ class GrpcConnection(Wire):
                 self._windows[stream] += size
         elif kind == h2.RST_STREAM:
             code = int.from_bytes(payload, "big")
-            self._fail_calls((stream,), f"the server reset the call: error {code} of HTTP/2", done)
+            self._fail_calls((stream,), f"the server reset the call: HTTP/2 error {code}", done)
         elif kind == h2.GOAWAY:
             self._is_leaving = True
             last = int.from_bytes(payload[:4], "big")
             late = [stream for stream in self._calls if stream > last]
-            self._fail_calls(late, "the server takes no more calls on the connection", done)
+            self._fail_calls(late, "the server accepts no more calls on the connection", done)
 
     def _set(self, name: int, value: int) -> None:
         if name == h2.INITIAL_WINDOW:

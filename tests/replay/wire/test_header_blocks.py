@@ -4,7 +4,7 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_replay.protocol.header_blocks import HeaderBlocks
+from triton_replay.wire.http2 import HeaderBlocks
 
 NAMES = st.sampled_from([":status", "grpc-status", "content-type", "x-a", "x-" + "b" * 200])
 VALUES = st.sampled_from(["200", "0", "", "application/grpc", "c" * 300])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_replay.protocol.answers import read_answers, read_inputs
-from triton_replay.protocol.grpc_tensors import answer_of_call, answer_of_message, inputs_of_call
-from triton_replay.protocol.http_bodies import NotUnderstood, sequence_of
+from triton_replay.wire.answers import read_answers, read_inputs
+from triton_replay.wire.bodies import NotUnderstood, sequence_of
+from triton_replay.wire.grpc_tensors import answer_of_call, answer_of_message, inputs_of_call
 
 TENSORS = st.fixed_dictionaries(
     {},

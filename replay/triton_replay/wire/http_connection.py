@@ -1,4 +1,4 @@
-"""HTTP of a load: one request at a time on a connection, whose answer is counted, not read."""
+"""HTTP/1 connections of a load: one request at a time, whose response is not kept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 import httptools
 
-from triton_replay.loading.slots import CLOSED, Connection, Slot
-from triton_replay.loading.sockets import Resolved, Wire
+from triton_replay.wire.slots import CLOSED, Connection, Slot
+from triton_replay.wire.sockets import Resolved, Wire
 
-_TOLD: Final = 200
-"""Bytes of an error's body that are told."""
+_REPORTED: Final = 200
+"""Bytes of an error response that are reported."""
 
 
 class HttpConnection(Wire):
@@ -36,10 +36,10 @@ class HttpConnection(Wire):
         self._complete = False
         slot.failure, slot.asked = "", True
         slot.came.clear()
-        self.write(request)
+        self.write((request,))
 
     def flush(self) -> None:
-        """Nothing to do: one request is one piece."""
+        """Do nothing: `ask` sends at once."""
 
     def handle(self, mask: int, done: list[Slot]) -> None:
         data = self.read(mask)
@@ -52,32 +52,32 @@ class HttpConnection(Wire):
             self._feed(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, KeyboardInterrupt):
-                # Ctrl-C came while the parser called, which makes an error of its own of it.
+                # Ctrl-C during a callback: the parser wraps it in its own error.
                 raise error.__context__ from None
-            self._over(f"the answer is no HTTP: {error}", done)
+            self._over(f"the response is not HTTP: {error}", done)
             return
         slot = self._slot
         if not self._complete or not slot.asked:
             return
         self._complete = False
         status = self._parser.get_status_code()
-        if status < 200:  # interim
+        if status < 200:  # interim response
             return
         slot.asked = False
         if status != 200:
-            slot.failure = f"{status}: {bytes(slot.came[:_TOLD]).decode(errors='replace')}"
+            slot.failure = f"{status}: {bytes(slot.came[:_REPORTED]).decode(errors='replace')}"
         if not self._stays:
             self.close()
         done.append(slot)
 
     def on_body(self, data: bytes) -> None:
         slot = self._slot
-        if slot.reply is not None or len(slot.came) < _TOLD:
+        if slot.reply is not None or len(slot.came) < _REPORTED:
             slot.came += data
 
     def on_message_complete(self) -> None:
         self._complete = True
-        self._stays = self._parser.should_keep_alive()  # which it can only tell now
+        self._stays = self._parser.should_keep_alive()  # known only at the end of the message
 
     def _over(self, reason: str, done: list[Slot]) -> None:
         self.close()

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from replay.loading.peers import OK, asked, grpc_loop
+from replay.wire.peers import OK, asked, grpc_loop
 from support.http2 import (
     CONTINUATION,
     DATA,
@@ -43,7 +43,7 @@ def test_what_fails_is_told_and_the_next_call_is_another():
     with grpc_loop(script) as loop:
         assert asked(loop, 1, 3) == [
             "gRPC status 3: no such input",
-            "the server reset the call: error 8 of HTTP/2",
+            "the server reset the call: HTTP/2 error 8",
             "",
         ]
 
@@ -71,7 +71,7 @@ def test_calls_that_the_server_did_not_take_fail():
         peer.answer(first)
 
     with grpc_loop(script, in_flight=2) as loop:
-        assert sorted(asked(loop, 2, 2)) == ["", "the server takes no more calls on the connection"]
+        assert sorted(asked(loop, 2, 2)) == ["", "the server accepts no more calls on the connection"]
 
 
 def test_a_connection_that_breaks_is_opened_again():
@@ -126,4 +126,4 @@ def test_a_message_waits_for_the_windows_of_the_server():
 def test_a_server_of_another_protocol_is_told(opening):
     with grpc_loop(lambda peer: peer.call(), opening=opening) as loop:
         (why,) = asked(loop, 1, 1)
-        assert why.startswith("the answer is no gRPC")
+        assert why.startswith("the response is not gRPC")

@@ -1,26 +1,31 @@
-"""A TCP connection that never waits: what cannot be sent yet is kept until it can."""
+"""Non-blocking TCP connections on an epoll object, with a buffer for unsent bytes."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from triton_replay.addresses import Address
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.loading.slots import Connection
+from triton_replay.wire.slots import Connection
 
 if TYPE_CHECKING:
     import select
 
 _CHUNK = 1 << 18
+_MOST_PIECES = 1_000
+"""Pieces of one `sendmsg`; Linux allows 1,024."""
 _IN, _OUT = 1, 4
-"""Of epoll, as Linux has them; other systems import this module and have none."""
+"""Events of Linux's epoll. Other systems can import this module although they have no epoll."""
 
 
 class Resolved(NamedTuple):
-    """An address as the system has it, so that names are looked up once."""
+    """A server's address with the result of its name lookup."""
 
     address: Address
     family: int
@@ -28,20 +33,31 @@ class Resolved(NamedTuple):
 
 
 def resolve(address: Address, option: str) -> Resolved:
-    """Connect once and leave again. Raises ServerUnreachable, which names `option`."""
+    """Look up an address and check that a server accepts connections there.
+
+    Args:
+        address: Host and port.
+        option: The option that named the address, for the error text.
+
+    Raises:
+        ServerUnreachable: No connection is possible.
+    """
     try:
         with socket.create_connection(address, timeout=10) as found:
             return Resolved(address, found.family, found.getpeername())
     except OSError as error:
         raise ServerUnreachable(
-            f"{option} {address}: nobody listens there: {error.strerror or error}"
+            f"{option} {address}: no server listens there: {error.strerror or error}"
         ) from error
 
 
 class Wire(Connection):
-    """The socket of a connection, and its place in the loop.
+    """The socket of a connection.
 
-    by_number: where the loop finds who reads a socket.
+    Args:
+        server: Address to connect to.
+        poll: The loop's epoll object.
+        by_number: The loop's connections by file descriptor.
     """
 
     def __init__(
@@ -52,25 +68,30 @@ class Wire(Connection):
         self._by_number = by_number
         self._socket: socket.socket | None = None
         self._connecting = False
-        self._waiting = bytearray()
+        self._unsent: deque[bytes | memoryview] = deque()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, maybe one under way."""
+        """Whether the socket is connected or connecting."""
         return self._socket is not None
 
     def open(self) -> None:
-        """Begin to connect. Raises ServerUnreachable, or ReplayError if there are too many."""
+        """Start to connect.
+
+        Raises:
+            ServerUnreachable: The server does not accept connections.
+            ReplayError: The process cannot open more sockets.
+        """
         try:
             made = socket.socket(self._server.family, socket.SOCK_STREAM)
         except OSError as error:
             count = len(self._by_number)
-            text = f"{count} connections are open, and there cannot be more: {error.strerror}"
+            text = f"connection {count + 1}: cannot be opened: {error.strerror}; see `ulimit -n`"
             raise ReplayError(text) from error
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = made
-        self._waiting.clear()
+        self._unsent.clear()
         self._by_number[made.fileno()] = self
         code = made.connect_ex(self._server.place)
         self._connecting = code == errno.EINPROGRESS
@@ -79,30 +100,22 @@ class Wire(Connection):
         self._poll.register(made.fileno(), _IN | _OUT if self._connecting else _IN)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._socket is not None:
             del self._by_number[self._socket.fileno()]
             self._socket.close()
             self._socket = None
 
-    def write(self, data: bytes) -> None:
-        """Send, as much as goes now."""
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send pieces as far as possible now, and the rest when the socket accepts it."""
         assert self._socket is not None
-        if self._waiting or self._connecting:
-            self._waiting += data
-            return
-        try:
-            sent = self._socket.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # what was received before is still to be read, and tells that it is over
-            return
-        if sent < len(data):
-            self._waiting += memoryview(data)[sent:]
+        waits = bool(self._unsent) or self._connecting
+        self._unsent.extend(pieces)
+        if not waits and not self._send():
             self._poll.modify(self._socket.fileno(), _IN | _OUT)
 
     def read(self, mask: int) -> bytes | None:
-        """What has come; empty if the server has closed, None if nothing came."""
+        """Return received bytes; b"" after the server closed, None if there are none."""
         if self._socket is None:
             return None
         if mask & _OUT:
@@ -123,18 +136,33 @@ class Wire(Connection):
             if code:
                 raise self._unreachable(code)
             self._connecting = False
-        if self._waiting:
-            try:
-                sent = self._socket.send(self._waiting)
-            except BlockingIOError:
-                return
-            except OSError:
-                return
-            del self._waiting[:sent]
-        if not self._waiting:
+        if self._send():
             self._poll.modify(self._socket.fileno(), _IN)
+
+    def _send(self) -> bool:
+        """Send unsent pieces; return whether none is left."""
+        assert self._socket is not None
+        unsent = self._unsent
+        while unsent:
+            pieces = list(itertools.islice(unsent, _MOST_PIECES))
+            try:
+                one = len(pieces) == 1
+                sent = self._socket.send(pieces[0]) if one else self._socket.sendmsg(pieces)
+            except BlockingIOError:
+                return False
+            except OSError:
+                # The connection is broken. What was received before is still to be read.
+                unsent.clear()
+                return True
+            for piece in pieces:
+                if sent < len(piece):
+                    unsent[0] = memoryview(piece)[sent:]
+                    break
+                sent -= len(piece)
+                unsent.popleft()
+        return True
 
     def _unreachable(self, code: int) -> ServerUnreachable:
         return ServerUnreachable(
-            f"-u {self._server.address}: nobody listens there any more: {os.strerror(code)}"
+            f"-u {self._server.address}: the server stopped listening: {os.strerror(code)}"
         )
