@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bars import IN_PROCESS, MICRO, http
-from benchmarks.closed_loop import HttpClient, ask_for, connected, starter
 from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import HTTP, closed_loop, connect, starter
+from benchmarks.rows import IN_PROCESS, MICRO, http
 from triton_replay.comparing.latencies import percentile_of
 
 PAUSE_S = 0.004
@@ -92,7 +92,7 @@ def bystander(http: str, seconds: float) -> dict[str, list[float]]:
     }
     taken: dict[str, list[float]] = {name: [] for name in requests}
     with contextlib.ExitStack() as stack:
-        clients = {name: stack.enter_context(connected(http)) for name in requests}
+        clients = {name: stack.enter_context(connect(http)) for name in requests}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for name, request in requests.items():
@@ -116,8 +116,8 @@ def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
     ):
         sent = http("busy", {"INPUT": np.zeros((1, 4), np.float32)})
         bystander(running.http, 0.2)
-        load = (running.http, HttpClient, sent, 1, IN_FLIGHT, seconds + 2)
-        busy = pool.apply_async(ask_for, load)
+        load = (running.http, HTTP, sent, IN_FLIGHT, seconds + 2)
+        busy = pool.apply_async(closed_loop, load)
         time.sleep(1)  # in which the process has begun to ask
         taken = bystander(running.http, seconds)
         return {**taken, "busy": [us / 1e6 for us in busy.get()]}

@@ -24,17 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.bars import COLORS, MICRO, SUMMANDS, WARM_UP_S, http, http_in_regions, regions
-from benchmarks.closed_loop import (
-    HttpClient,
-    Run,
-    ask_for,
-    client_process,
-    connected,
-    cpu_us,
-    starter,
-)
+from benchmarks.bars import COLORS, WARM_UP_S
 from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import HTTP, Run, client_process, closed_loop, connect, cpu_us, starter
+from benchmarks.rows import MICRO, SUMMANDS, http, http_in_regions, regions
 from triton_replay.comparing.latencies import percentile_of
 
 IN_FLIGHT = 8
@@ -112,11 +105,11 @@ def measure(key: str, count: int, server: str, run: Run, seconds: float) -> Turn
         running = stack.enter_context(starter(server)(folder, allow_metrics=False))
         stack.enter_context(regions(running.http, curve.regions(count), 4 * ELEMENTS))
         for _ in range(curve.idle(count)):
-            stack.enter_context(connected(running.http))
-        load = (HttpClient, curve.requests(count), 1, curve.in_flight(count))
-        run(ask_for, running.http, *load, max(WARM_UP_S, seconds / 2))
+            stack.enter_context(connect(running.http))
+        load = (HTTP, curve.requests(count), curve.in_flight(count))
+        run(closed_loop, running.http, *load, max(WARM_UP_S, seconds / 2))
         before = cpu_us(running.process.pid)
-        latencies = run(ask_for, running.http, *load, seconds)
+        latencies = run(closed_loop, running.http, *load, seconds)
         cpu = (cpu_us(running.process.pid) - before) / len(latencies)
         shares = (percentile_of(latencies, share) for share in (50, 99))
         return Turn(key, count, server, len(latencies) / seconds, cpu, *shares)

@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.bars import MICRO
-from benchmarks.closed_loop import family, starter
 from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import family, starter
+from benchmarks.rows import MICRO
 
 SETTLED_S = 1.0
 

@@ -24,9 +24,9 @@ from support.mutations import mutated
 from benchmarks.attack.clients import inference
 from benchmarks.attack.defects import Defect
 from benchmarks.attack.ground import Ground, connect, models
-from benchmarks.attack.restarts import Load, service
+from benchmarks.attack.restarts import Load, as_sent, service
 from benchmarks.service import SIDE, service_folder
-from benchmarks.service_server import as_sent, write
+from benchmarks.service_server import write
 from ge_runtime.service.channel import Channel, PeerGone
 from ge_runtime.service.protocol import (
     HEADER_BYTES,

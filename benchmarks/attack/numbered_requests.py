@@ -14,42 +14,46 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import select
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tritonclient.grpc import service_pb2
 
-from benchmarks.bars import STREAMS, copy_add_sub
-from benchmarks.closed_loop import GrpcClient, connected, received
 from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import HTTP, Client, Grpc
+from benchmarks.rows import CALLS, copy_add_sub
 from tests.support import servers
-from tests.support.http2 import DATA, END_STREAM, HEADERS, message
+from triton_replay.addresses import parse_address
+from triton_replay.loading.loop import Loop
+from triton_replay.wire.grpc_messages import with_prefix
+from triton_replay.wire.slots import Slot
+from triton_replay.wire.sockets import resolve
 
 CONNECTIONS = (1, 8, 32, 256)
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 FRONTS = ["http", "grpc"]
 SERVERS = ["reference", "process", "triton"]
-#: INPUT1: both outputs are INPUT0.
-NOTHING = bytes(64)
 NAMES = ("INPUT0", "INPUT1")
+ZEROS = bytes(64)
+"""INPUT1, so that both outputs equal INPUT0."""
 
 
 def identity(number: int) -> bytes:
-    """The id of a request, as long as any other's."""
+    """Return the id of a request; all ids have the same length."""
     return b"%012d" % number
 
 
 def tensor(number: int) -> bytes:
-    """INPUT0: the number in two halves that FP32 holds exactly, and zeros."""
+    """Return INPUT0: the number in two halves that FP32 represents exactly, then zeros."""
     return struct.pack("<2f", number >> 20, number & 0xFFFFF) + bytes(56)
 
 
-def http_template() -> tuple[bytes, bytes]:
-    """A request up to its id, and from there to its tensors."""
+def http_request() -> Callable[[int], bytes]:
+    """Return a function that creates the HTTP request with a number."""
     inputs = [
         {"name": name, "datatype": "FP32", "shape": [1, 16], "parameters": {"binary_data_size": 64}}
         for name in NAMES
@@ -64,120 +68,97 @@ def http_template() -> tuple[bytes, bytes]:
         f"Inference-Header-Content-Length: {len(text)}\r\nContent-Length: {len(text) + 128}\r\n\r\n"
     )
     first, _, last = (head.encode() + text).partition(identity(0))
-    return first, last
+    return lambda number: first + identity(number) + last + tensor(number) + ZEROS
 
 
-def grpc_template() -> tuple[bytes, bytes, bytes]:
-    """A message up to its id, from there to its first tensor, and what follows."""
+def grpc_request() -> Callable[[int], bytes]:
+    """Return a function that creates the gRPC request with a number."""
     request = service_pb2.ModelInferRequest(model_name="add_sub", id=identity(0).decode())
     mark = b"\1" * 64
-    for name, data in zip(NAMES, (mark, NOTHING), strict=True):
+    for name, data in zip(NAMES, (mark, ZEROS), strict=True):
         request.inputs.add(name=name, datatype="FP32", shape=[1, 16])
         request.raw_input_contents.append(data)
-    first, _, rest = message(request.SerializeToString()).partition(identity(0))
+    first, _, rest = with_prefix(request.SerializeToString()).partition(identity(0))
     middle, _, last = rest.partition(mark)
-    return first, middle, last
+    return lambda number: first + identity(number) + middle + tensor(number) + last
 
 
-class HttpNumbers:
-    """A connection with one numbered request in flight."""
-
-    def __init__(self, address: str) -> None:
-        self.socket = connected(address)
-        self.asked: dict[int, int] = {}
-        self._template = http_template()
-        self._received = b""
-
-    def ask_number(self, number: int) -> None:
-        """Send the request of this number."""
-        self.asked[0] = number
-        first, last = self._template
-        self.socket.sendall(first + identity(number) + last + tensor(number) + NOTHING)
-
-    def answered(self) -> Iterator[int]:
-        """The numbers of answers that are complete, and right."""
-        self._received += received(self.socket)
-        head, found, body = self._received.partition(b"\r\n\r\n")
-        lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-        if not found or len(body) < int(lines[b"content-length"]):
-            return
-        number = self.asked.pop(0)
-        is_good = head.startswith(b"HTTP/1.1 200 ") and len(body) == int(lines[b"content-length"])
-        check(number, body, is_good=is_good)
-        self._received = b""
-        yield number
+def check(number: int, body: bytes) -> None:
+    """Raise SystemExit unless the body is the response to the request with this number."""
+    if body.count(tensor(number)) != 2 or identity(number) not in body:
+        raise SystemExit(f"request {number}: wrong response {body!r}")
 
 
-class GrpcNumbers(GrpcClient):  # type: ignore[misc]
-    """A connection with some numbered calls in flight."""
+class NumberedRequests:
+    """Sends numbered requests in a closed loop and checks each response.
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address, ())
-        self.asked: dict[int, int] = {}
-        self._template = grpc_template()
-        self._bodies: dict[int, bytes] = {}
+    Args:
+        first: First number.
+        count: Number of requests.
+        create: Creates the request with a number.
+    """
 
-    def ask_number(self, number: int) -> None:
-        """Send the request of this number."""
-        first, middle, last = self._template
-        self.asked[self._stream] = number
-        self.send(first + identity(number) + middle + tensor(number) + last)
+    def __init__(self, first: int, count: int, create: Callable[[int], bytes]) -> None:
+        self.missing = count
+        self.pending: dict[Slot, int] = {}
+        self._numbers = iter(range(first, first + count))
+        self._create = create
 
-    def answered(self) -> Iterator[int]:
-        """The numbers of answers that are complete, and right."""
-        for kind, flags, stream, payload in self.frames():
-            if kind == DATA:
-                self._bodies[stream] = self._bodies.get(stream, b"") + payload
-            elif kind == HEADERS and flags & END_STREAM:
-                number = self.asked.pop(stream)
-                check(number, self._bodies.pop(stream, b""), is_good=True)
-                yield number
+    def send(self, slot: Slot) -> None:
+        """Send the next request, if there is one."""
+        if (number := next(self._numbers, None)) is not None:
+            self.pending[slot] = number
+            slot.reply = self._receive
+            slot.connection.ask(slot, self._create(number))
+
+    def _receive(self, slot: Slot) -> None:
+        number = self.pending.pop(slot)
+        if slot.failure:
+            raise SystemExit(f"request {number}: {slot.failure}")
+        check(number, bytes(slot.came))
+        self.missing -= 1
+        self.send(slot)
 
 
-def check(number: int, body: bytes, *, is_good: bool) -> None:
-    """End the run if this is not the answer to the request of that number."""
-    if not (is_good and body.count(tensor(number)) == 2 and identity(number) in body):
-        raise SystemExit(f"{number} is answered with {body!r}")
-
-
-def ask_all(address: str, front: str, connections: int, first: int, count: int) -> float:
-    """Send `count` requests, numbered from `first` on, until all are answered; the seconds."""
-    kind, streams = (HttpNumbers, 1) if front == "http" else (GrpcNumbers, STREAMS)
-    clients = [kind(address) for _ in range(connections)]
-    epoll, by_descriptor = select.epoll(), {client.socket.fileno(): client for client in clients}
-    for descriptor in by_descriptor:
-        epoll.register(descriptor, select.EPOLLIN)
-    numbers = iter(range(first, first + count))
-    began = time.monotonic()
-    for client in clients * streams:
-        if (number := next(numbers, None)) is not None:
-            client.ask_number(number)
-    left = count
-    while left:
-        ready = epoll.poll(PATIENCE_S)
-        if not ready:
-            missing = sorted(number for client in clients for number in client.asked.values())
-            raise SystemExit(f"no answer for {PATIENCE_S:.0f} s; {left} missing, asked: {missing}")
-        for descriptor, _ in ready:
-            client = by_descriptor[descriptor]
-            for _ in client.answered():
-                left -= 1
-                if (number := next(numbers, None)) is not None:
-                    client.ask_number(number)
-    for client in clients:
-        client.socket.close()
-    return time.monotonic() - began
+def send_all(address: str, front: str, connections: int, first: int, count: int) -> float:
+    """Send requests until all have their responses; return the seconds."""
+    client: Client = HTTP if front == "http" else Grpc(CALLS)
+    requests = NumberedRequests(first, count, http_request() if front == "http" else grpc_request())
+    server = resolve(parse_address(address, "server"), "server")
+    loop = Loop(
+        partial(client.connect, server), lambda slot: b"", lambda slot: None, silence=TIMEOUT_S
+    )
+    try:
+        began = last = time.monotonic()
+        for connection in [client.connect(server, loop) for _ in range(connections)]:
+            for slot in connection.slots:
+                requests.send(slot)
+            connection.flush()
+        missing = count
+        while requests.missing:
+            loop.run(time.perf_counter_ns() + 100_000_000)
+            if requests.missing < missing:
+                missing, last = requests.missing, time.monotonic()
+            elif time.monotonic() - last > TIMEOUT_S:
+                numbers = sorted(requests.pending.values())
+                text = f"no response for {TIMEOUT_S:.0f} s; {missing} missing, pending: {numbers}"
+                raise SystemExit(text)
+        return time.monotonic() - began
+    finally:
+        loop.close()
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.numbered_requests",
+        prog="python -m benchmarks.attack.numbered_requests",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--requests", type=int, default=1_000_000, help="of each (1,000,000)")
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
-    parser.add_argument("--fronts", nargs="+", choices=FRONTS, default=FRONTS)
+    add = parser.add_argument
+    add("--requests", type=int, default=1_000_000, help="per server and frontend (1,000,000)")
+    add("--servers", nargs="+", choices=SERVERS, default=SERVERS, help="servers (all)")
+    add("--fronts", nargs="+", choices=FRONTS, default=FRONTS, help="frontends (both)")
     options = parser.parse_args()
     print_machine_facts()
     rows = []
@@ -191,11 +172,11 @@ def main() -> None:
                 share = options.requests // len(CONNECTIONS)
                 for place, connections in enumerate(CONNECTIONS):
                     address = getattr(server, front)
-                    seconds = ask_all(address, front, connections, place * share, share)
+                    seconds = send_all(address, front, connections, place * share, share)
                     rows.append(
                         [name, front, str(connections), f"{share:,}", f"{share / seconds:,.0f}"]
                     )
-    print_table(["server", "front", "connections", "answered rightly", "per second"], rows)
+    print_table(["server", "front", "connections", "correct responses", "per second"], rows)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from tritonclient.http import InferenceServerClient, InferInput
+from tritonclient.utils import np_to_triton_dtype
 
-from benchmarks.bars import MICRO, copy_add_sub
 from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.rows import MICRO, copy_add_sub
 from benchmarks.service import service_folder
-from benchmarks.service_server import as_sent, write
+from benchmarks.service_server import write
 from tests.support.servers import Server, start_reference_server, start_tritonserver
 from tools import oracle
 
@@ -42,6 +46,16 @@ PAUSE_S = 0.5
 """Time between the recovery from a kill and the next kill."""
 
 Body = tuple[bytes, dict[str, str]]
+
+
+def as_sent(inputs: Mapping[str, NDArray[Any]]) -> Body:
+    """Return the body and the headers of a binary inference request."""
+    tensors = []
+    for name, array in inputs.items():
+        tensors.append(InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+        tensors[-1].set_data_from_numpy(np.ascontiguousarray(array))
+    body, length = InferenceServerClient.generate_request_body(tensors)
+    return bytes(body), {"Inference-Header-Content-Length": str(length)}
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from benchmarks.bars import ROWS
 from benchmarks.instruments import ROOT
+from benchmarks.rows import ROWS
 
 pytestmark = pytest.mark.brute_force
 

@@ -71,7 +71,8 @@ def test_calls_that_the_server_did_not_take_fail():
         peer.answer(first)
 
     with grpc_loop(script, in_flight=2) as loop:
-        assert sorted(asked(loop, 2, 2)) == ["", "the server accepts no more calls on the connection"]
+        reason = "the server accepts no more calls on the connection"
+        assert sorted(asked(loop, 2, 2)) == ["", reason]
 
 
 def test_a_connection_that_breaks_is_opened_again():
