@@ -89,7 +89,7 @@ def closed_loop(
         partial(client.connect, server),
         lambda slot: next(turn),
         lambda slot: None,
-        silence=FIRST_RESPONSE_S,
+        timeout=FIRST_RESPONSE_S,
     )
     try:
         loop.keep(in_flight)

@@ -109,13 +109,13 @@ class NumberedRequests:
         if (number := next(self._numbers, None)) is not None:
             self.pending[slot] = number
             slot.reply = self._receive
-            slot.connection.ask(slot, self._create(number))
+            slot.connection.send(slot, self._create(number))
 
     def _receive(self, slot: Slot) -> None:
         number = self.pending.pop(slot)
         if slot.failure:
             raise SystemExit(f"request {number}: {slot.failure}")
-        check(number, bytes(slot.came))
+        check(number, bytes(slot.body))
         self.missing -= 1
         self.send(slot)
 
@@ -126,7 +126,7 @@ def send_all(address: str, front: str, connections: int, first: int, count: int)
     requests = NumberedRequests(first, count, http_request() if front == "http" else grpc_request())
     server = resolve(parse_address(address, "server"), "server")
     loop = Loop(
-        partial(client.connect, server), lambda slot: b"", lambda slot: None, silence=TIMEOUT_S
+        partial(client.connect, server), lambda slot: b"", lambda slot: None, timeout=TIMEOUT_S
     )
     try:
         began = last = time.monotonic()

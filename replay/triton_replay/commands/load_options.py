@@ -17,7 +17,7 @@ from triton_replay.loading.input_data import InputOptions
 from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range, read_intervals
 from triton_replay.loading.load import LoadOptions
 from triton_replay.loading.measuring import Plan
-from triton_replay.loading.questions import Server
+from triton_replay.loading.queries import Server
 from triton_replay.loading.windows import Stability
 
 PORTS: Final = {"http": 8000, "grpc": 8001}
@@ -94,7 +94,7 @@ def load_options(given: argparse.Namespace) -> LoadOptions:
         output_size=None if given.shared_memory == "none" else given.output_shared_memory_size,
         metrics=_metrics(given) if given.collect_metrics else None,
         composing=tuple(map(_composing, filter(None, given.bls_composing_models.split(",")))),
-        silence=given.timeout,
+        timeout=given.timeout,
         streaming=given.streaming,
         responses=given.profile_export_file is not None,
     )

@@ -1,4 +1,4 @@
-"""gRPC requests of a load: inferences prepared as bytes, and questions to the server."""
+"""gRPC requests of a load: inferences prepared as bytes, and queries to the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from triton_replay.addresses import Address
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.model import Model
-from triton_replay.loading.questions import InSequence, Question, Requests
+from triton_replay.loading.queries import InSequence, Query, Requests
 from triton_replay.loading.tensors import Region, RequestData
 from triton_replay.wire.bodies import Headers
 from triton_replay.wire.grpc_connection import GrpcConnection
@@ -33,7 +33,7 @@ COMPRESSIONS: Final[Mapping[str, Callable[[bytes], bytes] | None]] = {
 
 
 class GrpcServer:
-    """A server that a load uses over gRPC. Implements `questions.Server`.
+    """A server that a load uses over gRPC. Implements `queries.Server`.
 
     Args:
         address: Host and port.
@@ -76,40 +76,38 @@ class GrpcServer:
             model, parameters, outputs, marks_last=self._many, compression=self._compression
         )
 
-    def metadata(self, loop: Loop, model: str, version: str) -> Question:
+    def metadata(self, loop: Loop, model: str, version: str) -> Query:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
-        return self._question(loop, "ModelMetadata", request, service_pb2.ModelMetadataResponse)
+        return self._query(loop, "ModelMetadata", request, service_pb2.ModelMetadataResponse)
 
-    def config(self, loop: Loop, model: str, version: str) -> Question:
+    def config(self, loop: Loop, model: str, version: str) -> Query:
         request = service_pb2.ModelConfigRequest(name=model, version=version)
-        return self._question(
-            loop, "ModelConfig", request, service_pb2.ModelConfigResponse, "config"
-        )
+        return self._query(loop, "ModelConfig", request, service_pb2.ModelConfigResponse, "config")
 
-    def statistics(self, loop: Loop, model: str, version: str) -> Question:
+    def statistics(self, loop: Loop, model: str, version: str) -> Query:
         request = service_pb2.ModelStatisticsRequest(name=model, version=version)
-        return self._question(loop, "ModelStatistics", request, service_pb2.ModelStatisticsResponse)
+        return self._query(loop, "ModelStatistics", request, service_pb2.ModelStatisticsResponse)
 
-    def register(self, loop: Loop, region: str, size: int) -> Question:
+    def register(self, loop: Loop, region: str, size: int) -> Query:
         request = service_pb2.SystemSharedMemoryRegisterRequest(
             name=region, key=f"/{region}", offset=0, byte_size=size
         )
         kind = service_pb2.SystemSharedMemoryRegisterResponse
-        return self._question(loop, "SystemSharedMemoryRegister", request, kind)
+        return self._query(loop, "SystemSharedMemoryRegister", request, kind)
 
-    def unregister(self, loop: Loop, region: str) -> Question:
+    def unregister(self, loop: Loop, region: str) -> Query:
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region)
         kind = service_pb2.SystemSharedMemoryUnregisterResponse
-        return self._question(loop, "SystemSharedMemoryUnregister", request, kind)
+        return self._query(loop, "SystemSharedMemoryUnregister", request, kind)
 
-    def _question(
+    def _query(
         self,
         loop: Loop,
         method: str,
         request: Any,  # noqa: ANN401  protobuf's classes are made at run time
         kind: Any,  # noqa: ANN401
         field: str = "",
-    ) -> Question:
+    ) -> Query:
         def read(came: bytes) -> Any:  # noqa: ANN401  as in JSON
             try:
                 message = kind.FromString(came[PREFIX:])
@@ -121,11 +119,11 @@ class GrpcServer:
 
         where = (self._resolved, loop.poll, loop.by_number)
         connection = GrpcConnection(*where, f"{SERVICE}/{method}", self._headers, slots=1)
-        return Question(connection, framed([request]), read)
+        return Query(connection, framed([request]), read)
 
 
 class GrpcRequests:
-    """Creates inference requests for one model. Implements `questions.Requests`.
+    """Creates inference requests for one model. Implements `queries.Requests`.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""HTTP requests of a load: inferences prepared as bytes, and questions to the server."""
+"""HTTP requests of a load: inferences prepared as bytes, and queries to the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from triton_replay.addresses import Address
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.model import Model, model_path
-from triton_replay.loading.questions import InSequence, Question, Requests
+from triton_replay.loading.queries import InSequence, Query, Requests
 from triton_replay.loading.tensors import Region, RequestData
 from triton_replay.wire.answers import tensor_of_wire
 from triton_replay.wire.bodies import Headers
@@ -19,7 +19,7 @@ from triton_replay.wire.sockets import resolve
 
 
 class HttpServer:
-    """A server that a load uses over HTTP. Implements `questions.Server`.
+    """A server that a load uses over HTTP. Implements `queries.Server`.
 
     Args:
         address: Host and port.
@@ -63,38 +63,38 @@ class HttpServer:
             binary_outputs=self._binary_outputs,
         )
 
-    def metadata(self, loop: Loop, model: str, version: str) -> Question:
+    def metadata(self, loop: Loop, model: str, version: str) -> Query:
         return self._get(loop, model_path(model, version))
 
-    def config(self, loop: Loop, model: str, version: str) -> Question:
+    def config(self, loop: Loop, model: str, version: str) -> Query:
         return self._get(loop, f"{model_path(model, version)}/config")
 
-    def statistics(self, loop: Loop, model: str, version: str) -> Question:
+    def statistics(self, loop: Loop, model: str, version: str) -> Query:
         return self._get(loop, f"{model_path(model, version)}/stats")
 
-    def register(self, loop: Loop, region: str, size: int) -> Question:
+    def register(self, loop: Loop, region: str, size: int) -> Query:
         body = json.dumps({"key": f"/{region}", "offset": 0, "byte_size": size}).encode()
         return self._post(loop, f"/v2/systemsharedmemory/region/{region}/register", body)
 
-    def unregister(self, loop: Loop, region: str) -> Question:
+    def unregister(self, loop: Loop, region: str) -> Query:
         return self._post(loop, f"/v2/systemsharedmemory/region/{region}/unregister", b"{}")
 
-    def text(self, loop: Loop, target: str) -> Question:
-        """Return the question for any page, whose answer is its text."""
+    def text(self, loop: Loop, target: str) -> Query:
+        """Return the query for any page, whose answer is its text."""
         request = message("GET", target, self._address, self._headers)
-        return Question(self.connect(loop), request, bytes.decode)
+        return Query(self.connect(loop), request, bytes.decode)
 
-    def _get(self, loop: Loop, target: str) -> Question:
+    def _get(self, loop: Loop, target: str) -> Query:
         request = message("GET", target, self._address, self._headers)
-        return Question(self.connect(loop), request, _object)
+        return Query(self.connect(loop), request, _object)
 
-    def _post(self, loop: Loop, target: str, body: bytes) -> Question:
+    def _post(self, loop: Loop, target: str, body: bytes) -> Query:
         request = message("POST", target, self._address, self._headers, body)
-        return Question(self.connect(loop), request, lambda _: None)
+        return Query(self.connect(loop), request, lambda _: None)
 
 
 class HttpRequests:
-    """Creates inference requests for one model. Implements `questions.Requests`.
+    """Creates inference requests for one model. Implements `queries.Requests`.
 
     Args:
         server: Host and port, for the header Host.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.questions import Failed, Question, ask
+from triton_replay.loading.queries import Failed, Query, send_query
 
 PARTS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 _OTHERS: Final = ("success", "fail", "cache_hit", "cache_miss")
@@ -142,13 +142,13 @@ class Scraper:
 
     Args:
         loop: The load's loop.
-        question: The request for the page.
+        query: The request for the page.
         interval: Nanoseconds between two readings.
     """
 
-    def __init__(self, loop: Loop, question: Question, interval: int) -> None:
+    def __init__(self, loop: Loop, query: Query, interval: int) -> None:
         self._loop = loop
-        self._question = question
+        self._query = query
         self._interval = interval
         self._next = 0
         self._pending = False
@@ -163,7 +163,7 @@ class Scraper:
             self._next = now + self._interval
             if not self._pending:
                 self._pending = True
-                ask(self._loop, self._question, self._take)
+                send_query(self._loop, self._query, self._take)
         return self._next
 
     def summary(self, start: int, end: int) -> dict[str, dict[str, float]]:

@@ -25,6 +25,6 @@ class Client(Protocol):
     async def open(self) -> None:
         """Connect, unless it is. Raises NotAnswered."""
 
-    async def ask(self, exchange: Exchange) -> Response:
+    async def send(self, exchange: Exchange) -> Response:
         """Send a recorded request and wait for the whole answer. Raises NotAnswered."""
         ...

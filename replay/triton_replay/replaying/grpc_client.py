@@ -70,7 +70,7 @@ class GrpcConnection:
         """End the connection."""
         await self._channel.close()
 
-    async def ask(self, exchange: Exchange) -> Response:
+    async def send(self, exchange: Exchange) -> Response:
         """Make a call and wait for its end. Raises NotAnswered."""
         request = exchange.request
         metadata = _metadata(request, self._headers)

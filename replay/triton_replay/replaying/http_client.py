@@ -56,7 +56,7 @@ class HttpConnection(asyncio.Protocol):
         self._number = 0
         self._responses = self._reader()
 
-    async def ask(self, exchange: Exchange) -> Response:
+    async def send(self, exchange: Exchange) -> Response:
         """Send a request and wait for the whole answer. Raises NotAnswered."""
         request = exchange.request
         await self.open()

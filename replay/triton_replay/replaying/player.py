@@ -132,7 +132,7 @@ class Player:
             at = step.due if step.due else sent
         self._put(replace(request, at=at, end=sent))
         try:
-            response = await client.ask(step.exchange)
+            response = await client.send(step.exchange)
             status = replace(step.exchange, response=response).status
             self.outcome.statuses[status] += 1
         except NotAnswered as error:

@@ -1,4 +1,4 @@
-"""Answers as tensors: what a response says, whether it says it in JSON or in bytes."""
+"""Responses and inputs as tensors, from JSON, binary data and server-sent events."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: Triton's name of its type, its shape, and its values.
+    """A tensor.
 
-    values: of `shape`. BYTES are objects of type bytes, BF16 is widened to FP32.
+    Args:
+        datatype: Triton's name of the datatype.
+        shape: The shape.
+        values: An array of this shape. BYTES are objects of type bytes; BF16 is widened to FP32.
     """
 
     datatype: str
@@ -48,14 +51,21 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Answer:
-    """One response: tensors by name, and all else that its JSON says."""
+    """A response: its tensors by name, and all other fields of its JSON."""
 
     tensors: Mapping[str, Tensor]
     fields: Mapping[str, Any]
 
 
 def read_answers(headers: Headers, body: Body) -> list[Answer]:
-    """The responses of a body: one, or of a stream of events each. Raises NotUnderstood."""
+    """Parse the responses in a body.
+
+    Returns:
+        One response, one for each server-sent event, or none for an empty body.
+
+    Raises:
+        NotUnderstood: The body is not valid.
+    """
     if header(headers, "content-type").startswith("text/event-stream"):
         lines = bytes(inflate(headers, body)).split(b"\n")
         events = [line[len(b"data:") :] for line in lines if line.startswith(b"data:")]
@@ -66,7 +76,16 @@ def read_answers(headers: Headers, body: Body) -> list[Answer]:
 
 
 def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
-    """The inputs of a request by name. Raises NotUnderstood."""
+    """Parse the inputs of an inference request, without those in shared memory.
+
+    A request of the generate extension has its text fields as inputs.
+
+    Returns:
+        Tensors by input name.
+
+    Raises:
+        NotUnderstood: The body is not valid.
+    """
     found = read_body(headers, body)
     if "inputs" in found.document:
         tensors = found.tensors()
@@ -87,7 +106,6 @@ def _answer(body: TensorBody) -> Answer:
     if isinstance(document.get("outputs"), list):
         tensors = {str(t.get("name")): _tensor(t, data) for t, data in body.tensors()}
         del document["outputs"]
-        # How a tensor travels is a header's and a number's business, and not the answer.
         return Answer(tensors, document)
     tensors = {}
     for name, value in list(document.items()):
@@ -99,7 +117,7 @@ def _answer(body: TensorBody) -> Answer:
 
 
 def _field(value: object) -> Tensor | None:
-    """A field of a generate answer as a tensor, where it is a number or a list of such."""
+    """Convert a field of a generate response to a tensor if it is numeric, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float | list):
         return None
     try:
@@ -112,19 +130,24 @@ def _field(value: object) -> Tensor | None:
 def _tensor(tensor: Mapping[str, Any], data: memoryview | None) -> Tensor:
     datatype, shape = tensor.get("datatype"), tensor.get("shape")
     if not isinstance(datatype, str) or not isinstance(shape, list):
-        raise NotUnderstood(f"a tensor without datatype and shape: {json.dumps(tensor)[:80]}")
+        text = f"tensor {json.dumps(tensor)[:80]}: expected a datatype and a shape"
+        raise NotUnderstood(text)
     name = str(tensor.get("name"))
     try:
         dims = tuple(int(dim) for dim in shape)
     except (ValueError, TypeError, OverflowError) as error:
-        raise NotUnderstood(f"tensor {name!r}: shape {shape!r}") from error
+        raise NotUnderstood(f"tensor {name!r}: found shape {shape!r}, expected sizes") from error
     if data is None:
         return tensor_of_values(name, datatype, dims, tensor.get("data", []))
     return tensor_of_wire(name, datatype, dims, data)
 
 
 def tensor_of_values(name: str, datatype: str, shape: tuple[int, ...], values: Any) -> Tensor:  # noqa: ANN401  of JSON
-    """A tensor of nested lists of numbers and texts. Raises NotUnderstood, which tells `name`."""
+    """Create a tensor from nested lists of JSON values.
+
+    Raises:
+        NotUnderstood: The values do not fit datatype and shape; the error has `name`.
+    """
     try:
         return Tensor(datatype, shape, _from_json(datatype, values).reshape(shape))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
@@ -132,7 +155,11 @@ def tensor_of_values(name: str, datatype: str, shape: tuple[int, ...], values: A
 
 
 def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Tensor:
-    """A tensor of bytes, as the binary extension and gRPC have it. Raises NotUnderstood."""
+    """Create a tensor from binary data, in the form of the binary extension and of gRPC.
+
+    Raises:
+        NotUnderstood: The data do not fit datatype and shape; the error has `name`.
+    """
     try:
         return Tensor(datatype, shape, _from_bytes(datatype, data).reshape(shape))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -140,11 +167,11 @@ def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memor
 
 
 def wire_of(tensor: Tensor) -> bytes:
-    """The bytes of a tensor, as the binary extension and gRPC have them."""
+    """Return the binary data of a tensor, in the form of the binary extension and of gRPC."""
     if tensor.datatype == "BYTES":
         flat = tensor.values.ravel()
         return b"".join(len(value).to_bytes(4, "little") + value for value in flat)
-    if tensor.datatype == "BF16":  # widened when it was read
+    if tensor.datatype == "BF16":  # stored as FP32
         return (tensor.values.view(np.uint32) >> 16).astype("<u2").tobytes()
     return tensor.values.tobytes()
 

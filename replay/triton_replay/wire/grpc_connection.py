@@ -92,7 +92,7 @@ class GrpcConnection(Wire):
         self._skip = 0
         """Bytes of a DATA frame that are still to come and are not kept."""
         self._out: list[bytes | memoryview] = []
-        self._came = 0
+        self._received = 0
         self._window = self._stream_window = h2.DEFAULT_WINDOW
         self._windows: dict[int, int] = {}
         self._max_frame = h2.DEFAULT_FRAME
@@ -101,14 +101,14 @@ class GrpcConnection(Wire):
 
     # -- sending
 
-    def ask(self, slot: Slot, request: bytes) -> None:
+    def send(self, slot: Slot, request: bytes) -> None:
         if self._is_leaving and self._calls:
             self._later.append((slot, request))
             return
         if self._is_leaving or not self.is_open:
             self._connect()
-        slot.failure, slot.asked = "", True
-        slot.came.clear()
+        slot.failure, slot.pending = "", True
+        slot.body.clear()
         if self._streaming:
             slot.times = array("q")
         if not slot.stream:
@@ -127,7 +127,7 @@ class GrpcConnection(Wire):
         if self._later and not self._calls:
             later, self._later = self._later, []
             for slot, request in later:
-                self.ask(slot, request)
+                self.send(slot, request)
         if self._held and self._has_settings:
             self._send_held()
         if self._out:
@@ -148,7 +148,7 @@ class GrpcConnection(Wire):
             self._is_leaving = True
         self._calls[slot.stream] = slot
         self._windows[slot.stream] = self._stream_window
-        slot.taken = 0
+        slot.received = 0
         if self._has_settings:
             self._out.append(self._headers(slot.stream))
 
@@ -211,7 +211,7 @@ class GrpcConnection(Wire):
                 ends = begins + size
                 slot = self._calls.get(stream) if kind == h2.DATA else None
                 if kind == h2.DATA and (slot is None or self._discards(slot)):
-                    self._came += size
+                    self._received += size
                     at = min(ends, end)
                     self._skip = ends - at
                     continue
@@ -219,11 +219,11 @@ class GrpcConnection(Wire):
                     break
                 at = ends
                 if slot is not None:
-                    self._came += size
+                    self._received += size
                     if self._streaming:
                         self._data(slot, unpadded(data[begins:ends], flags), done)
                     else:
-                        slot.came += unpadded(data[begins:ends], flags)
+                        slot.body += unpadded(data[begins:ends], flags)
                 elif kind in (h2.HEADERS, h2.CONTINUATION):
                     self._headers_came(kind, flags, stream, data[begins:ends], done)
                 else:
@@ -232,9 +232,9 @@ class GrpcConnection(Wire):
             self._over(f"the response is not gRPC: {error}", done)
             return
         self._rest = data[at:]
-        if self._came > _GRANT:
-            self._out.append(h2.window_update(0, self._came))
-            self._came = 0
+        if self._received > _GRANT:
+            self._out.append(h2.window_update(0, self._received))
+            self._received = 0
 
     def _discards(self, slot: Slot) -> bool:
         """Return whether the content of the call's response is not needed."""
@@ -242,19 +242,19 @@ class GrpcConnection(Wire):
 
     def _data(self, slot: Slot, data: bytes, done: list[Slot]) -> None:
         """Process data of a stream of messages."""
-        slot.taken += len(data)
-        if slot.taken > _GRANT:
-            self._out.append(h2.window_update(slot.stream, slot.taken))
-            slot.taken = 0
-        came = slot.came
-        came += data
-        while len(came) >= PREFIX:
-            ends = PREFIX + int.from_bytes(came[1:PREFIX], "big")
-            if len(came) < ends:
+        slot.received += len(data)
+        if slot.received > _GRANT:
+            self._out.append(h2.window_update(slot.stream, slot.received))
+            slot.received = 0
+        body = slot.body
+        body += data
+        while len(body) >= PREFIX:
+            ends = PREFIX + int.from_bytes(body[1:PREFIX], "big")
+            if len(body) < ends:
                 return
-            message = bytes(came[PREFIX:ends])
-            del came[:ends]
-            if slot.asked:
+            message = bytes(body[PREFIX:ends])
+            del body[:ends]
+            if slot.pending:
                 self._message(slot, message, done)
 
     def _message(self, slot: Slot, message: bytes, done: list[Slot]) -> None:
@@ -271,7 +271,7 @@ class GrpcConnection(Wire):
             slot.first = slot.first or now
             slot.times.append(now)
         if is_last:
-            slot.asked = False
+            slot.pending = False
             done.append(slot)
 
     def _headers_came(
@@ -353,8 +353,8 @@ class GrpcConnection(Wire):
                 self._end(slot, done)
 
     def _end(self, slot: Slot, done: list[Slot]) -> None:
-        if slot.asked:
-            slot.asked = False
+        if slot.pending:
+            slot.pending = False
             done.append(slot)
 
     def _over(self, reason: str, done: list[Slot]) -> None:

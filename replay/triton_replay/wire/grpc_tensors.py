@@ -1,4 +1,4 @@
-"""What gRPC's inferences say, in the terms of the HTTP ones: tensors by name, and other fields."""
+"""gRPC inference messages in the form of `answers`: tensors by name, and other fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from triton_replay.wire.grpc_messages import (
     read_stream_responses,
 )
 
-#: The fields of InferTensorContents, by type.
 CONTENTS: Final = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -26,18 +25,27 @@ CONTENTS: Final = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+"""Fields of InferTensorContents by datatype."""
 
 
 def answer_of_call(body: Body) -> list[Answer]:
-    """The answers of a ModelInfer: one, or none. Raises NotUnderstood."""
+    """Parse the body of a ModelInfer response: one response, or none.
+
+    Raises:
+        NotUnderstood: The body is not valid.
+    """
     return [_answer(response) for response in read_responses(body)]
 
 
 def answer_of_message(body: Body) -> Answer:
-    """The answer of one message of a ModelStreamInfer. Raises NotUnderstood."""
+    """Parse one response message of a ModelStreamInfer.
+
+    Raises:
+        NotUnderstood: The body is not one valid message.
+    """
     messages = read_stream_responses(body)
     if len(messages) != 1:
-        raise NotUnderstood(f"{len(messages)} messages, expected one")
+        raise NotUnderstood(f"found {len(messages)} messages, expected one")
     message = messages[0]
     answer = _answer(message.infer_response)
     if message.error_message:
@@ -46,7 +54,14 @@ def answer_of_message(body: Body) -> Answer:
 
 
 def inputs_of_call(body: Body) -> Mapping[str, Tensor]:
-    """The inputs of a call's first request by name. Raises NotUnderstood."""
+    """Parse the inputs of a call's first request.
+
+    Returns:
+        Tensors by input name.
+
+    Raises:
+        NotUnderstood: The body is not valid.
+    """
     requests = read_requests(body)
     return _tensors(requests[0].inputs, requests[0].raw_input_contents) if requests else {}
 
@@ -68,12 +83,12 @@ def _tensors(described: Any, raw: Any) -> dict[str, Tensor]:  # noqa: ANN401
     for one in described:
         shape = tuple(one.shape)
         if "shared_memory_region" in one.parameters:
-            # Its values are elsewhere; that it is there can be compared.
+            # Its values are not in the message.
             found[one.name] = Tensor(one.datatype, shape, np.empty(0))
         elif raw:
             data = next(contents, None)
             if data is None:
-                raise NotUnderstood(f"tensor {one.name!r}: no raw contents")
+                raise NotUnderstood(f"tensor {one.name!r}: expected raw contents")
             found[one.name] = tensor_of_wire(one.name, one.datatype, shape, memoryview(data))
         else:
             values = list(getattr(one.contents, CONTENTS.get(one.datatype, "bytes_contents")))

@@ -28,18 +28,18 @@ class HttpConnection(Wire):
         self._complete = False
         self._stays = True
 
-    def ask(self, slot: Slot, request: bytes) -> None:
+    def send(self, slot: Slot, request: bytes) -> None:
         if not self.is_open:
             self._parser = httptools.HttpResponseParser(self)
             self._feed = self._parser.feed_data
             self.open()
         self._complete = False
-        slot.failure, slot.asked = "", True
-        slot.came.clear()
+        slot.failure, slot.pending = "", True
+        slot.body.clear()
         self.write((request,))
 
     def flush(self) -> None:
-        """Do nothing: `ask` sends at once."""
+        """Do nothing: `send` sends at once."""
 
     def handle(self, mask: int, done: list[Slot]) -> None:
         data = self.read(mask)
@@ -57,23 +57,23 @@ class HttpConnection(Wire):
             self._over(f"the response is not HTTP: {error}", done)
             return
         slot = self._slot
-        if not self._complete or not slot.asked:
+        if not self._complete or not slot.pending:
             return
         self._complete = False
         status = self._parser.get_status_code()
         if status < 200:  # interim response
             return
-        slot.asked = False
+        slot.pending = False
         if status != 200:
-            slot.failure = f"{status}: {bytes(slot.came[:_REPORTED]).decode(errors='replace')}"
+            slot.failure = f"{status}: {bytes(slot.body[:_REPORTED]).decode(errors='replace')}"
         if not self._stays:
             self.close()
         done.append(slot)
 
     def on_body(self, data: bytes) -> None:
         slot = self._slot
-        if slot.reply is not None or len(slot.came) < _REPORTED:
-            slot.came += data
+        if slot.reply is not None or len(slot.body) < _REPORTED:
+            slot.body += data
 
     def on_message_complete(self) -> None:
         self._complete = True
@@ -82,7 +82,7 @@ class HttpConnection(Wire):
     def _over(self, reason: str, done: list[Slot]) -> None:
         self.close()
         slot = self._slot
-        if slot.asked:
-            slot.asked = False
+        if slot.pending:
+            slot.pending = False
             slot.failure = reason
             done.append(slot)

@@ -1,4 +1,4 @@
-"""HTTP responses read from bytes as they come, each with its times."""
+"""Incremental parsing of HTTP/1 responses, with the times of their parts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from triton_replay.wire.bodies import Headers
 
 @dataclass(eq=False)
 class Message:
-    """A request or response of which some has come. Times are the clock's.
+    """A request or response, possibly incomplete.
 
-    limit: bytes of its body that are kept; of a longer one only its size is.
+    Args:
+        limit: Largest body in bytes that is kept; of a larger one only the size is.
+        at: Time of the first byte.
     """
 
     limit: int
@@ -24,40 +26,43 @@ class Message:
     size: int = 0
     status: int = 0
     parts: list[tuple[int, int]] = field(default_factory=list)
-    """For each chunk when it ended, and where it ends in the body."""
+    """Time and end position in the body, for each chunk."""
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Add a header."""
         self.headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def add(self, data: bytes) -> None:
-        """Take some of the body."""
+        """Add a part of the body."""
         self.size += len(data)
         if self.size <= self.limit:
             self.body += data
         elif self.body:
-            self.body = bytearray()  # it will not be kept, so it need not be held
+            self.body = bytearray()  # too large to be kept
 
     def all_headers(self) -> Headers:
-        """The headers, in their order."""
+        """Return the headers in order."""
         return tuple(self.headers)
 
     @property
     def chunks(self) -> tuple[tuple[int, int], ...]:
-        """`parts`, where there are several."""
+        """`parts` if there are several, otherwise empty."""
         return tuple(self.parts) if len(self.parts) > 1 else ()
 
     @property
     def until_close(self) -> bool:
-        """Whether only the end of the connection ends this response."""
+        """Whether the body ends with the connection."""
         names = {name.lower() for name, _ in self.headers}
         return self.status > 0 and not names & {"content-length", "transfer-encoding"}
 
 
 class ResponseReader:
-    """Reads the responses of one connection, and gives each to `done` when its last byte has come.
+    """Parses the responses of one connection. Skips interim responses.
 
-    `feed` raises httptools.HttpParserError for what is no HTTP. Interim responses are skipped.
+    Args:
+        clock: Returns the current time in nanoseconds.
+        limit: Largest body in bytes that is kept.
+        done: Called with each complete response.
     """
 
     def __init__(
@@ -70,17 +75,21 @@ class ResponseReader:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the server."""
+        """Parse bytes from the server.
+
+        Raises:
+            httptools.HttpParserError: The bytes are not HTTP.
+        """
         self._parser.feed_data(data)
 
     def cut_off(self) -> Message | None:
-        """Tell that no more comes; gives the response that has begun and has not ended."""
+        """End the input; return the incomplete response, or None."""
         message, self._message = self._message, None
         return message
 
     @property
     def keeps_open(self) -> bool:
-        """Whether the connection can be used after this response."""
+        """Whether the connection stays open after this response."""
         return bool(self._parser.should_keep_alive())
 
     def on_message_begin(self) -> None:

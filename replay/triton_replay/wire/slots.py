@@ -34,17 +34,17 @@ class Slot:
     """One request in flight. Times are nanoseconds of the loop's clock."""
 
     __slots__ = (
-        "asked",
-        "came",
+        "body",
         "connection",
         "due",
         "failure",
         "first",
+        "pending",
+        "received",
         "reply",
         "sent",
         "sequence",
         "stream",
-        "taken",
         "times",
     )
 
@@ -59,13 +59,13 @@ class Slot:
         """Reason why the request failed, or ""."""
         self.times: array[int] | None = None
         """Time of each response, if a request may have several."""
-        self.asked = False
+        self.pending = False
         """Whether a response is outstanding."""
         self.stream = 0
         """Stream of HTTP/2; 0 without a call."""
-        self.taken = 0
+        self.received = 0
         """Bytes received on the stream since the last WINDOW_UPDATE."""
-        self.came = bytearray()
+        self.body = bytearray()
         """The body of the response, if `reply` is set."""
         self.reply: Callable[[Slot], None] | None = None
         """Receives the slot with the response, instead of the load's record."""
@@ -77,7 +77,7 @@ class Connection(Protocol):
 
     slots: list[Slot]
 
-    def ask(self, slot: Slot, request: bytes) -> None:
+    def send(self, slot: Slot, request: bytes) -> None:
         """Send a request for this slot, at the latest with the next `flush`."""
 
     def handle(self, mask: int, done: list[Slot]) -> None:

@@ -71,13 +71,13 @@ def test_lists_of_lists_are_streams(tmp_path):
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "data: expected a list of objects, or of lists"),
-        ({"data": []}, "data is empty"),
+        ({"data": []}, "found empty data"),
         ({"data": [3]}, r"data\[0\]: found a number, expected an object"),
         ({"data": [{"X": [1, 2]}]}, r"data\[0\]: input T is missing"),
-        ({"data": [{"X": [1, 2], "T": ["a"], "Z": 1}]}, r"data\[0\].Z: no input of the model"),
-        ({"data": [{"X": [1], "T": ["a"]}]}, r"data\[0\].X: found 1 values, expected 2 of shape"),
+        ({"data": [{"X": [1, 2], "T": ["a"], "Z": 1}]}, r"data\[0\].Z: not an input of the model"),
+        ({"data": [{"X": [1], "T": ["a"]}]}, r"data\[0\].X: found 1 values, expected 2 for shape"),
         ({"data": [{"X": [1, "a"], "T": ["a"]}]}, r"data\[0\].X\[1\]: found 'a', expected FP32"),
         ({"data": [{"X": [1, 2], "T": [7]}]}, r"data\[0\].T\[0\]: found 7, expected BYTES"),
         ({"data": [[{"X": [1], "T": ["a"]}]]}, r"data\[0\]\[0\].X: found 1 values"),
@@ -90,11 +90,11 @@ def test_lists_of_lists_are_streams(tmp_path):
             {"data": [{"X": {"content": [1, 2], "shape": "2"}, "T": ["a"]}]},
             r"data\[0\].X.shape: found '2', expected a list of sizes",
         ),
-        ({"data": [{"X": {"b64": "AA="}, "T": ["a"]}]}, r"data\[0\].X.b64: no base64"),
+        ({"data": [{"X": {"b64": "AA="}, "T": ["a"]}]}, r"data\[0\].X.b64: not base64"),
         ({"data": [{"X": {"b64": "AAAA"}, "T": ["a"]}]}, r"X.b64: found 3 bytes, expected 8"),
         (
             {"data": [{"X": [1, 2], "T": {"b64": "AAAA"}}]},
-            r"T.b64: expected 1 elements of shape \[1\], each behind its length",
+            r"T.b64: expected 1 elements for shape \[1\], each after its length",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_shape_of_the_options_stands_where_a_file_has_none(tmp_path):
     of = model(("X", "INT64", [-1, 2]))
     (rows,) = of_json(tmp_path, {"data": [{"X": [1, 2]}]}, of, shapes={"X": (1, 2)})
     assert rows[0]["X"].shape == (1, 2)
-    with pytest.raises(ReplayError, match=r"--shape: X has the shape \[-1, 2\]"):
+    with pytest.raises(ReplayError, match=r"--shape: X has shape \[-1, 2\]"):
         of_json(tmp_path, {"data": [{"X": [1, 2]}]}, of)
 
 
@@ -142,7 +142,7 @@ def test_optional_inputs_are_left_out_unless_a_file_has_them(tmp_path):
 
 def test_a_folder_has_a_file_for_each_input(tmp_path):
     (tmp_path / "X").write_bytes(bytes(8))
-    with pytest.raises(ReplayError, match="T: not there: it holds input T"):
+    with pytest.raises(ReplayError, match="T: missing; expected the data of T"):
         streams(PAIR, tmp_path)
     (tmp_path / "T").write_text("one\ntwo\n")
     with pytest.raises(ReplayError, match="found 2 values, expected 1"):
@@ -159,5 +159,5 @@ def test_a_batch_is_made_of_the_next_rows_in_turn(tmp_path):
     assert [list(one.tensors[0].data) for one in requests] == [[0, 1], [1, 2], [2, 0]]
     assert requests[0].tensors[0].shape == (2, 1)
     rows["data"][2]["X"] = {"content": [1, 2], "shape": [2]}
-    with pytest.raises(ReplayError, match="'X' differs"):
+    with pytest.raises(ReplayError, match="'X' has different shapes"):
         batches(of, of_json(tmp_path, rows, of), 2)

@@ -187,7 +187,7 @@ def test_metrics_have_columns(load, server, tmp_path):
 def test_requests_that_all_fail_end_the_load_with_their_reason(load, protocol):
     code, _, err = load("refuses", "-t", "2", protocol=protocol)
     assert code == 2
-    assert re.search(r"all \d+ requests failed, the last one: .*not today", err)
+    assert re.search(r"all \d+ requests failed; the last one: .*not today", err)
 
 
 def test_a_model_that_the_server_has_not_is_told(load, protocol):
@@ -208,14 +208,14 @@ def test_a_server_that_never_answers_is_given_up(capsys, protocol):
         address = "{}:{}".format(*silent.getsockname())
         words = ["load", "-m", "x", "-u", address, "-i", protocol, "--timeout", "0.05"]
         assert main(words) == 3
-    assert "has answered nothing for 0.05 s" in capsys.readouterr().err
+    assert "no response from the server for 0.05 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("model", "words", "told"),
     [
-        ("any", (), "--shape: X has the shape [-1]: say what to send, e.g. --shape X:16"),
-        ("any", ("--shape", "Z:1"), "--shape Z: any has no such input: X"),
+        ("any", (), "--shape: X has shape [-1]; expected fixed sizes, e.g. --shape X:16"),
+        ("any", ("--shape", "Z:1"), "--shape Z: not an input of any; expected X"),
         ("any", ("--shape", "X:1,2"), "--shape X: found [1, 2], expected [-1]"),
         ("any", ("--shape", "X"), "--shape: found 'X', expected INPUT:SIZE,..."),
         ("any", ("--shape", "X:1", "-b", "2"), "-b: found 2, expected 1"),
@@ -263,7 +263,7 @@ def test_an_error_of_a_stream_is_told(load):
 def test_a_decoupled_model_needs_a_stream(load, protocol):
     code, _, err = load("many", "-t", "1", protocol=protocol)
     assert code == 2
-    assert "-m many: it is decoupled, expected -i grpc --streaming" in err
+    assert "-m many: a decoupled model; expected -i grpc --streaming" in err
 
 
 def test_requests_larger_than_a_socket_or_a_window_are_sent_in_pieces(load):

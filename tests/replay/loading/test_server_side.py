@@ -59,5 +59,5 @@ def test_a_model_without_a_configuration_has_no_axis_of_a_batch():
 
 @pytest.mark.parametrize("metadata", [{}, {"inputs": [{}]}, {"inputs": 3}])
 def test_metadata_without_inputs_are_told(metadata):
-    with pytest.raises(ReplayError, match="-m m: its metadata tell no inputs"):
+    with pytest.raises(ReplayError, match="-m m: metadata: expected inputs"):
         model_of("m", "", metadata, {})

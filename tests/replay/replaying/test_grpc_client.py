@@ -51,7 +51,7 @@ def exchange(target, *bodies, headers=()):
 def asked(one, *, port=None, headers=()):
     """The response, the messages of the stream, and what the server heard."""
 
-    async def ask():
+    async def send():
         handler, records = Handler(), []
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler,))
@@ -61,12 +61,12 @@ def asked(one, *, port=None, headers=()):
         clock = itertools.count(1).__next__
         client = GrpcConnection(address, clock, records.append, headers, 60, None)
         try:
-            return await client.ask(one), records, handler
+            return await client.send(one), records, handler
         finally:
             await client.close()
             await server.stop(None)
 
-    return uvloop.run(ask())
+    return uvloop.run(send())
 
 
 def test_a_call_gives_the_message_the_status_and_both_kinds_of_metadata():

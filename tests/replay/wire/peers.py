@@ -128,7 +128,7 @@ def _loop_on(scripts, connect, request):
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         loop = Loop(
-            lambda loop: connect(loop, server), lambda _: request, lambda _: None, silence=20
+            lambda loop: connect(loop, server), lambda _: request, lambda _: None, timeout=20
         )
         try:
             yield loop
