@@ -72,11 +72,11 @@ def reading(request, tmp_path, whole):
     ("content", "told"),
     [
         (None, "No such file or directory"),
-        (b"", "is empty, or cut off before its first record"),
-        (MAGIC[:5], "is empty, or cut off before its first record"),
-        (MAGIC + b"\1\0\0\0" + bytes(9), "its first record is not readable"),
-        (b"PK\3\4 and more", "is no capture: begins with b'PK"),
-        (NEWER, "is a capture of version 2, expected version 1"),
+        (b"", "empty, or truncated before its first record"),
+        (MAGIC[:5], "empty, or truncated before its first record"),
+        (MAGIC + b"\1\0\0\0" + bytes(9), "the first record is not readable"),
+        (b"PK\3\4 and more", "not a capture: found b'PK"),
+        (NEWER, "found capture version 2, expected 1"),
     ],
 )
 def test_what_is_no_capture_is_told_and_left_as_it_is(reading, tmp_path, capsys, content, told):
@@ -95,7 +95,7 @@ def test_of_a_capture_that_is_cut_off_all_before_is_used(reading, cut, capsys):
     count = len(read_capture(cut).exchanges)
     name, code = reading(cut)
     told = capsys.readouterr().err
-    assert f"the {count} requests before it are whole, what follows is lost" in told
+    assert f"the {count} requests before it are used" in told
     # The comparison has not compared what is lost, so it does not say that all is well.
     assert code == (5 if name.startswith("compare") else 0)
     assert cut.stat().st_size == size
@@ -115,7 +115,7 @@ def test_a_capture_that_is_being_written_is_read_up_to_its_last_record(reading, 
         for number, x in enumerate(VALUES):
             writer.write([request(number, x), response(number, right(number, x))])
         _, code = reading(path)
-        assert (code, "or still runs" in capsys.readouterr().err) == (0, True)
+        assert (code, "is still running" in capsys.readouterr().err) == (0, True)
         writer.write([Closing(0, "stopped", {})])
     assert read_capture(path).complaint == ""
 
@@ -170,7 +170,7 @@ def test_a_replay_that_is_interrupted_keeps_its_answers_and_says_so(tmp_path):
     assert process.returncode == 5, told
     assert "interrupted after 1 of 2 requests" in told
     assert "Traceback" not in told
-    assert read_capture(out).complaint == f"{out}: is cut short: interrupted after 1 of 2 requests"
+    assert read_capture(out).complaint == f"{out}: incomplete: interrupted after 1 of 2 requests"
     assert answered(out) == 1
 
 

@@ -62,7 +62,7 @@ def test_show_tells_what_is_missing_and_shows_the_rest(capture, capsys):
     ("arguments", "code", "told"),
     [
         (["show", "/nowhere.trc"], 4, "/nowhere.trc: cannot be read: No such file"),
-        (["show", __file__], 4, "is no capture"),
+        (["show", __file__], 4, "not a capture"),
         (["record", "--sample=2", "--output=x"], 2, "--sample: found 2.0, expected a share"),
         (["record", "--listen=9000", "--output=x"], 2, "--listen: found '9000', expected HOST:"),
         (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not supported"),
@@ -75,7 +75,7 @@ def test_what_cannot_be_done_is_told_with_an_exit_code(arguments, code, told, ca
 
 @pytest.mark.parametrize(
     ("output", "told"),
-    [("/nowhere/x.trc", "cannot be written"), (__file__, "captures are never overwritten")],
+    [("/nowhere/x.trc", "cannot be written"), (__file__, "captures are not overwritten")],
 )
 def test_a_capture_that_cannot_be_made_is_told(output, told, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:

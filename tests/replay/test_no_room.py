@@ -79,7 +79,7 @@ def test_what_was_generated_until_then_is_kept(tmp_path, capsys):
         code = main(["generate", f"--output={path}", "--model=m", "--input=x:FP32:100"])
     assert code == 5
     size = path.stat().st_size
-    told = f"{path}: File too large; it holds {size} bytes of whole records"
+    told = f"{path}: File too large; {size} bytes of whole records are kept"
     assert told in capsys.readouterr().err
     capture = read_capture(path)
     assert capture.damage is None
@@ -91,7 +91,7 @@ def test_a_capture_without_room_for_its_beginning_is_not_left_behind(tmp_path, c
     path = tmp_path / "load.trc"
     with room(5):
         assert main(["generate", f"--output={path}", "--model=m", "--input=x:FP32:100"]) == 5
-    assert "it holds 0 bytes of whole records" in capsys.readouterr().err
+    assert "0 bytes of whole records are kept" in capsys.readouterr().err
     assert not path.exists()
 
 
@@ -104,7 +104,7 @@ def test_a_replay_ends_where_its_answers_have_no_room(tmp_path, capsys):
         writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {}), *soon, late])
     with serving() as server, room(5_000):
         assert main(["replay", str(path), f"--server={server}", f"--output={out}"]) == 5
-    assert f"{out}: File too large; it holds " in capsys.readouterr().err
+    assert f"{out}: File too large; " in capsys.readouterr().err
     assert 0 < len(read_capture(out).exchanges) < len(VALUES)
 
 
@@ -123,7 +123,7 @@ def test_a_recording_without_room_says_so_at_once_and_traffic_goes_on(tmp_path):
     count = len(capture.exchanges)
     assert 0 < count < 50
     assert f"{count} requests in {path}\n" in recorder.told
-    assert f"triton-replay: {path}: File too large; it holds " in recorder.told
+    assert f"triton-replay: {path}: File too large; " in recorder.told
     assert capture.damage is None
 
 

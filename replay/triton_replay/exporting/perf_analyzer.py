@@ -55,13 +55,13 @@ def export_loads(
         if not model:
             continue
         if not request.whole:
-            left_out["requests whose bodies are not in the capture"] += 1
+            left_out["requests without a body in the capture"] += 1
             continue
         try:
             inputs = _inputs(request)
             entries = list(_rows(inputs)) if rows else [inputs]
         except NotUnderstood:
-            left_out["requests whose inputs cannot be read"] += 1
+            left_out["requests with unreadable inputs"] += 1
             continue
         loads[model].entries += [
             {name: _entry(tensor) for name, tensor in entry.items()} for entry in entries

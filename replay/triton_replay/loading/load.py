@@ -16,7 +16,7 @@ from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions, read_streams
 from triton_replay.loading.levels import CONCURRENCY, RATE, Level, Levels, Range, shares_of
 from triton_replay.loading.loop import Loop, NextRequest, Record
-from triton_replay.loading.measuring import Readings, Meter, Plan
+from triton_replay.loading.measuring import Meter, Plan, Readings
 from triton_replay.loading.model import Model, model_of
 from triton_replay.loading.queries import InSequence, Server, describe
 from triton_replay.loading.sequences import Running, SequencePlan, Sequences

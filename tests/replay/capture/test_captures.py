@@ -69,7 +69,7 @@ def test_a_capture_gives_requests_with_their_responses(tmp_path):
 
 def test_a_capture_of_a_recorder_that_was_killed_says_so(tmp_path):
     path = write(tmp_path / "a.trc", OPENING, REQUEST)
-    assert "its writer was killed or found no room, or still runs" in read_capture(path).complaint
+    assert "the recorder was killed, is still running, or the disk was full" in read_capture(path).complaint
     whole = path.read_bytes()
     path.write_bytes(whole + b"".join(map(bytes, encode_frame(*encode_record(RESPONSE))))[:-1])
     capture = read_capture(path)
@@ -79,7 +79,7 @@ def test_a_capture_of_a_recorder_that_was_killed_says_so(tmp_path):
 
 def test_a_capture_is_never_overwritten(tmp_path):
     path = write(tmp_path / "a.trc", OPENING)
-    with pytest.raises(CaptureUnreadable, match="exists; captures are never overwritten"):
+    with pytest.raises(CaptureUnreadable, match="exists, and captures are not overwritten"):
         CaptureWriter.create(path)
 
 
@@ -87,8 +87,8 @@ def test_a_capture_is_never_overwritten(tmp_path):
     ("change", "told"),
     [
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.write_bytes(b"\x7fELF and more"), "is no capture"),
+        (lambda path: path.write_bytes(b""), "empty, or truncated"),
+        (lambda path: path.write_bytes(b"\x7fELF and more"), "not a capture"),
         (lambda path: path.write_bytes(path.read_bytes()[:40]), "first record is not readable"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_whole_record_of_an_unknown_kind_is_told(tmp_path):
     path = write(tmp_path / "a.trc", OPENING)
     with path.open("ab") as file:
         file.writelines(encode_frame(b'{"kind": "tensor"}', b""))
-    with pytest.raises(CaptureUnreadable, match="none that this version knows"):
+    with pytest.raises(CaptureUnreadable, match="found an unknown record"):
         read_capture(path)
 
 

@@ -59,11 +59,11 @@ def test_zeros_after_a_crash_of_the_machine_are_no_frame():
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"", "is empty"),
-        (preface()[:5], "is empty, or cut off"),
-        (b"PK\x03\x04 something else", "begins with b'PK"),
-        (preface().replace(b"\r\n", b"\n") + b"...", "is no capture"),
-        (preface()[:8] + b"\x02\0\0\0", "a capture of version 2, expected version 1"),
+        (b"", "empty, or truncated"),
+        (preface()[:5], "empty, or truncated"),
+        (b"PK\x03\x04 something else", "not a capture: found b'PK"),
+        (preface().replace(b"\r\n", b"\n") + b"...", "not a capture"),
+        (preface()[:8] + b"\x02\0\0\0", "found capture version 2, expected 1"),
     ],
 )
 def test_what_is_no_capture_is_told_apart(data, told):

@@ -51,7 +51,7 @@ def test_each_row_of_a_batch_becomes_an_entry_without_that_axis():
         {"t": {"content": ["b"], "shape": [1]}, "n": {"content": [3, 4], "shape": [2]}},
     ]
     unequal = infer(("a", "INT8", [2], [1, 2]), ("b", "INT8", [3], [1, 2, 3]))
-    assert exported(unequal, rows=True) == ({}, {"requests whose inputs cannot be read": 1})
+    assert exported(unequal, rows=True) == ({}, {"requests with unreadable inputs": 1})
 
 
 def test_calls_over_grpc_are_the_same_and_bytes_that_are_no_text_keep_their_lengths():
@@ -75,8 +75,8 @@ def test_what_has_no_values_is_left_out_and_counted():
     assert exported(empty, region, cut, other) == (
         {},
         {
-            "requests whose inputs cannot be read": 2,
-            "requests whose bodies are not in the capture": 1,
+            "requests with unreadable inputs": 2,
+            "requests without a body in the capture": 1,
         },
     )
 

@@ -155,7 +155,7 @@ def test_calls_under_way_when_the_connection_ends_are_recorded_as_unanswered():
     connection.closed("server")
     assert [type(record) for record in records] == [Request, Response]
     assert records[1].ended == "server"
-    assert records.counted == ["requests that did not come whole"]
+    assert records.counted == ["incomplete requests"]
 
 
 @pytest.mark.parametrize(

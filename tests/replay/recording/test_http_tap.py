@@ -104,7 +104,7 @@ def test_a_request_that_does_not_come_whole_is_counted():
     connection.sent(TWO_REQUESTS[:60])
     connection.closed("client")
     assert not any(isinstance(record, Request) for record in records)
-    assert records.counted == ["requests that did not come whole"]
+    assert records.counted == ["incomplete requests"]
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_a_server_that_has_gone_ends_the_connection_and_is_counted():
 
     answers, records = played(answer, ask)
     assert answers == b""
-    assert records.counted == ["connections that the server refused"]
+    assert records.counted == ["connections that the server did not accept"]
 
 
 def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():

@@ -45,7 +45,7 @@ def test_what_was_written_is_readable_before_the_end(tmp_path):
     recorder.write_waiting()
     capture = read_capture(tmp_path / "a.trc")
     assert len(capture.exchanges) == 1
-    assert "its writer was killed or found no room, or still runs" in capture.complaint
+    assert "the recorder was killed, is still running, or the disk was full" in capture.complaint
     recorder.close()
 
 
@@ -68,7 +68,7 @@ def test_a_capture_that_reaches_its_size_ends_with_the_reason(tmp_path):
     with pytest.raises(CaptureIncomplete, match="--max-capture of 5000 bytes is reached"):
         recorder.close()
     capture = read_capture(tmp_path / "a.trc")
-    assert capture.complaint.endswith("is cut short: --max-capture of 5000 bytes is reached")
+    assert capture.complaint.endswith("incomplete: --max-capture of 5000 bytes is reached")
     assert 1 <= len(capture.exchanges) <= 2
     assert (tmp_path / "a.trc").stat().st_size < 5000 + 200  # and the closing record
 
@@ -108,4 +108,4 @@ def test_a_defect_in_the_thread_is_told_at_the_end(tmp_path):
     exchange(recorder, 0)
     with pytest.raises(CaptureIncomplete, match=r"the recorder failed: KeyError\('shape'\)"):
         recorder.close()
-    assert "is cut short: the recorder failed" in read_capture(tmp_path / "a.trc").complaint
+    assert "incomplete: the recorder failed" in read_capture(tmp_path / "a.trc").complaint

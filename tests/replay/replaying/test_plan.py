@@ -78,8 +78,8 @@ def test_what_cannot_be_sent_is_left_out_and_counted():
     found = plan_replay([too_long, region, register, infer(3)], 1)
     assert [step.exchange.request.number for step in found.steps] == [3]
     assert dict(found.left_out) == {
-        "requests whose bodies are not in the capture": 1,
-        "requests in shared memory, whose contents are not in the capture": 2,
+        "requests without a body in the capture": 1,
+        "requests with shared memory, whose content is not in the capture": 2,
     }
 
 

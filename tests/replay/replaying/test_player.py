@@ -130,7 +130,7 @@ def test_a_request_that_is_never_answered_is_given_up_and_the_next_is_sent():
         writer.write(OK)
 
     records, outcome = played(serve, [infer(0), infer(1, body=b"[1]")], timeout=0.05)
-    assert dict(outcome.unanswered) == {"no answer within 0.05 s": 1}
+    assert dict(outcome.unanswered) == {"no response within 0.05 s": 1}
     assert outcome.statuses == {"200": 1}
     assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
 
