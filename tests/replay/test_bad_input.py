@@ -104,7 +104,7 @@ def test_of_a_capture_that_is_cut_off_all_before_is_used(reading, cut, capsys):
 def test_a_comparison_that_lacks_requests_says_how_many(whole, cut, capsys):
     count = len(VALUES) - len(read_capture(cut).exchanges)
     assert main(["compare", str(whole), str(cut)]) == 5
-    told = f"triton-replay: {cut} is not whole: {count} requests were not compared"
+    told = f"triton-replay: {cut}: incomplete; {count} requests were not compared"
     assert told in capsys.readouterr().err
 
 
@@ -126,7 +126,7 @@ def test_a_server_that_dies_in_the_middle_of_a_replay(tmp_path, whole, capsys):
         words = [f"--server={server}", f"--output={out}", "--speed=max"]
         assert main(["replay", str(whole), *words]) == 3
         told = capsys.readouterr().err
-    assert f"triton-replay: {server}: 5 of 9 requests were not answered: " in told
+    assert f"triton-replay: {server}: 5 of 9 requests have no response: " in told
     capture = read_capture(out)
     assert capture.complaint == ""
     assert [one.status for one in capture.exchanges] == ["200"] * 4 + ["none"] * 5

@@ -37,7 +37,7 @@ def test_show_counts_requests_by_target_and_status(capture, capsys):
         "requests  status  median ms  target",
         "       3     200       2.00  POST /v2/models/m/infer",
         "       1    none          -  GET /v2",
-        "not in it: 5 requests that were not sampled",
+        "not recorded: 5 requests that were not sampled",
     ]
     assert err == ""
 

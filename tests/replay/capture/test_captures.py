@@ -69,7 +69,10 @@ def test_a_capture_gives_requests_with_their_responses(tmp_path):
 
 def test_a_capture_of_a_recorder_that_was_killed_says_so(tmp_path):
     path = write(tmp_path / "a.trc", OPENING, REQUEST)
-    assert "the recorder was killed, is still running, or the disk was full" in read_capture(path).complaint
+    assert (
+        "the recorder was killed, is still running, or the disk was full"
+        in read_capture(path).complaint
+    )
     whole = path.read_bytes()
     path.write_bytes(whole + b"".join(map(bytes, encode_frame(*encode_record(RESPONSE))))[:-1])
     capture = read_capture(path)

@@ -8,7 +8,7 @@ import pytest
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
-from triton_replay.conformance.http import Ask
+from triton_replay.conformance.http import HttpRequest
 from triton_replay.conformance.subject import Input, NotApplicable
 
 METADATA = {
@@ -82,11 +82,11 @@ def test_a_server_that_is_not_there_and_a_model_that_is_not(server, capsys):
     (port,) = free_ports(1)
     assert main(["conformance", f"--server=127.0.0.1:{port}"]) == 3
     assert main(["conformance", f"--server={server}", "--model=nobody"]) == 2
-    assert "the metadata of model 'nobody' tell no inputs" in capsys.readouterr().err
+    assert "metadata of model 'nobody': expected inputs" in capsys.readouterr().err
 
 
 def test_bytes_are_repeated_by_base64():
-    ask = Ask("POST", "/x", b"{}\xff")
+    ask = HttpRequest("POST", "/x", b"{}\xff")
     assert ask.command("h:1") == (
         "echo e33/ | base64 -d | curl -i -X POST --data-binary @- http://h:1/x"
     )

@@ -86,7 +86,7 @@ def test_the_command_writes_data_and_intervals_that_ge_runtime_reads_too(tmp_pat
     capture = write_capture(tmp_path / "a.trc", lambda n, x: x, values)
     assert main(["export", str(capture), f"--output={tmp_path / 'out'}", "--rows"]) == 0
     rows = sum(map(len, values))
-    assert f"{rows} entries of 30 requests" in capsys.readouterr().err
+    assert f"{rows} entries from 30 requests" in capsys.readouterr().err
     intervals = (tmp_path / "out" / "m.intervals").read_text().split()
     assert intervals == [str(10 * MS // 1000)] * 29
     sizes = read_histogram(tmp_path / "out" / "m.json", axes=["n"], tensors={"x": ["n"]})
@@ -96,4 +96,4 @@ def test_the_command_writes_data_and_intervals_that_ge_runtime_reads_too(tmp_pat
 def test_a_capture_without_inferences_is_told(tmp_path, capsys):
     capture = write_capture(tmp_path / "a.trc", lambda n, x: x, [])
     assert main(["export", str(capture), f"--output={tmp_path / 'out'}"]) == 2
-    assert "holds no inference" in capsys.readouterr().err
+    assert "no inference with exportable inputs" in capsys.readouterr().err

@@ -110,9 +110,9 @@ def test_integers_lie_between_their_bounds(one, other, seed):
     [
         ("--input=x", "expected NAME:DATATYPE:DIM"),
         ("--input=x:FP7:1", "expected NAME:DATATYPE:DIM"),
-        ("--input=x:FP32:tokens", "'tokens' is no number and no axis"),
-        ("--input=x:INT8:1=300", "300 is more than 127"),
-        ("--input=x:INT8:1=9..2", "9 is above 2"),
+        ("--input=x:FP32:tokens", "found 'tokens', expected a number or an axis"),
+        ("--input=x:INT8:1=300", "found 300, expected at most 127"),
+        ("--input=x:INT8:1=9..2", "found 9 as LOW, expected at most 2"),
         ("--rate=0", "--rate: found 0"),
         ("--burst=0.5", "--burst: found 0.5"),
         ("--swing=2", "--swing: found 2"),
