@@ -1,13 +1,13 @@
-"""What others notice of a model that computes 50 ms for each request, and always has the next one.
+"""Latency of other requests while a model computes 50 ms for each of its requests.
 
     python -m benchmarks.busy_models                            three minutes
     python -m benchmarks.busy_models --work python --servers reference process
 
-The threads of a Python process share one lock, and a model of the inline host computes in the
-server's. `python` computes in Python, which gives the lock on from time to time; `numpy` in matrix
-products, which do without it; `call` in single calls of C code that keep it for 50 ms. `process` is
-the reference server with that model in a process of its own. Meanwhile a bystander asks for the
-server's health and for a small inference of another model, every few milliseconds.
+The inline host runs models in the server's process, so they share its GIL. The busy model computes
+in Python, which releases the GIL periodically (`python`); in matrix products, which release it
+(`numpy`); or in single calls of C code that hold it for 50 ms (`call`). `process` is the reference
+server with the busy model in a process of its own. A bystander sends health checks and small
+inferences of another model every few milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from benchmarks.rows import IN_PROCESS, MICRO, http
 from triton_replay.comparing.latencies import percentile_of
 
 PAUSE_S = 0.004
-IN_FLIGHT = 2  # of the busy model, so that one always waits
+IN_FLIGHT = 2
+"""Requests in flight of the busy model, so that one always waits."""
 WORK = {
     "python": "sum(number * number for number in range(1_000))",
     "numpy": "MATRIX @ MATRIX",
@@ -71,7 +72,7 @@ output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
 
 @contextlib.contextmanager
 def repository(work: str, *, in_process: bool) -> Iterator[Path]:
-    """The busy model, and the one that the bystander asks."""
+    """A repository with the busy model and the bystander's model."""
     with tempfile.TemporaryDirectory(prefix="busy-") as name:
         folder = Path(name)
         shutil.copytree(MICRO / "identity", folder / "identity_1")
@@ -107,7 +108,7 @@ def bystander(http: str, seconds: float) -> dict[str, list[float]]:
 
 
 def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
-    """The bystander's answers, and the busy model's: seconds each."""
+    """Return the latencies of the bystander's and the busy model's requests, in seconds."""
     start = starter("triton" if server == "triton" else "reference")
     with (
         repository(work, in_process=server == "process") as folder,
@@ -118,13 +119,13 @@ def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
         bystander(running.http, 0.2)
         load = (running.http, HTTP, sent, IN_FLIGHT, seconds + 2)
         busy = pool.apply_async(closed_loop, load)
-        time.sleep(1)  # in which the process has begun to ask
+        time.sleep(1)  # until the client process has started
         taken = bystander(running.http, seconds)
         return {**taken, "busy": [us / 1e6 for us in busy.get()]}
 
 
 def main() -> None:
-    """Measure, and print a line for each kind of work and server."""
+    """Run the command."""
     options = parse_arguments()
     print_machine_facts()
     turns: dict[tuple[str, str], list[list[float]]] = {}
@@ -148,8 +149,8 @@ def main() -> None:
         ("work", "server", "health p50", "p99", "other p50", "p99", "busy model's per second"), rows
     )
     if options.json:
-        said = [{"point": point, "turns": each} for point, each in turns.items()]
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+        figures = [{"point": point, "turns": each} for point, each in turns.items()]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -159,11 +160,12 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     servers = ["reference", "process", "triton"]
-    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
-    parser.add_argument("--servers", nargs="+", choices=servers, default=servers)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each turn (5)")
-    parser.add_argument("--turns", type=int, default=3, help="of each server (3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures")
+    add = parser.add_argument
+    add("--work", nargs="+", choices=WORK, default=list(WORK), help="types of work (all)")
+    add("--servers", nargs="+", choices=servers, default=servers, help="servers (all)")
+    add("--seconds", type=float, default=5.0, help="duration of each turn (5)")
+    add("--turns", type=int, default=3, help="turns of each server (3)")
+    add("--json", type=Path, metavar="FILE", help="write the figures of each turn")
     return parser.parse_args()
 
 

@@ -189,7 +189,7 @@ class Row:
 
     @property
     def is_grpc(self) -> bool:
-        """Whether the requests are sent over gRPC."""
+        """True if the requests are sent over gRPC."""
         return isinstance(self.client, Grpc)
 
 

@@ -49,13 +49,13 @@ class Attack:
     run: Callable[[Ground], str]
     seconds: float = 3.0
     alone: bool = False
-    """Whether it needs a server of its own."""
+    """True if it needs a server of its own."""
     may_lose: bool = False
-    """Whether requests of the bystander may fail."""
+    """True if requests of the bystander may fail."""
     may_trace: bool = False
-    """Whether the log may contain tracebacks."""
+    """True if the log may contain tracebacks."""
     ends: bool = False
-    """Whether the server is expected to exit."""
+    """True if the server is expected to exit."""
     flags: dict[str, str] = field(default_factory=dict)
     only: tuple[str, ...] = SIDES
     models: Callable[[], contextlib.AbstractContextManager[Path]] | None = None

@@ -73,7 +73,7 @@ _MESSAGES = (
     '["call",1,"infer",[["m",1,"",[],0,0,0,1,0,0,false],{},0,false,false,[]],null,null]',
     '["call",2,"hold","a_name","what it is","COUNTER"]',
     '["call",3,"move",4,"increment",1.5]',
-    '["call",4,"unload","nobody",false]',
+    '["call",4,"unload","no_model",false]',
     '["log","reference_server.x",20,"model.py",1,"a text",1.5]',
     '[0,[],"failed","INTERNAL","a text"]',
     '["readiness",true]',

@@ -19,7 +19,7 @@ def reduced(failing: T, fails: Callable[[T], bool], most_trials: int = 2_000) ->
 
     Args:
         failing: Bytes, or a sequence of pieces that are removed as a whole.
-        fails: Tells whether an input fails.
+        fails: Returns whether an input fails.
         most_trials: Upper limit of calls of `fails`.
     """
     size = max(len(failing) // 2, 1)

@@ -52,7 +52,7 @@ class Request:
 
     @property
     def whole(self) -> bool:
-        """Whether the body is in the capture."""
+        """True if the body is in the capture."""
         return len(self.body) == self.body_size
 
 
@@ -63,7 +63,7 @@ class StreamMessage:
     number: int
     """Number of the stream's request."""
     sent: bool
-    """Whether the client sent the message."""
+    """True for messages of the client, False for those of the server."""
     at: int
     body_size: int
     body: Body = b""
@@ -72,7 +72,7 @@ class StreamMessage:
 
     @property
     def whole(self) -> bool:
-        """Whether the body is in the capture."""
+        """True if the body is in the capture."""
         return len(self.body) == self.body_size
 
 
@@ -100,7 +100,7 @@ class Response:
 
     @property
     def whole(self) -> bool:
-        """Whether the body is in the capture."""
+        """True if the body is in the capture."""
         return len(self.body) == self.body_size
 
 

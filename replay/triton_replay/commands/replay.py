@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
-        0 if all requests have a response, whatever its status.
+        0 if all requests have a response, with any status.
 
     Raises:
         ReplayError: A file or an option is invalid, or no request can be sent.

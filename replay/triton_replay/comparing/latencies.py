@@ -16,7 +16,7 @@ PERCENTILES: Final = (50, 90, 95, 99)
 class Percentile:
     """A percentile and its 95 % confidence interval, in nanoseconds.
 
-    An end of the interval is None if there are too few values to determine it.
+    An end of the interval that too few values determine has the value None.
     """
 
     percent: int

@@ -50,7 +50,7 @@ RECORDED = {
 def answers(request, tmp_path_factory):
     """Send all requests once, in order; return the exchanges by number of the request."""
     server = request.config.getoption("--triton-server")
-    if server is None:
+    if not server:
         pytest.skip("no --triton-server")
     path = tmp_path_factory.mktemp("triton-replay") / "answers.trc"
     grpc = request.config.getoption("--triton-grpc-server")
@@ -64,7 +64,7 @@ def answers(request, tmp_path_factory):
 def test_the_answer_is_as_recorded(name, answers, request):
     recorded = RECORDED[name]
     answer = answers.get(recorded.request.number)
-    if answer is None:
+    if not answer:
         pytest.skip("the request cannot be replayed")
     tolerances = parse_tolerances(request.config.getoption("--triton-tolerance"))
     assert not compare_answers(model_of(recorded.request), recorded, answer, tolerances)

@@ -34,7 +34,7 @@ _NEVER = 2**63 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """How each load is measured.
+    """The measurement of each load.
 
     Args:
         interval: Duration of a window in nanoseconds, unless `count` or `total` is set.

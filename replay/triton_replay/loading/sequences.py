@@ -13,7 +13,7 @@ DEFAULT_LENGTH = 20
 
 @dataclass(frozen=True)
 class SequencePlan:
-    """How sequences are created.
+    """The properties of sequences.
 
     Args:
         streams: Indexes of the requests of each stream of data. Sequences use the streams in
@@ -71,7 +71,7 @@ class Running:
 
     @property
     def is_open(self) -> bool:
-        """Whether its last request is still to be sent."""
+        """True while its last request is still to be sent."""
         return self._left > 0
 
 

@@ -35,7 +35,7 @@ class _Call:
     target: str
     streaming: bool
     recorded: bool = False
-    """Whether the request is recorded."""
+    """True once the request is recorded."""
     trailers: Headers = ()
     sent: MessageSplitter = field(default_factory=MessageSplitter)
     received: MessageSplitter = field(default_factory=MessageSplitter)

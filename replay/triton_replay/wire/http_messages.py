@@ -51,7 +51,7 @@ class Message:
 
     @property
     def until_close(self) -> bool:
-        """Whether the body ends with the connection."""
+        """True if the body ends with the connection."""
         names = {name.lower() for name, _ in self.headers}
         return self.status > 0 and not names & {"content-length", "transfer-encoding"}
 
@@ -89,7 +89,7 @@ class ResponseReader:
 
     @property
     def keeps_open(self) -> bool:
-        """Whether the connection stays open after this response."""
+        """True if the connection stays open after this response."""
         return bool(self._parser.should_keep_alive())
 
     def on_message_begin(self) -> None:

@@ -17,7 +17,7 @@ class SequenceState(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether its last request is still to be sent."""
+        """True while its last request is still to be sent."""
 
     def step(self) -> tuple[int, int, bool, bool]:
         """Advance; return the index of the data, the id, and the flags `start` and `end`."""
@@ -60,7 +60,7 @@ class Slot:
         self.times: array[int] | None = None
         """Time of each response, if a request may have several."""
         self.pending = False
-        """Whether a response is outstanding."""
+        """True while a response is outstanding."""
         self.stream = 0
         """Stream of HTTP/2; 0 without a call."""
         self.received = 0

@@ -72,7 +72,7 @@ class Wire(Connection):
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is connected or connecting."""
+        """True while the socket is connected or connecting."""
         return self._socket is not None
 
     def open(self) -> None:
