@@ -1,4 +1,4 @@
-"""The benchmark of bars measures every row of every server that it names."""
+"""`benchmarks.bars` measures each row of each server."""
 
 import json
 import subprocess

@@ -140,8 +140,8 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     proxies: list[Proxy] = []
     try:
         for front in fronts:
-            count = functools.partial(reading.note, recorder.count)
-            proxy = Proxy(front.server, count, functools.partial(new_tap, front.tap))
+            note = functools.partial(reading.note, recorder.count)
+            proxy = Proxy(front.server, note, functools.partial(new_tap, front.tap))
             bound = await proxy.listen(front.listen)
             proxies.append(proxy)
             print_message(f"recording {front.server} at {bound} into {given.output}")

@@ -1,4 +1,4 @@
-"""Inputs: of files, of folders, made up; a fault names its field."""
+"""Inputs from files, from folders, and generated; errors name the field."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from triton_replay.loading.tensors import batches
 
 
 def model(*inputs, batch=0, optional=()):
-    """A model of these inputs: name, datatype, shape."""
+    """Return a model with these inputs: name, datatype, shape."""
     axis = [-1] if batch else []
     metadata = {
         "inputs": [{"name": n, "datatype": d, "shape": [*axis, *s]} for n, d, s in inputs],
@@ -40,7 +40,7 @@ def of_json(tmp_path, document, of=PAIR, **options):
     return streams(of, path, **options)
 
 
-def test_a_file_holds_lists_contents_with_shapes_and_base64(tmp_path):
+def test_a_file_has_lists_contents_with_shapes_and_base64(tmp_path):
     raw = base64.b64encode(np.array([3, 4], "<f4").tobytes()).decode()
     text = base64.b64encode(b"\2\0\0\0\xff\xfe").decode()
     (rows,) = of_json(
@@ -69,7 +69,7 @@ def test_lists_of_lists_are_streams(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
         ("{", "not JSON"),
         ("[]", "data: expected a list of objects, or of lists"),
@@ -98,18 +98,18 @@ def test_lists_of_lists_are_streams(tmp_path):
         ),
     ],
 )
-def test_a_fault_in_a_file_names_its_field(tmp_path, document, told):
-    with pytest.raises(ReplayError, match=told):
+def test_an_error_in_a_file_names_the_field(tmp_path, document, reported):
+    with pytest.raises(ReplayError, match=reported):
         of_json(tmp_path, document)
 
 
-def test_integers_that_do_not_fit_are_told(tmp_path):
+def test_integers_out_of_range_are_reported(tmp_path):
     for value in (300, 1.5):
         with pytest.raises(ReplayError, match=r"data\[0\].X"):
             of_json(tmp_path, {"data": [{"X": [value]}]}, model(("X", "UINT8", [1])))
 
 
-def test_a_shape_of_the_options_stands_where_a_file_has_none(tmp_path):
+def test_the_shape_option_applies_to_data_without_shape(tmp_path):
     of = model(("X", "INT64", [-1, 2]))
     (rows,) = of_json(tmp_path, {"data": [{"X": [1, 2]}]}, of, shapes={"X": (1, 2)})
     assert rows[0]["X"].shape == (1, 2)
@@ -121,7 +121,7 @@ def test_a_shape_of_the_options_stands_where_a_file_has_none(tmp_path):
     "datatype",
     ["BOOL", "INT8", "UINT16", "INT32", "UINT64", "FP16", "BF16", "FP32", "FP64", "BYTES"],
 )
-def test_zeros_and_random_values_are_of_each_type(datatype):
+def test_zeros_and_random_values_for_each_datatype(datatype):
     of = model(("X", datatype, [3]))
     ((zero,),) = streams(of, "zero")
     ((drawn,),) = streams(of, "random")
@@ -134,7 +134,7 @@ def test_zeros_and_random_values_are_of_each_type(datatype):
         assert len(drawn["X"].data) == len(zero["X"].data)
 
 
-def test_optional_inputs_are_left_out_unless_a_file_has_them(tmp_path):
+def test_optional_inputs_are_sent_only_if_a_file_has_them(tmp_path):
     of = model(("X", "INT8", [1]), ("Y", "INT8", [1]), optional=["Y"])
     assert list(streams(of, "zero")[0][0]) == ["X"]
     assert list(of_json(tmp_path, {"data": [{"Y": [1], "X": [2]}]}, of)[0][0]) == ["X", "Y"]
@@ -152,7 +152,7 @@ def test_a_folder_has_a_file_for_each_input(tmp_path):
     assert row["T"].data == b"\3\0\0\0one"
 
 
-def test_a_batch_is_made_of_the_next_rows_in_turn(tmp_path):
+def test_a_batch_consists_of_consecutive_rows(tmp_path):
     of = model(("X", "INT8", [-1]), batch=4)
     rows = {"data": [{"X": {"content": [n], "shape": [1]}} for n in range(3)]}
     (requests,) = batches(of, of_json(tmp_path, rows, of), 2)

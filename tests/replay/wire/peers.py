@@ -1,4 +1,4 @@
-"""Servers that say exactly what a test wants, and a loop that loads them."""
+"""Scripted servers, and a loop with requests for them."""
 
 import contextlib
 import socket
@@ -32,7 +32,7 @@ OK = [("grpc-status", "0")]
 
 
 class Peer:
-    """One connection of a server: reads frames, writes what it is told."""
+    """One connection of a scripted HTTP/2 server."""
 
     def __init__(self, connection, opening):
         self.socket = connection
@@ -54,7 +54,7 @@ class Peer:
         self.socket.sendall(b"".join(frames))
 
     def call(self, size=305):
-        """Read until the next call has come, and so much of its message; its stream."""
+        """Read until `size` bytes of the next call have arrived; return its stream."""
         while True:
             head = self._read(9)
             kind, flags, stream = struct.unpack(">BBI", head[3:])
@@ -80,7 +80,7 @@ class Peer:
 
 
 def grpc_loop(*scripts, opening=SETTINGS_ALONE, in_flight=1, request=REQUEST):
-    """A loop on a server of gRPC whose connections, in their order, do what the scripts say."""
+    """A loop with a gRPC server that runs a script for each connection, in order."""
 
     def connect(loop, server):
         where = (loop.poll, loop.by_number)
@@ -91,7 +91,7 @@ def grpc_loop(*scripts, opening=SETTINGS_ALONE, in_flight=1, request=REQUEST):
 
 
 def http_loop(*scripts, request=b"GET / HTTP/1.1\r\n\r\n"):
-    """A loop on a server of HTTP whose connections say so, each text to one request."""
+    """A loop with an HTTP server that sends one text per request, for each connection."""
 
     def serve(texts, connection):
         for text in texts:
@@ -139,7 +139,7 @@ def _loop_on(scripts, connect, request):
 
 
 def asked(loop, in_flight, requests):
-    """Ask so many in all; why those failed that did."""
+    """Send requests; return the reason of each failure, or ""."""
     loop.keep(in_flight, requests)
     loop.run(2**63 - 1, requests)
     return [loop.record.failed.get(index, "") for index in range(requests)]

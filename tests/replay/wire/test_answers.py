@@ -1,4 +1,4 @@
-"""Answers and inputs: what strangers send is read, or told not to be understood."""
+"""Responses and inputs are parsed, or rejected with NotUnderstood."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ DOCUMENTS = st.dictionaries(
 
 
 @given(DOCUMENTS, st.binary(max_size=12))
-def test_no_json_makes_reading_raise_anything_else(document, tail):
+def test_invalid_json_raises_only_not_understood(document, tail):
     text = json.dumps(document).encode()
     headers = (("Inference-Header-Content-Length", str(len(text))),)
     for read in (read_answers, read_inputs, sequence_of):
@@ -42,7 +42,7 @@ def test_no_json_makes_reading_raise_anything_else(document, tail):
 
 
 @given(st.binary(max_size=60))
-def test_no_message_of_grpc_makes_reading_raise_anything_else(data):
+def test_invalid_messages_raise_only_not_understood(data):
     for body in (data, b"\0" + len(data).to_bytes(4, "big") + data):
         for read in (answer_of_call, answer_of_message, inputs_of_call):
             with contextlib.suppress(NotUnderstood):

@@ -1,4 +1,4 @@
-"""The gRPC of a load on servers that say exactly what a test wants."""
+"""gRPC connections of a load, with scripted servers."""
 
 import struct
 
@@ -22,7 +22,7 @@ from support.http2 import (
 )
 
 
-def test_calls_are_answered_by_their_stream_and_in_any_order():
+def test_responses_are_assigned_by_stream_in_any_order():
     def script(peer):
         first, second, third = (peer.call() for _ in range(3))
         assert [first, second, third] == [1, 3, 5]
@@ -34,7 +34,7 @@ def test_calls_are_answered_by_their_stream_and_in_any_order():
         assert asked(loop, 3, 4) == [""] * 4
 
 
-def test_what_fails_is_told_and_the_next_call_is_another():
+def test_a_failed_call_is_reported_and_the_next_one_succeeds():
     def script(peer):
         peer.answer(peer.call(), [("grpc-status", "3"), ("grpc-message", "no%20such%20input")])
         peer.send(frame(RST_STREAM, 0, peer.call(), struct.pack(">I", 8)))
@@ -48,7 +48,7 @@ def test_what_fails_is_told_and_the_next_call_is_another():
         ]
 
 
-def test_a_connection_that_the_server_ends_is_followed_by_another():
+def test_a_new_connection_follows_a_goaway():
     def leaves(peer):
         first, second = peer.call(), peer.call()
         peer.send(frame(GOAWAY, 0, 0, struct.pack(">II", second, 0)))
@@ -63,7 +63,7 @@ def test_a_connection_that_the_server_ends_is_followed_by_another():
         assert asked(loop, 2, 5) == [""] * 5
 
 
-def test_calls_that_the_server_did_not_take_fail():
+def test_calls_after_a_goaway_fail():
     def script(peer):
         first = peer.call()
         peer.call()
@@ -75,7 +75,7 @@ def test_calls_that_the_server_did_not_take_fail():
         assert sorted(asked(loop, 2, 2)) == ["", reason]
 
 
-def test_a_connection_that_breaks_is_opened_again():
+def test_a_broken_connection_is_opened_again():
     def breaks(peer):
         peer.call()
 
@@ -83,7 +83,7 @@ def test_a_connection_that_breaks_is_opened_again():
         assert asked(loop, 1, 2) == ["the server closed the connection", ""]
 
 
-def test_pings_and_settings_are_answered_and_padding_and_continuations_are_read():
+def test_control_frames_padding_and_continuations():
     def script(peer):
         stream = peer.call()
         peer.send(frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, struct.pack(">HI", 1, 0)))
@@ -101,7 +101,7 @@ def test_pings_and_settings_are_answered_and_padding_and_continuations_are_read(
         assert asked(loop, 1, 2) == ["", ""]
 
 
-def test_a_message_waits_for_the_windows_of_the_server():
+def test_a_message_waits_for_flow_control():
     request = message(b"z" * 100_000)
 
     def script(peer):
@@ -124,7 +124,7 @@ def test_a_message_waits_for_the_windows_of_the_server():
 @pytest.mark.parametrize(
     "opening", [b"HTTP/1.1 400 Bad Request\r\n\r\n", frame(PING, 0, 0, b"1" * 8)]
 )
-def test_a_server_of_another_protocol_is_told(opening):
+def test_a_server_with_another_protocol_is_reported(opening):
     with grpc_loop(lambda peer: peer.call(), opening=opening) as loop:
         (why,) = asked(loop, 1, 1)
         assert why.startswith("the response is not gRPC")

@@ -1,4 +1,4 @@
-"""Blocks of headers: what is remembered is what decoding anew would give."""
+"""Cached header blocks equal newly decoded ones."""
 
 from hpack import Decoder, Encoder
 from hypothesis import given
@@ -12,7 +12,7 @@ FIELDS = st.lists(st.tuples(NAMES, VALUES, st.booleans()), max_size=4)
 
 
 @given(st.lists(FIELDS, max_size=30), st.lists(st.integers(0, 29), max_size=5))
-def test_blocks_are_decoded_as_one_decoder_would(blocks, resizes):
+def test_blocks_are_decoded_like_by_hpack(blocks, resizes):
     encoder, plain, blocks_of = Encoder(), Decoder(), HeaderBlocks()
     plain.max_allowed_table_size = 2**24
     for number, fields in enumerate(blocks):
@@ -23,7 +23,7 @@ def test_blocks_are_decoded_as_one_decoder_would(blocks, resizes):
         assert blocks_of.decode(block) == expected
 
 
-def test_a_block_that_comes_again_is_the_same_object():
+def test_a_repeated_block_returns_the_same_object():
     encoder, blocks = Encoder(), HeaderBlocks()
     fields = [("grpc-status", "0")]
     first = blocks.decode(encoder.encode(fields))
