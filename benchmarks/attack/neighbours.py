@@ -366,27 +366,10 @@ class _Rude:
             yield channel, answer["ok"]["client"]
 
 
-_VALUES: tuple[object, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2,
-    2**31,
-    2**64,
-    1e308,
-    "",
-    "open",
-    "/dev/zero",
-    "x" * 40_000,
-    [],
-    [[]],
-    [["/dev/null", "onnxruntime", ""]],
-    [{"image": [2**40]}],
-    {},
-    {"image": [-1]},
-)
+_SCALARS = (None, True, -1, 0, 1, 2, 2**31, 2**64, 1e308, "", "open", "/dev/zero", "x" * 40_000)
+_LISTS = ([], [[]], [["/dev/null", "onnxruntime", ""]], [{"image": [2**40]}], {}, {"image": [-1]})
+_VALUES: tuple[object, ...] = (*_SCALARS, *_LISTS)
+"""Wrong values of fields."""
 
 _HELLO = {"role": "client", "name": "rude", "weight": 1.0, "priority": 0}
 
