@@ -34,7 +34,8 @@ ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
 .PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract \
-        tables wheel dist docs stack matrix campaign fuzz clean torch-models collected
+        tables wheel dist docs stack matrix campaign fuzz clean torch-models collected \
+        quick-server quick-others
 
 help:
 	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
@@ -97,10 +98,19 @@ types: $(VENV)/dev  ## types, strictly
 layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
 
-# By folders first: a marker would have the contract tests collected before they are left out.
-quick: $(VENV)/dev models  ## what decides, in half a minute: no server, no brute force
-	$(PYTEST) -m 'not brute_force and not slow and not oracle and not stack' \
-	    tests/factory tests/performance tests/replay tests/runtime tests/server tests/simulator
+# Two processes that collect half of the tests each: pytest-xdist would have each worker collect all.
+# By folders, since a marker would have the contract tests collected before they are left out.
+QUICK := $(PY) -m pytest -q --hypothesis-profile=quick \
+    -m 'not brute_force and not slow and not oracle and not stack'
+
+quick: $(VENV)/dev models  ## unit tests and recorded answers in half a minute; starts no server
+	+$(BESIDE) quick-server quick-others
+
+quick-server:
+	$(QUICK) tests/recorded tests/server
+
+quick-others:
+	$(QUICK) tests/factory tests/performance tests/replay tests/runtime tests/simulator
 
 unit: $(VENV)/dev models  ## the tests that need no server beside them
 	$(PYTEST) -m 'not slow and not oracle and not stack'

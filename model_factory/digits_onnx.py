@@ -2,7 +2,7 @@
 
 Images of different sizes share a batch, so every level is masked: not even a NaN in the padding
 can reach an answer. `digits_torch` is the same network, written for training it;
-`docs/models_images.md` follows the shapes through it.
+`docs/models.md` follows the shapes through it.
 """
 
 from __future__ import annotations

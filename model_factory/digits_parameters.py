@@ -1,7 +1,7 @@
 """The digit classifier's parameters: its measures, the file they ship in, and what they claim.
 
 The network itself is written twice over these parameters, as an ONNX graph (`digits_onnx`) and as
-a torch module (`digits_torch`); `docs/models_images.md` explains it. NumPy only.
+a torch module (`digits_torch`); `docs/models.md` explains it. NumPy only.
 """
 
 from __future__ import annotations

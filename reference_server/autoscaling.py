@@ -1,6 +1,6 @@
 """How many replicas a model needs: the rule, and the rule as a policy of Ray Serve.
 
-docs/autoscaling.md says where it comes from; observe/autoscaling.yml is the same for Prometheus.
+docs/deployment.md says where it comes from; observe/autoscaling.yml is the same for Prometheus.
 Nothing of Ray is imported here: Serve's controller calls the policy with what it knows.
 """
 

@@ -122,7 +122,7 @@ class Server:
             allowed=options.client_shared_memory, profile=options.profile
         )
         # What an old release of Triton has not is not there when it is stood in for.
-        self._shows_pages = options.profile.tells_loads_and_first_responses
+        self._shows_pages = options.profile.newer_metrics
         self._log_tail = LogTail()
         self._stopping = asyncio.Event()
         self._has_failed = False
@@ -147,9 +147,9 @@ class Server:
             if self._options.metrics is not None:
                 listeners["metrics service"] = self._metrics_listener(self._options.metrics)
             if self._options.grpc is not None:
-                listeners["GRPC service"] = self._grpc_listener(self._options.grpc, loop)
+                listeners["GRPC service"] = self.grpc_listener(self._options.grpc, loop)
             if self._options.http is not None:
-                listeners[_HTTP] = self._http_listener(self._options.http, loop)
+                listeners[_HTTP] = self.http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
             self._ports_are_open()
@@ -210,9 +210,7 @@ class Server:
         self._turns.begin(loop)
         loaded = self._load()
         self.model_calls.connect(
-            self.repository,
-            is_explicit=self._options.control_mode is ControlMode.EXPLICIT,
-            tells_error_codes=self._options.profile.tells_error_codes,
+            self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT
         )
         return loaded
 
@@ -253,7 +251,7 @@ class Server:
         if not pattern:
             return None
         return HeaderForwarding(
-            pattern, refuses_reserved=self._options.profile.refuses_reserved_headers
+            pattern, refuses_reserved=self._options.profile.newer_request_checks
         )
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
@@ -268,7 +266,7 @@ class Server:
             intake=self._intake,
         )
 
-    def _http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
+    def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
         return HttpListener(
             *("HTTPService", options.address, options.port),
             self.http_handlers(options, loop).handle,
@@ -296,7 +294,7 @@ class Server:
             most_responses=options.max_response_pool_size,
         )
 
-    def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
+    def grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
         methods = self.grpc_methods(options, loop)
         return GrpcListener(
             *(options, methods, self._options.time_limits, self._incidents.of("grpc")),
@@ -336,7 +334,7 @@ class Server:
         }
 
     def _look(self) -> None:
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._executions.look()
         self._shared_memory.release_buffers()
 
@@ -366,7 +364,7 @@ class Server:
         models = None if self._has_failed else self
         await shut_down(first, models, last, self._options.exit_timeout_s)
         self._lag.stop()
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._let_go()
 
     def refuse(self) -> None:

@@ -10,11 +10,12 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The same examples in every run, and no word on how long they take: cores are shared, and time is
-# not what is tested.
+# Examples are the same in every run and have no time limit, since cores are shared. `make quick` uses
+# the profile "quick"; tests that set their own number of examples keep it.
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)
 settings.load_profile("tests")
 
 if "GE_RUNTIME_CACHE" not in os.environ:
@@ -23,6 +24,11 @@ if "GE_RUNTIME_CACHE" not in os.environ:
     os.environ["GE_RUNTIME_CACHE"] = tempfile.mkdtemp(prefix="ge_runtime_tests_")
     atexit.register(shutil.rmtree, os.environ["GE_RUNTIME_CACHE"], ignore_errors=True)
 
+
+# A background job of a script starts with SIGINT ignored, and so would all processes that tests start
+# and interrupt. A handler is not inherited: they get the default again.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _BEFORE = pytest.StashKey()

@@ -9,7 +9,7 @@ During an attack a bystander sends valid requests over HTTP and gRPC and checks 
 Columns: `lost` counts its requests without a response, `refused` those with an error response,
 `wrong` those with wrong content; `ms` is the time of a round of four requests. `MiB`, `fds` and
 `threads` are the growth of the server and its processes after the attack. The last table is that
-of docs/campaign.md. Runs with the same --seed send the same bytes.
+of docs/results/campaign.md. Runs with the same --seed send the same bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of attacks: the rows that are printed, and the table of docs/campaign.md."""
+"""Results of attacks: the rows that are printed, and the table of docs/results/campaign.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/campaign.md."""
+"""The table of docs/results/campaign.md."""
 
 from benchmarks.attack.report import table
 

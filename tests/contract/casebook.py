@@ -42,6 +42,15 @@ class Case:
         return self.name
 
 
+def check_row(case: Case, answer: Exchange) -> None:
+    """Compare the real server's answer with the status and the text that the row expects."""
+    status = answer.replies[-1].status if answer.replies else None
+    assert (status, len(answer.replies)) == (case.status, case.replies if case.status else 0), (
+        answer
+    )
+    assert case.says in str(answer)
+
+
 # Puts a case to one server.
 Ask = Callable[[Case], Exchange]
 

@@ -20,6 +20,7 @@ from contract.cases import CASES, real_models
 from contract.probes import write_probes
 from contract.recordings import Recording, recording, repository_folder
 from contract.wire import Exchange, exchange
+from support.in_process import InProcessServer
 from support.servers import (
     ROOT,
     Flag,
@@ -170,12 +171,12 @@ def traced_reference(traced_repository: Path) -> Iterator[Server]:
         yield server
 
 
-def _asking(server: Server) -> Ask:
-    """Give a function that puts each case to a server once, and remembers the answer."""
+def asking(server: Server | InProcessServer) -> Ask:
+    """Return a function that sends a case to the server once and caches the answer."""
     answers: dict[tuple[str, int], Exchange] = {}
 
     def ask(case: Case) -> Exchange:
-        asked = case.name, server.process.pid  # one that was started again is asked again
+        asked = case.name, server.run
         if asked not in answers:
             answers[asked] = exchange(server.http, case.request, replies=case.replies)
         return answers[asked]
@@ -186,22 +187,16 @@ def _asking(server: Server) -> Ask:
 @pytest.fixture(scope="session")
 def ask_triton(probed_triton: Server) -> Ask:
     """Put a case to the real server."""
-    return _asking(probed_triton)
-
-
-@pytest.fixture(scope="session")
-def ask_reference(probed_reference: Server) -> Ask:
-    """Put a case to the reference server."""
-    return _asking(probed_reference)
+    return asking(probed_triton)
 
 
 @pytest.fixture(scope="session")
 def ask_triton_for_real(triton: Server) -> Ask:
     """Put a case to the real server with the real models."""
-    return _asking(triton)
+    return asking(triton)
 
 
 @pytest.fixture(scope="session")
 def ask_reference_for_real(reference: Server) -> Ask:
     """Put a case to the reference server with the real models."""
-    return _asking(reference)
+    return asking(reference)

@@ -101,6 +101,12 @@ class GrpcCase:
         return tuple(call.put(channel) for call in self.calls)
 
 
+def check_row(case: GrpcCase, answer: Outcome) -> None:
+    """Compare the real server's answer with the status and the text that the row expects."""
+    assert answer.code == case.code, answer
+    assert case.says in str(answer)
+
+
 AskGrpc = Callable[[GrpcCase], tuple[Outcome, ...]]
 
 

@@ -1,24 +1,22 @@
-"""The gRPC surface, against NVIDIA's server: the same messages in, the same messages out.
+"""The gRPC protocol of NVIDIA's server: its answers to one row in ten are still the recorded ones.
 
-As for HTTP, each case is held against what the real server said: that is what the table says, and
-the reference server answers alike, in status, details and every message, but for the rows of
-grpc_differences.py. For one case in ten the real server is asked again.
+`tests/recorded/test_grpc.py` compares the reference server with the recorded answers.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
-from contract.grpc_casebook import AskGrpc, GrpcCase, Outcome
+from contract.grpc_casebook import AskGrpc, GrpcCase, Outcome, check_row
 from contract.grpc_cases import CASES, regions, settings
-from contract.grpc_differences import DIFFERENCES, Difference, comparable
+from contract.grpc_differences import comparable
 from contract.recordings import Recording, asked_live, own_path
-from support.servers import ROOT, Server
+from support.in_process import InProcessServer
+from support.servers import Server
 
 pytestmark = pytest.mark.oracle
 
@@ -34,13 +32,13 @@ def shared_memory() -> Iterator[None]:
         yield
 
 
-def _asking(server: Server) -> Iterator[AskGrpc]:
-    """Give a function that puts each case to a server once, and remembers the answers."""
+def asking(server: Server | InProcessServer) -> Iterator[AskGrpc]:
+    """Yield a function that sends a case to the server once and caches the answers."""
     answers: dict[tuple[str, int], tuple[Outcome, ...]] = {}
     with grpc.insecure_channel(server.grpc, options=UNLIMITED) as channel:
 
         def ask(case: GrpcCase) -> tuple[Outcome, ...]:
-            asked = case.name, server.process.pid  # one that was started again is asked again
+            asked = case.name, server.run
             if asked not in answers:
                 outcomes = case.put(channel)
                 # The real server may answer a request before it lets go of its region, and then
@@ -58,13 +56,7 @@ def _asking(server: Server) -> Iterator[AskGrpc]:
 @pytest.fixture(scope="module")
 def ask_triton(probed_triton: Server, shared_memory: None) -> Iterator[AskGrpc]:
     """Put a case to the real server."""
-    yield from _asking(probed_triton)
-
-
-@pytest.fixture(scope="module")
-def ask_reference(probed_reference: Server, shared_memory: None) -> Iterator[AskGrpc]:
-    """Put a case to the reference server."""
-    yield from _asking(probed_reference)
+    yield from asking(probed_triton)
 
 
 @pytest.fixture(scope="module")
@@ -86,44 +78,6 @@ def test_the_real_server_answers_as_recorded(
     recorded.check(case, outcomes, comparable)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_servers_answer_alike(case: GrpcCase, recorded: Recorded, ask_reference: AskGrpc):
-    said = recorded.said(case)
-    check_row(case, said[-1])
-    real, ours = (comparable(case, each, DIFFERENCES) for each in (said, ask_reference(case)))
-    # As text first, since that is easier to read where they differ.
-    assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
-    assert ours == real
-
-
-@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)
-def test_every_accepted_difference_is_still_there(
-    difference: Difference, recorded: Recorded, ask_reference: AskGrpc
-):
-    others = [other for other in DIFFERENCES if other is not difference]
-    assert any(
-        comparable(case, recorded.said(case), others)
-        != comparable(case, ask_reference(case), others)
-        for case in CASES
-        if difference.concerns(case)
-    )
-
-
-def check_row(case: GrpcCase, answer: Outcome) -> None:
-    """Compare a real answer with its row of the table."""
-    assert answer.code == case.code, answer
-    assert case.says in str(answer)
-
-
 def test_no_two_cases_have_the_same_name():
     names = Counter(case.name for case in CASES)
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_the_page_counts_the_cases():
-    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w[\w./]*)` \| (\d+)", page, re.M))
-    found = Counter(case.calls[-1].method.removeprefix("/") for case in CASES)
-    assert {name: int(count) for name, count in told.items()} == {
-        name: found[name] for name in told
-    }

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from contract.casebook import Ask, Case
-from contract.cases import real_models
-from contract.conftest import HTTP_ALONE, LIVE, PROBING, _asking
+from contract.cases import CASES, real_models
+from contract.conftest import HTTP_ALONE, LIVE, PROBING, asking
+from contract.differences import check_alike
 from contract.recordings import Recording
-from contract.test_protocol_http import CASES, check_alike
 from contract.wire import Exchange
 from server.backends.kit import write
 from server.backends.process.watching import await_end
@@ -43,7 +43,7 @@ def ask_hosted(probe_repository: Path) -> Iterator[Ask]:
     """Put a case to the reference server with these probes in processes."""
     flags = PROBING | HOSTED | {"model_control_mode": "explicit", "load_model": list(PLAYED)}
     with start_reference_server(probe_repository, ready_path=LIVE, **flags) as server:
-        yield _asking(server)
+        yield asking(server)
 
 
 @pytest.mark.oracle
@@ -58,7 +58,7 @@ def test_a_model_in_a_process_answers_as_in_the_real_server(
 def ask_hosted_for_real(real_repository: Path) -> Iterator[Ask]:
     """Put a case to the reference server with the real models in processes."""
     with start_reference_server(real_repository, **HTTP_ALONE, **HOSTED) as server:
-        yield _asking(server)
+        yield asking(server)
 
 
 @pytest.mark.oracle

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.casebook import Case, get, infer, post, tensor
+from contract.casebook import Case, check_row, get, infer, post, tensor
 from contract.cases.settings import LOG, LOG_CASES
 from contract.recordings import Recording, asked_live, recording
-from contract.test_protocol_http import check_row
 from contract.wire import Exchange, exchange
 from support.servers import Server
 from support.waiting import until

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from contract.casebook import Ask, Case
+from contract.casebook import Ask, Case, check_row
 from contract.cases import real_models
-from contract.differences import comparable
+from contract.differences import check_alike, comparable
 from contract.recordings import Recording, asked_live
-from contract.test_protocol_http import check_alike, check_row
 from contract.wire import Exchange
 
 pytestmark = pytest.mark.oracle

@@ -18,11 +18,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from contract.casebook import Case, get, infer
+from contract.casebook import Case, check_row, get, infer
 from contract.cases.shared_memory import (
     CASES,
     CUDA,
-    FIRST,
     OBJECTS,
     given,
     register,
@@ -31,8 +30,8 @@ from contract.cases.shared_memory import (
     wanted,
 )
 from contract.recordings import Recording, asked_live, recording
-from contract.test_protocol_http import check_row
 from contract.wire import LIVE, ConnectionEnded, Exchange, Reply, connect, read_reply
+from support.in_process import InProcessServer
 from support.servers import Server
 
 pytestmark = pytest.mark.oracle
@@ -109,12 +108,12 @@ DIFFERENCES = [
 ]
 
 
-def trying(server: Server) -> Try:
+def trying(server: Server | InProcessServer) -> Try:
     """Give a function that tries each case on a server once, and remembers the outcome."""
     outcomes: dict[tuple[str, int], Outcome] = {}
 
     def try_out(case: Case) -> Outcome:
-        asked = case.name, server.process.pid  # one that was started again is asked again
+        asked = case.name, server.run
         if asked not in outcomes:
             with objects():
                 say(server, unregister())
@@ -143,7 +142,7 @@ def read(key: str) -> bytes:
     return (SHARED / key).read_bytes()
 
 
-def converse(server: Server, requests: bytes | Sequence[bytes]) -> Exchange:
+def converse(server: Server | InProcessServer, requests: bytes | Sequence[bytes]) -> Exchange:
     """Send requests over one connection, each when the one before is answered.
 
     Sent without waiting, the real server was seen to leave some of them unanswered.
@@ -162,7 +161,7 @@ def converse(server: Server, requests: bytes | Sequence[bytes]) -> Exchange:
     return Exchange(tuple(replies), stays_open)
 
 
-def say(server: Server, *requests: bytes) -> Reply:
+def say(server: Server | InProcessServer, *requests: bytes) -> Reply:
     """Send requests over one connection; the last one's reply."""
     return converse(server, requests).replies[-1]
 
@@ -171,12 +170,6 @@ def say(server: Server, *requests: bytes) -> Reply:
 def try_triton(probed_triton: Server) -> Try:
     """Try a case on the real server."""
     return trying(probed_triton)
-
-
-@pytest.fixture(scope="module")
-def try_reference(probed_reference: Server) -> Try:
-    """Try a case on the reference server."""
-    return trying(probed_reference)
 
 
 def differing(case: Case) -> Otherwise | None:
@@ -210,43 +203,6 @@ def test_the_real_server_answers_as_recorded(
 @pytest.mark.parametrize("case", [*filter(is_safe, CASES)], ids=str)
 def test_the_table_says_what_the_real_server_said(case: Case, recorded: Recording[Outcome]):
     check_row(case, recorded.said(case).exchange)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if not differing(case)], ids=str)
-def test_both_servers_answer_and_write_alike(
-    case: Case, recorded: Recording[Outcome], try_reference: Try
-):
-    real, ours = recorded.said(case), try_reference(case)
-    assert str(ours.exchange) == str(real.exchange)
-    assert ours.exchange == real.exchange
-    for key, content in real.memory.items():
-        assert changes(key, ours.memory[key]) == changes(key, content)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if differing(case)], ids=str)
-def test_the_reference_server_differs_as_accepted(
-    case: Case, recorded: Recording[Outcome], try_reference: Try
-):
-    accepted, ours = differing(case), try_reference(case)
-    assert accepted is not None
-    assert accepted.unsafe or ours != recorded.said(case)
-    reply = ours.exchange.replies[-1]
-    assert (reply.status, accepted.says in str(reply)) == (accepted.status, True), reply
-
-
-def test_the_outputs_of_a_region_that_begins_further_on_are_in_it(try_reference: Try):
-    (case,) = (row for row in CASES if row.name == "shm output: of a region that begins further on")
-    key = next(iter(OBJECTS))
-    assert try_reference(case).memory[key][4128:4144] == FIRST
-
-
-def changes(key: str, content: bytes) -> dict[int, int]:
-    """The bytes of an object that are not as they were at first."""
-    before = OBJECTS[key]
-    assert len(content) == len(before)
-    return {
-        at: new for at, (old, new) in enumerate(zip(before, content, strict=True)) if old != new
-    }
 
 
 def test_no_two_cases_have_the_same_name():

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.casebook import Case, binary, get, infer, infer_binary, post, tensor
+from contract.casebook import Case, binary, check_row, get, infer, infer_binary, post, tensor
 from contract.cases.settings import MODEL_TRACE, TRACE, TRACE_CASES
 from contract.recordings import Recording, asked_live, recording
-from contract.test_protocol_http import check_row
 from contract.wire import Exchange, exchange
 from support.servers import Server, start_reference_server
 from support.waiting import until

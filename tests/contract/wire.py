@@ -79,7 +79,12 @@ def exchange(address: str, request: bytes | Sequence[bytes], *, replies: int = 1
 
 
 def connect(address: str) -> socket.socket:
-    """Open a connection that sends each piece at once and never waits without end."""
+    """Open a connection to `HOST:PORT` or `unix:PATH`; each read and write has a time limit."""
+    if address.startswith("unix:"):
+        local = socket.socket(socket.AF_UNIX)
+        local.settimeout(ANSWER_SECONDS)
+        local.connect(address.removeprefix("unix:"))
+        return local
     host, port = address.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -197,9 +197,10 @@ def test_pages_are_read_as_well_as_the_documentation_says():
     }
     letters = ctc.alphabet(REPOSITORY / "ocr_recognition" / "1" / "characters.txt")
     read = reader(graphs, letters)
-    table = dict(
-        re.findall(r"^\| `(\w+)` \| (\d.*?) \|$", (ROOT / "docs/models_pages.md").read_text(), re.M)
+    (section,) = re.findall(
+        r"^## Text on pages\n(.*?)^## ", (ROOT / "docs/models.md").read_text(), re.M | re.S
     )
+    table = dict(re.findall(r"^\| `(\w+)` \| (\d.*?) \|$", section, re.M))
     scores = [score(page, read(page_pixels(page))) for page in read_pages()]
     assert {
         s.name: f"{1 - s.mistakes / s.characters:.3f} | {s.exact} of {s.lines}" for s in scores

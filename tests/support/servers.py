@@ -62,6 +62,11 @@ class Server:
     log_file: Path
 
     @property
+    def run(self) -> int:
+        """A number that changes when the server is started again."""
+        return self.process.pid
+
+    @property
     def log(self) -> str:
         """All that the server has written so far, to either stream."""
         return self.log_file.read_text(errors="replace")

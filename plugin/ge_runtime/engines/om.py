@@ -118,7 +118,7 @@ class OmEngine:
         PlanFault, or EngineLost; then nothing stays loaded.
         """
         try:
-            # First: query_size is taken to need a device (docs/ascend_trust.md, question 4).
+            # First: query_size is taken to need a device (tests/simulator/trust.md, question 4).
             card.enter()
             files = read_files(paths, card)
             loaded_on, stages = card.load(files, executor, workspace_bytes, buffers + 1)

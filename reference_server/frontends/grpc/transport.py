@@ -77,18 +77,12 @@ class GrpcListener:
         options = self._options
         address = f"{options.address}:{options.port}"
         loop = asyncio.get_running_loop()
-        ours = self._connections
-        scratch = memoryview(bytearray(SCRATCH_BYTES))
-        run = Background(loop, CODECS).run
         context = None if options.tls is None else server_context(options.tls)
         # Without TLS there is no handshake, and asyncio refuses a limit for it.
         handshake_s = None if context is None else self._limits.head_s or _FOR_EVER_S
         try:
             self._server = await loop.create_server(
-                lambda: _Connection(
-                    *(self._table, options, self._limits, loop, run, scratch),
-                    *(ours.opened, ours.closed, self._report, self._intake),
-                ),
+                self.protocol_factory(loop),
                 options.address,
                 options.port,
                 backlog=BACKLOG,
@@ -98,9 +92,21 @@ class GrpcListener:
             )
         except OSError as error:
             raise cannot_listen(address, error) from error
-        self._sweep = Sweep(ours, _Connection.look, self._limits, loop)
+        self._sweep = Sweep(self._connections, _Connection.look, self._limits, loop)
         self._sweep.start()
         log.info("Started GRPCInferenceService at %s", address)
+
+    def protocol_factory(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], asyncio.BufferedProtocol]:
+        """Return a function that makes the protocol object of one accepted connection on `loop`."""
+        ours = self._connections
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        run = Background(loop, CODECS).run
+        return lambda: _Connection(
+            *(self._table, self._options, self._limits, loop, run, scratch),
+            *(ours.opened, ours.closed, self._report, self._intake),
+        )
 
     def stop_accepting(self) -> None:
         """Refuse new connections and calls; those in flight go on, streams with what they asked."""

@@ -65,23 +65,9 @@ class HttpListener:
     async def open(self) -> None:
         """Listen. Raises ServerError UNAVAILABLE if the port is taken."""
         loop = asyncio.get_running_loop()
-        ours = self._connections
-        scratch = memoryview(bytearray(SCRATCH_BYTES))
-        heads = KnownHeads()
         try:
             self._server = await loop.create_server(
-                lambda: HttpConnection(
-                    self._handle,
-                    loop.call_soon,
-                    scratch,
-                    ours.opened,
-                    ours.closed,
-                    self._max_input,
-                    limits=self._limits,
-                    heads=heads,
-                    report=self._report,
-                    intake=self._intake,
-                ),
+                self.protocol_factory(loop),
                 self._address,
                 self._port,
                 backlog=BACKLOG,
@@ -89,9 +75,27 @@ class HttpListener:
             )
         except OSError as error:
             raise cannot_listen(f"{self._address}:{self._port}", error) from error
-        self._sweep = Sweep(ours, HttpConnection.look, self._limits, loop)
+        self._sweep = Sweep(self._connections, HttpConnection.look, self._limits, loop)
         self._sweep.start()
         log.info("Started %s at %s:%d", self._service, self._address, self._port)
+
+    def protocol_factory(self, loop: asyncio.AbstractEventLoop) -> Callable[[], HttpConnection]:
+        """Return a function that makes the protocol object of one accepted connection on `loop`."""
+        ours = self._connections
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        heads = KnownHeads()
+        return lambda: HttpConnection(
+            self._handle,
+            loop.call_soon,
+            scratch,
+            ours.opened,
+            ours.closed,
+            self._max_input,
+            limits=self._limits,
+            heads=heads,
+            report=self._report,
+            intake=self._intake,
+        )
 
     def stop_accepting(self) -> None:
         """Refuse new connections, close idle ones; the others close after their answers."""

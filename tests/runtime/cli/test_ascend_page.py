@@ -1,4 +1,4 @@
-"""docs/ascend.md and ascend_trust.md show what their commands print on the simulator."""
+"""docs/ascend.md shows what its commands print on the simulator."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from support.pages import ROOT, blocks, sessions, shows
 SESSIONS = [
     (block, command, shown)
     for block in blocks()
-    if block.page.name in ("ascend.md", "ascend_trust.md") and block.text.startswith("$ ")
+    if block.page.name == "ascend.md" and block.text.startswith("$ ")
     for command, shown in sessions(block)
 ]
 SOURCE = ROOT / "model_repository" / "ge_classifier"

@@ -63,7 +63,7 @@ except BlockingIOError:
 #: By what the page calls them.
 ROWS = {
     "globals of `model.py`": Row("SETTING = 1", "R = globals().get('SETTING')", inline=False),
-    "modules beside `model.py`, whatever their names": Row(
+    "modules beside `model.py`, with any names": Row(
         "helper.setting = 1", "R = getattr(helper, 'setting', 0)", inline=False
     ),
     "`asyncio.get_event_loop()`": Row(

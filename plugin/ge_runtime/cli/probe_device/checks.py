@@ -1,6 +1,6 @@
 """The checks: what only a device can tell, what is assumed until then, the probe that asks it.
 
-docs/ascend_trust.md shows these as a table, which a test holds against this one.
+tests/simulator/trust.md shows these as a table, which a test holds against this one.
 """
 
 from __future__ import annotations
