@@ -81,11 +81,11 @@ def main() -> None:
         outcomes = {pair: future.result() for pair, future in runs.items()}
     rows = []
     for (trace, name), outcome in outcomes.items():
-        came = sum(second.came for second in outcome.seconds)
+        arrived = sum(second.arrived for second in outcome.seconds)
         hours = outcome.replica_s / 3600
-        used = came / goal.rows_per_s / outcome.replica_s
+        used = arrived / goal.rows_per_s / outcome.replica_s
         late = (f"{outcome.missed(since_s):.2%}" for since_s in (0, KNOWN_S))
-        rows.append([trace, name, f"{came:,}", *late, f"{hours:.2f}", f"{used:.0%}"])
+        rows.append([trace, name, f"{arrived:,}", *late, f"{hours:.2f}", f"{used:.0%}"])
     headings = ("late", f"after {KNOWN_S // 60} min", "replica-hours", "used")
     print_table(("trace", "rule", "requests", *headings), rows)
     if options.plot:
@@ -143,10 +143,10 @@ def draw(outcomes: Mapping[tuple[str, str], Outcome], goal: Goal, file: Path) ->
             )
             middle.step(minutes, [part[-1].replicas for part in parts], color=colour, label=label)
             bottom.fill_between(minutes, share, step="post", alpha=0.5, color=colour, label=name)
-        came = [sum(each.came for each in part) / len(part) * 60 / 1000 for part in parts]
-        top.plot(minutes, came, color="#4a7fb5")
+        arrived = [sum(each.arrived for each in part) / len(part) * 60 / 1000 for part in parts]
+        top.plot(minutes, arrived, color="#4a7fb5")
         top.set_title(trace)
-        needed = [thousands * 1000 / 60 / goal.rows_per_s for thousands in came]
+        needed = [thousands * 1000 / 60 / goal.rows_per_s for thousands in arrived]
         middle.plot(
             minutes, needed, color="#888", linestyle=":", label="in full batches, no reserve"
         )

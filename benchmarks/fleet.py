@@ -133,8 +133,8 @@ def work(goal: Goal) -> Rule:
 
     def decide(seen: Situation) -> float:
         before, now, replicas = seen.before, seen.now, seen.replicas
-        came = now.answered - before.answered + now.pending - before.pending
-        come_per_s = came / (seen.now_s - seen.before_s)
+        arrived = now.answered - before.answered + now.pending - before.pending
+        come_per_s = arrived / (seen.now_s - seen.before_s)
         most = peak.seen(seen.now_s, come_per_s)
         return replicas_wanted(come_per_s, most, now.pending, replicas, goal) / replicas
 
@@ -173,7 +173,7 @@ class Autoscaler:
 class Second:
     """Counts of one second: requests by outcome, and the replicas at its end."""
 
-    came: int = 0
+    arrived: int = 0
     answered: int = 0
     missed: int = 0
     replicas: int = 0
@@ -248,7 +248,7 @@ def simulate(
         while starting and starting[0] <= at_s:
             starting.popleft()
             serving.append(Replica(model))
-        second = Second(came=len(coming))
+        second = Second(arrived=len(coming))
         outcome.seconds.append(second)
         for now_ns in coming:
             run_until(now_ns)

@@ -367,7 +367,14 @@ class _Rude:
 
 
 _SCALARS = (None, True, -1, 0, 1, 2, 2**31, 2**64, 1e308, "", "open", "/dev/zero", "x" * 40_000)
-_LISTS = ([], [[]], [["/dev/null", "onnxruntime", ""]], [{"image": [2**40]}], {}, {"image": [-1]})
+_LISTS: tuple[object, ...] = (
+    [],
+    [[]],
+    [["/dev/null", "onnxruntime", ""]],
+    [{"image": [2**40]}],
+    {},
+    {"image": [-1]},
+)
 _VALUES: tuple[object, ...] = (*_SCALARS, *_LISTS)
 """Wrong values of fields."""
 

@@ -108,9 +108,9 @@ class GrpcServer:
         kind: Any,  # noqa: ANN401
         field: str = "",
     ) -> Query:
-        def read(came: bytes) -> Any:  # noqa: ANN401  as in JSON
+        def read(body: bytes) -> Any:  # noqa: ANN401  as in JSON
             try:
-                message = kind.FromString(came[PREFIX:])
+                message = kind.FromString(body[PREFIX:])
             except DecodeError as error:
                 text = f"the response is not a {kind.DESCRIPTOR.name}: {error}"
                 raise ValueError(text) from error
