@@ -37,7 +37,7 @@ from campaign import compiled_forms
 from campaign.defects import Defect, expect
 from ge_runtime.service import protocol
 from ge_runtime.service.resident_message import resident_of
-from reference_server.codecs import proto_wire, rapid_json, rapid_json_reader
+from reference_server.codecs import json_exact_reader, proto_wire, rapid_json
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.config import check, json_reader, pbtxt
@@ -148,7 +148,7 @@ def json_document(data: bytes) -> None:
         except ServerError as error:
             return f"refused: {error}"
 
-    fast, exact = read(rapid_json.loads), read(rapid_json_reader.read)
+    fast, exact = read(rapid_json.loads), read(json_exact_reader.read)
     expect(fast == exact, f"read as {fast[:200]}, exactly as {exact[:200]}")
 
 

@@ -12,7 +12,7 @@ from reference_server.codecs.infer_json import read_parameter
 from reference_server.codecs.infer_json_response import encode_parameter
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_data import encode_string
-from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.core import turns
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
@@ -32,21 +32,23 @@ def decode(
     limit: InputLimit = UNLIMITED,
 ) -> InferRequest:
     """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
+    repeated: set[tuple[int, str]] = set()
     if len(body) <= rapid_json.LONG:
-        return _decode(rapid_json.loads(body, profile), signature, body, sink, profile, limit)
+        document = rapid_json.loads(body, profile, repeated)
+        return _decode(document, repeated, signature, sink, profile, limit)
     document = None
     with turns.uncollected():
         try:
-            document = rapid_json.loads(body, profile)
-            return _decode(document, signature, body, sink, profile, limit)
+            document = rapid_json.loads(body, profile, repeated)
+            return _decode(document, repeated, signature, sink, profile, limit)
         finally:
             turns.let_go(document)
 
 
 def _decode(
     document: JsonValue,
+    repeated: set[tuple[int, str]],
     signature: Signature,
-    body: memoryview,
     sink: ResponseSink,
     profile: TritonProfile,
     limit: InputLimit,
@@ -54,7 +56,7 @@ def _decode(
     request = InferRequest(signature.name, {}, sink)
     if isinstance(document, dict) and "id" in document:
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    reader = _Reader(signature, request, rapid_json.repeated_names(body, document), profile, limit)
+    reader = _Reader(signature, request, repeated, profile, limit)
     for name, value in reader.given(rapid_json.members(document), 1):
         if name == _NESTED:
             reader.read_nested(value)
@@ -73,7 +75,7 @@ class _Reader:
         self,
         signature: Signature,
         request: InferRequest,
-        repeated: frozenset[tuple[int, str]],
+        repeated: set[tuple[int, str]],
         profile: TritonProfile,
         limit: InputLimit,
     ) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
+from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_memo import JsonMemo, Span, Spans
-from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import dtypes, request, turns
 from reference_server.core.dtypes import DataType

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import orjson
 
 from reference_server.codecs import grisu, grisu_numpy, json_strings, number_reader
+from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.rapid_json import (
     as_array,
     as_bool,
@@ -29,7 +30,6 @@ from reference_server.codecs.rapid_json import (
     as_uint64,
     prefixed,
 )
-from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core import byte_strings, turns
 from reference_server.core.byte_strings import element_bytes
 from reference_server.core.dtypes import DataType

@@ -1,169 +1,63 @@
 """JSON as Triton's server reads it: what RapidJSON accepts, its values, its errors, its accessors.
 
-Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. The dialect is a little wider
-than JSON, and the texts and byte offsets of its refusals reach the client. Three readers share the
-work: orjson reads the ordinary document, a long one in pieces (long_json); the standard library one
-with a NaN, a name given twice, or bytes that are not UTF-8; and rapid_json_reader any other, byte
-by byte.
+Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. This dialect is a little wider
+than JSON, and the texts and byte offsets of its refusals reach the client. Two readers share the
+work: `json_fast_reader` reads the ordinary document, and `json_exact_reader` reads any other byte
+by byte, as RapidJSON does.
 
-Two differences are meant. A number that fits a double is the double nearest to it, where RapidJSON
-misses by one or two units in the last place for every tenth number of 17 digits, and refuses a few
-odd ones such as `0e400`. And nesting is limited, as in newer releases.
+Two differences from RapidJSON are intended. A number that fits a double becomes the nearest double,
+where RapidJSON misses by one or two units in the last place for every tenth number of 17 digits,
+and refuses a few odd ones such as `0e400`. And nesting is limited, as in newer releases.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
-import numpy as np
-import orjson
-
-from reference_server.codecs import long_json, rapid_json_reader
-from reference_server.codecs.rapid_json_reader import DEEPEST, JsonValue, integer
+from reference_server.codecs import json_exact_reader, json_fast_reader
+from reference_server.codecs.json_exact_reader import DEEPEST, JsonValue
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.profiles import V2_51, TritonProfile
 
 _T = TypeVar("_T")
 
+#: Documents of more bytes are read in pieces, between which other threads can run.
+LONG = 2 * json_fast_reader.PIECE
 
-def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) -> JsonValue:
-    """The value of the JSON document `data`.
 
-    Of equal names in an object the first wins. Integers within int64 or uint64 stay `int`, larger
-    ones become `float`. Bytes of a string that are not UTF-8 become lone surrogates, as
-    `surrogateescape` decodes them, so `json_data.encode_string` writes the same bytes again.
+def loads(
+    data: bytes | bytearray | memoryview,
+    profile: TritonProfile = V2_51,
+    repeated: set[tuple[int, str]] | None = None,
+) -> JsonValue:
+    """Return the value of a JSON document.
 
-    Raises ServerError INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for
-    what RapidJSON refuses, and INVALID_ARG for nesting deeper than 100.
+    The first of several members with the same name counts. Integers within int64 or uint64 stay
+    `int`, larger ones become `float`. Invalid UTF-8 in a string is decoded with `surrogateescape`,
+    so `json_data.encode_string` writes the same bytes again.
+
+    Args:
+        data: The document.
+        profile: The Triton release to imitate.
+        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
+            the outermost object.
+
+    Raises:
+        ServerError: INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for what
+            RapidJSON refuses; INVALID_ARG for nesting deeper than 100.
     """
-    skipped = 0
-    if len(data) > LONG:
-        try:
-            return long_json.loads(memoryview(data), DEEPEST, unusual=_read_unusual)
-        except ValueError:
-            pass
-        data, skipped = _without_space(memoryview(data))
     document = bytes(data)
-    # What is long is read byte by byte, for many seconds, but nobody waits for all of it.
-    for read in (_read_ordinary, _read_unusual) if len(document) <= LONG else ():
-        try:
-            value = read(document)
-        except (ValueError, RecursionError):
-            continue
-        if _is_shallow(document):
-            return value
-        break
-    return rapid_json_reader.read(
-        document, iteratively=profile.reads_json_iteratively, skipped=skipped
-    )
-
-
-def _without_space(document: memoryview) -> tuple[memoryview, int]:
-    """A document without the white space before it, and how many bytes that is."""
-    skipped = 0
-    while window := bytes(document[skipped : skipped + long_json.PIECE]):
-        rest = window.lstrip(b" \t\n\r")
-        skipped += len(window) - len(rest)
-        if rest:
-            break
-    return document[skipped:], skipped
-
-
-# ------------------------------------------------------------------------------- the fast readers
-
-#: Bytes from which a document is read in pieces.
-LONG = 2 * long_json.PIECE
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_BRACKETS = bytes.maketrans(b"{}", b"[]")
-_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
-
-
-def _read_ordinary(document: bytes) -> JsonValue:
-    """The value of strict JSON without equal names, else ValueError.
-
-    orjson lets the last of equal names win. A document has as many names as colons outside of
-    strings; the value has fewer if and only if some were equal. Arrays are looked into only where
-    they begin with an object, since tensor data is long and has no names.
-    """
-    value: JsonValue = orjson.loads(document)
-    if _names_are_unique(document, value):
-        return value
-    raise ValueError("equal names")
-
-
-def _names_are_unique(document: bytes, value: JsonValue) -> bool:
-    names = 0
-    pending = [value]
-    for part in pending:  # which grows on the way
-        if type(part) is dict:
-            names += len(part)
-            pending.extend(part.values())
-        elif type(part) is list and part and type(part[0]) is dict:
-            pending.extend(part)
-    if document.count(b":") == names:
-        return True
-    if len(document) > LONG:  # string by string, which others may interrupt
-        quoted = sum(found[0].count(b":") for found in _STRING.finditer(document))
-        return document.count(b":") - quoted == names
-    return _STRING.sub(b"", document).count(b":") == names
-
-
-def _read_unusual(document: bytes) -> JsonValue:
-    """The value of what the standard library reads as RapidJSON does, else ValueError."""
-    if _SURROGATE.search(document):
-        raise ValueError("the standard library accepts lone surrogates")
-    value: JsonValue = _DECODER.decode(document.decode("utf-8", "surrogateescape"))
-    return value
-
-
-def _first_wins(members: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    unique: dict[str, JsonValue] = {}
-    for name, value in members:
-        unique.setdefault(name, value)
-    return unique
-
-
-def _finite(number: int | float) -> int | float:
-    if math.isinf(number):
-        raise ValueError("RapidJSON refuses some of the numbers that no double can hold")
-    return number
-
-
-_DECODER = json.JSONDecoder(
-    parse_int=lambda digits: _finite(integer(digits)),
-    parse_float=lambda digits: _finite(float(digits)),
-    object_pairs_hook=_first_wins,
-)
-
-
-def _is_shallow(document: bytes) -> bool:
-    """Whether a well-formed document stays within the limit of nesting."""
-    if document.count(b"[") + document.count(b"{") <= DEEPEST:
-        return True
-    brackets = _STRING.sub(b"", document).translate(_BRACKETS, _OTHERS)
-    steps = ord("\\") - np.frombuffer(brackets, np.int8)  # +1 for [, -1 for ]
-    return int(np.cumsum(steps, dtype=np.int64).max(initial=0)) <= DEEPEST
+    try:
+        return cast("JsonValue", json_fast_reader.read(document, DEEPEST, repeated))
+    except json_fast_reader.Unusual:
+        pass
+    # Names that the fast reader has added stand before the place where it gave up, and are repeated
+    # there for the exact reader, too.
+    return json_exact_reader.read(document, repeated, iteratively=profile.reads_json_iteratively)
 
 
 # ---------------------------------------------------------------------------------------- access
-
-
-def repeated_names(
-    data: bytes | bytearray | memoryview, value: JsonValue
-) -> frozenset[tuple[int, str]]:
-    """The names that stand more than once in an object of the document `data`, which is `value`.
-
-    Each with its depth: 1 in the outermost object.
-    """
-    document = bytes(data)
-    if _names_are_unique(document, value):
-        return frozenset()
-    return rapid_json_reader.repeated_names(document)
 
 
 def member(value: JsonValue, key: str) -> JsonValue:

@@ -167,3 +167,18 @@ def test_integers_out_of_range_are_refused_not_wrapped(datatype):
 def test_uint64_values_are_out_of_range_for_smaller_unsigned_types():
     error = fault("[18446744073709551615]", DataType.UINT8, 1)
     assert error.message.startswith("Unable to parse 'data': value 18446744073709551615 is out")
+
+
+@pytest.mark.parametrize(
+    ("data", "datatype", "refusal"),
+    [
+        ([1, 2, 3, 4, 5, 300, 7], DataType.INT8, "value 300 is out of range"),
+        ([300, 2, 3, 4, 5, 2**63], DataType.INT8, "non-signed-integer"),
+        ([300, 2, 3, 4, 5, True], DataType.INT8, "non-signed-integer"),
+        ([1, 2, 3, 4, 5, 6, "7"], DataType.FP32, "non-number as double"),
+    ],
+)
+def test_the_refusal_does_not_depend_on_the_pieces(monkeypatch, data, datatype, refusal):
+    monkeypatch.setattr(json_data.turns, "ELEMENTS", 4)
+    with pytest.raises(ServerError, match=refusal):
+        json_data.read(data, datatype, (len(data),))

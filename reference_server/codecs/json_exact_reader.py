@@ -17,19 +17,21 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 DEEPEST = 100
 
 
-def read(document: bytes, *, iteratively: bool = False, skipped: int = 0) -> JsonValue:
-    """The value of `document`. Raises ServerError as `rapid_json.loads` says.
+def read(
+    document: bytes, repeated: set[tuple[int, str]] | None = None, *, iteratively: bool = False
+) -> JsonValue:
+    """Return the value of `document`, as `rapid_json.loads` does.
 
-    So many bytes of white space stood before it, and were `skipped`.
+    Args:
+        document: The text.
+        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
+            the outermost object.
+        iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
+
+    Raises:
+        ServerError: The refusals that `rapid_json.loads` lists.
     """
-    return _Reader(document, iteratively=iteratively, skipped=skipped).read()
-
-
-def repeated_names(document: bytes) -> frozenset[tuple[int, str]]:
-    """The depth and name of each member that an object has more than once; 1 is the outermost."""
-    reader = _Reader(document)
-    reader.read()
-    return frozenset(reader.repeated)
+    return _Reader(document, set() if repeated is None else repeated, iteratively).read()
 
 
 def integer(digits: bytes | str) -> int | float:
@@ -57,18 +59,17 @@ _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 class _Reader:
     """Reads one document in RapidJSON's order, so that it stops at the same byte."""
 
-    def __init__(self, document: bytes, *, iteratively: bool = False, skipped: int = 0) -> None:
+    def __init__(self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool) -> None:
+        self._repeated = repeated
         self._iteratively = iteratively
-        self._skipped = skipped
         # For RapidJSON a NUL is the end.
         self._text = document.partition(b"\0")[0]
         self._at = 0
-        self.repeated: set[tuple[int, str]] = set()
 
     def read(self) -> JsonValue:
         """The document's value."""
         # RapidJSON skips each byte of a byte order mark on its own.
-        for mark in (b"\xef", b"\xbb", b"\xbf") if not self._skipped else ():
+        for mark in (b"\xef", b"\xbb", b"\xbf"):
             self._at += self._text.startswith(mark, self._at)
         first = self._next()
         if not first or (self._iteratively and first in b"}],:"):
@@ -79,7 +80,7 @@ class _Reader:
         return value
 
     def _refusal(self, why: str, at: int | None = None) -> ServerError:
-        offset = self._skipped + (self._at if at is None else at)
+        offset = self._at if at is None else at
         return internal(f"failed to parse the request JSON buffer: {why} at {offset}")
 
     def _next(self) -> bytes:
@@ -145,7 +146,7 @@ class _Reader:
             self._at += 1
             self._next()
             if name in members:
-                self.repeated.add((depth, name))
+                self._repeated.add((depth, name))
             members.setdefault(name, self._value(depth))
             separator = self._next()
             if separator not in (b",", b"}"):

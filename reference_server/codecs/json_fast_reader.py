@@ -1,0 +1,270 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""The fast reader of JSON: the ordinary grammar, at the speed of C.
+
+`rapid_json` calls it first, and lets `json_exact_reader` decide about any document that this reader
+gives up. Numbers and strings with escapes are read by orjson.
+
+Cython compiles this file where a C compiler is; `json_fast_reader.pxd` has the C types. Without one
+the same file runs interpreted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+
+from reference_server.core import turns
+
+#: A long document is read in pieces of so many bytes, which take less than a millisecond each.
+#: Between two pieces other threads can run.
+PIECE = 1 << 16
+
+
+class Unusual(ValueError):
+    """The document is malformed, or its grammar is not the ordinary one."""
+
+
+def read(document: bytes, deepest: int, repeated: set[tuple[int, str]] | None = None) -> object:
+    """Return the value of an ordinary JSON document.
+
+    Args:
+        document: The text. Invalid UTF-8 in strings is decoded with `surrogateescape`.
+        deepest: The deepest nesting of arrays and objects that is read.
+        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
+            the outermost object.
+
+    Returns:
+        The value. The first of several members with the same name counts. Integers within int64 or
+        uint64 are `int`, larger integers are `float`.
+
+    Raises:
+        Unusual: The document is malformed, nested too deeply, or uses what only RapidJSON accepts
+            except for `NaN` and the infinities, which are read here.
+    """
+    reader = _Reader(document, deepest, repeated)
+    try:
+        return reader.read()
+    except (IndexError, ValueError):  # of Python at the end of the text, of orjson
+        raise Unusual from None
+
+
+_OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT, _COMMA, _COLON, _QUOTE, _BACKSLASH = b'[]{},:"\\'
+_SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
+_ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E = b"09-+.Ee"
+_N, _I, _SMALL_N, _T, _F = b"NIntf"
+_PIECE = PIECE
+#: With so many digits or fewer an integer fits 64 bits.
+_MOST_DIGITS = 18
+
+
+class _Reader:
+    """Reads one document from front to back. All methods raise ValueError where they give up.
+
+    `position` is the next byte. Compiled, a NUL follows the last byte and ends each scan;
+    interpreted, an IndexError does.
+    """
+
+    def __init__(
+        self, document: bytes, deepest: int, repeated: set[tuple[int, str]] | None
+    ) -> None:
+        self.text = document
+        self.size = len(document)
+        self.position = 0
+        self.deepest = deepest
+        self.repeated = repeated
+        #: Where other threads are let run next.
+        self.pause = _PIECE
+        #: Elements before this position are read one by one.
+        self.single = 0
+
+    def read(self) -> object:
+        """The document's value."""
+        self.next_byte()
+        value = self.read_value(0)
+        while self.position < self.size:
+            if self.text[self.position] not in (_SPACE, _LINE, _TAB, _RETURN):
+                raise Unusual
+            self.position += 1
+            if self.position > self.pause:
+                self.yield_gil()
+        return value
+
+    def yield_gil(self) -> None:
+        """Let other threads run."""
+        self.pause = self.position + _PIECE
+        turns.give_way()
+
+    def next_byte(self) -> int:
+        """Skip white space and return the byte that follows."""
+        text = self.text
+        position = self.position
+        byte = text[position]
+        while byte in (_SPACE, _LINE, _TAB, _RETURN):
+            position += 1
+            if position > self.pause:
+                self.position = position
+                self.yield_gil()
+            byte = text[position]
+        self.position = position
+        return byte
+
+    def read_value(self, depth: int) -> object:
+        """The value that begins at `position`, in `depth` arrays and objects."""
+        byte = self.text[self.position]
+        if byte == _QUOTE:
+            return self.read_string()
+        if byte in (_OPEN, _OPEN_OBJECT):
+            if depth == self.deepest:
+                raise Unusual
+            self.position += 1
+            return self.read_array(depth + 1) if byte == _OPEN else self.read_object(depth + 1)
+        if _ZERO <= byte <= _NINE or byte == _MINUS:
+            return self.read_number()
+        if byte == _T:
+            return self.read_word(b"true", True)
+        if byte == _F:
+            return self.read_word(b"false", False)
+        if byte == _SMALL_N:
+            return self.read_word(b"null", None)
+        if byte == _N:
+            return self.read_word(b"NaN", math.nan)
+        return self.read_word(b"Infinity", math.inf)
+
+    def read_word(self, word: bytes, value: object) -> object:
+        """Step over `word`, which stands for `value`."""
+        if not self.text.startswith(word, self.position):
+            raise Unusual
+        self.position += len(word)
+        return value
+
+    def read_object(self, depth: int) -> dict[str, object]:
+        """The object whose opening bracket was read."""
+        members: dict[str, object] = {}
+        byte = self.next_byte()
+        if byte == _CLOSE_OBJECT:
+            self.position += 1
+            return members
+        while byte == _QUOTE:
+            name = self.read_string()
+            if self.next_byte() != _COLON:
+                raise Unusual
+            self.position += 1
+            self.next_byte()
+            value = self.read_value(depth)
+            if name not in members:
+                members[name] = value
+            elif self.repeated is not None:
+                self.repeated.add((depth, name))
+            byte = self.next_byte()
+            self.position += 1
+            if byte == _CLOSE_OBJECT:
+                return members
+            if byte != _COMMA:
+                break
+            byte = self.next_byte()
+            if self.position > self.pause:
+                self.yield_gil()
+        raise Unusual
+
+    def read_array(self, depth: int) -> list[object]:
+        """The array whose opening bracket was read."""
+        elements: list[object] = []
+        byte = self.next_byte()
+        if byte == _CLOSE:
+            self.position += 1
+            return elements
+        while True:
+            if (_ZERO <= byte <= _NINE or byte == _MINUS) and self.position >= self.single:
+                elements = self.read_numbers(elements)
+            else:
+                elements.append(self.read_value(depth))
+            byte = self.next_byte()
+            self.position += 1
+            if byte == _CLOSE:
+                return elements
+            if byte != _COMMA:
+                raise Unusual
+            byte = self.next_byte()
+            if self.position > self.pause:
+                self.yield_gil()
+
+    def read_numbers(self, elements: list[object]) -> list[object]:
+        """Add the numbers from `position` on to `elements`: those of this piece, or one.
+
+        Returns `elements`, or a list that takes its place.
+        """
+        start = self.position
+        last = start + _PIECE
+        end = self.text.find(b"]", start, last)
+        if end < 0:
+            end = self.text.rfind(b",", start, last)
+        if end > start:
+            piece = self.text[start:end]
+            if b'"' not in piece and b"{" not in piece and b"[" not in piece:
+                try:
+                    found: list[object] = orjson.loads(b"[%b]" % piece)
+                except ValueError:  # such as for NaN
+                    pass
+                else:
+                    self.position = end
+                    if not elements:
+                        return found
+                    elements += found
+                    return elements
+            self.single = end
+        elements.append(self.read_number())
+        return elements
+
+    def read_number(self) -> object:
+        """The number that begins at `position`."""
+        text = self.text
+        start = self.position
+        position = start
+        if text[position] == _MINUS:
+            position += 1
+            if text[position] == _I:
+                self.position = position
+                return self.read_word(b"Infinity", -math.inf)
+        first = position
+        digits = 0
+        byte = text[position]
+        while _ZERO <= byte <= _NINE and position - first < _MOST_DIGITS:
+            digits = 10 * digits + (byte - _ZERO)
+            position += 1
+            byte = text[position]
+        if byte in (_COMMA, _CLOSE, _CLOSE_OBJECT) and first < position:
+            if text[first] != _ZERO or position == first + 1:
+                self.position = position
+                return -digits if first > start else digits
+            raise Unusual
+        while _ZERO <= byte <= _NINE or byte in (_POINT, _E, _SMALL_E, _PLUS, _MINUS):
+            position += 1
+            # At the end of the text, of which a number may be the whole.
+            byte = text[position] if position < self.size else 0
+        self.position = position
+        value: object = orjson.loads(text[start:position])
+        return value
+
+    def read_string(self) -> str:
+        """The string whose opening quotation mark is at `position`."""
+        text = self.text
+        start = self.position + 1
+        position = start
+        has_escapes = False
+        byte = text[position]
+        while byte != _QUOTE:
+            if byte < _SPACE:
+                raise Unusual
+            if byte == _BACKSLASH:
+                has_escapes = True
+                position += 1
+                if text[position] == 0:
+                    raise Unusual
+            position += 1
+            byte = text[position]
+        self.position = position + 1
+        if has_escapes:
+            value: str = orjson.loads(text[start - 1 : position + 1])
+            return value
+        return text[start:position].decode("utf-8", "surrogateescape")
