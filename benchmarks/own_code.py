@@ -26,7 +26,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from benchmarks.instruments import print_machine_facts
 from ge_runtime.cli import config_pbtxt
-from reference_server.codecs import json_data, prometheus, proto_wire, rapid_json
+from reference_server.codecs import json_writer, prometheus, proto_wire, rapid_json
 from reference_server.core.errors import ServerError
 from reference_server.core.telemetry import Family, FamilyHead, MetricKind, Sample
 
@@ -45,19 +45,19 @@ def main() -> None:
 
 
 def numbers() -> None:
-    """Doubles as text: json_data.encode beside orjson."""
-    print("\n=== number printing: json_data.encode | orjson")
+    """Doubles as text: json_writer.write_array beside orjson."""
+    print("\n=== number printing: json_writer.write_array | orjson")
     floats = np.random.default_rng(7).standard_normal(100_000).astype(np.float32)
     for name, values in {
         "FP32 as doubles": floats.astype(np.float64),
         "any double": doubles(100_000),
     }.items():
-        ours = json_data.encode(values)[1:-1].decode().split(",")
+        ours = json_writer.write_array(values)[1:-1].decode().split(",")
         theirs = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode().split(",")
         differ(name, ours, theirs)
         compare(
             name,
-            lambda values=values: json_data.encode(values),
+            lambda values=values: json_writer.write_array(values),
             lambda values=values: orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY),
         )
 

@@ -33,7 +33,6 @@ from support.http2 import settings as http2_settings
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from campaign import compiled_forms
 from campaign.defects import Defect, expect
 from ge_runtime.service import protocol
 from ge_runtime.service.resident_message import resident_of
@@ -281,7 +280,6 @@ TARGETS: dict[str, Target] = {
         *(http, infer_body, json_document),
         *(frames, header_block, infer_message),
         *(config_text, config_json, service_packet),
-        *compiled_forms.TARGETS.values(),
     )
 }
 
@@ -291,7 +289,7 @@ TARGETS: dict[str, Target] = {
 
 def seeds(name: str) -> list[bytes]:
     """Good and nearly good inputs of a target: what the tables of the contract say."""
-    good = compiled_forms.SEEDS.get(name) or _SEEDS[name]()
+    good = _SEEDS[name]()
     return sorted({data for data in good if len(data) <= LONGEST})
 
 

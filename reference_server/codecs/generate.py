@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs import json_writer, rapid_json
 from reference_server.codecs.infer_json import read_parameter
 from reference_server.codecs.infer_json_response import encode_parameter
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
-from reference_server.codecs.json_data import encode_string
 from reference_server.codecs.json_exact_reader import JsonValue
-from reference_server.core import turns
+from reference_server.codecs.json_tensor_reader import read_tensor
+from reference_server.codecs.json_writer import write_string
+from reference_server.core import gil
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
@@ -37,12 +38,12 @@ def decode(
         document = rapid_json.loads(body, profile, repeated)
         return _decode(document, repeated, signature, sink, profile, limit)
     document = None
-    with turns.uncollected():
+    with gil.without_gc():
         try:
             document = rapid_json.loads(body, profile, repeated)
             return _decode(document, repeated, signature, sink, profile, limit)
         finally:
-            turns.let_go(document)
+            gil.free(document)
 
 
 def _decode(
@@ -160,7 +161,7 @@ def _data(config: TensorConfig, value: JsonValue, shape: Shape) -> Array:
             f"receiving {config.datatype.value} data via JSON is not supported. Please use the "
             f"binary data format for input {config.name}"
         )
-    return json_data.read(value if isinstance(value, list) else [value], config.datatype, shape)
+    return read_tensor(value if isinstance(value, list) else [value], config.datatype, shape)
 
 
 def encode(response: InferResponse) -> bytes:
@@ -168,15 +169,15 @@ def encode(response: InferResponse) -> bytes:
 
     Raises ServerError if an output has no form in JSON.
     """
-    members = {b"id": encode_string(response.id)} if response.id else {}
-    members[b"model_name"] = encode_string(response.model_name)
+    members = {b"id": write_string(response.id)} if response.id else {}
+    members[b"model_name"] = write_string(response.model_name)
     members[b"model_version"] = b'"%d"' % response.model_version
     for key, value in response.parameters:
         members.setdefault(_name(key), encode_parameter(value))
     for tensor in response.outputs:
         members.setdefault(_name(tensor.name), _value(tensor))
     return b"{%b}" % b",".join(
-        b"%b:%b" % (encode_string(name), members[name]) for name in sorted(members)
+        b"%b:%b" % (write_string(name), members[name]) for name in sorted(members)
     )
 
 
@@ -190,5 +191,5 @@ def _value(tensor: Tensor) -> bytes:
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    elements = json_data.encode(tensor.array())
+    elements = json_writer.write_array(tensor.array())
     return elements[1:-1] if tensor.array().size == 1 else elements

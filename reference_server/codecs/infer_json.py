@@ -9,13 +9,13 @@ from math import prod
 
 import numpy as np
 
-from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs import json_tensor_reader, rapid_json
 from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_memo import JsonMemo, Span, Spans
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import dtypes, request, turns
+from reference_server.core import dtypes, gil, request
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -127,12 +127,12 @@ class InferRequestDecoder:
             document = rapid_json.loads(body[:length], self._profile)
             return self._read(document, signature, body, length, sink, regions, spans)
         document = None
-        with turns.uncollected():
+        with gil.without_gc():
             try:
                 document = rapid_json.loads(body[:length], self._profile)
                 return self._read(document, signature, body, length, sink, regions, spans)
             finally:
-                turns.let_go(document)
+                gil.free(document)
 
     def _read(
         self,
@@ -209,10 +209,10 @@ class _Reader:
     ) -> Array:
         count = prod(shape) if shape else 0
         if shape and self._profile.tells_json_overflows:
-            count = json_data.element_count(name, datatype, shape)
+            count = json_tensor_reader.element_count(name, datatype, shape)
         if not count:  # no elements: Triton does not look at what is there
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
-        if datatype is None or datatype in json_data.BINARY_ONLY:
+        if datatype is None or datatype in json_tensor_reader.BINARY_ONLY:
             rapid_json.parse_member(entry, "data", rapid_json.as_array)  # before the type
             if datatype is None:
                 raise invalid_arg(f"invalid datatype for input {name}")
@@ -222,11 +222,11 @@ class _Reader:
             )
         # By its shape, before its elements are looked at: they may be few, and it large.
         self._limit.check_tensor(name, count * datatype.byte_size)
-        array = json_data.read(
-            entry["data"], datatype, shape, tells_missing=self._profile.tells_missing_elements
+        array = json_tensor_reader.read_tensor(
+            entry["data"], datatype, shape, reports_missing=self._profile.tells_missing_elements
         )
         if datatype.is_bytes and self._limit.most is not None:
-            characters = sum(sum(map(len, some)) for some in turns.slices(array.tolist()))
+            characters = sum(sum(map(len, some)) for some in gil.slices(array.tolist()))
             self._limit.check_tensor(name, 4 * array.size + characters)
         return array
 

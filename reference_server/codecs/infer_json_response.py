@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reference_server.codecs import json_data
-from reference_server.codecs.json_data import encode_string
+from reference_server.codecs import json_writer
+from reference_server.codecs.json_tensor_reader import BINARY_ONLY
+from reference_server.codecs.json_writer import write_string
 from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg
@@ -102,7 +103,7 @@ def _encoded(text: list[bytes], binary: list[bytes | memoryview]) -> EncodedResp
 
 
 def _opening(response: InferResponse) -> bytes:
-    return b'{"id":%b,' % encode_string(response.id) if response.id else b"{"
+    return b'{"id":%b,' % write_string(response.id) if response.id else b"{"
 
 
 def encode(
@@ -137,14 +138,14 @@ def encode(
 
 @lru_cache(_MOST_KNOWN)
 def _model(name: str, version: int) -> bytes:
-    return b'"model_name":%b,"model_version":"%d"' % (encode_string(name), version)
+    return b'"model_name":%b,"model_version":"%d"' % (write_string(name), version)
 
 
 @lru_cache(_MOST_KNOWN)
 def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
     assert datatype is not None
     return b'{"name":%b,"datatype":"%b","shape":[%b]' % (
-        encode_string(name),
+        write_string(name),
         datatype.value.encode(),
         ",".join(map(str, shape)).encode(),
     )
@@ -152,23 +153,23 @@ def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
 
 def _data(tensor: Tensor) -> list[bytes]:
     datatype = tensor.datatype
-    if datatype in json_data.BINARY_ONLY:
+    if datatype in BINARY_ONLY:
         raise invalid_arg(
             f"sending {datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
     if tensor.is_raw and datatype is not None and datatype.is_bytes:
-        written = json_data.string_pieces(tensor.raw(), prod(tensor.shape))
+        written = json_writer.write_packed_strings(tensor.raw(), prod(tensor.shape))
         if written is not None:
             return written
-    return json_data.pieces(tensor.array())
+    return json_writer.write_elements(tensor.array())
 
 
 def _parameters(response: InferResponse) -> bytes:
     if not response.parameters:
         return b""
     pairs = b",".join(
-        encode_string(key) + b":" + encode_parameter(value) for key, value in response.parameters
+        write_string(key) + b":" + encode_parameter(value) for key, value in response.parameters
     )
     return b',"parameters":{%b}' % pairs
 
@@ -178,7 +179,7 @@ def encode_parameter(value: bool | int | float | str) -> bytes:
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if isinstance(value, str):
-        return encode_string(value)
+        return write_string(value)
     if isinstance(value, int):
         return b"%d" % value
-    return json_data.encode(np.array([value]))[1:-1]
+    return json_writer.write_array(np.array([value]))[1:-1]

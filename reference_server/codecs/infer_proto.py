@@ -23,7 +23,7 @@ from reference_server.codecs.proto_spans import Span, read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import byte_strings, dtypes, request, turns
+from reference_server.core import byte_strings, dtypes, gil, request
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -180,21 +180,21 @@ def decode(
     message = received.message
     request = InferRequest(signature.name, {}, sink, id=received.request_id)
     _read_parameters(message, request)
-    for tensor in turns.spread(message.inputs):
+    for tensor in gil.with_pauses(message.inputs):
         if tensor.name in request.inputs:
             raise invalid_arg(f"{request.label} input '{tensor.name}' already exists in request")
         check_rank(tensor.name, len(tensor.shape))
         request.inputs[tensor.name] = Tensor(
             tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
         )
-    names = [output.name for output in turns.spread(message.outputs)]
+    names = [output.name for output in gil.with_pauses(message.outputs)]
     request.requested_outputs = tuple(dict.fromkeys(names))
     if profile.refuses_repeated_outputs and len(request.requested_outputs) < len(names):
         again = Counter(names).most_common(1)[0][0]
         raise invalid_arg(f"{request.label} output '{again}' already exists in request")
     _read_inputs(signature.name, received, request, regions)
     forms: dict[str, OutputForm] = {}
-    for output in turns.spread(message.outputs):
+    for output in gil.with_pauses(message.outputs):
         form = _read_form(output, regions, profile.most_classified)
         if form != _PLAIN:  # named more than once, an output has the first form that was asked for
             forms.setdefault(output.name, form)
@@ -210,7 +210,7 @@ def wants_empty_final(message: ModelInferRequest) -> bool:
 def _read_parameters(message: ModelInferRequest, request: InferRequest) -> None:
     passed: dict[str, Parameter] = {}
     # A map has no order of its own; this one is the same each time.
-    for key in turns.ordered(message.parameters):
+    for key in gil.sorted_names(message.parameters):
         value = message.parameters[key]
         kind = value.WhichOneof("parameter_choice")
         if key == "sequence_id":
@@ -292,7 +292,7 @@ def _read_inputs(
 ) -> None:
     """Give every input of `request` its elements."""
     raw = iter(received.raw)
-    for tensor in turns.spread(received.message.inputs):
+    for tensor in gil.with_pauses(received.message.inputs):
         placed = request.inputs[tensor.name]
         span = read_span(tensor)
         if span is not None:
@@ -348,7 +348,7 @@ def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
         return Tensor(tensor.name, datatype, tensor.shape, array=array)
     numbers: npt.NDArray[Any] = np.empty(len(values), dtypes.BY_NAME[named].numpy)
     start = 0
-    for some in turns.slices(values):
+    for some in gil.slices(values):
         numbers[start : start + len(some)] = some
         start += len(some)
     _check_range(numbers, datatype, where)

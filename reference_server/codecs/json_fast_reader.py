@@ -14,7 +14,7 @@ import math
 
 import orjson
 
-from reference_server.core import turns
+from reference_server.core import gil
 
 #: A long document is read in pieces of so many bytes, which take less than a millisecond each.
 #: Between two pieces other threads can run.
@@ -93,7 +93,7 @@ class _Reader:
     def yield_gil(self) -> None:
         """Let other threads run."""
         self.pause = self.position + _PIECE
-        turns.give_way()
+        gil.yield_gil()
 
     def next_byte(self) -> int:
         """Skip white space and return the byte that follows."""

@@ -1,4 +1,4 @@
-"""The types of C that `json_skeleton.py` gets where Cython compiles it."""
+"""The C types of `json_skeleton.py`."""
 
 cimport cython
 

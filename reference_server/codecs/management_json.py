@@ -10,8 +10,8 @@ from typing import NamedTuple
 import orjson
 
 from reference_server.codecs import rapid_json
-from reference_server.codecs.json_data import encode_string
 from reference_server.codecs.json_exact_reader import JsonValue
+from reference_server.codecs.json_writer import write_string
 from reference_server.core.errors import ServerError, internal, invalid_arg, unavailable
 from reference_server.core.metadata import (
     CudaRegion,
@@ -136,13 +136,13 @@ def index(rows: Iterable[tuple[str, int | None, str | None, str]]) -> bytes:
 
 
 def _row(name: str, version: int | None, state: str | None, reason: str) -> bytes:
-    members = [b'"name":' + encode_string(name)]
+    members = [b'"name":' + write_string(name)]
     if version is not None:
         members.append(b'"version":"%d"' % version)
     if state is not None:
-        members.append(b'"state":' + encode_string(state))
+        members.append(b'"state":' + write_string(state))
     if reason:
-        members.append(b'"reason":' + encode_string(reason))
+        members.append(b'"reason":' + write_string(reason))
     return b"{%b}" % b",".join(members)
 
 
@@ -342,7 +342,7 @@ def system_status(regions: Sequence[SystemRegion]) -> bytes:
     """The regions, in the order given."""
     return b"[%b]" % b",".join(
         b'{"name":%b,"key":%b,"offset":%d,"byte_size":%d}'
-        % (encode_string(region.name), encode_string(region.key), region.offset, region.byte_size)
+        % (write_string(region.name), write_string(region.key), region.offset, region.byte_size)
         for region in regions
     )
 
@@ -351,7 +351,7 @@ def cuda_status(regions: Sequence[CudaRegion]) -> bytes:
     """The regions, in the order given."""
     return b"[%b]" % b",".join(
         b'{"name":%b,"device_id":%d,"byte_size":%d}'
-        % (encode_string(region.name), region.device_id, region.byte_size)
+        % (write_string(region.name), region.device_id, region.byte_size)
         for region in regions
     )
 

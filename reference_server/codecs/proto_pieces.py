@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from reference_server.codecs import proto_fields
 from reference_server.codecs.proto_fields import Data
-from reference_server.core import turns
+from reference_server.core import gil
 
 #: Bytes that protobuf reads in one go: most take it less than a millisecond.
 PIECE = 1 << 13
@@ -50,7 +50,7 @@ def merge(message: Message, data: Data) -> None:
         if length:
             message.MergeFromString(piece[:length])
             position += length
-            turns.give_way()
+            gil.yield_gil()
         else:
             position = _merge_long_field(message, view, position)
     message.MergeFromString(bytes(view[position:]))
@@ -65,7 +65,7 @@ def _whole_fields(piece: bytes) -> int:
         if position == start:
             break
         if position < len(piece):
-            turns.give_way()
+            gil.yield_gil()
     return groups[0] if groups else position
 
 
@@ -79,7 +79,7 @@ def _merge_long_field(message: Message, data: memoryview, start: int) -> int:
         if end == position:
             end = -1
             break
-        turns.give_way()
+        gil.yield_gil()
     if end < 0:
         raise DecodeError("a field that is cut")
     if tag & 7 != _LENGTH_DELIMITED:
@@ -117,7 +117,7 @@ def _merge_numbers(message: Message, tag: bytes, content: memoryview, width: int
             raise DecodeError("a number without an end")
         message.MergeFromString(tag + varint(len(piece)) + piece)
         position += len(piece)
-        turns.give_way()
+        gil.yield_gil()
 
 
 _WIDTHS: Mapping[int, int] = {

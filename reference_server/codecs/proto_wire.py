@@ -16,7 +16,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from reference_server.codecs import proto_fields, proto_pieces
 from reference_server.codecs.proto_fields import Data, Place
 from reference_server.codecs.proto_pieces import varint
-from reference_server.core import turns
+from reference_server.core import gil
 from reference_server.core.errors import internal
 
 #: What Triton's gRPC library says of bytes that are no message of the method's kind.
@@ -69,7 +69,7 @@ def split(data: Data) -> tuple[Data, str | None, list[memoryview]]:
             if position == start:
                 raise internal(UNREADABLE)
             if position < end:
-                turns.stand_back()  # so many fields no request needs
+                gil.back_off()  # so many fields no request needs
             most = proto_fields.FIELDS
         if groups:
             raise internal(UNREADABLE)
@@ -112,7 +112,7 @@ def _without_raw(data: Data) -> Data:
         )
         if position == start:
             raise DecodeError("a field that is cut")
-        turns.stand_back()
+        gil.back_off()
     if groups:
         raise DecodeError("a group that is cut")
     return memoryview(head)[:size]

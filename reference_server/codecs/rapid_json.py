@@ -35,7 +35,7 @@ def loads(
 
     The first of several members with the same name counts. Integers within int64 or uint64 stay
     `int`, larger ones become `float`. Invalid UTF-8 in a string is decoded with `surrogateescape`,
-    so `json_data.encode_string` writes the same bytes again.
+    so `json_writer.write_string` writes the same bytes again.
 
     Args:
         data: The document.

@@ -1,15 +1,12 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Byte strings to the wire form of a BYTES tensor, and back, of so many elements at once.
+"""Packs byte strings to the wire form of a BYTES tensor, and unpacks them.
 
-Written for Cython, as `codecs.grisu` is: `string_packing.pxd` has the types. As Python it is slow;
-`byte_strings` packs by itself then.
+Cython compiles this file where a C compiler is; `string_packing.pxd` has the C types.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-IS_COMPILED = not __file__.endswith(".py")
 
 
 def pack(elements: list[Any]) -> bytes | None:

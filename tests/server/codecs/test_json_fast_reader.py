@@ -11,7 +11,7 @@ from reference_server.codecs import json_exact_reader, json_fast_reader, rapid_j
 from reference_server.codecs.json_exact_reader import DEEPEST
 from reference_server.codecs.json_fast_reader import Unusual
 from reference_server.codecs.rapid_json import LONG
-from reference_server.core import turns
+from reference_server.core import gil
 from reference_server.core.errors import ServerError
 
 TEXTS = st.text(alphabet='ab,:"\\[]{}\n é😀') | st.text()
@@ -40,7 +40,7 @@ DOCUMENTS = st.one_of(
 @pytest.fixture(autouse=True, scope="module")
 def no_pauses():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "give_way", lambda: None)
+        patch.setattr(gil, "yield_gil", lambda: None)
         yield
 
 
@@ -112,7 +112,7 @@ def test_long_documents_are_read_fast(text):
 
 def test_a_long_document_pauses_between_pieces(monkeypatch):
     pauses = []
-    monkeypatch.setattr(turns, "give_way", lambda: pauses.append(None))
+    monkeypatch.setattr(gil, "yield_gil", lambda: pauses.append(None))
     for text in LONG_DOCUMENTS.values():
         pauses.clear()
         json_fast_reader.read(text.encode(), DEEPEST)

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
-from reference_server.codecs import json_data, json_strings
+from reference_server.codecs.compiled import IS_COMPILED
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
+from reference_server.codecs.json_memo import read_elements
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 REGIONS = MadeUpRegions(region=bytes(64))
+NEEDS_COMPILED = pytest.mark.skipif(not IS_COMPILED, reason="compiled modules are not installed")
 
 
 def told(decode, body):
@@ -93,6 +95,7 @@ def text(data=(1.0, 2.0), request_id="7", **fields):
     return json.dumps({"id": request_id, "inputs": [entry], **fields}).encode()
 
 
+@NEEDS_COMPILED
 def test_a_skeleton_is_read_once(monkeypatch):
     memo = InferRequestDecoder()
     told(memo.decode, text())
@@ -104,7 +107,7 @@ def test_a_skeleton_is_read_once(monkeypatch):
     assert bytes(request.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
 
 
-@pytest.mark.skipif(not json_strings.IS_COMPILED, reason="json_strings is not compiled")
+@NEEDS_COMPILED
 def test_strings_are_read_without_what_is_around_them(monkeypatch):
     memo = InferRequestDecoder()
     asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
@@ -121,6 +124,7 @@ def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
         assert told(memo.decode, asked) == told(memo.decode_alone, asked)
 
 
+@NEEDS_COMPILED
 def test_requests_of_one_skeleton_have_one_pattern():
     memo = InferRequestDecoder()
     found = [
@@ -154,5 +158,5 @@ def test_too_many_numbers_for_the_limit_are_refused_each_time():
     ],
 )
 def test_an_array_is_packed_only_if_it_is_what_the_type_wants(datatype, written, packed):
-    found = json_data.packed(written, datatype, 2)
+    found = read_elements(written, datatype, 2)
     assert (found if found is None else bytes(found)) == packed

@@ -69,7 +69,7 @@ def small_pieces(monkeypatch):
     """Pieces of a few bytes, and nobody to wait for."""
     monkeypatch.setattr(proto_pieces, "PIECE", 24)
     monkeypatch.setattr(proto_fields, "FIELDS", 4)
-    monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: None)
+    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: None)
 
 
 @given(st.lists(MESSAGES, max_size=3), st.data())
@@ -147,7 +147,7 @@ def test_files_may_be_long_and_texts_may_not(monkeypatch):
 def test_a_long_message_lets_others_in_again_and_again(monkeypatch):
     monkeypatch.undo()
     turns = []
-    monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: turns.append(None))
+    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: turns.append(None))
     count = 50_000
     for each in (b"\x42\x01x", b"\x10\x01"):
         sent = field(5, field(5, each * count))

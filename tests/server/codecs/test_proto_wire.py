@@ -171,7 +171,7 @@ def test_of_very_many_fields_all_others_are_read(data):
 
 def test_very_many_fields_are_looked_at_in_turns_and_none_without_a_number(monkeypatch):
     turns = []
-    monkeypatch.setattr(proto_wire.turns, "stand_back", lambda: turns.append(None))
+    monkeypatch.setattr(proto_wire.gil, "back_off", lambda: turns.append(None))
     head, _, raw = proto_wire.split(b"\x3a\x00" * 100_000)
     assert (bytes(head), len(raw)) == (b"", 4096)
     assert len(turns) >= 100_000 // proto_fields.FIELDS

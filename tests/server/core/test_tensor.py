@@ -162,7 +162,7 @@ def test_strings_are_counted_whatever_the_shape_says(tensor):
 
 def test_very_many_strings_are_counted_once_and_others_let_in(monkeypatch):
     turns = []
-    monkeypatch.setattr(byte_strings.turns, "give_way", lambda: turns.append(None))
+    monkeypatch.setattr(byte_strings.gil, "yield_gil", lambda: turns.append(None))
     few, many = (of_bytes(bytes(4 * count), DataType.BYTES, (1,)) for count in (4, 100_000))
     assert not few.has_uncounted_strings
     assert many.has_uncounted_strings

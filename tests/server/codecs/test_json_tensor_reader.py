@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from reference_server.codecs import json_data
+from reference_server.codecs import json_tensor_reader
+from reference_server.codecs.json_tensor_reader import read_tensor
+from reference_server.codecs.json_writer import write_array
 from reference_server.codecs.rapid_json import loads
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
@@ -16,7 +18,7 @@ INTEGERS = [d for d in NUMERIC if d.value.startswith(("INT", "UINT"))]
 
 
 def read(text, datatype, *shape):
-    return json_data.read(loads(text.encode()), datatype, shape)
+    return read_tensor(loads(text.encode()), datatype, shape)
 
 
 def fault(text, datatype, *shape):
@@ -36,7 +38,7 @@ def test_what_was_written_is_read_again(datatype, data):
     shape = data.draw(arrays.array_shapes(max_dims=3, max_side=4))
     elements = arrays.from_dtype(np.dtype(datatype.numpy))
     array = data.draw(arrays.arrays(datatype.numpy, shape, elements=elements))
-    again = json_data.read(loads(json_data.encode(array)), datatype, shape)
+    again = read_tensor(loads(write_array(array)), datatype, shape)
     assert again.dtype == array.dtype
     np.testing.assert_array_equal(again, array)
 
@@ -44,7 +46,7 @@ def test_what_was_written_is_read_again(datatype, data):
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=5))
 def test_strings_are_read_as_the_bytes_that_were_written(elements):
     array = np.array([*elements, None], dtype=object)[:-1]
-    again = json_data.read(loads(json_data.encode(array)), DataType.BYTES, (len(elements),))
+    again = read_tensor(loads(write_array(array)), DataType.BYTES, (len(elements),))
     assert again.tolist() == elements
 
 
@@ -63,7 +65,7 @@ def test_every_nesting_of_a_long_row_is_read():
     flat = np.arange(60_000, dtype=np.float64)
     for shape in [(60_000,), (300, 200), (60_000, 1), (2, 30_000)]:
         data = flat.reshape(shape).tolist()
-        np.testing.assert_array_equal(json_data.read(data, DataType.FP64, (60_000,)), flat)
+        np.testing.assert_array_equal(read_tensor(data, DataType.FP64, (60_000,)), flat)
 
 
 def test_doubles_beyond_fp32_become_infinities():
@@ -179,6 +181,6 @@ def test_uint64_values_are_out_of_range_for_smaller_unsigned_types():
     ],
 )
 def test_the_refusal_does_not_depend_on_the_pieces(monkeypatch, data, datatype, refusal):
-    monkeypatch.setattr(json_data.turns, "ELEMENTS", 4)
+    monkeypatch.setattr(json_tensor_reader.gil, "SLICE", 4)
     with pytest.raises(ServerError, match=refusal):
-        json_data.read(data, datatype, (len(data),))
+        read_tensor(data, datatype, (len(data),))
