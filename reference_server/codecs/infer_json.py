@@ -83,7 +83,7 @@ class InferRequestDecoder:
         Tensors with binary data are views of `body`; `regions` are read. Raises ServerError.
         """
         if not 0 < length <= _LONGEST_TAKEN_APART:
-            return self.decode_alone(signature, body, length, sink, regions)
+            return self.decode_uncached(signature, body, length, sink, regions)
         self._limit.check_json(length)
         # By the header alone: what it says is the same for each model but for its name, which is
         # not in it. Whether a model takes such a request is checked after this.
@@ -98,7 +98,7 @@ class InferRequestDecoder:
             self._memo.keep(taken, request, form, spans)
         return request, form
 
-    def decode_alone(
+    def decode_uncached(
         self,
         signature: Signature,
         body: memoryview,

@@ -112,7 +112,7 @@ _SHORT = 1 << 12
 class InferMessageDecoder:
     """Reads messages. Used by one thread, since it remembers those that it has read.
 
-    Not so for one that `takes_long`: any thread may `read` and `decode` it; and any may `decode`
+    Not so for one that `is_large`: any thread may `read` and `decode` it; and any may `decode`
     one that has tensors in regions.
     """
 
@@ -120,14 +120,12 @@ class InferMessageDecoder:
         self._profile = profile
         self._memo: RequestMemo[_KnownMessage] = RequestMemo()
 
-    def takes_long(self, data: Data) -> bool:
+    def is_large(self, data: Data) -> bool:
         """Whether to read `data` takes more than some milliseconds: it has long typed contents.
 
         Or very many fields.
         """
-        return len(data) > _SHORT and proto_wire.takes_long(
-            data, proto_wire.LONG_HEAD, _MANY_FIELDS
-        )
+        return len(data) > _SHORT and proto_wire.is_large(data, proto_wire.LONG_HEAD, _MANY_FIELDS)
 
     def read(self, data: Data) -> ReceivedRequest:
         """The request in `data`. Raises ServerError INTERNAL if it is none."""
@@ -135,7 +133,7 @@ class InferMessageDecoder:
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY or self.takes_long(data):  # on whatever thread this is
+        if len(found) > LONGEST_KEY or self.is_large(data):  # on whatever thread this is
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
         known = self._memo.recall(head)

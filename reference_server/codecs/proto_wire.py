@@ -118,7 +118,7 @@ def _without_raw(data: Data) -> Data:
     return memoryview(head)[:size]
 
 
-def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
+def is_large(data: Data, most_head: int, most_fields: int) -> bool:
     """Whether a request has so many fields, or bytes in others than `raw_input_contents`.
 
     Also if it is none, or has what is no field of today's schema.

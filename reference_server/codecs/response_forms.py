@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from reference_server.core import gil
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import Signature
@@ -20,8 +21,6 @@ from reference_server.core.tensor import Tensor
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]
 #: Elements that are made something else of at once: some milliseconds' work.
 MANY_ELEMENTS = 1 << 13
-#: Bytes that are copied from or to regions at once: about a millisecond's work.
-MANY_SHARED_BYTES = 8 << 20
 #: What has no order, or, as in Triton, no text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -58,7 +57,7 @@ class ResponseForm:
         """The form of output `name`."""
         return self.outputs.get(name, self.default)
 
-    def takes_long(self, outputs: Sequence[Tensor]) -> bool:
+    def is_large_response(self, outputs: Sequence[Tensor]) -> bool:
         """Whether many values are to be classified, strings joined, or bytes put into regions."""
         if self.is_plain:
             return _has_many_strings(outputs)
@@ -69,7 +68,7 @@ class ResponseForm:
                 shared_bytes += tensor.byte_size
             if form.classes and math.prod(tensor.shape) > MANY_ELEMENTS:
                 return True
-        return shared_bytes > MANY_SHARED_BYTES or _has_many_strings(outputs)
+        return shared_bytes > gil.SHARED_BYTES_ON_LOOP or _has_many_strings(outputs)
 
 
 def _has_many_strings(outputs: Sequence[Tensor]) -> bool:

@@ -15,6 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+#: Bytes of shared memory that are copied on the event loop: about a millisecond of work. More are
+#: copied on a codec thread.
+SHARED_BYTES_ON_LOOP = 8 << 20
 #: Objects handled by one call of C code: less than a millisecond of work.
 SLICE = 1 << 14
 #: Objects handled by Python code between two pauses: about a millisecond of work.

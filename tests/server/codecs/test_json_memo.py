@@ -79,7 +79,7 @@ def texts(draw):
 def test_taking_apart_changes_nothing(bodies):
     memo = InferRequestDecoder()
     for body in [*bodies, *bodies]:
-        assert told(memo.decode, body) == told(memo.decode_alone, body)
+        assert told(memo.decode, body) == told(memo.decode_uncached, body)
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80", "é".encode(), b"\\ud800"])
@@ -87,7 +87,7 @@ def test_ids_that_are_no_plain_text_are_read_as_ever(name):
     memo = InferRequestDecoder()
     body = text().replace(b'"7"', b'"%b"' % name)
     for _ in range(2):
-        assert told(memo.decode, body) == told(memo.decode_alone, body)
+        assert told(memo.decode, body) == told(memo.decode_uncached, body)
 
 
 def text(data=(1.0, 2.0), request_id="7", **fields):
@@ -121,7 +121,7 @@ def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
     memo = InferRequestDecoder(limit=InputLimit(120))
     for each in (("a", "b"), ("c", "d"), ("e" * 60, "")):
         asked = text(each).replace(b"FP32", b"BYTES")
-        assert told(memo.decode, asked) == told(memo.decode_alone, asked)
+        assert told(memo.decode, asked) == told(memo.decode_uncached, asked)
 
 
 @NEEDS_COMPILED
@@ -139,7 +139,7 @@ def test_too_many_numbers_for_the_limit_are_refused_each_time():
     memo = InferRequestDecoder(limit=InputLimit(len(text())))
     assert told(memo.decode, text()) == told(memo.decode, text())
     longer = text((1.25, 2.0))
-    assert told(memo.decode, longer) == told(memo.decode_alone, longer)
+    assert told(memo.decode, longer) == told(memo.decode_uncached, longer)
 
 
 @pytest.mark.parametrize(

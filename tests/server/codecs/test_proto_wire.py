@@ -108,11 +108,11 @@ def test_what_is_no_request_is_an_internal_error():
     assert caught.value.code is Code.INTERNAL
 
 
-def test_what_takes_long_is_not_remembered_since_any_thread_may_read_it():
+def test_large_messages_are_not_cached():
     decoder = InferMessageDecoder()
     for more, is_long in ((b"\x3a\x00" * 3000, True), (b"\x3a\x88\x27" + bytes(5000), False)):
         data = pb.ModelInferRequest(model_name="m").SerializeToString() + more
-        assert decoder.takes_long(data) is is_long
+        assert decoder.is_large(data) is is_long
         assert (decoder.read(data).head is None) is is_long
 
 

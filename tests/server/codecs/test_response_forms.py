@@ -126,7 +126,7 @@ def test_types_without_classes(tensor):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "form", "is_long"),
+    ("tensor", "form", "is_large"),
     [
         (array_tensor("Y", np.zeros(8192, np.float32)), OutputForm(classes=1), False),
         (array_tensor("Y", np.zeros((2, 4097), np.float32)), OutputForm(classes=1), True),
@@ -136,5 +136,5 @@ def test_types_without_classes(tensor):
     ],
     ids=["few", "many", "numbers", "strings", "bytes"],
 )
-def test_what_takes_long(tensor, form, is_long):
-    assert ResponseForm(form).takes_long([tensor]) is is_long
+def test_large_responses(tensor, form, is_large):
+    assert ResponseForm(form).is_large_response([tensor]) is is_large
