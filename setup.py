@@ -13,9 +13,9 @@ extensions = [
         [str(types.with_suffix(".py"))],
         depends=[str(types)],
         optional=True,
-        extra_compile_args=["-g0"],  # without debug symbols: a fifth of the size
+        extra_compile_args=["-g0"],  # no debug symbols: a fifth of the size
     )
-    # There are none while an image installs the dependencies before it copies the code.
+    # The list is empty while an image installs the dependencies before it copies the code.
     for types in sorted(Path("reference_server").glob("*/*.pxd"))
 ]
 for extension in extensions:

@@ -1,4 +1,4 @@
-"""Whether this installation runs compiled code.
+"""The flag of compiled installations.
 
 `setup.py` compiles each module that has a .pxd file beside it. Without a C compiler the same files
 run interpreted.

@@ -32,7 +32,18 @@ def decode(
     profile: TritonProfile = V2_51,
     limit: InputLimit = UNLIMITED,
 ) -> InferRequest:
-    """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
+    """Decode the body of a generate request.
+
+    Args:
+        signature: The inputs of the model, by which members become inputs or parameters.
+        body: The JSON.
+        sink: The sink of the responses.
+        profile: The Triton release to imitate.
+        limit: Limits the total size of the inputs.
+
+    Raises:
+        ServerError: The request is refused.
+    """
     repeated: set[tuple[int, str]] = set()
     if len(body) <= rapid_json.LONG:
         document = rapid_json.loads(body, profile, repeated)
@@ -67,9 +78,9 @@ def _decode(
 
 
 class _Reader:
-    """Puts members into one request, as inputs or as parameters.
+    """Adds members to a request, as inputs or as parameters.
 
-    `repeated` are the depths and names of members that stand in their object more than once.
+    `repeated` contains the depths and names of members that occur more than once in their object.
     """
 
     def __init__(
@@ -82,7 +93,7 @@ class _Reader:
     ) -> None:
         self._profile = profile
         self._limit = limit
-        self._bytes = 0  # of the inputs so far
+        self._bytes = 0  # the size of the inputs so far
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._request = request
@@ -91,7 +102,7 @@ class _Reader:
         request.parameters = self._parameters
 
     def given(self, members: dict[str, JsonValue], depth: int) -> Iterable[tuple[str, JsonValue]]:
-        """The members in their order; one that is repeated twice, with its first value."""
+        """Yield the members in order; a repeated one twice, with its first value."""
         for name, value in members.items():
             yield name, value
             if (depth, name) in self._repeated:
@@ -124,7 +135,7 @@ class _Reader:
             raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
         array = _data(config, value, shape)
         if value == [] and self._profile.empty_lists_have_no_shape:
-            shape = ()  # which no model takes
+            shape = ()  # no model accepts it
         tensor = Tensor(name, config.datatype, shape, array=array)
         if self._limit.most is not None:
             self._limit.check_sum(self._bytes, name, tensor.byte_size)
@@ -132,7 +143,7 @@ class _Reader:
         inputs[name] = tensor
 
     def _shape(self, config: TensorConfig, count: int) -> Shape:
-        """The shape of `count` elements: the innermost free size takes what fixed ones leave."""
+        """Return the shape of `count` elements; the innermost variable size is derived from it."""
         shape = list(self._signature.full_dims(config))
         for size in shape:
             if size > 0:
@@ -165,9 +176,9 @@ def _data(config: TensorConfig, value: JsonValue, shape: Shape) -> Array:
 
 
 def encode(response: InferResponse) -> bytes:
-    """The object of a response without error, its members sorted by name.
+    """Encode a response without error as a JSON object with members sorted by name.
 
-    Raises ServerError if an output has no form in JSON.
+    Raises ServerError if an output has no JSON form.
     """
     members = {b"id": write_string(response.id)} if response.id else {}
     members[b"model_name"] = write_string(response.model_name)

@@ -47,7 +47,7 @@ def write_doubles(numbers: bytes, size: int) -> bytes:
 
 #: Positions of the decimal point without an exponent: 0 in `0.5`, 1 in `5.0`.
 _FIRST_POINT, _LAST_POINT = -5, 21
-#: Every double has a text of so many digits.
+#: Every double has a text of this many digits.
 _MOST_DIGITS = 17
 #: After more fraction digits than this, RapidJSON does not look for closer digits.
 _ROUNDED_PLACES = 8

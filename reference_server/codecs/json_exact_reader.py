@@ -1,6 +1,6 @@
 """The exact reader of RapidJSON's dialect: byte by byte, in RapidJSON's order, with its refusals.
 
-`rapid_json` gives it what the fast readers cannot read, or might read differently.
+`rapid_json` uses it for any document that `json_fast_reader` gives up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
-#: The deepest nesting, as newer releases limit it.
+#: The deepest nesting that newer Triton releases accept.
 DEEPEST = 100
 
 
@@ -35,13 +35,13 @@ def read(
 
 
 def integer(digits: bytes | str) -> int | float:
-    """An integer within int64 or uint64, else a double."""
+    """Return an integer within int64 or uint64, else a double."""
     if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
         return value
     return float(digits)
 
 
-#: Bytes that are matched in one go, since nobody else has the interpreter meanwhile.
+#: The most bytes of one match, which holds the GIL.
 _MOST = 1 << 16
 _SPACE = re.compile(rb"[ \t\n\r]{0,%d}" % _MOST)
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
@@ -57,18 +57,18 @@ _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 
 
 class _Reader:
-    """Reads one document in RapidJSON's order, so that it stops at the same byte."""
+    """Reads one document in RapidJSON's order, to stop at the same byte."""
 
     def __init__(self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool) -> None:
         self._repeated = repeated
         self._iteratively = iteratively
-        # For RapidJSON a NUL is the end.
+        # RapidJSON ends a document at a NUL.
         self._text = document.partition(b"\0")[0]
         self._at = 0
 
     def read(self) -> JsonValue:
-        """The document's value."""
-        # RapidJSON skips each byte of a byte order mark on its own.
+        """Return the value of the document."""
+        # RapidJSON skips each byte of a byte order mark separately.
         for mark in (b"\xef", b"\xbb", b"\xbf"):
             self._at += self._text.startswith(mark, self._at)
         first = self._next()
@@ -84,13 +84,13 @@ class _Reader:
         return internal(f"failed to parse the request JSON buffer: {why} at {offset}")
 
     def _next(self) -> bytes:
-        """Skip white space and give the byte that follows; nothing at the end."""
+        """Skip white space and return the byte that follows; empty at the end."""
         while len(self._take(_SPACE)) == _MOST:
             pass
         return self._text[self._at : self._at + 1]
 
     def _take(self, pattern: re.Pattern[bytes]) -> bytes:
-        """Step over what matches here, and give it; nothing where nothing matches."""
+        """Consume a match of `pattern` at the current position and return it; empty without one."""
         found = pattern.match(self._text, self._at)
         if found is None:
             return b""
@@ -120,11 +120,11 @@ class _Reader:
                 return self._number()
 
     def _expect(self, word: bytes) -> None:
-        if not self._steps_over(word):
+        if not self._consume_word(word):
             raise self._refusal("Invalid value.")
 
-    def _steps_over(self, word: bytes) -> bool:
-        """Step over the letters of `word` as far as they stand here, and tell whether all do."""
+    def _consume_word(self, word: bytes) -> bool:
+        """Consume the letters of `word` that match, and return whether all do."""
         for letter in word:
             if not self._text.startswith(bytes([letter]), self._at):
                 return False
@@ -178,13 +178,13 @@ class _Reader:
             value = integer(whole)
         else:
             value = self._named_number()
-            # RapidJSON reads on as after a zero: `Inf.5` is 0.5.
+            # RapidJSON continues as after a zero: `Inf.5` is 0.5.
             whole = b"-0" if self._text.startswith(b"-", start) else b"0"
         fraction, exponent = self._take(_FRACTION), self._take(_EXPONENT)
         if fraction or exponent:
             value = float(whole + fraction + exponent)
-        # Beyond the doubles, RapidJSON goes by the number of digits and by the exponent alone; what
-        # it does not refuse becomes an infinity.
+        # Beyond the range of doubles, RapidJSON decides by the number of digits and the exponent.
+        # A number that it does not refuse becomes an infinity.
         if math.isinf(value) and (
             math.isinf(float(whole)) or (exponent and float(exponent[1:]) > 308 + len(fraction[1:]))
         ):
@@ -197,9 +197,9 @@ class _Reader:
 
     def _named_number(self) -> float:
         sign = -1.0 if self._take(_MINUS) else 1.0
-        if self._steps_over(b"NaN"):
+        if self._consume_word(b"NaN"):
             return math.nan
-        # RapidJSON does not step back: `NaInf` is an infinity, too.
+        # RapidJSON does not go back: `NaInf` is an infinity, too.
         self._expect(b"Inf")
         if self._text.startswith(b"i", self._at):
             self._expect(b"inity")
@@ -224,7 +224,7 @@ class _Reader:
                     raise self._refusal("Invalid escape character in string.")
 
     def _escaped(self) -> bytes:
-        """The bytes that the escape sequence here stands for; faults count from its backslash."""
+        """Return the bytes of the escape sequence; offsets of faults are those of its backslash."""
         start = self._at
         letter = self._text[start + 1 : start + 2]
         if letter in _ESCAPES:
@@ -238,7 +238,7 @@ class _Reader:
             if not 0xDC00 <= low < 0xE000:
                 raise self._refusal("The surrogate pair in string is invalid.", start)
             code = 0x10000 + (code - 0xD800 << 10) + (low - 0xDC00)
-        # A low surrogate alone is accepted, as the three bytes that UTF-8 would have for it.
+        # A lone low surrogate is accepted, as the three bytes that UTF-8 would give it.
         return chr(code).encode("utf-8", "surrogatepass")
 
     def _code_unit(self, start: int) -> int:

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""The fast reader of JSON: the ordinary grammar, at the speed of C.
+"""A fast reader of JSON for the ordinary grammar.
 
-`rapid_json` calls it first, and lets `json_exact_reader` decide about any document that this reader
-gives up. Numbers and strings with escapes are read by orjson.
+`rapid_json` calls it first, and leaves any document that this reader gives up to
+`json_exact_reader`. orjson reads the numbers, and strings with escapes.
 
 Cython compiles this file where a C compiler is; `json_fast_reader.pxd` has the C types. Without one
 the same file runs interpreted.
@@ -16,8 +16,8 @@ import orjson
 
 from reference_server.core import gil
 
-#: A long document is read in pieces of so many bytes, which take less than a millisecond each.
-#: Between two pieces other threads can run.
+#: Bytes of a document that are read between two pauses: less than a millisecond of work. Other
+#: threads can run in a pause.
 PIECE = 1 << 16
 
 
@@ -39,13 +39,13 @@ def read(document: bytes, deepest: int, repeated: set[tuple[int, str]] | None = 
         uint64 are `int`, larger integers are `float`.
 
     Raises:
-        Unusual: The document is malformed, nested too deeply, or uses what only RapidJSON accepts
-            except for `NaN` and the infinities, which are read here.
+        Unusual: The document is malformed, nested too deeply, or has a form that only RapidJSON
+            accepts. `NaN`, `Infinity` and `-Infinity` are read.
     """
     reader = _Reader(document, deepest, repeated)
     try:
         return reader.read()
-    except (IndexError, ValueError):  # of Python at the end of the text, of orjson
+    except (IndexError, ValueError):  # interpreted, at the end of the text; from orjson
         raise Unusual from None
 
 
@@ -54,14 +54,14 @@ _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E = b"09-+.Ee"
 _N, _I, _SMALL_N, _T, _F = b"NIntf"
 _PIECE = PIECE
-#: With so many digits or fewer an integer fits 64 bits.
+#: Any integer of this many digits fits 64 bits.
 _MOST_DIGITS = 18
 
 
 class _Reader:
-    """Reads one document from front to back. All methods raise ValueError where they give up.
+    """Reads one document from front to back. All methods raise ValueError to give up.
 
-    `position` is the next byte. Compiled, a NUL follows the last byte and ends each scan;
+    `position` is the index of the next byte. Compiled, the NUL after the last byte ends each scan;
     interpreted, an IndexError does.
     """
 
@@ -73,13 +73,13 @@ class _Reader:
         self.position = 0
         self.deepest = deepest
         self.repeated = repeated
-        #: Where other threads are let run next.
+        #: The position of the next pause.
         self.pause = _PIECE
         #: Elements before this position are read one by one.
         self.single = 0
 
     def read(self) -> object:
-        """The document's value."""
+        """Return the value of the document."""
         self.next_byte()
         value = self.read_value(0)
         while self.position < self.size:
@@ -110,7 +110,7 @@ class _Reader:
         return byte
 
     def read_value(self, depth: int) -> object:
-        """The value that begins at `position`, in `depth` arrays and objects."""
+        """Read the value at `position`, which is inside `depth` arrays and objects."""
         byte = self.text[self.position]
         if byte == _QUOTE:
             return self.read_string()
@@ -132,14 +132,14 @@ class _Reader:
         return self.read_word(b"Infinity", math.inf)
 
     def read_word(self, word: bytes, value: object) -> object:
-        """Step over `word`, which stands for `value`."""
+        """Consume `word`, which means `value`."""
         if not self.text.startswith(word, self.position):
             raise Unusual
         self.position += len(word)
         return value
 
     def read_object(self, depth: int) -> dict[str, object]:
-        """The object whose opening bracket was read."""
+        """Read the rest of an object whose opening bracket was read."""
         members: dict[str, object] = {}
         byte = self.next_byte()
         if byte == _CLOSE_OBJECT:
@@ -168,7 +168,7 @@ class _Reader:
         raise Unusual
 
     def read_array(self, depth: int) -> list[object]:
-        """The array whose opening bracket was read."""
+        """Read the rest of an array whose opening bracket was read."""
         elements: list[object] = []
         byte = self.next_byte()
         if byte == _CLOSE:
@@ -190,9 +190,9 @@ class _Reader:
                 self.yield_gil()
 
     def read_numbers(self, elements: list[object]) -> list[object]:
-        """Add the numbers from `position` on to `elements`: those of this piece, or one.
+        """Add the numbers from `position` on to `elements`: all of this piece, or one.
 
-        Returns `elements`, or a list that takes its place.
+        Returns `elements`, or a new list that replaces it.
         """
         start = self.position
         last = start + _PIECE
@@ -217,7 +217,7 @@ class _Reader:
         return elements
 
     def read_number(self) -> object:
-        """The number that begins at `position`."""
+        """Read the number at `position`."""
         text = self.text
         start = self.position
         position = start
@@ -240,14 +240,14 @@ class _Reader:
             raise Unusual
         while _ZERO <= byte <= _NINE or byte in (_POINT, _E, _SMALL_E, _PLUS, _MINUS):
             position += 1
-            # At the end of the text, of which a number may be the whole.
+            # A document can be a number, which ends with the text.
             byte = text[position] if position < self.size else 0
         self.position = position
         value: object = orjson.loads(text[start:position])
         return value
 
     def read_string(self) -> str:
-        """The string whose opening quotation mark is at `position`."""
+        """Read the string whose opening quotation mark is at `position`."""
         text = self.text
         start = self.position + 1
         position = start

@@ -48,7 +48,7 @@ _OPEN, _CLOSE, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _E, _SMALL_E = b"[],-+.0Ee"
 _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _TOP_BIT = 1 << 63
 _EXACT_INTEGERS = 1 << 53
-#: Any integer of so many digits fits 64 bits.
+#: Any integer of this many digits fits 64 bits.
 _MOST_DIGITS = 19
 _BOOLEAN, _UNSIGNED, _FLOAT = b"buf"
 _TRUE, _FALSE = b"true", b"false"
@@ -149,7 +149,7 @@ def _four(number: memoryview, place: int) -> int:
 
 
 def _read_boolean(text: bytes, size: int, position: int) -> tuple[int, int]:
-    """Return the end of the boolean at `position`, 0 if there is none, and its bits."""
+    """Return the end of the boolean at `position`, 0 without one, and its bits."""
     word = _TRUE if text[position] == _TRUE[0] else _FALSE
     if len(word) > size - position:
         return 0, 0

@@ -15,8 +15,8 @@ GAP = b"\0"
 class Skeleton:
     """The parts of the JSON of one request.
 
-    `text` is the JSON in which a gap replaces the id and each of the `arrays`. `request_id` is None
-    if there is no id, or if the id stays in `text`.
+    `text` is the JSON in which a gap replaces the id and each of the `arrays`. Without an id,
+    or if the id stays in `text`, `request_id` stays None.
     """
 
     def __init__(self, text: bytes, request_id: bytes | None, arrays: list[bytes]) -> None:
@@ -63,7 +63,7 @@ _SPACE, _TILDE, _TAB, _LINE, _RETURN = b" ~\t\n\r"
 
 
 def _id(json: bytes, size: int) -> tuple[int, int]:
-    """Return the start and end of the id, -1 if there is none.
+    """Return the start and end of the id, -1 without one.
 
     An id with escapes, control characters or non-ASCII characters counts as none.
     """

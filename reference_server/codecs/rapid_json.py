@@ -52,84 +52,84 @@ def loads(
         return cast("JsonValue", json_fast_reader.read(document, DEEPEST, repeated))
     except json_fast_reader.Unusual:
         pass
-    # Names that the fast reader has added stand before the place where it gave up, and are repeated
-    # there for the exact reader, too.
+    # Names that the fast reader has added precede the place where it gave up, so the exact reader
+    # adds them, too.
     return json_exact_reader.read(document, repeated, iteratively=profile.reads_json_iteratively)
 
 
-# ---------------------------------------------------------------------------------------- access
+# ------------------------------------------------------------------------------------- accessors
 
 
 def member(value: JsonValue, key: str) -> JsonValue:
-    """The member `key`; INTERNAL when there is none, or when `value` is no object."""
+    """Return the member `key`; raises INTERNAL if it is missing, or if `value` is no object."""
     if type(value) is dict and key in value:
         return value[key]
     raise internal(f"attempt to access non-existing object member '{key}'")
 
 
 def fields(value: JsonValue) -> dict[str, JsonValue]:
-    """The members of an object; of anything else none, as reading them will say."""
+    """Return the members of an object, and an empty dict for any other value."""
     return value if type(value) is dict else {}
 
 
 def members(value: JsonValue) -> dict[str, JsonValue]:
-    """`value` as an object whose names are walked, else INTERNAL."""
+    """Return `value` as an object whose names are iterated; raises INTERNAL for other types."""
     if type(value) is dict:
         return value
     raise internal("attempt to get members for non-object")
 
 
 def as_object(value: JsonValue) -> dict[str, JsonValue]:
-    """`value` as an object, else INTERNAL."""
+    """Return `value` as an object; raises INTERNAL for other types."""
     if type(value) is dict:
         return value
     raise _mismatch("non-object as object")
 
 
 def as_array(value: JsonValue) -> list[JsonValue]:
-    """`value` as an array, else INTERNAL."""
+    """Return `value` as an array; raises INTERNAL for other types."""
     if type(value) is list:
         return value
     raise _mismatch("non-array as array")
 
 
 def as_string(value: JsonValue) -> str:
-    """`value` as a string, else INTERNAL."""
+    """Return `value` as a string; raises INTERNAL for other types."""
     if type(value) is str:
         return value
     raise _mismatch("non-string as string")
 
 
 def as_bool(value: JsonValue) -> bool:
-    """`value` as true or false, else INTERNAL; 0 and 1 are neither."""
+    """Return `value` as a boolean; raises INTERNAL for other types, such as 0 and 1."""
     if type(value) is bool:
         return value
     raise _mismatch("non-boolean as boolean")
 
 
 def as_uint64(value: JsonValue) -> int:
-    """`value` as an integer of 0 ... 2**64 - 1, else INTERNAL; `1.0` is none."""
+    """Return `value` as an integer of 0 ... 2**64 - 1; raises INTERNAL for others and `1.0`."""
     if type(value) is int and value >= 0:
         return value
     raise _mismatch("non-unsigned-integer as unsigned-integer")
 
 
 def as_int64(value: JsonValue) -> int:
-    """`value` as an integer of -2**63 ... 2**63 - 1, else INTERNAL; `1.0` is none."""
+    """Return `value` as an integer within int64; raises INTERNAL for others and `1.0`."""
     if type(value) is int and value < 2**63:
         return value
     raise _mismatch("non-signed-integer as signed-integer")
 
 
 def as_double(value: JsonValue) -> float:
-    """`value` as a double, else INTERNAL; integers are converted, `true` is no number."""
+    """Return `value`, a double or an integer, as a double; raises INTERNAL for other types."""
     if type(value) is float or type(value) is int:
         return float(value)
     raise _mismatch("non-number as double")
 
 
 def parse_member(value: JsonValue, key: str, read: Callable[[JsonValue], _T]) -> _T:
-    """`read(member(value, key))`, where a refusal gets the prefix `Unable to parse '<key>': `.
+    """Return `read(member(value, key))`; errors get the prefix `Unable to parse '<key>': `.
 
     `read` is one of the accessors: `parse_member(request_input, "shape", as_array)`.
     """
@@ -140,12 +140,12 @@ def parse_member(value: JsonValue, key: str, read: Callable[[JsonValue], _T]) ->
 
 
 def c_string(text: str) -> str:
-    """`text` as the real server's C reads a name: up to its first NUL."""
+    """Return `text` up to its first NUL, as the real server reads a name in C."""
     return text.partition("\0")[0]
 
 
 def prefixed(context: str, error: ServerError) -> ServerError:
-    """`error` with `<context>: ` before its text, to be raised `from None`."""
+    """Return `error` with `<context>: ` before its text, to be raised `from None`."""
     return ServerError(error.code, f"{context}: {error.message}")
 
 

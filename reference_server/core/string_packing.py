@@ -41,7 +41,7 @@ def unpack(wire: bytes, size: int, position: int, most: int, elements: list[byte
     return position
 
 
-# What follows has types of C, and names that Python does not see there.
+# Compiled, all names below are C variables and functions.
 
 
 def _pack(elements: list[bytes], wire: bytearray) -> None:

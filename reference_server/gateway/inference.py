@@ -60,7 +60,7 @@ class InferenceCall(Protocol[BodyT]):
 
     @property
     def is_large(self) -> bool:
-        """Whether the body is too large to be decoded on the event loop."""
+        """True if the body is too large to be decoded on the event loop."""
 
     def find(self) -> ServedModel:
         """Find the model that the request names. Raises ServerError."""
@@ -69,7 +69,7 @@ class InferenceCall(Protocol[BodyT]):
         """Decode the request; `inference` is its sink and its regions. Raises ServerError."""
 
     def started(self, inference: Inference) -> None:
-        """Handle that a request which a codec thread has decoded was sent to its model."""
+        """Called when a request that a codec thread has decoded was sent to its model."""
 
     def refuse(self, error: Exception) -> None:
         """Answer a request that failed after `Inferences.start` returned, before it was sent."""
@@ -79,13 +79,13 @@ class InferenceCall(Protocol[BodyT]):
 
     @property
     def forwards(self) -> bool:
-        """Whether headers may be forwarded to the model."""
+        """True if headers may be forwarded to the model."""
 
     def encode(self, served: ServedModel, response: InferResponse) -> BodyT:
         """Encode a response without error. Raises ServerError."""
 
     def is_large_response(self, response: InferResponse) -> bool:
-        """Whether a codec thread is to `encode`; several responses could lose their order."""
+        """Return whether a codec thread is to `encode`; False if there may be several responses."""
 
     def reply(self, body: BodyT, *, final: bool) -> None:
         """Send an encoded response; `final` if no response follows."""
@@ -94,7 +94,7 @@ class InferenceCall(Protocol[BodyT]):
         """Send an error of the model, or one that `encode` raised."""
 
     def backlog(self, backlogs: Backlogs) -> Backlog | None:
-        """The queue of responses to the client, for a decoupled model; None if there is none."""
+        """The queue of responses to the client, for a decoupled model; None otherwise."""
 
     @property
     def end(self) -> Callable[[], None] | None:
@@ -143,8 +143,8 @@ class Inferences:
         """Return the loaded model.
 
         Raises:
-            ServerError: There is none. If `refuses_decoupled` is not empty, it is the text of the
-                error for a decoupled model.
+            ServerError: The model is not loaded, or it is decoupled and `refuses_decoupled`, the
+                text of the error, is not empty.
         """
         served = self._gateway.find(name, version)
         if refuses_decoupled and served.config.decoupled:

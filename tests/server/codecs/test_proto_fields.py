@@ -39,7 +39,10 @@ def walked(data, most):
     seen, groups, found, position = [], [], [], 0
     try:
         while position < len(data):
-            before, position = position, proto_fields.passed(data, position, most, groups, found, 3)
+            before, position = (
+                position,
+                proto_fields.pass_fields(data, position, most, groups, found, 3),
+            )
             seen.append((position, *groups, *found))
             if position == before:
                 break
@@ -54,7 +57,7 @@ def copied(data, most):
     try:
         while position < len(data):
             before = position
-            position, size = proto_fields.without_raw(data, position, most, groups, head, size)
+            position, size = proto_fields.copy_without_raw(data, position, most, groups, head, size)
             if position == before:
                 break
     except DecodeError as error:
@@ -66,9 +69,9 @@ def one(data):
     """The first field, and if it is a group where that ends."""
     groups = []
     try:
-        tag, content, end = proto_fields.field(data, 0, groups)
+        tag, content, end = proto_fields.read_field(data, 0, groups)
         if groups:
-            end = proto_fields.after_groups(data, end, 1 << 10, groups)
+            end = proto_fields.pass_groups(data, end, 1 << 10, groups)
     except DecodeError as error:
         return str(error)
     return tag, content, end, groups
@@ -89,7 +92,7 @@ def test_fields_end_where_the_next_begin(parts, most, data):
 def test_only_the_id_and_raw_contents_of_a_request_are_found():
     found = []
     data = b"\x0a\x01m\x1a\x01i\x3a\x02ab\xa3\x06\x3a\x00\xa4\x06\xba\x00\x00"
-    assert proto_fields.passed(data, 0, 99, [], found, 99) == len(data)
+    assert proto_fields.pass_fields(data, 0, 99, [], found, 99) == len(data)
     assert found == [(3, 5, 6), (6, 8, 10), (16, 19, 19)]
 
 
@@ -106,6 +109,6 @@ def test_only_the_id_and_raw_contents_of_a_request_are_found():
 )
 def test_what_no_message_has_is_refused(data, said):
     with pytest.raises(DecodeError, match=said):
-        proto_fields.passed(data, 0, 999, [])
+        proto_fields.pass_fields(data, 0, 999, [])
     with pytest.raises(DecodeError, match=said):
-        proto_fields.without_raw(data, 0, 999, [], bytearray(len(data)), 0)
+        proto_fields.copy_without_raw(data, 0, 999, [], bytearray(len(data)), 0)

@@ -43,13 +43,13 @@ def test_a_load_has_overrides(control, asked, parameters, override):
 
 
 def test_files_of_a_load_can_be_refused(asked):
-    control = RepositoryControl(asked, ControlMode.EXPLICIT, takes_files=False)
+    control = RepositoryControl(asked, ControlMode.EXPLICIT, accepts_files=False)
     with pytest.raises(ServerError) as caught:
         control.load("m", {"config": "{}", "file:1/model.py": b"code"})
     assert caught.value.code is Code.UNSUPPORTED
     assert caught.value.message == (
-        "load request for model 'm' brings files, which this server does not take "
-        "(--allow-file-override=false)"
+        "load request for model 'm': found files, expected none; start the server with "
+        "--allow-file-override=true to accept them"
     )
     control.load("m", {"config": "{}"})
     assert asked.calls == [("load", "m", Override("{}"))]
