@@ -1,6 +1,6 @@
-"""What reads bytes of strangers: good inputs, those with bytes changed, those that once did harm.
+"""Decoders of untrusted bytes: valid, damaged and formerly harmful inputs.
 
-The campaign fuzzes the same functions, guided by what they reach; here come the same bytes always.
+The campaign fuzzes the same functions, guided by coverage; here the inputs are always the same.
 """
 
 import random
@@ -15,7 +15,7 @@ EACH = 200
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_no_bytes_make_a_decoder_raise(name):
+def test_no_input_makes_a_decoder_raise(name):
     good, dice = seeds(name), random.Random(1)
     assert good
     for data in (*kept(name), *good, *(mutated(dice.choice(good), dice) for _ in range(EACH))):
@@ -25,7 +25,7 @@ def test_no_bytes_make_a_decoder_raise(name):
             raise AssertionError(f"{name} of {data!r}") from error
 
 
-def test_a_defect_is_told():
+def test_a_defect_is_raised():
     expect(True, "nothing")
     with pytest.raises(Defect, match="something"):
         expect(False, "something")
@@ -37,7 +37,7 @@ def test_a_reader_that_differs_is_noticed(monkeypatch):
         TARGETS["json_document"](b"{}")
 
 
-def test_an_error_that_nobody_foresaw_is_noticed_though_it_is_answered(monkeypatch):
+def test_an_unexpected_error_is_noticed_although_it_is_answered(monkeypatch):
     def broken(*arguments, **more):
         raise KeyError("unforeseen")
 

@@ -1,11 +1,11 @@
-"""Handles that strangers make up: of every kind, and never a good one of their own."""
+"""Invented handles of hostile clients: of every type, and never valid."""
 
 import random
 
 from campaign.handles import forged
 
 
-def test_what_is_made_up_is_never_a_good_handle():
+def test_invented_handles_are_never_valid():
     dice = random.Random(1)
     own = [[7, place, dice.getrandbits(64), dice.getrandbits(64)] for place in range(3)]
     stale = [[0] * 4, [7, 1, 2, 3]]

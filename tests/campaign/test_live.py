@@ -1,4 +1,4 @@
-"""The campaign against a live server, in short: what it sends, what it notices, what it keeps."""
+"""A short campaign against a live server: its attacks, findings and kept inputs."""
 
 import math
 import random
@@ -24,7 +24,7 @@ def ground():
 
 
 @pytest.mark.slow
-def test_what_once_did_harm_does_none(ground):
+def test_inputs_that_did_harm_are_harmless(ground):
     for kind in ("http", "grpc"):
         for sent in kept(f"live_{kind}"):
             assert replayed(ground.server, kind, sent) is None, sent
@@ -37,7 +37,7 @@ def test_no_body_is_answered_as_a_request(ground):
 
 
 @pytest.mark.slow
-def test_a_body_that_is_answered_as_a_request_is_noticed(ground, monkeypatch):
+def test_a_smuggled_request_is_noticed(ground, monkeypatch):
     monkeypatch.setattr("campaign.smuggling.forms", lambda: [HIDDEN])
     with pytest.raises(mutators.Harm) as caught:
         smuggling(ground)
@@ -46,20 +46,20 @@ def test_a_body_that_is_answered_as_a_request_is_noticed(ground, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mutated_requests", "mutated_frames", "leaving"])
-def test_an_attack_and_what_became_of_it(ground, name):
+def test_an_attack_is_recorded_with_its_effect(ground, name):
     row = attacked(ATTACKS[name], replace(ground, dice=random.Random(1)))
     assert row.failures == []
     assert row.noticed.answers > 0
 
 
 @pytest.mark.slow
-def test_a_status_that_no_request_should_have_is_noticed(ground, monkeypatch):
+def test_an_unexpected_status_is_noticed(ground, monkeypatch):
     monkeypatch.setattr("campaign.mutators.STATUSES", frozenset())
     with pytest.raises(mutators.Harm, match="answered 4"):
         mutators.mutated_requests(replace(ground, dice=random.Random(1)))
 
 
-def test_what_is_held_more_for_each_million_requests():
+def test_memory_growth_is_given_per_million_requests():
     requests = list(range(0, 3_000_000, 100_000))
     held = [Facts(100 + 2 * number / 1e6, 7, 3, 1) for number in requests]
     assert slopes(requests, held) == pytest.approx((2, 0, 0), abs=1e-6)
@@ -67,7 +67,7 @@ def test_what_is_held_more_for_each_million_requests():
 
 
 @pytest.mark.slow
-def test_what_a_server_holds(ground):
+def test_the_memory_of_a_server_is_measured(ground):
     found = facts(ground.server)
     assert found.processes == 1
     assert found.mib > 10

@@ -1,4 +1,4 @@
-"""What a process that lies says: messages that are whole, so that each is judged at once."""
+"""The messages of a hostile process are complete, so that each is checked at once."""
 
 import random
 import struct
@@ -15,7 +15,7 @@ def frames(said):
         said = said[end:]
 
 
-def test_no_lie_is_left_half_said():
+def test_hostile_messages_are_complete():
     dice = random.Random(1)
     said = [list(frames(_lie(dice)[1:])) for _ in range(500)]
     assert all(said)

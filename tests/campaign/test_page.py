@@ -1,4 +1,4 @@
-"""The campaign's table as the page shows it."""
+"""The table of the campaign, as the page shows it."""
 
 from campaign.page import table
 

@@ -47,7 +47,7 @@ def no_pauses():
 def fast(document):
     """The repr of the value and the repeated names, or None where the reader gives up.
 
-    The repr tells 1 from 1.0 and 0.0 from -0.0, and NaN equals NaN.
+    The repr differs for 1 and 1.0, and for 0.0 and -0.0; NaN equals NaN.
     """
     repeated = set()
     try:

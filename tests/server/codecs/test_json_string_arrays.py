@@ -32,7 +32,7 @@ def wire_of(elements):
 
 
 def first_end(text):
-    """Return the end of the shortest array at the start of `text`, 0 if there is none."""
+    """Return the end of the shortest array at the start of `text`, 0 without one."""
     for end in range(1, len(text) + 1):
         try:
             if type(rapid_json.loads(text[:end])) is list:

@@ -1,4 +1,4 @@
-"""Where fields begin and end: both forms alike, and as they were put together."""
+"""The bounds of the fields of protobuf messages."""
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -52,7 +52,7 @@ def walked(data, most):
 
 
 def copied(data, most):
-    """The same where contents are left out."""
+    """Return the end, the copied fields and the open groups of `copy_without_raw`."""
     head, groups, position, size = bytearray(len(data)), [], 0, 0
     try:
         while position < len(data):
@@ -107,7 +107,7 @@ def test_only_the_id_and_raw_contents_of_a_request_are_found():
         (b"\xff" * 11, "more bytes than a number"),
     ],
 )
-def test_what_no_message_has_is_refused(data, said):
+def test_malformed_fields_are_refused(data, said):
     with pytest.raises(DecodeError, match=said):
         proto_fields.pass_fields(data, 0, 999, [])
     with pytest.raises(DecodeError, match=said):

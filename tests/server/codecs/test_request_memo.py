@@ -1,4 +1,4 @@
-"""Requests that are remembered are those that were sent, whatever came between."""
+"""Requests from the cache equal those that are parsed."""
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ def message(*, raw=(bytes(4),), names=("X",), **fields):
 
 
 def placed(tensor, region):
-    """The same tensor in shared memory."""
+    """Return the tensor with its data in shared memory."""
     tensor.parameters["shared_memory_region"].string_param = region
     tensor.parameters["shared_memory_byte_size"].int64_param = 4
     return tensor
@@ -68,7 +68,7 @@ def in_regions(*, inputs, outputs=(), **fields):
 
 
 def told(decoded):
-    """What was read, to be compared."""
+    """Return the request in a form that can be compared."""
     request, form = decoded
     inputs = [
         (each.name, each.datatype, each.shape, bytes(each.raw()))
@@ -88,7 +88,7 @@ def told(decoded):
 
 
 def both(memo, data, signature=None):
-    """What the memo reads, and what is read without it."""
+    """Return the request as it is decoded with the cache and without it."""
     signature = signature or Signature()
     plain = infer_proto.decode(signature, InferMessageDecoder().read(data), None, Regions())
     return told(memo.decode(signature, memo.read(data), None, Regions())), told(plain)
@@ -114,14 +114,14 @@ KINDS = [
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=12))
-def test_a_memo_changes_nothing(sent):
+def test_the_cache_changes_no_request(sent):
     memo = InferMessageDecoder()
     for one in sent:
         found, plain = both(memo, one.SerializeToString())
         assert found == plain
 
 
-def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
+def test_a_repeated_head_is_parsed_once():
     memo = InferMessageDecoder()
     first, second = (
         memo.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
@@ -132,7 +132,7 @@ def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
         assert bytes(request.inputs["X"].raw()) == raw
 
 
-def test_ids_that_differ_are_of_the_same_head():
+def test_the_id_is_not_part_of_the_head():
     memo = InferMessageDecoder()
     first, second, none = (
         memo.read(message(id=name).SerializeToString()) for name in ("é", "2", "")
@@ -141,14 +141,14 @@ def test_ids_that_differ_are_of_the_same_head():
     assert [each.request_id for each in (first, second, none)] == ["é", "2", ""]
 
 
-def test_data_that_is_missing_is_missed_again():
+def test_missing_data_is_refused_each_time():
     memo = InferMessageDecoder()
     both(memo, message().SerializeToString())
     with pytest.raises(ServerError, match="unable to find data for input tensor 'X'"):
         memo.decode(Signature(), memo.read(message(raw=()).SerializeToString()), None, Regions())
 
 
-def test_regions_are_asked_for_each_time():
+def test_regions_are_read_each_time():
     memo, regions = InferMessageDecoder(), Regions()
     one = message(raw=())
     one.inputs[0].parameters["shared_memory_region"].string_param = "r"
@@ -158,7 +158,7 @@ def test_regions_are_asked_for_each_time():
     assert len(regions.asked) == 3
 
 
-def test_long_heads_are_not_kept():
+def test_long_heads_are_not_cached():
     memo = InferMessageDecoder()
     memo.read(b"")
     for letter in "ab":
@@ -169,14 +169,14 @@ def test_long_heads_are_not_kept():
         assert found == plain
 
 
-def test_what_is_kept_is_bounded():
+def test_the_cache_is_bounded():
     memo = InferMessageDecoder()
     for number in range(1_100):
         both(memo, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString())
     assert len(memo._memo._values) == 1024
 
 
-def test_another_models_template_is_not_taken():
+def test_the_template_of_another_model_is_not_used():
     memo = InferMessageDecoder()
     both(memo, message().SerializeToString())
     found, plain = both(memo, message().SerializeToString(), Signature("renamed"))
@@ -194,7 +194,7 @@ def encoded(one, final=None):
 
 
 @pytest.mark.parametrize("final", [None, False, True])
-def test_a_response_says_its_own_whatever_was_said_before(final):
+def test_cached_heads_change_no_response(final):
     for request_id in ("", "a", "b", "a" * 100):
         found = encoded(response(id=request_id), final)
         assert (found.id, found.raw_output_contents[0]) == (request_id, b"abcd")
@@ -204,12 +204,12 @@ def test_a_response_says_its_own_whatever_was_said_before(final):
 @pytest.mark.parametrize(
     ("value", "kind"), [(1, "int64_param"), (True, "bool_param"), (1.0, "double_param")]
 )
-def test_parameters_that_are_equal_keep_their_kinds(value, kind):
+def test_equal_parameters_keep_their_types(value, kind):
     found = encoded(response(parameters=[("k", value)]))
     assert found.parameters["k"].WhichOneof("parameter_choice") == kind
 
 
-def test_a_form_that_is_kept_has_no_place():
+def test_a_cached_form_has_no_buffer():
     memo = InferMessageDecoder()
     _, form = memo.decode(Signature(), memo.read(message().SerializeToString()), None, Regions())
     assert form.of("Y") == OutputForm()
