@@ -28,7 +28,7 @@ cdef (uint64, int) _grisu(uint64 bits) noexcept
 
 @cython.locals(position=Py_ssize_t, place=Py_ssize_t, bits=uint64, high=uint64)
 cdef bytes _write_all(
-    const unsigned int[::1] words, Py_ssize_t count, bint is_double, unsigned char* out
+    const unsigned char* numbers, Py_ssize_t count, bint is_double, unsigned char* out
 )
 
 @cython.locals(bits=uint64, biased=int64, fraction=uint64)

@@ -38,8 +38,7 @@ def write_doubles(numbers: bytes, size: int) -> bytes:
         size: The size of a float in bytes: 4 or 8.
     """
     count = len(numbers) // size
-    words = memoryview(numbers).cast("I")
-    return _write_all(words, count, size == 8, bytearray(_LONGEST * count))
+    return _write_all(numbers, count, size == 8, bytearray(_LONGEST * count))
 
 
 # Compiled, all names below are C variables and functions. No integer literal may need more than 32
@@ -135,16 +134,22 @@ def _grisu(bits: int) -> tuple[int, int]:
     return digits, exponent
 
 
-def _write_all(words: memoryview, count: int, is_double: bool, out: bytearray) -> bytes:
-    """Write `count` floats of one or two words of 32 bits each."""
+def _write_all(numbers: bytes, count: int, is_double: bool, out: bytearray) -> bytes:
+    """Write `count` floats of 4 or 8 bytes."""
     position = 0
     place = 0
     for _ in range(count):
-        bits = words[place]
-        place += 1
+        bits = numbers[place + 3]
+        bits = bits << 8 | numbers[place + 2]
+        bits = bits << 8 | numbers[place + 1]
+        bits = bits << 8 | numbers[place]
+        place += 4
         if is_double:
-            high = words[place]
-            place += 1
+            high = numbers[place + 3]
+            high = high << 8 | numbers[place + 2]
+            high = high << 8 | numbers[place + 1]
+            high = high << 8 | numbers[place]
+            place += 4
             bits |= high << 32
         else:
             bits = _widened(bits)

@@ -171,8 +171,9 @@ class Inferences:
         inference.bytes_on_loop = gil.SHARED_BYTES_ON_LOOP
         try:
             request = call.decode(served, inference)
-            if any(tensor.has_uncounted_strings for tensor in request.inputs.values()):
-                raise _TooLarge
+            for tensor in request.inputs.values():
+                if tensor.has_uncounted_strings:
+                    raise _TooLarge
         except _TooLarge:
             inference.release()  # the codec thread decodes the request from its start
             self._decode_on_codec_thread(inference, served, call)

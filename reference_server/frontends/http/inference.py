@@ -73,13 +73,12 @@ class InferenceHandlers:
         """Answer `request` when its model has answered. Raises ServerError."""
         call = _InferCall(request, route, _InferHead.of(request), self._terms)
         try:
-            served = call.find()
-            started = self._inferences.start(served, call)
+            started = self._inferences.start(call.find(), call)
         except ServerError as error:
             call.refuse(error)
             return
         if started is not None:
-            call.started(started)
+            request.cancellation = started.cancellation
 
     def generate(self, request: Request, route: Route) -> None:
         """Answer `request` with the one response of its model. Raises ServerError."""
@@ -94,7 +93,7 @@ class InferenceHandlers:
         call = _GenerateCall(request, route, inferences, self._profile, self._limit, streams)
         started = inferences.start(call.find(), call)
         if started is not None:
-            call.started(started)
+            request.cancellation = started.cancellation
 
 
 def _as_server_error(error: Exception, request: Request) -> ServerError:
@@ -166,7 +165,7 @@ class _Terms(NamedTuple):
 class _InferCall:
     """A request of `infer`."""
 
-    __slots__ = ("_form", "_head", "_reached_json", "_route", "_terms", "request")
+    __slots__ = ("_form", "_head", "_reached_json", "_route", "_terms", "is_large", "request")
 
     end = None
     forwards = True
@@ -176,12 +175,9 @@ class _InferCall:
         self._route = route
         self._head = head
         self._terms = terms
+        self.is_large = head.is_large(len(request.body))
         self._form = _NO_FORM
         self._reached_json = False  # which decides how a refusal is typed
-
-    @property
-    def is_large(self) -> bool:
-        return self._head.is_large(len(self.request.body))
 
     def find(self) -> ServedModel:
         return self._terms.inferences.find(
