@@ -139,7 +139,7 @@ def infer_body(data: bytes) -> None:
 
 
 def json_document(data: bytes) -> None:
-    """JSON: the fast readers and the exact one say the same."""
+    """JSON: the fast reader and the exact reader agree."""
 
     def read(reader: Callable[[bytes], object]) -> str:
         try:

@@ -1,6 +1,6 @@
-"""The generate extension: a flat JSON object to a request, and a response to a flat JSON object.
+"""Decodes and encodes the generate extension: requests and responses as flat JSON objects.
 
-Members that have the name of an input become that input; all others become parameters.
+Members with the name of an input become that input; all others become parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.codecs.json_writer import write_string
-from reference_server.core import gil
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
@@ -45,16 +44,12 @@ def decode(
         ServerError: The request is refused.
     """
     repeated: set[tuple[int, str]] = set()
-    if len(body) <= rapid_json.LONG:
-        document = rapid_json.loads(body, profile, repeated)
-        return _decode(document, repeated, signature, sink, profile, limit)
-    document = None
-    with gil.without_gc():
-        try:
-            document = rapid_json.loads(body, profile, repeated)
-            return _decode(document, repeated, signature, sink, profile, limit)
-        finally:
-            gil.free(document)
+    return rapid_json.decode(
+        body,
+        lambda document: _decode(document, repeated, signature, sink, profile, limit),
+        profile,
+        repeated,
+    )
 
 
 def _decode(

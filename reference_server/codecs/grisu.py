@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Doubles as decimal text: Grisu2 as RapidJSON implements it.
+"""Prints doubles as decimal text with Grisu2, as RapidJSON implements it.
 
 Its digits always read back as the same double, but for every third double of 17 digits they are
 not those of `repr`: Grisu2 avoids the ends of the rounding interval, and RapidJSON's version often
@@ -158,7 +158,11 @@ def _write_all(numbers: bytes, count: int, is_double: bool, out: bytearray) -> b
 
 
 def _widened(single: int) -> int:
-    """Return the bits of a 32-bit float as a double. A C conversion could trap on some NaNs."""
+    """Return the bits of a 32-bit float as a double.
+
+    The bits are converted, since a conversion of the float reports an invalid operation for some
+    NaNs.
+    """
     bits = single >> 31 << 63
     biased = single >> 23 & 255
     fraction = single & 8388607

@@ -13,7 +13,7 @@ from reference_server.codecs import json_tensor_reader, rapid_json
 from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_exact_reader import JsonValue
-from reference_server.codecs.json_memo import JsonMemo, Span, Spans
+from reference_server.codecs.json_request_cache import JsonRequestCache, Span, Spans
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import dtypes, gil, request
 from reference_server.core.dtypes import DataType
@@ -71,7 +71,7 @@ class InferRequestDecoder:
     def __init__(self, profile: TritonProfile = V2_51, limit: InputLimit = UNLIMITED) -> None:
         self._profile = profile
         self._limit = limit
-        self._memo = JsonMemo()
+        self._cache = JsonRequestCache()
         # A cached request is checked by the size of its JSON alone; its strings take little more.
         self._uses_cache = limit.most is None or limit.most >= 2 * _LONGEST_CACHED
 
@@ -103,7 +103,7 @@ class InferRequestDecoder:
         self._limit.check_json(length)
         # The JSON is the same for all models, since it does not contain the name of the model.
         # Whether the model accepts the request is checked later.
-        parts, template = self._memo.find(bytes(body[:length]))
+        parts, template = self._cache.find(bytes(body[:length]))
         if template is not None:
             cached = template.fill(signature.name, parts, body[length:], sink, regions)
             if cached is not None:
@@ -111,7 +111,7 @@ class InferRequestDecoder:
         spans = Spans()
         request, form = self._decode_json(signature, body, length, sink, regions, spans)
         if template is None and self._uses_cache:
-            self._memo.keep(parts, request, form, spans)
+            self._cache.keep(parts, request, form, spans)
         return request, form
 
     def decode_uncached(
@@ -139,16 +139,11 @@ class InferRequestDecoder:
         spans: Spans,
     ) -> tuple[InferRequest, ResponseForm]:
         """Return the request and its form; `spans` receives their parts of shared memory."""
-        if length <= rapid_json.LONG:
-            document = rapid_json.loads(body[:length], self._profile)
-            return self._read(document, signature, body, length, sink, regions, spans)
-        document = None
-        with gil.without_gc():
-            try:
-                document = rapid_json.loads(body[:length], self._profile)
-                return self._read(document, signature, body, length, sink, regions, spans)
-            finally:
-                gil.free(document)
+        return rapid_json.decode(
+            body[:length],
+            lambda document: self._read(document, signature, body, length, sink, regions, spans),
+            self._profile,
+        )
 
     def _read(
         self,

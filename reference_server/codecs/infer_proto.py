@@ -21,7 +21,7 @@ from reference_server.codecs import proto_wire
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_spans import Span, read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
+from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import byte_strings, dtypes, gil, request
 from reference_server.core.dtypes import DataType
@@ -97,7 +97,7 @@ class _Layout(NamedTuple):
 
 
 @dataclass(slots=True)
-class _KnownMessage:
+class _CachedMessage:
     """A message without its data, and its layout once it has been decoded."""
 
     message: ModelInferRequest
@@ -119,7 +119,7 @@ class InferMessageDecoder:
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
         self._profile = profile
-        self._memo: RequestMemo[_KnownMessage] = RequestMemo()
+        self._cache: RequestCache[_CachedMessage] = RequestCache()
 
     def is_large(self, data: Data) -> bool:
         """Return whether parsing takes more than some milliseconds.
@@ -137,10 +137,10 @@ class InferMessageDecoder:
         if len(found) > LONGEST_KEY or self.is_large(data):  # also on a codec thread
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
-        known = self._memo.recall(head)
+        known = self._cache.find(head)
         if known is None:
-            known = _KnownMessage(proto_wire.parse(head))
-            self._memo.keep(head, known)
+            known = _CachedMessage(proto_wire.parse(head))
+            self._cache.keep(head, known)
         return ReceivedRequest(known.message, request_id, raw, head)
 
     def decode(
@@ -150,7 +150,7 @@ class InferMessageDecoder:
 
         Raises ServerError.
         """
-        known = None if received.head is None else self._memo.recall(received.head)
+        known = None if received.head is None else self._cache.find(received.head)
         layout = None if known is None else known.layout
         if (
             layout is not None

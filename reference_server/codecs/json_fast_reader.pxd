@@ -6,7 +6,7 @@ cdef unsigned char _OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT, _COMMA, _COLON, _
 cdef unsigned char _SPACE, _TAB, _LINE, _RETURN
 cdef unsigned char _ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E
 cdef unsigned char _N, _I, _SMALL_N, _T, _F
-cdef Py_ssize_t _PIECE, _MOST_DIGITS
+cdef Py_ssize_t _PIECE, _FEW_BYTES, _MOST_DIGITS
 
 cdef class _Reader:
     cdef bytes text

@@ -54,6 +54,8 @@ _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E = b"09-+.Ee"
 _N, _I, _SMALL_N, _T, _F = b"NIntf"
 _PIECE = PIECE
+#: Numbers in so few bytes are read one by one.
+_FEW_BYTES = 12
 #: Any integer of this many digits fits 64 bits.
 _MOST_DIGITS = 18
 
@@ -199,7 +201,9 @@ class _Reader:
         end = self.text.find(b"]", start, last)
         if end < 0:
             end = self.text.rfind(b",", start, last)
-        if end > start:
+        if end <= start + _FEW_BYTES:  # such as a shape: one by one is faster
+            self.single = end
+        else:
             piece = self.text[start:end]
             if b'"' not in piece and b"{" not in piece and b"[" not in piece:
                 try:

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Arrays of numbers or booleans in JSON to the bytes of a tensor, without Python objects.
+"""Reads arrays of numbers or booleans in JSON to the bytes of a tensor, without Python objects.
 
 Cython compiles this file where a C compiler is; `json_number_arrays.pxd` has the C types.
 """

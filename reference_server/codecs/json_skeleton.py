@@ -25,7 +25,7 @@ class Skeleton:
         self.arrays = arrays
 
 
-def skeleton(json: bytes) -> Skeleton:
+def split_request(json: bytes) -> Skeleton:
     """Split the JSON text of a request. The text is not checked and may be malformed."""
     size = len(json)
     id_start, id_end = _id(json, size)

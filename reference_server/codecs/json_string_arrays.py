@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Arrays of strings in JSON: read to byte strings, and written from the wire form of BYTES.
+"""Reads arrays of strings in JSON, and writes them from the wire form of BYTES.
 
 Cython compiles this file where a C compiler is; `json_string_arrays.pxd` has the C types.
 """

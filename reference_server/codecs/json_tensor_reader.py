@@ -1,4 +1,4 @@
-"""The `data` of an input in JSON to the elements of its tensor.
+"""Converts the `data` of an input in JSON to its tensor.
 
 Faults are reported in Triton's order: the first surplus element or the first element of a wrong
 type. Long lists are checked and converted as a whole, at the speed of C; only a list with a fault

@@ -1,4 +1,4 @@
-"""JSON as RapidJSON's writer prints it, byte for byte: strings, and the elements of tensors.
+"""Writes strings and the elements of tensors as JSON, byte for byte like RapidJSON's writer.
 
 orjson prints integers and booleans; `grisu` prints doubles.
 """

@@ -17,12 +17,13 @@ from typing import TypeVar, cast
 
 from reference_server.codecs import json_exact_reader, json_fast_reader
 from reference_server.codecs.json_exact_reader import DEEPEST, JsonValue
+from reference_server.core import gil
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.profiles import V2_51, TritonProfile
 
 _T = TypeVar("_T")
 
-#: Documents of more bytes are read in pieces, between which other threads can run.
+#: The value of a longer document is freed slice by slice.
 LONG = 2 * json_fast_reader.PIECE
 
 
@@ -55,6 +56,28 @@ def loads(
     # Names that the fast reader has added precede the place where it gave up, so the exact reader
     # adds them, too.
     return json_exact_reader.read(document, repeated, iteratively=profile.reads_json_iteratively)
+
+
+def decode(
+    data: memoryview,
+    read: Callable[[JsonValue], _T],
+    profile: TritonProfile = V2_51,
+    repeated: set[tuple[int, str]] | None = None,
+) -> _T:
+    """Return `read(loads(data, profile, repeated))`.
+
+    For a long document garbage collection is paused, and the value is freed slice by slice, so that
+    other threads can run. `read` must not keep a part of the value.
+    """
+    if len(data) <= LONG:
+        return read(loads(data, profile, repeated))
+    value: JsonValue = None
+    with gil.without_gc():
+        try:
+            value = loads(data, profile, repeated)
+            return read(value)
+        finally:
+            gil.free(value)
 
 
 # ------------------------------------------------------------------------------------- accessors

@@ -33,7 +33,7 @@ BESIDE = {
     "reference_server": ["triton_python_backend_utils"],
     "triton_replay": [],
 }
-#: What is compiled where a C compiler is.
+#: The modules that are compiled where a C compiler is.
 COMPILED = {
     "reference_server": {
         f"reference_server/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"

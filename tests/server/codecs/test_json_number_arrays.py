@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import json_memo, json_number_arrays, rapid_json
+from reference_server.codecs import json_number_arrays, json_request_cache, rapid_json
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.core.dtypes import DataType
 
-DATATYPES = list(json_memo._ELEMENTS)
+DATATYPES = list(json_request_cache._ELEMENTS)
 INTEGER_TYPES = [each for each in DATATYPES if np.dtype(each.numpy).kind in "iu"]
 LIMITS = [0, 1, *(2**bits for bits in (7, 8, 15, 16, 31, 32, 63, 64)), 10**19, 2 * 10**19, 10**20]
 INTEGERS = st.builds(
@@ -37,7 +37,7 @@ def doubles(text, count):
 
 
 def packed(text, datatype, count):
-    found = json_memo.read_elements(text, datatype, count)
+    found = json_request_cache.read_elements(text, datatype, count)
     return None if found is None else bytes(found)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs.json_skeleton import skeleton
+from reference_server.codecs.json_skeleton import split_request
 
 PARTS = st.sampled_from(
     [
@@ -19,7 +19,7 @@ DOCUMENTS = st.lists(PARTS, max_size=24).map(b"".join)
 
 
 def split(json):
-    parts = skeleton(json)
+    parts = split_request(json)
     return parts.text, parts.request_id, parts.arrays
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from reference_server.codecs import json_number_arrays, json_string_arrays, rapid_json
 from reference_server.codecs.compiled import IS_COMPILED
-from reference_server.codecs.json_skeleton import GAP, Skeleton, skeleton
+from reference_server.codecs.json_skeleton import GAP, Skeleton, split_request
 from reference_server.codecs.json_tensor_reader import BINARY_ONLY
-from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
+from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
@@ -220,20 +220,20 @@ class JsonTemplate:
         return self._template.request(model, request_id, inputs, sink), form
 
 
-class JsonMemo:
+class JsonRequestCache:
     """A cache of the templates of JSON requests, by skeleton. Used by one thread."""
 
     def __init__(self) -> None:
-        self._memo: RequestMemo[JsonTemplate] = RequestMemo()
+        self._cache: RequestCache[JsonTemplate] = RequestCache()
 
     def find(self, json: bytes) -> tuple[Skeleton, JsonTemplate | None]:
         """Split a request, and return its parts and its template, if the cache has it."""
         # Longer texts are not in the cache, and take time to hash.
-        known = self._memo.recall(json) if len(json) <= LONGEST_KEY else None
+        known = self._cache.find(json) if len(json) <= LONGEST_KEY else None
         if known is not None:  # a request without variable parts
             return Skeleton(json, None, []), known
-        parts = skeleton(json)
-        return parts, self._memo.recall(parts.text) if len(parts.text) <= LONGEST_KEY else None
+        parts = split_request(json)
+        return parts, self._cache.find(parts.text) if len(parts.text) <= LONGEST_KEY else None
 
     def keep(
         self, parts: Skeleton, request: InferRequest, form: ResponseForm, spans: Spans
@@ -243,4 +243,4 @@ class JsonMemo:
         if len(parts.text) <= LONGEST_KEY and (IS_COMPILED or not parts.arrays):
             template = JsonTemplate.of(request, form, spans, parts)
             if template is not None:
-                self._memo.keep(parts.text, template)
+                self._cache.keep(parts.text, template)

@@ -22,12 +22,12 @@ _MOST_KEYS = 1024
 V = TypeVar("V")
 
 
-class RequestMemo(Generic[V]):
+class RequestCache(Generic[V]):
     """A cache of the newest keys. Used by one thread."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, V] = {}
-        self.recall = self._values.get
+        self.find = self._values.get
 
     def keep(self, key: bytes, value: V) -> None:
         """Store `value`; it replaces the oldest one if the cache is full."""

@@ -87,11 +87,11 @@ def told(decoded):
     return inputs, others, form
 
 
-def both(memo, data, signature=None):
+def both(decoder, data, signature=None):
     """Return the request as it is decoded with the cache and without it."""
     signature = signature or Signature()
     plain = infer_proto.decode(signature, InferMessageDecoder().read(data), None, Regions())
-    return told(memo.decode(signature, memo.read(data), None, Regions())), told(plain)
+    return told(decoder.decode(signature, decoder.read(data), None, Regions())), told(plain)
 
 
 Parameter = pb.InferParameter
@@ -115,71 +115,75 @@ KINDS = [
 
 @given(st.lists(st.sampled_from(KINDS), max_size=12))
 def test_the_cache_changes_no_request(sent):
-    memo = InferMessageDecoder()
+    decoder = InferMessageDecoder()
     for one in sent:
-        found, plain = both(memo, one.SerializeToString())
+        found, plain = both(decoder, one.SerializeToString())
         assert found == plain
 
 
 def test_a_repeated_head_is_parsed_once():
-    memo = InferMessageDecoder()
+    decoder = InferMessageDecoder()
     first, second = (
-        memo.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
+        decoder.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
     )
     assert first.message is second.message
     for received, raw in ((first, b"abcd"), (second, b"wxyz"), (first, b"abcd")):
-        request, _ = memo.decode(Signature(), received, None, Regions())
+        request, _ = decoder.decode(Signature(), received, None, Regions())
         assert bytes(request.inputs["X"].raw()) == raw
 
 
 def test_the_id_is_not_part_of_the_head():
-    memo = InferMessageDecoder()
+    decoder = InferMessageDecoder()
     first, second, none = (
-        memo.read(message(id=name).SerializeToString()) for name in ("é", "2", "")
+        decoder.read(message(id=name).SerializeToString()) for name in ("é", "2", "")
     )
     assert first.message is second.message is none.message
     assert [each.request_id for each in (first, second, none)] == ["é", "2", ""]
 
 
 def test_missing_data_is_refused_each_time():
-    memo = InferMessageDecoder()
-    both(memo, message().SerializeToString())
+    decoder = InferMessageDecoder()
+    both(decoder, message().SerializeToString())
     with pytest.raises(ServerError, match="unable to find data for input tensor 'X'"):
-        memo.decode(Signature(), memo.read(message(raw=()).SerializeToString()), None, Regions())
+        decoder.decode(
+            Signature(), decoder.read(message(raw=()).SerializeToString()), None, Regions()
+        )
 
 
 def test_regions_are_read_each_time():
-    memo, regions = InferMessageDecoder(), Regions()
+    decoder, regions = InferMessageDecoder(), Regions()
     one = message(raw=())
     one.inputs[0].parameters["shared_memory_region"].string_param = "r"
     one.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
     for _ in range(3):
-        memo.decode(Signature(), memo.read(one.SerializeToString()), None, regions)
+        decoder.decode(Signature(), decoder.read(one.SerializeToString()), None, regions)
     assert len(regions.asked) == 3
 
 
 def test_long_heads_are_not_cached():
-    memo = InferMessageDecoder()
-    memo.read(b"")
+    decoder = InferMessageDecoder()
+    decoder.read(b"")
     for letter in "ab":
         data = message(parameters={letter * 5_000: Parameter(int64_param=1)}).SerializeToString()
-        received = memo.read(data)
+        received = decoder.read(data)
         assert received.head is None
-        found, plain = both(memo, data)
+        found, plain = both(decoder, data)
         assert found == plain
 
 
 def test_the_cache_is_bounded():
-    memo = InferMessageDecoder()
+    decoder = InferMessageDecoder()
     for number in range(1_100):
-        both(memo, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString())
-    assert len(memo._memo._values) == 1024
+        both(
+            decoder, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString()
+        )
+    assert len(decoder._cache._values) == 1024
 
 
 def test_the_template_of_another_model_is_not_used():
-    memo = InferMessageDecoder()
-    both(memo, message().SerializeToString())
-    found, plain = both(memo, message().SerializeToString(), Signature("renamed"))
+    decoder = InferMessageDecoder()
+    both(decoder, message().SerializeToString())
+    found, plain = both(decoder, message().SerializeToString(), Signature("renamed"))
     assert found == plain
 
 
@@ -210,6 +214,8 @@ def test_equal_parameters_keep_their_types(value, kind):
 
 
 def test_a_cached_form_has_no_buffer():
-    memo = InferMessageDecoder()
-    _, form = memo.decode(Signature(), memo.read(message().SerializeToString()), None, Regions())
+    decoder = InferMessageDecoder()
+    _, form = decoder.decode(
+        Signature(), decoder.read(message().SerializeToString()), None, Regions()
+    )
     assert form.of("Y") == OutputForm()

@@ -12,7 +12,7 @@ from server.support.requests import NullSink, signature
 from reference_server.codecs.compiled import IS_COMPILED
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.json_memo import read_elements
+from reference_server.codecs.json_request_cache import read_elements
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 
@@ -77,17 +77,17 @@ def texts(draw):
 @settings(max_examples=150)
 @given(st.lists(texts(), min_size=2, max_size=8))
 def test_the_cache_changes_no_request(bodies):
-    memo = InferRequestDecoder()
+    decoder = InferRequestDecoder()
     for body in [*bodies, *bodies]:
-        assert outcome(memo.decode, body) == outcome(memo.decode_uncached, body)
+        assert outcome(decoder.decode, body) == outcome(decoder.decode_uncached, body)
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80", "é".encode(), b"\\ud800"])
 def test_unusual_ids_are_read_without_the_cache(name):
-    memo = InferRequestDecoder()
+    decoder = InferRequestDecoder()
     body = text().replace(b'"7"', b'"%b"' % name)
     for _ in range(2):
-        assert outcome(memo.decode, body) == outcome(memo.decode_uncached, body)
+        assert outcome(decoder.decode, body) == outcome(decoder.decode_uncached, body)
 
 
 def text(data=(1.0, 2.0), request_id="7", **fields):
@@ -97,10 +97,10 @@ def text(data=(1.0, 2.0), request_id="7", **fields):
 
 @NEEDS_COMPILED
 def test_a_skeleton_is_parsed_once(monkeypatch):
-    memo = InferRequestDecoder()
-    outcome(memo.decode, text())
-    monkeypatch.setattr(memo, "_decode_json", None)
-    request, _ = memo.decode(
+    decoder = InferRequestDecoder()
+    outcome(decoder.decode, text())
+    monkeypatch.setattr(decoder, "_decode_json", None)
+    request, _ = decoder.decode(
         MODEL, memoryview(found := text((3, 4), "8")), len(found), NullSink(), REGIONS
     )
     assert request.id == "8"
@@ -109,26 +109,26 @@ def test_a_skeleton_is_parsed_once(monkeypatch):
 
 @NEEDS_COMPILED
 def test_strings_are_read_without_parsing_the_skeleton(monkeypatch):
-    memo = InferRequestDecoder()
+    decoder = InferRequestDecoder()
     asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
-    outcome(memo.decode, asked[0])
-    monkeypatch.setattr(memo, "_decode_json", None)
-    request, _ = memo.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
+    outcome(decoder.decode, asked[0])
+    monkeypatch.setattr(decoder, "_decode_json", None)
+    request, _ = decoder.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
     assert request.inputs["X"].array().tolist() == [b"c]", b""]
 
 
 def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
-    memo = InferRequestDecoder(limit=InputLimit(120))
+    decoder = InferRequestDecoder(limit=InputLimit(120))
     for each in (("a", "b"), ("c", "d"), ("e" * 60, "")):
         asked = text(each).replace(b"FP32", b"BYTES")
-        assert outcome(memo.decode, asked) == outcome(memo.decode_uncached, asked)
+        assert outcome(decoder.decode, asked) == outcome(decoder.decode_uncached, asked)
 
 
 @NEEDS_COMPILED
 def test_requests_of_one_skeleton_have_one_pattern():
-    memo = InferRequestDecoder()
+    decoder = InferRequestDecoder()
     found = [
-        memo.decode(MODEL, memoryview(each), len(each), NullSink(), REGIONS)[0].pattern
+        decoder.decode(MODEL, memoryview(each), len(each), NullSink(), REGIONS)[0].pattern
         for each in (text(), text((3, 4)), text((5, 6), "8"))
     ]
     assert found[0] is None
@@ -136,10 +136,10 @@ def test_requests_of_one_skeleton_have_one_pattern():
 
 
 def test_too_many_numbers_for_the_limit_are_refused_each_time():
-    memo = InferRequestDecoder(limit=InputLimit(len(text())))
-    assert outcome(memo.decode, text()) == outcome(memo.decode, text())
+    decoder = InferRequestDecoder(limit=InputLimit(len(text())))
+    assert outcome(decoder.decode, text()) == outcome(decoder.decode, text())
     longer = text((1.25, 2.0))
-    assert outcome(memo.decode, longer) == outcome(memo.decode_uncached, longer)
+    assert outcome(decoder.decode, longer) == outcome(decoder.decode_uncached, longer)
 
 
 @pytest.mark.parametrize(
