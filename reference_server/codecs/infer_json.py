@@ -138,7 +138,7 @@ class InferRequestDecoder:
         regions: Regions,
         spans: Spans,
     ) -> tuple[InferRequest, ResponseForm]:
-        """Return the request and its form; `spans` receives their parts of shared memory."""
+        """Decode JSON; `spans` receives the parts of shared memory that it names."""
         return rapid_json.decode(
             body[:length],
             lambda document: self._read(document, signature, body, length, sink, regions, spans),

@@ -30,7 +30,7 @@ _MOST_OUTPUTS, _MOST_CACHED = 16, 1024
 class EncodedResponse(NamedTuple):
     """The parts of a body: the JSON, in one part if it is short, then binary data in output order.
 
-    `json_length` goes to a header; it is omitted (None) if the body is only JSON.
+    `json_length` is the value of a header, or None without binary data, where no header is needed.
     """
 
     parts: list[bytes | memoryview]

@@ -22,7 +22,7 @@ PIECE = 1 << 16
 
 
 class Unusual(ValueError):
-    """The document is malformed, or its grammar is not the ordinary one."""
+    """The document is malformed, or has a form that only the exact reader reads."""
 
 
 def read(document: bytes, deepest: int, repeated: set[tuple[int, str]] | None = None) -> object:

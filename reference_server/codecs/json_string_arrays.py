@@ -98,7 +98,7 @@ _LETTERS = b"\0\0\0\0\0\0\0\0btn\0fr\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
 
 def _write(wire: bytes | memoryview, size: int, count: int, out: bytearray, room: int) -> int:
-    """Write the strings, each with a comma behind it. Returns their end, 0 in case of failure."""
+    """Write the strings, each with a comma behind it. Returns their end, 0 if it gives up."""
     position = 0
     end = 0
     while position < size:

@@ -39,7 +39,7 @@ BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
 
 
 class _Element(NamedTuple):
-    """Which JSON values an element may be, and how a whole list of them is converted."""
+    """The JSON values that an element may be, and the conversion of a whole list of them."""
 
     access: Callable[[JsonValue], object]
     types: frozenset[type]  # those that `access` accepts

@@ -151,8 +151,8 @@ class SharedMemory:
     def unregister(self, kind: type[_R], name: str = "") -> None:
         """Unregister the region `name`, or all regions of this type; unknown names are ignored.
 
-        A region in use is removed with its last user. Or, by the profile, it stays, and ServerError
-        INTERNAL names it.
+        A region in use is removed with its last user. In profiles without this rule it stays
+        registered, and ServerError INTERNAL names it.
         """
         self.check_allowed()
         in_use: list[str] = []

@@ -51,7 +51,7 @@ def test_an_empty_body_is_refused(coding):
 
 
 class _Watched:
-    """A real unpacker that notes how much it was given and asked for."""
+    """A real unpacker that records the sizes of its inputs and outputs."""
 
     def __init__(self):
         self._real = zlib.decompressobj(zlib.MAX_WBITS | 32)

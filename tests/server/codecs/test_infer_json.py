@@ -701,7 +701,7 @@ FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 
 
 def in_region(name="X", region="r", size=8, offset=None, **more):
-    """An input in shared memory; None takes a parameter out."""
+    """An input in shared memory; None removes a parameter."""
     parameters = {
         "shared_memory_region": region,
         "shared_memory_byte_size": size,

@@ -64,7 +64,7 @@ def test_the_end_of_an_array_is_found(text, behind):
 def test_strings_are_written_like_rapidjson(elements):
     wire = wire_of(elements)
     written = write_strings(memoryview(wire), len(elements))
-    if written is not None:  # not very many escapes
+    if written is not None:  # None for very many escapes
         assert written == json_writer.write_array(np.array([*elements, None], object)[:-1])[1:-1]
     assert write_strings(wire, len(elements) + 1) is None
     assert write_strings(wire[:-1], len(elements)) is None

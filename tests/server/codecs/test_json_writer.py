@@ -31,7 +31,7 @@ def texts(values):
 
 
 def laid_out(text):
-    """The digits of a finite number in the form that RapidJSON gives them."""
+    """Return a finite number in the layout of RapidJSON: point, zeros and exponent."""
     sign, digits, exponent = Decimal(text).as_tuple()
     point = len(digits) + exponent
     digits = "".join(map(str, digits)).lstrip("0")

@@ -23,7 +23,7 @@ def page(*samples, name="x", description="", kind=MetricKind.GAUGE):
 
 
 def shown(value):
-    """A number as it stands on the page."""
+    """The text of a number on the page."""
     return page(Sample((), value)).splitlines()[-1].removeprefix("x ")
 
 

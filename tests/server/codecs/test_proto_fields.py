@@ -35,7 +35,7 @@ WIRE = st.one_of(
 
 
 def walked(data, most):
-    """All that can be seen of how `form` passes `data`, `most` fields at a time."""
+    """Return the results of all calls of `pass_fields`, or the error."""
     seen, groups, found, position = [], [], [], 0
     try:
         while position < len(data):
@@ -66,7 +66,7 @@ def copied(data, most):
 
 
 def one(data):
-    """The first field, and if it is a group where that ends."""
+    """Return the bounds of the first field, or the end of the group that it begins."""
     groups = []
     try:
         tag, content, end = proto_fields.read_field(data, 0, groups)

@@ -60,7 +60,7 @@ def whole(data, message_type=pb.ModelInferRequest):
         message = message_type.FromString(data)
     except DecodeError:
         return None
-    message.DiscardUnknownFields()  # of which long ones are not kept
+    message.DiscardUnknownFields()  # long ones are not cached
     return message
 
 
@@ -146,13 +146,13 @@ def test_files_may_be_long_and_texts_may_not(monkeypatch):
 
 def test_a_long_message_is_parsed_with_pauses(monkeypatch):
     monkeypatch.undo()
-    turns = []
-    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: turns.append(None))
+    pauses = []
+    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: pauses.append(None))
     count = 50_000
     for each in (b"\x42\x01x", b"\x10\x01"):
         sent = field(5, field(5, each * count))
-        turns.clear()
+        pauses.clear()
         assert proto_wire.parse(sent) == pb.ModelInferRequest.FromString(sent)
-        assert len(turns) >= len(sent) / proto_pieces.PIECE - 1
+        assert len(pauses) >= len(sent) / proto_pieces.PIECE - 1
     with pytest.raises(ServerError, match="Unable to parse request"):
         proto_wire.parse(field(5, field(5, b"\x42\x01x" * count))[:-1])

@@ -157,7 +157,7 @@ def test_only_the_first_of_many_raw_tensors_are_read():
         b"\x3a\x00" * 5000 + b"\x0a" + bytes([100]) + b"m" * 100,
     ],
     ids=[
-        *("ids", "all in turns", "a group", "an id that is no text"),
+        *("ids", "all mixed", "a group", "an id that is no text"),
         *("a group that is cut", "contents that are cut", "field zero", "a long name"),
     ],
 )
@@ -170,10 +170,10 @@ def test_other_fields_are_read_beside_many_raw_tensors(data):
 
 
 def test_many_fields_are_read_with_pauses(monkeypatch):
-    turns = []
-    monkeypatch.setattr(proto_wire.gil, "back_off", lambda: turns.append(None))
+    pauses = []
+    monkeypatch.setattr(proto_wire.gil, "back_off", lambda: pauses.append(None))
     head, _, raw = proto_wire.split(b"\x3a\x00" * 100_000)
     assert (bytes(head), len(raw)) == (b"", 4096)
-    assert len(turns) >= 100_000 // proto_fields.FIELDS
+    assert len(pauses) >= 100_000 // proto_fields.FIELDS
     with pytest.raises(ServerError, match="Unable to parse request"):
         proto_wire.split(bytes(10))

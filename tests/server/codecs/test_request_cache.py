@@ -15,7 +15,7 @@ from reference_server.core.tensor import Tensor
 
 
 class Signature:
-    """All that is asked of a model: its name."""
+    """A signature with only the name of the model, which is all that is used."""
 
     def __init__(self, name="m"):
         self.name = name
@@ -23,7 +23,7 @@ class Signature:
 
 
 class Regions:
-    """Shared memory of which every span is the same bytes."""
+    """Shared memory with the same bytes everywhere."""
 
     def __init__(self):
         self.asked = []
@@ -67,7 +67,7 @@ def in_regions(*, inputs, outputs=(), **fields):
     return message(inputs=tensors, outputs=wanted, **fields)
 
 
-def told(decoded):
+def comparable(decoded):
     """Return the request in a form that can be compared."""
     request, form = decoded
     inputs = [
@@ -91,7 +91,9 @@ def both(decoder, data, signature=None):
     """Return the request as it is decoded with the cache and without it."""
     signature = signature or Signature()
     plain = infer_proto.decode(signature, InferMessageDecoder().read(data), None, Regions())
-    return told(decoder.decode(signature, decoder.read(data), None, Regions())), told(plain)
+    return comparable(decoder.decode(signature, decoder.read(data), None, Regions())), comparable(
+        plain
+    )
 
 
 Parameter = pb.InferParameter

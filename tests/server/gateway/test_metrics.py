@@ -11,7 +11,7 @@ from reference_server.observability.server_metrics import HostMetrics
 
 
 def series(registry, *models):
-    """All that a gateway to these models shows: values by family and labels."""
+    """The values of the metrics of these models, by family and labels."""
     host = HostMetrics(ManualClock(), 0, cpu=False)
     return {
         (family.head.name, *sample.labels): sample.value

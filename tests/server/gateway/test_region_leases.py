@@ -13,7 +13,7 @@ from reference_server.shared_memory.region import SystemMemory
 
 
 class Bytes:
-    """A memory of made-up bytes."""
+    """The memory of a region, as a bytearray."""
 
     def __init__(self, content=b""):
         self.content = bytearray(content)
@@ -39,7 +39,7 @@ def cuda(name):
 
 
 def managing(*regions):
-    """A manager of these regions, and their memories."""
+    """Return a SharedMemory with these regions, and their memories."""
     manager, memories = SharedMemory(), {}
     for region in regions:
         memories[region.name] = Bytes(bytes(range(region.byte_size)))

@@ -9,7 +9,7 @@ from reference_server.repository.model_folders import Override
 
 
 class Asked:
-    """A repository that notes what it is asked."""
+    """A repository that records its calls."""
 
     def __init__(self):
         self.calls = []

@@ -43,7 +43,7 @@ def refusal(settings, changes, model=""):
 
 
 def samples(settings, model, count):
-    """Which of `count` requests are traced."""
+    """Return which of `count` requests are traced."""
     traces = [settings.sample(model, tuple) for _ in range(count)]
     for trace in traces:
         if trace is not None:
