@@ -10,6 +10,7 @@ the same file runs interpreted.
 
 from __future__ import annotations
 
+import array
 import math
 
 import orjson
@@ -54,8 +55,11 @@ _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _ZERO, _NINE, _MINUS, _PLUS, _POINT, _E, _SMALL_E = b"09-+.Ee"
 _N, _I, _SMALL_N, _T, _F = b"NIntf"
 _PIECE = PIECE
-#: Numbers in so few bytes are read one by one.
-_FEW_BYTES = 12
+#: The scalars of a shorter array are read one by one.
+_FEW_BYTES = 48
+#: An integer of this many digits, and powers of ten up to this exponent, are exact as doubles.
+_MOST_EXACT = 15
+_TENS = array.array("d", [10**exponent for exponent in range(_MOST_EXACT + 1)])
 #: Any integer of this many digits fits 64 bits.
 _MOST_DIGITS = 18
 
@@ -77,8 +81,9 @@ class _Reader:
         self.repeated = repeated
         #: The position of the next pause.
         self.pause = _PIECE
-        #: Elements before this position are read one by one.
+        #: Scalars and rows before these positions are read one by one.
         self.single = 0
+        self.single_rows = 0
 
     def read(self) -> object:
         """Return the value of the document."""
@@ -177,8 +182,15 @@ class _Reader:
             self.position += 1
             return elements
         while True:
-            if (_ZERO <= byte <= _NINE or byte == _MINUS) and self.position >= self.single:
-                elements = self.read_numbers(elements)
+            if byte not in (_QUOTE, _OPEN, _OPEN_OBJECT) and self.position >= self.single:
+                elements = self.read_scalars(elements, depth)
+            elif (
+                byte == _OPEN
+                and self.position >= self.single_rows
+                and depth < self.deepest
+                and self.text[self.position + 1] != _OPEN
+            ):
+                elements = self.read_rows(elements, depth)
             else:
                 elements.append(self.read_value(depth))
             byte = self.next_byte()
@@ -191,8 +203,8 @@ class _Reader:
             if self.position > self.pause:
                 self.yield_gil()
 
-    def read_numbers(self, elements: list[object]) -> list[object]:
-        """Add the numbers from `position` on to `elements`: all of this piece, or one.
+    def read_scalars(self, elements: list[object], depth: int) -> list[object]:
+        """Add the numbers or words from `position` on to `elements`: all of this piece, or one.
 
         Returns `elements`, or a new list that replaces it.
         """
@@ -217,7 +229,36 @@ class _Reader:
                     elements += found
                     return elements
             self.single = end
-        elements.append(self.read_number())
+        elements.append(self.read_value(depth))
+        return elements
+
+    def read_rows(self, elements: list[object], depth: int) -> list[object]:
+        """Add the arrays of scalars from `position` on to `elements`: all of this piece, or one.
+
+        Returns `elements`, or a new list that replaces it.
+        """
+        start = self.position
+        last = start + _PIECE
+        end = self.text.find(b"]]", start, last)
+        if end < 0:
+            end = self.text.rfind(b"],", start, last)
+        if end > start:
+            end += 1
+            piece = self.text[start:end]
+            if b'"' not in piece and b"{" not in piece:
+                try:
+                    found: list[object] = orjson.loads(b"[%b]" % piece)
+                except ValueError:  # such as for NaN, or arrays in the arrays
+                    pass
+                else:
+                    if piece.count(b"[") == len(found):
+                        self.position = end
+                        if not elements:
+                            return found
+                        elements += found
+                        return elements
+            self.single_rows = end
+        elements.append(self.read_value(depth))
         return elements
 
     def read_number(self) -> object:
@@ -237,11 +278,25 @@ class _Reader:
             digits = 10 * digits + (byte - _ZERO)
             position += 1
             byte = text[position]
-        if byte in (_COMMA, _CLOSE, _CLOSE_OBJECT) and first < position:
-            if text[first] != _ZERO or position == first + 1:
+        whole = position
+        if byte == _POINT and whole - first <= _MOST_EXACT:
+            position += 1
+            byte = text[position]
+            while _ZERO <= byte <= _NINE and position - first <= _MOST_EXACT:
+                digits = 10 * digits + (byte - _ZERO)
+                position += 1
+                byte = text[position]
+        if byte in (_COMMA, _CLOSE, _CLOSE_OBJECT):
+            if whole == first or (text[first] == _ZERO and whole > first + 1):
+                raise Unusual
+            if position == whole:
                 self.position = position
                 return -digits if first > start else digits
-            raise Unusual
+            if position > whole + 1:
+                self.position = position
+                # The quotient of two exact doubles is rounded correctly.
+                number = digits / _TENS[position - whole - 1]
+                return -number if first > start else number
         while _ZERO <= byte <= _NINE or byte in (_POINT, _E, _SMALL_E, _PLUS, _MINUS):
             position += 1
             # A document can be a number, which ends with the text.

@@ -25,6 +25,8 @@ TOKENS = st.sampled_from(
     [
         *(b"[", b"]", b"{", b"}", b",", b":", b" ", b"\n", b"1", b"-", b"0", b"1.5", b"e3", b"-2"),
         *(b'"a"', b'"b"', b'"', b"\\", b"\\u00e9", b"\\ud83d\\ude00", b"\\udc80", b'"\\n"', b"\0"),
+        *(b"0.3", b"-0.0", b"7.", b".5", b"123456789.1234567", b"00"),
+        *(b"[1]", b"[1,2],", b"],[", b"]]", b"[["),
         *(b"NaN", b"Infinity", b"Inf", b"true", b"false", b"null", b"\xff", b"\xc3\xa9", b"9" * 20),
     ]
 )
@@ -75,7 +77,18 @@ def exact(document):
 @example(b"[1,-Infinity,Inf]")
 @example(b'["\\"]')
 @example(b"-0")
+@example(b"[-0.0,0.1,-2.50,100.000,01.5,1.]")
+@example(b"[-0.0,0.1,-2.50,100.000]")
+@example(b"[0.123456789012345,0.1234567890123456,123456789012345.5,9007199254740993.0]")
 @example(b"[1e400]")
+@example(b"[[1,2],[3]]")
+@example(b"[[1,2],[3,[4]]]")
+@example(b"[[1,2],[3,{}]]")
+@example(b"[[1,2],[3],4,[5]]")
+@example(b"[[1,NaN],[3]]")
+@example(b"[[1],[2],]")
+@example(b"[[[1],[2]],[[3]]]")
+@example(b"[ [ [1],[2] ] , [ [3] ] ]")
 def test_the_fast_reader_gives_up_or_agrees_with_the_exact_reader(document):
     found = fast(document)
     assert found is None or found == exact(document)
@@ -91,6 +104,8 @@ def test_ordinary_documents_are_read_fast(value, separators):
 LONG_DOCUMENTS = {
     "numbers": json.dumps({"data": list(range(60_000))}),
     "rows": json.dumps({"data": [[number, 0.5] for number in range(30_000)], "id": "x"}),
+    "images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 10_000),
+    "spaced images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 5_000, indent=1),
     "strings": json.dumps(['a\\",:[' * 3] * 20_000),
     "numbers and strings": json.dumps([1, "]"] * 30_000),
     "one string": json.dumps(["x" * (LONG + 1), ","]),
