@@ -11,7 +11,7 @@ cdef const double[::1] _TENS
 
 cdef class _Reader:
     cdef bytes text
-    cdef Py_ssize_t size, position, pause, single, single_rows
+    cdef Py_ssize_t size, position, pause, single, single_strings, single_rows
     cdef int deepest
     cdef set repeated
 
@@ -28,6 +28,8 @@ cdef class _Reader:
     cdef list read_array(self, int depth)
     @cython.locals(start=Py_ssize_t, last=Py_ssize_t, end=Py_ssize_t, piece=bytes)
     cdef list read_scalars(self, list elements, int depth)
+    @cython.locals(start=Py_ssize_t, last=Py_ssize_t, end=Py_ssize_t, escape=Py_ssize_t, found=list)
+    cdef list read_strings(self, list elements)
     @cython.locals(start=Py_ssize_t, last=Py_ssize_t, end=Py_ssize_t, piece=bytes, found=list)
     cdef list read_rows(self, list elements, int depth)
     @cython.locals(

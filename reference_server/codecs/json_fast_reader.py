@@ -81,8 +81,9 @@ class _Reader:
         self.repeated = repeated
         #: The position of the next pause.
         self.pause = _PIECE
-        #: Scalars and rows before these positions are read one by one.
+        #: Scalars, strings and rows before these positions are read one by one.
         self.single = 0
+        self.single_strings = 0
         self.single_rows = 0
 
     def read(self) -> object:
@@ -184,6 +185,8 @@ class _Reader:
         while True:
             if byte not in (_QUOTE, _OPEN, _OPEN_OBJECT) and self.position >= self.single:
                 elements = self.read_scalars(elements, depth)
+            elif byte == _QUOTE and self.position >= self.single_strings:
+                elements = self.read_strings(elements)
             elif (
                 byte == _OPEN
                 and self.position >= self.single_rows
@@ -259,6 +262,35 @@ class _Reader:
                         return elements
             self.single_rows = end
         elements.append(self.read_value(depth))
+        return elements
+
+    def read_strings(self, elements: list[object]) -> list[object]:
+        """Add the strings from `position` on to `elements`: all of this piece, or one.
+
+        Returns `elements`, or a new list that replaces it.
+        """
+        start = self.position
+        last = start + _PIECE
+        # Without escapes, one by one is faster.
+        escape = self.text.find(b"\\", start, last)
+        self.single_strings = last if escape < 0 else escape + 1
+        if escape >= 0:
+            end = self.text.find(b'"]', start, last)
+            if end < 0:
+                end = self.text.rfind(b'",', start, last)
+            if escape < end:
+                try:
+                    found: list[object] = orjson.loads(b"[%b]" % self.text[start : end + 1])
+                except ValueError:  # such as for invalid UTF-8
+                    found = []
+                if set(map(type, found)) == {str}:
+                    self.position = end + 1
+                    if not elements:
+                        return found
+                    elements += found
+                    return elements
+                self.single_strings = end
+        elements.append(self.read_string())
         return elements
 
     def read_number(self) -> object:

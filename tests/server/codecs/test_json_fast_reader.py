@@ -81,6 +81,10 @@ def exact(document):
 @example(b"[-0.0,0.1,-2.50,100.000]")
 @example(b"[0.123456789012345,0.1234567890123456,123456789012345.5,9007199254740993.0]")
 @example(b"[1e400]")
+@example(b'["\\n","a","]","\\"]"]')
+@example(b'["\\n",{"a":1,"a":2},"b"]')
+@example(b'["\\n",[["b"]],"\\udc80"]')
+@example(b'["\\n","\xff","b" ]')
 @example(b"[[1,2],[3]]")
 @example(b"[[1,2],[3,[4]]]")
 @example(b"[[1,2],[3,{}]]")
@@ -104,6 +108,7 @@ def test_ordinary_documents_are_read_fast(value, separators):
 LONG_DOCUMENTS = {
     "numbers": json.dumps({"data": list(range(60_000))}),
     "rows": json.dumps({"data": [[number, 0.5] for number in range(30_000)], "id": "x"}),
+    "escapes": json.dumps(["é\n", "x"] * 30_000),
     "images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 10_000),
     "spaced images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 5_000, indent=1),
     "strings": json.dumps(['a\\",:[' * 3] * 20_000),
