@@ -15,7 +15,7 @@ cdef int _FIRST_POINT, _LAST_POINT, _MOST_DIGITS, _ROUNDED_PLACES
 cdef uint64 _TOP_BIT
 cdef const uint64[::1] _TENS, _POWERS
 cdef const int64[::1] _BINARY_EXPONENTS
-cdef const unsigned char[::1] _INFINITY, _NAN
+cdef const unsigned char[::1] _INFINITY, _NAN, _FIRST_DIGITS, _SECOND_DIGITS
 cdef unsigned char _MINUS, _POINT, _ZERO, _COMMA, _E
 
 @cython.locals(

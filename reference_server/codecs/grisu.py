@@ -56,6 +56,9 @@ _TENS = array.array("Q", [10**exponent for exponent in range(_MOST_DIGITS + 1)])
 _POWERS = array.array("Q", [power_of_ten(each)[0] for each in range(-340, 333, 8)])
 _BINARY_EXPONENTS = array.array("q", [power_of_ten(each)[1] for each in range(-340, 333, 8)])
 _INFINITY, _NAN = b"Infinity", b"NaN"
+#: The two digits of the numbers below 100.
+_FIRST_DIGITS = b"".join(b"%d" % (number // 10) for number in range(100))
+_SECOND_DIGITS = b"".join(b"%d" % (number % 10) for number in range(100))
 _MINUS, _POINT, _ZERO, _COMMA, _E = b"-.0,e"
 
 
@@ -269,7 +272,7 @@ def _write_digits(digits: int, size: int, out: bytearray, position: int) -> None
         shorter = digits // 100
         pair = digits - 100 * shorter
         digits = shorter
-        out[place] = _ZERO + pair // 10
-        out[place + 1] = _ZERO + pair % 10
+        out[place] = _FIRST_DIGITS[pair]
+        out[place + 1] = _SECOND_DIGITS[pair]
     if place > position:
         out[position] = _ZERO + digits
