@@ -27,7 +27,7 @@ from hpack import Decoder
 
 from benchmarks.instruments import print_machine_facts
 from benchmarks.perf import WORKLOADS, PerfAnalyzerFailed, copy_models, measure_point, warm_up
-from reference_server import cli
+from reference_server.command import cli
 from reference_server.frontends.grpc import session
 from reference_server.frontends.grpc.http2.connection import Http2Connection
 from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits

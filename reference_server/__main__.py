@@ -23,7 +23,7 @@ def main() -> int:
     # what is frozen is not looked at while serving either.
     gc.disable()
     with _client_left_out():
-        from reference_server.cli import main as run
+        from reference_server.command.cli import main as run
 
     gc.freeze()
     gc.enable()

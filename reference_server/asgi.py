@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 
-from reference_server import cli
+from reference_server.command import cli
 from reference_server.core.errors import ServerError
 from reference_server.frontends.http.asgi import AsgiExchange, Message, Receive, Send
 from reference_server.frontends.http.request import Request

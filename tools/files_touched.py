@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.instruments import open_runtime, read_config
 from ge_runtime.specs import Tensors
-from reference_server.cli import parse
+from reference_server.command.cli import parse
 from reference_server.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reference_server import arguments
+from reference_server.command import arguments
 from reference_server.core.profiles import PROFILES
 from tools import triton_schema
 

@@ -18,7 +18,7 @@ from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server import cli
+from reference_server.command import cli
 from reference_server.config import complete, pbtxt
 from reference_server.options import ControlMode, ServerOptions
 from reference_server.ray.asking import Deployed

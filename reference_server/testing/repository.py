@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from reference_server import cli, preflight
+from reference_server.command import cli, preflight
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.request import LATEST
 from reference_server.options import (

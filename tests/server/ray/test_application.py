@@ -13,8 +13,8 @@ import pytest
 import yaml
 from support.servers import ROOT
 
-from reference_server import cli
 from reference_server.autoscaling import ByWork
+from reference_server.command import cli
 from reference_server.core.telemetry import (
     Duration,
     FailureReason,

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from reference_server.command.config_options import nearest
 from reference_server.config import pbtxt
-from reference_server.config_options import nearest
 from reference_server.core.errors import ServerError
 from reference_server.frontends.connections import cannot_listen
 from reference_server.options import ServerOptions

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
-from reference_server import __version__, cli
+from reference_server import __version__
 from reference_server.codecs.json_data import IS_COMPILED
+from reference_server.command import cli
 from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import (
     Compression,
@@ -555,7 +556,7 @@ def test_threads_take_short_turns_while_the_server_runs(tmp_path, monkeypatch):
 LONG_REQUESTS = """
 import ctypes, resource
 import numpy as np
-from reference_server import cli
+from reference_server.command import cli
 cli.keep_freed_memory()
 def requests():
     held = [np.ones(602_112, np.uint8) for _ in range(4)]

@@ -4,7 +4,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server import trace_config
+from reference_server.command import trace_config
 from reference_server.options import OpenTelemetryOptions, TraceOptions
 
 

@@ -13,16 +13,19 @@ from typing import NoReturn
 
 from reference_server import __version__
 from reference_server.codecs.json_data import IS_COMPILED
-from reference_server.config_options import (
+from reference_server.command.config_options import (
     backend_setting,
     cache_setting,
     metrics_setting,
     nearest,
     warn,
 )
-from reference_server.core.intake import half_of_memory
-from reference_server.core.profiles import NEWEST, PROFILES
-from reference_server.option_values import (
+from reference_server.command.trace_config import (
+    DEPRECATED_TRACE_OPTIONS,
+    deprecated_trace_setting,
+    trace_setting,
+)
+from reference_server.command.values import (
     boolean,
     duration,
     leading,
@@ -34,6 +37,8 @@ from reference_server.option_values import (
     switched_off,
     within,
 )
+from reference_server.core.intake import half_of_memory
+from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import (
     BACKEND_DIRECTORY,
     MOST_CONNECTIONS,
@@ -41,11 +46,6 @@ from reference_server.options import (
     ControlMode,
     GrpcOptions,
     TimeLimits,
-)
-from reference_server.trace_config import (
-    DEPRECATED_TRACE_OPTIONS,
-    deprecated_trace_setting,
-    trace_setting,
 )
 
 _Add = Callable[..., object]

@@ -4,8 +4,8 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server import cli, config_options
-from reference_server.cli import parse
+from reference_server.command import cli, config_options
+from reference_server.command.cli import parse
 from reference_server.core.errors import ServerError
 from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile
 

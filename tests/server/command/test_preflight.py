@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import VECTOR, write_model
 
-from reference_server import cli, preflight
+from reference_server.command import cli, preflight
 
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 

@@ -10,7 +10,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from reference_server.config_options import unknown, warn
+from reference_server.command.config_options import unknown, warn
 from reference_server.core.numerals import leading_integer
 from reference_server.options import OpenTelemetryOptions, TraceOptions
 

@@ -15,10 +15,10 @@ try:
 except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
-from reference_server import arguments as command_line
-from reference_server import config_options, preflight, trace_config
-from reference_server.arguments import CommandParser
 from reference_server.codecs.json_data import IS_COMPILED
+from reference_server.command import arguments as command_line
+from reference_server.command import config_options, preflight, trace_config
+from reference_server.command.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
 from reference_server.observability import logs, printing
