@@ -1,4 +1,4 @@
-"""The body of one HTTP request while it comes: in pieces, or straight to where it will be used."""
+"""The body of one HTTP request while it is received: in pieces, or into its final memory."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ import numpy as np
 
 from reference_server.core.intake import UNCOUNTED, Charge, Intake
 
-#: Where tensor data begins in a body that is received in place, for aligned NumPy views.
+#: Alignment in bytes of the tensor data in a body that is received in place, for NumPy.
 _ALIGNMENT = 64
 
 
-class NoRoom(Exception):
-    """There is no memory for a body; the text says why."""
+class RequestRejected(Exception):
+    """A request that is answered with status 400; the text is the answer's."""
 
 
 class Body:
-    """What has come of a body. `intake` has what long ones hold."""
+    """The received part of a body. A long body is charged to the memory budget `intake`."""
 
-    __slots__ = ("_buffer", "_charge", "_intake", "_pieces", "received")
+    __slots__ = ("_buffer", "_charge", "_intake", "_pieces", "chunks", "received")
 
     def __init__(self, intake: Intake) -> None:
-        self.received = 0
+        self.received = 0  # bytes
+        self.chunks = 0  # whose headers were received, with transfer-encoding: chunked
         self._intake = intake
-        self._charge: Charge | None = None  # if it is long
+        self._charge: Charge | None = None  # for a long body
         self._pieces: list[bytes] = []
-        self._buffer: memoryview | None = None  # if it is received in place
+        self._buffer: memoryview | None = None  # for a body received in place
 
     @property
     def rest(self) -> memoryview | None:
-        """Where the next bytes are wanted, if it is received in place."""
+        """The memory for the missing bytes of a body that is received in place, else None."""
         return None if self._buffer is None else self._buffer[self.received :]
 
     @property
-    def lacks(self) -> int:
-        """How many bytes are still to come, if it is received in place."""
+    def missing(self) -> int:
+        """The number of missing bytes of a body that is received in place, else 0."""
         return 0 if self._buffer is None else len(self._buffer) - self.received
 
     @property
     def is_full(self) -> bool:
-        """Whether all has come of one that is received in place."""
+        """True if the body is received in place and complete."""
         return self._buffer is not None and self.received == len(self._buffer)
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece. Raises NoRoom."""
+        """Append a piece. Raises RequestRejected if the memory budget is exhausted."""
         self._pieces.append(piece)
         self.received += len(piece)
         if self._charge is not None:
@@ -52,21 +53,26 @@ class Body:
             self._count(self._charge, self.received)
 
     def drop(self, size: int) -> None:
-        """So many bytes have come that are not kept, and nor is what came before."""
+        """Count bytes that are not kept, and release those received before."""
         self.received += size
         self._pieces.clear()
         self._charge = None
 
     def place(self, length: int, data_offset: int) -> None:
-        """Receive the rest in place, `length` bytes in all, so that byte `data_offset` is aligned.
+        """Allocate memory for the whole body, into which the missing bytes are received.
 
-        Raises NoRoom.
+        Args:
+            length: the size of the body in bytes.
+            data_offset: the offset of the byte that is aligned for NumPy.
+
+        Raises:
+            RequestRejected: the memory cannot be allocated, or the memory budget is exhausted.
         """
         try:
             memory = np.empty(length + _ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # ValueError: more than any memory can have
             text = f"a request body of {length} bytes does not fit the server's memory"
-            raise NoRoom(text) from None
+            raise RequestRejected(text) from None
         address = memory.__array_interface__["data"][0]
         start = -(address + data_offset) % _ALIGNMENT
         whole = memory[start : start + length]
@@ -82,13 +88,13 @@ class Body:
         self._buffer = buffer
 
     def filled(self, size: int) -> None:
-        """So many bytes have come into what `rest` gave last. Raises NoRoom."""
+        """Count bytes received into `rest`. Raises RequestRejected: memory budget exhausted."""
         self.received += size
         if self._charge is not None:
             self._count(self._charge, size)
 
     def whole(self) -> memoryview:
-        """All of it; nothing is kept here."""
+        """Return the received bytes, and release them here."""
         data: bytes | memoryview
         if self._buffer is not None:
             data = self._buffer
@@ -102,4 +108,4 @@ class Body:
 
     def _count(self, charge: Charge, size: int) -> None:
         if not charge.grow(size):
-            raise NoRoom(self._intake.refusal(self.received))
+            raise RequestRejected(self._intake.refusal(self.received))

@@ -91,7 +91,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_unread = False  # enough of what was written waits for the client
         self._closing = False
         self._reader = RequestReader(self, max_input, heads or KnownHeads(), intake)
-        self._incoming = Incoming(self._take, self._reader.plain, call_soon, clock)
+        self._incoming = Incoming(self._take, self._reader.opaque_bytes, call_soon, clock)
 
     @property
     def is_idle(self) -> bool:
@@ -120,7 +120,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return (Wait(Phase.READING, 0, unread),)
         if not self.is_idle:
             return ()  # it waits for its answer
-        return (self._reader.lacks,)
+        return (self._reader.missing,)
 
     def _end(self) -> None:
         """Close once all is sent; what else the client says does not matter."""
@@ -221,16 +221,16 @@ class HttpConnection(asyncio.BufferedProtocol):
     def begin(self, head: RequestHead | None = None) -> Request:
         return Request(self, head)
 
-    def invite_body(self) -> None:
+    def send_continue(self) -> None:
         self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
-    def refuse_body(self, request: Request, reason: str) -> None:
+    def reject(self, request: Request, reason: str) -> None:
         """It is told so after the answers before it, and the connection ends."""
         if self._refused is None:
             self._refused = request, reason
         self._report("refused", reason)
 
-    def not_http(self, reason: str) -> None:
+    def malformed(self, reason: str) -> None:
         """The connection ends after the answers before it."""
         self._report("unreadable", reason)
         self.close()

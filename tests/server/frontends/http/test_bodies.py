@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reference_server.core.intake import Intake
-from reference_server.frontends.http.bodies import Body, NoRoom
+from reference_server.frontends.http.bodies import Body, RequestRejected
 
 PIECE = bytes(40_000)
 
@@ -23,7 +23,7 @@ def test_the_rest_comes_in_place_behind_the_pieces_and_is_aligned():
     body = Body(Intake())
     body.add(b"head")
     body.place(200_000, data_offset=4)
-    assert (body.lacks, body.is_full) == (199_996, False)
+    assert (body.missing, body.is_full) == (199_996, False)
     body.rest[:] = b"x" * 199_996
     body.filled(199_996)
     assert body.is_full
@@ -72,11 +72,11 @@ def test_without_room_a_long_body_is_refused(in_place):
     body.add(PIECE)
     if in_place:
         body.place(80_000, 0)
-    with pytest.raises(NoRoom, match=r"80000 bytes finds no room.* 70000 bytes together"):
+    with pytest.raises(RequestRejected, match=r"80000 bytes .* 70000 bytes"):
         body.filled(40_000) if in_place else body.add(PIECE)
 
 
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
 def test_what_no_memory_has_is_refused(length):
-    with pytest.raises(NoRoom, match="does not fit the server's memory"):
+    with pytest.raises(RequestRejected, match="does not fit the server's memory"):
         Body(Intake()).place(length, 0)
