@@ -23,8 +23,13 @@ import httptools
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
 from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Phase, Wait
-from reference_server.frontends.http.bodies import Body, RequestRejected
-from reference_server.frontends.http.request import Request, RequestHead, may_be_larger
+from reference_server.frontends.http.request import (
+    Body,
+    Request,
+    RequestHead,
+    RequestRejected,
+    may_be_larger,
+)
 
 # Local names, because Python 3.11 takes 0.1 us to look up a member of an enum.
 _REQUEST, _HEAD, _BODY = Phase.REQUEST, Phase.HEAD, Phase.BODY

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reference_server.core.intake import Intake
-from reference_server.frontends.http.bodies import Body, RequestRejected
+from reference_server.frontends.http.request import Body, RequestRejected
 
 PIECE = bytes(40_000)
 
