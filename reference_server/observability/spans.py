@@ -48,7 +48,7 @@ class SpanMode:
         """The settings of this mode as they were given, then the defaults of others."""
         options = self._options
         told: dict[str, list[str]] = {"trace_mode": ["opentelemetry"]}
-        for name, value in options.told:
+        for name, value in options.given:
             told.setdefault(name, []).append(value)
         told.setdefault("bsp_max_export_batch_size", [str(options.max_export_batch_size)])
         told.setdefault("bsp_schedule_delay", [str(options.schedule_delay_ms)])

@@ -1,4 +1,4 @@
-"""The methods of inference, and the calls of ModelInfer. All on the loop's thread."""
+"""The inference methods, and the calls of ModelInfer. Used on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRACE_EVENTS = TraceEvents(
     "GRPC_SEND_END",
     tells_refusals=False,
 )
-#: What a call keeps of its message once that is sent to its model, or refused.
+#: Replaces a call's message once that was passed to its model or rejected.
 _NOTHING = ReceivedRequest(ModelInferRequest(), "", [])
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -41,9 +41,10 @@ REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transa
 def methods(
     inferences: Inferences, run: Apart, profile: TritonProfile, most_responses: int
 ) -> Mapping[str, Method]:
-    """The methods, by their names. `run` does what would hold up the loop.
+    """Return the methods by name.
 
-    Of a stream's decoupled models `most_responses` may wait for the client.
+    `run` runs blocking work on another thread. At most `most_responses` responses of decoupled
+    models are queued for a stream's client.
     """
     decoder = InferMessageDecoder(profile)
     return {
@@ -73,7 +74,7 @@ class _UnaryCall:
         self._received = _NOTHING
         self._inference: Inference | None = None
 
-    # -- the transport's calls
+    # -- called by the transport
 
     def receive(self, message: Data) -> None:
         if self._decoder.takes_long(message):
@@ -100,16 +101,16 @@ class _UnaryCall:
             self._failed(error)
 
     def _started(self, inference: Inference) -> None:
-        self._received = _NOTHING  # its tensors are the request's alone
+        self._received = _NOTHING  # the request now owns the tensors
         self._inference = inference
 
     def _failed(self, error: Exception) -> None:
         self._received = _NOTHING
-        # A defect of ours must not leave the client waiting.
+        # A defect must not leave the client waiting.
         self._call.end(error if isinstance(error, ServerError) else described_defect(error))
 
     def half_close(self) -> None:
-        """Nothing follows the one message in any case."""
+        """Ignore it: a unary call has one message."""
 
     def cancel(self) -> None:
         if self._inference is not None:
@@ -132,7 +133,7 @@ class _UnaryCall:
         )
 
     def backlog(self, backlogs: Backlogs) -> None:
-        """Its model sends one response."""
+        """Ignore it: the model sends one response."""
 
     def takes_long(self, response: InferResponse) -> bool:
         return self._form.takes_long(response.outputs)

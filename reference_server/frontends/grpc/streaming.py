@@ -1,4 +1,4 @@
-"""ModelStreamInfer: many requests on one call, and their answers. All on the loop's thread."""
+"""ModelStreamInfer: many requests on one call, and their responses. Used on the loop's thread."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from reference_server.frontends.grpc.calls import Call, described_defect
 from reference_server.gateway.inference import Apart, Inference, Inferences, TakesLong
 from reference_server.repository.versions import ServedModel
 
-#: With this metadata a model's error ends the stream with its status, instead of being a message.
+#: With this metadata, a model's error ends the stream with a status instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
-#: Requests of one stream, and bytes of their messages, that may be in flight; who has asked for
-#: more asks for no more until half of them are answered.
-_MOST_ASKED = 1024
-_MOST_ASKED_BYTES = 1 << 26
+#: Limits for the requests in flight on one stream, and for the bytes of their messages. At a limit
+#: the client gets no flow-control window until half of them are answered.
+_MAX_IN_FLIGHT = 1024
+_MAX_IN_FLIGHT_BYTES = 1 << 26
 
 
 def find_model(
     inferences: Inferences, received: ReceivedRequest, *, refuses_decoupled: str = ""
 ) -> ServedModel:
-    """The loaded model that a message names. Raises ServerError."""
+    """Return the loaded model that a message names. Raises ServerError."""
     message = received.message
     version = management_proto.model_version(message.model_version)
     return inferences.find(message.model_name, version, refuses_decoupled=refuses_decoupled)
@@ -43,8 +43,8 @@ def find_model(
 class StreamCall:
     """A call of ModelStreamInfer.
 
-    Answers are sent in the order of the requests, but for those of decoupled models, which are sent
-    as they come.
+    Responses are sent in the order of the requests, except those of decoupled models, which are
+    sent as they arrive.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class StreamCall:
         self._most_responses = most_responses
         self.decoder = decoder
         self._run = run
-        #: A message that takes long, by itself or by what it names in regions, and is read apart;
-        #: and those behind it.
+        #: A message that is read on another thread, because it or the regions that it names are
+        #: long, and the messages behind it.
         self._unread: deque[Data] = deque()
-        self._is_half_closed = False  # but for those
+        self._is_half_closed = False  # once `_unread` is empty
         self._inferences = inferences
         self._errors_end = call.metadata(_ERRORS_END_STREAM) == "true"
         self._ordered: deque[_OrderedRequest] = deque()
         self._decoupled: set[_DecoupledRequest] = set()
         self._is_closed = False
         self._backlog: Backlog | None = None
-        self._asked_bytes = 0
+        self._in_flight_bytes = 0
         self._is_held = False
 
     def receive(self, message: Data) -> None:
@@ -85,7 +85,7 @@ class StreamCall:
         try:
             received = self.decoder.read(message)
         except ServerError:
-            self.half_close()  # to the real server, what it cannot read is the end
+            self.half_close()  # Triton takes an unreadable message for the end of the stream
             return
         asked: _StreamedRequest | None = None
         try:
@@ -99,12 +99,12 @@ class StreamCall:
             self._refuse(asked or self._asked(received, decoupled=False), error)
 
     def _keep(self, message: Data) -> None:
-        """Have a message wait; what waits is in flight, too."""
+        """Keep a waiting message; it counts as in flight."""
         self._unread.append(message)
         self._count(len(message))
 
     def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
-        """The model of a message of so many bytes, and its place among the others."""
+        """Return the model of a message of `size` bytes, and its request in the stream's order."""
         served = find_model(self._inferences, received)
         asked = self._asked(received, decoupled=served.config.decoupled)
         asked.size = size
@@ -114,10 +114,10 @@ class StreamCall:
     def _refuse(self, asked: _StreamedRequest, error: Exception) -> None:
         asked.refuse(error if isinstance(error, ServerError) else described_defect(error))
 
-    # -- messages that take long
+    # -- messages that are read on another thread
 
     def _ask_later(self, received: ReceivedRequest) -> None:
-        if not self._unread:  # cancelled meanwhile
+        if not self._unread:  # cancelled since
             return
         asked: _StreamedRequest | None = None
         try:
@@ -134,7 +134,7 @@ class StreamCall:
         received: ReceivedRequest,
         begun: Inference | None = None,
     ) -> None:
-        """Start the request of the first message that is kept, away from the loop."""
+        """Start the request of the first kept message on another thread."""
 
         def started(inference: Inference) -> None:
             asked.inference = inference
@@ -158,7 +158,7 @@ class StreamCall:
         self.half_close()
 
     def _go_on(self) -> None:
-        """Take the messages behind the one that took long."""
+        """Process the messages behind the one that was read on another thread."""
         behind, self._unread = self._unread, deque()
         self._count(-len(behind.popleft()))
         while behind and not self._unread:
@@ -179,21 +179,23 @@ class StreamCall:
         return ordered
 
     def backlog(self, backlogs: Backlogs) -> Backlog:
-        """What waits for the client, of all requests to decoupled models."""
+        """Return the backlog of responses to all requests to decoupled models."""
         if self._backlog is None:
             self._backlog = Backlog(backlogs, self._most_responses)
             self.call.watch(self._backlog)
         return self._backlog
 
     def _count(self, size: int) -> None:
-        """So many bytes more, or less, are in flight: hold the client up while they are many."""
-        self._asked_bytes += size
+        """Add `size` to the bytes in flight, and stop or resume the client at the limits."""
+        self._in_flight_bytes += size
         count, held = len(self._ordered) + len(self._decoupled), self._is_held
         part = 0.5 if held else 1
-        is_much = count >= _MOST_ASKED * part or self._asked_bytes >= _MOST_ASKED_BYTES * part
-        if is_much is not held:
-            self._is_held = is_much
-            self.call.hold(held=is_much)
+        is_full = (
+            count >= _MAX_IN_FLIGHT * part or self._in_flight_bytes >= _MAX_IN_FLIGHT_BYTES * part
+        )
+        if is_full is not held:
+            self._is_held = is_full
+            self.call.hold(held=is_full)
 
     def half_close(self) -> None:
         if self._unread:
@@ -213,7 +215,7 @@ class StreamCall:
                 each.inference.cancellation.cancel()
 
     def advance(self) -> None:
-        """Send the answers that nothing stands before any more."""
+        """Send the responses whose earlier requests are answered."""
         while self._ordered and (answer := self._ordered[0].answer) is not None:
             first = self._ordered.popleft()
             self._count(-first.size)
@@ -223,12 +225,12 @@ class StreamCall:
     def send_from(
         self, asked: _DecoupledRequest, message: bytes, failure: ServerError | None
     ) -> None:
-        """Send a message, unless the stream has been cancelled."""
+        """Send a message of a decoupled request, unless the stream was cancelled."""
         if asked in self._decoupled:
             self._send(message, failure)
 
-    def leave(self, asked: _DecoupledRequest) -> None:
-        """The last response of `asked` has been sent."""
+    def finished(self, asked: _DecoupledRequest) -> None:
+        """The last response of `asked` was sent."""
         if asked in self._decoupled:
             self._decoupled.discard(asked)
             self._count(-asked.size)
@@ -247,7 +249,7 @@ class StreamCall:
 
 
 class _StreamedRequest(ABC):
-    """One request of a stream; its kind decides when what it is answered with is sent."""
+    """One request of a stream; the subclass decides when its responses are sent."""
 
     __slots__ = ("_form", "_received", "_stream", "inference", "size")
 
@@ -259,14 +261,14 @@ class _StreamedRequest(ABC):
         self._stream = stream
         self._received = received
         self.inference: Inference | None = None
-        self.size = 0  # of its message, if it got to its model
+        self.size = 0  # the size of its message, if its model was found
 
     def refuse(self, error: ServerError) -> None:
-        """Answer what was refused before it was scheduled. This never ends the stream."""
+        """Answer a request that was rejected before it was scheduled. Never ends the stream."""
         message = infer_proto_response.encode_refusal(self._received.request_id, error)
         self._answered(message, None, final=True)
 
-    # -- the gateway's calls
+    # -- called by the gateway
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request, self._form = self._stream.decoder.decode(
@@ -302,13 +304,13 @@ class _StreamedRequest(ABC):
 
     @abstractmethod
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
-        """Keep or send what it is answered with; `failure` is the error that the model gave."""
+        """Keep or send a message of the response; `failure` is the model's error."""
 
 
 class _OrderedRequest(_StreamedRequest):
-    """A request whose answer waits for those of the requests before it.
+    """A request whose response waits for those of earlier requests.
 
-    `answer` is None until it is there. `failure` is the error that the model answered with.
+    `answer` is None until it exists. `failure` is the model's error.
     """
 
     __slots__ = ("answer", "failure")
@@ -320,31 +322,31 @@ class _OrderedRequest(_StreamedRequest):
 
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
         self.inference = None
-        # An error that follows the answer is told to nobody, as in Triton.
+        # An error after the response is dropped, as in Triton.
         if self.answer is None:
             self.answer, self.failure = message, failure
             self._stream.advance()
 
 
 class _DecoupledRequest(_StreamedRequest):
-    """A request to a decoupled model: its responses wait for no other request's."""
+    """A request to a decoupled model: its responses do not wait for other requests."""
 
     __slots__ = ()
 
     def takes_long(self, response: InferResponse) -> bool:
-        return False  # of several responses the order would be lost
+        return False  # another thread would change the order of several responses
 
     def end(self) -> None:
         if infer_proto.wants_empty_final(self._received.message):
             super().end()
         else:
-            self._leave()
+            self._finish()
 
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
         self._stream.send_from(self, message, failure)
         if final:
-            self._leave()
+            self._finish()
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         self.inference = None
-        self._stream.leave(self)
+        self._stream.finished(self)

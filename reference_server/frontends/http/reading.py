@@ -81,7 +81,7 @@ class Receiver(Protocol):
         """Return a new request: with its whole `head`, or one that is still to be filled in."""
 
     def send_continue(self) -> None:
-        """Tell the client to send the body, with status 100."""
+        """Ask the client for the body, with status 100."""
 
     def complete(self, request: Request) -> None:
         """Accept a request whose head and body are complete."""
@@ -124,7 +124,7 @@ class RequestReader:
 
     @property
     def missing(self) -> Wait:
-        """What the client has to send next."""
+        """The next step that the client has to take."""
         return Wait(self._phase, self._completed, self._body.received)
 
     @property

@@ -76,7 +76,7 @@ def test_the_largest_number_is_never():
 def test_pings_that_come_too_soon_are_strikes():
     strikes = PingStrikes(GrpcOptions(min_recv_ping_interval_without_data_ms=1_000))
     times = [0, 1, 1.5, 2, 2.5]  # the first two in time
-    assert [strikes.is_too_much(time, has_calls=True) for time in times] == [
+    assert [strikes.count_ping(time, has_calls=True) for time in times] == [
         *(False, False, False, False),
         True,
     ]
@@ -85,8 +85,8 @@ def test_pings_that_come_too_soon_are_strikes():
 def test_an_answer_forgives():
     strikes = PingStrikes(GrpcOptions(max_ping_strikes=1))
     for _ in range(9):
-        assert not strikes.is_too_much(0, has_calls=True)
-        assert not strikes.is_too_much(0, has_calls=True)
+        assert not strikes.count_ping(0, has_calls=True)
+        assert not strikes.count_ping(0, has_calls=True)
         strikes.answered()
 
 
@@ -96,10 +96,10 @@ def test_without_calls_hours_must_pass(permitted, too_much):
         keepalive_permit_without_calls=permitted, min_recv_ping_interval_without_data_ms=0
     )
     strikes = PingStrikes(options)
-    assert any(strikes.is_too_much(time, has_calls=False) for time in range(4)) is too_much
-    assert not PingStrikes(options).is_too_much(7_200, has_calls=False)
+    assert any(strikes.count_ping(time, has_calls=False) for time in range(4)) is too_much
+    assert not PingStrikes(options).count_ping(7_200, has_calls=False)
 
 
 def test_any_number_of_strikes_may_be_allowed():
     strikes = PingStrikes(GrpcOptions(max_ping_strikes=0))
-    assert not any(strikes.is_too_much(0, has_calls=True) for _ in range(1_000))
+    assert not any(strikes.count_ping(0, has_calls=True) for _ in range(1_000))

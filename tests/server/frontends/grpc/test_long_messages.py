@@ -159,7 +159,7 @@ def test_many_small_fields_take_long_and_few_long_ones_do_not(stream, apart, sch
 def test_messages_behind_a_long_one_count_as_asked(stream, apart, monkeypatch):
     call, running = stream
     long = message("a", LONG)
-    monkeypatch.setattr(streaming, "_MOST_ASKED_BYTES", 3 * len(long))
+    monkeypatch.setattr(streaming, "_MAX_IN_FLIGHT_BYTES", 3 * len(long))
     for _ in range(2):
         running.receive(long)
         assert not call.is_held

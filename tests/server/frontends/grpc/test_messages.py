@@ -42,9 +42,9 @@ def test_what_is_read_where_it_belongs_gives_the_same_messages(sent, reads):
     reader, found = MessageReader(None), []
     wire = b"".join(map(message, sent))
     for most, is_placed in [*reads, (len(wire), False)]:
-        size = min(most, len(wire), reader.lacks) if is_placed else most
+        size = min(most, len(wire), reader.missing) if is_placed else most
         if is_placed and size:
-            piece = reader.place(size)
+            piece = reader.buffer(size)
             assert len(piece) == size
             piece[:] = wire[:size]
         else:

@@ -1,4 +1,4 @@
-"""Bodies while they come: in pieces and in place, and what they hold meanwhile."""
+"""The body of an HTTP request while it is received: in pieces and in place, and its memory."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_pieces_are_joined_and_one_is_not_copied():
     assert body.whole() == b""
 
 
-def test_the_rest_comes_in_place_behind_the_pieces_and_is_aligned():
+def test_the_rest_is_received_in_place_after_the_pieces_and_aligned():
     body = Body(Intake())
     body.add(b"head")
     body.place(200_000, data_offset=4)
@@ -34,7 +34,7 @@ def test_the_rest_comes_in_place_behind_the_pieces_and_is_aligned():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_long_body_is_counted_from_its_first_byte_until_it_is_freed(in_place):
+def test_a_long_body_is_charged_from_its_first_byte_until_it_is_freed(in_place):
     intake = Intake()
     body = Body(intake)
     body.add(PIECE)
@@ -53,7 +53,7 @@ def test_a_long_body_is_counted_from_its_first_byte_until_it_is_freed(in_place):
     assert intake.held == 0
 
 
-def test_what_is_dropped_or_given_up_is_not_counted():
+def test_dropped_bodies_are_not_charged():
     intake = Intake()
     body = Body(intake)
     body.add(PIECE)
@@ -67,7 +67,7 @@ def test_what_is_dropped_or_given_up_is_not_counted():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_without_room_a_long_body_is_refused(in_place):
+def test_a_long_body_is_rejected_if_the_budget_is_exhausted(in_place):
     body = Body(Intake(70_000))
     body.add(PIECE)
     if in_place:
@@ -77,6 +77,6 @@ def test_without_room_a_long_body_is_refused(in_place):
 
 
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
-def test_what_no_memory_has_is_refused(length):
+def test_a_body_larger_than_memory_is_rejected(length):
     with pytest.raises(RequestRejected, match="does not fit the server's memory"):
         Body(Intake()).place(length, 0)

@@ -127,5 +127,5 @@ def test_a_length_is_judged_before_the_payload_is_there(kind):
 @pytest.mark.parametrize("length", range(1, len(PREFACE)))
 def test_a_preface_may_come_in_parts(length):
     assert read([PREFACE[:length], PREFACE[length:] + frame(PING)]) == [(PING, 0, 0, b"")]
-    with pytest.raises(ConnectionFault, match="no preface"):
+    with pytest.raises(ConnectionFault, match="no HTTP/2 preface"):
         read([PREFACE[: length - 1] + b"x"])

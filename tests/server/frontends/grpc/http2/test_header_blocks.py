@@ -75,6 +75,6 @@ def test_a_list_that_grows_too_long_is_refused():
 def test_a_block_may_resize_the_table_twice(resize):
     usual = Encoder().encode(USUAL)
     assert list(HeaderReader(1 << 16).read(2 * resize + usual)) == USUAL
-    with pytest.raises(ConnectionFault, match="resized too often") as caught:
+    with pytest.raises(ConnectionFault, match="too many table size updates") as caught:
         HeaderReader(1 << 16).read(3 * resize + usual)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR

@@ -75,7 +75,7 @@ def refuse(peer, streams):
         frames = peer.take()
         sent += sum(9 + len(one.payload) for one in frames)
         if GOAWAY in [one.kind for one in frames]:
-            assert frames[-1].payload[8:] == b"nothing of it is read"
+            assert frames[-1].payload[8:] == b"the client does not read control frames"
             return sent
     return None
 

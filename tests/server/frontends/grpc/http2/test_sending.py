@@ -226,7 +226,7 @@ def test_a_stream_that_has_ended_is_not_refilled():
     [(Limits(stream_window=99_999), RST_STREAM), (Limits(connection_window=99_999), GOAWAY)],
     ids=["stream", "connection"],
 )
-def test_more_than_a_window_is_too_much(limits, kind):
+def test_more_than_a_window_count_ping(limits, kind):
     peer = Peer(limits)
     peer.say(peer.headers(1), frame(DATA, 0, 1, bytes(100_000)))
     (last,) = [one for one in peer.take() if one.kind != WINDOW_UPDATE]
