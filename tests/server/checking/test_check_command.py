@@ -123,7 +123,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     ),
     "an artifact that is not there": (
         {"m__1__readme": "", "m__config": 'backend: "onnxruntime"'},
-        r"m/config.pbtxt: error: the model's file is not found: 'm/1/model.onnx'",
+        r"m/config.pbtxt: error: model file not found: 'm/1/model.onnx'",
     ),
 }
 

@@ -116,11 +116,11 @@ def test_the_servers_options_choose_models(repository: Path):
 
 
 def test_what_cannot_be_deployed_is_told(repository: Path):
-    with pytest.raises(ValueError, match="models: nobody not among those that are served"):
+    with pytest.raises(ValueError, match="models: found unknown names nobody"):
         deployed(repository, models={"nobody": {}})
     with pytest.raises(ValueError, match=r"sequences has sequences.*expected num_replicas 1"):
         deployed(repository, models={"sequences": {"num_replicas": 2}})
-    with pytest.raises(ValueError, match="options: '--nothing' is not what the server takes"):
+    with pytest.raises(ValueError, match="options: '--nothing' has an invalid option"):
         deployed(repository, options="--nothing")
     with pytest.raises(ValueError, match="replicas"):
         deployed(repository, replicas=2)

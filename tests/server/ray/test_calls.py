@@ -66,7 +66,7 @@ def calls(handler):
 def test_a_call_is_answered():
     served, _ = calls(Echo)
     answer, end = asyncio.run(served.whole("/m", FIELDS, b"all "))
-    assert (answer, end.is_good) == (b"all interest", True)
+    assert (answer, end.is_ok) == (b"all interest", True)
 
 
 def test_a_failure_has_its_status():

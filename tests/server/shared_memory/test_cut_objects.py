@@ -101,7 +101,7 @@ def test_an_object_that_is_cut_and_grows_within_a_copy_is_refused(memory, monkey
 
     monkeypatch.setattr(guard.GuardedMapping, "lose", grow)
     os.truncate(object_file(key), 0)
-    assert "was cut while it was used, or no memory is left" in refusal(memory, "read", size)
+    assert "was truncated while in use, or no memory is left" in refusal(memory, "read", size)
     assert bytes(memory.read(0, size)) == bytes(size)
 
 
