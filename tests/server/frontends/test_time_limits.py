@@ -200,7 +200,7 @@ def test_a_call_keeps_its_connection(client):
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
     client.say(client.headers(3, STREAM), frame(DATA, 0, 3, message(b"question")))
     assert not is_aborted_after(client, 1e6)
-    assert (client.take(), client.told.count("cancel")) == ([], 0)
+    assert (client.take(), client.received_events.count("cancel")) == ([], 0)
 
 
 def test_a_part_of_a_header_block(client):
@@ -220,9 +220,9 @@ PARTS = {
 def test_a_call_without_its_message_ends(client, fields, body):
     client.say(client.headers(1, fields), frame(DATA, 0, 1, body))
     assert not is_aborted_after(client, 19)
-    assert client.told[-1:] != ["cancel"]
+    assert client.received_events[-1:] != ["cancel"]
     assert not client.session.check_timeouts(0, 120.0)
-    assert client.told[-1] == "cancel"
+    assert client.received_events[-1] == "cancel"
     assert client.fields()["grpc-status"] == "4"
 
 
@@ -231,7 +231,7 @@ def test_a_message_with_progress_is_waited_for(client):
     for now_s in range(0, 100, 19):
         client.say(*(frame(DATA, 0, 1, bytes(1 << 14)) for _ in range(2)))
         client.session.check_timeouts(0, float(now_s))
-    assert "cancel" not in client.told
+    assert "cancel" not in client.received_events
 
 
 def test_an_unread_answer_is_dropped_with_its_stream():

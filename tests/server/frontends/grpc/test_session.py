@@ -72,7 +72,7 @@ class Client(Peer):
 
     def __init__(self, limits=None, **options):
         self.clock = ManualTimers()
-        self.calls, self.told, self.written = [], [], []
+        self.calls, self.received_events, self.written = [], [], []
         self.is_closed = False
         table = {
             "/t.T/u": Method(self._start),
@@ -111,13 +111,13 @@ class Client(Peer):
         self.is_closed = True
 
     def receive(self, data):
-        self.told.append(bytes(data))
+        self.received_events.append(bytes(data))
 
     def half_close(self):
-        self.told.append("half close")
+        self.received_events.append("half close")
 
     def cancel(self):
-        self.told.append("cancel")
+        self.received_events.append("cancel")
 
     def say(self, *data):
         self.session.receive(memoryview(b"".join(data)))
@@ -141,7 +141,7 @@ def test_a_call_is_answered_in_one_write():
     client = Client()
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
     (call,) = client.calls
-    assert client.told == [b"question", "half close"]
+    assert client.received_events == [b"question", "half close"]
     call.send(b"answer")
     assert client.written == []
     call.end()
@@ -166,7 +166,7 @@ def test_a_long_piece_of_a_message_is_received_in_place():
     place = client.session.message_buffer()
     place[:] = wire[102_000:]
     client.session.receive(place)
-    assert client.told == [body[5:], "half close"]
+    assert client.received_events == [body[5:], "half close"]
     assert client.session.message_buffer() is None
 
 
@@ -193,7 +193,7 @@ def test_a_message_of_an_ended_call_is_not_received_in_place():
 def test_the_method_starts_before_the_client_has_half_closed():
     client = Client()
     client.say(client.headers(1), frame(DATA, 0, 1, message(b"question") + message(b"another")))
-    assert client.told == [b"question"]
+    assert client.received_events == [b"question"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0", message(b"1234")[:-1]])
@@ -201,7 +201,7 @@ def test_a_call_without_a_message_fails(body):
     client = Client()
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, body))
     assert client.fields()["grpc-message"] == "Unable to parse request"
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
 
 
 def test_a_deadline_ends_the_call_and_cancels_its_method():
@@ -212,7 +212,7 @@ def test_a_deadline_ends_the_call_and_cancels_its_method():
     client.clock.turn(0.2)
     fields = client.fields()
     assert (fields["grpc-status"], fields["grpc-message"]) == ("4", "Deadline Exceeded")
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
     client.calls[0].send(b"too late")
     client.calls[0].end()
     assert client.take() == []
@@ -240,7 +240,7 @@ def test_a_reset_stream_is_cancelled_once():
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a")))
     client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
     client.session.lost()
-    assert client.told == [b"a", "cancel"]
+    assert client.received_events == [b"a", "cancel"]
     assert client.reported == ["cancelled"]
 
 
@@ -248,14 +248,14 @@ def test_a_lost_connection_cancels_all_calls():
     client = Client()
     client.say(client.headers(1), client.headers(3, STREAM))
     client.session.lost()
-    assert client.told == ["cancel", "cancel"]
+    assert client.received_events == ["cancel", "cancel"]
     assert client.reported == ["left"]
 
 
 def test_a_connection_error_cancels_its_calls():
     client = Client()
     client.say(client.headers(1), frame(DATA, 0, 0, b"x"))
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
     assert client.take()[-1].kind == GOAWAY
     assert client.is_closed
 
@@ -328,9 +328,9 @@ def test_a_stopping_server_answers_the_calls_in_flight():
     client = Client()
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"a")))
     client.say(client.headers(3, STREAM), frame(DATA, 0, 3, message(b"b")))
-    client.told.clear()
+    client.received_events.clear()
     client.session.stop()
-    assert client.told == ["half close"]
+    assert client.received_events == ["half close"]
     client.say(client.headers(5))
     assert len(client.calls) == 2
     for call in client.calls:
@@ -441,7 +441,7 @@ def test_a_unary_call_decompresses_one_message():
     client.say(client.headers(1, [*REQUEST, ("grpc-encoding", "gzip")]))
     first, broken = message(gzip.compress(b"question"), 1), message(b"no gzip", 1)
     client.say(frame(DATA, 0, 1, first + broken), frame(DATA, END_STREAM, 1, broken))
-    assert client.told == [b"question", "half close"]
+    assert client.received_events == [b"question", "half close"]
     assert client.take() == []
 
 
@@ -457,11 +457,11 @@ def test_long_messages_are_decompressed_on_another_thread_in_order():
     (a, a_sent), (c, c_sent) = packed(5_000, b"a"), packed(6_000, b"c")
     short = message(gzip.compress(b"b"), 1)
     client.say(frame(DATA, END_STREAM, 1, a_sent + short + c_sent + message(b"d")))
-    assert client.told == []
+    assert client.received_events == []
     client.work()
-    assert client.told == [a, b"b"]
+    assert client.received_events == [a, b"b"]
     client.work()
-    assert client.told == [a, b"b", c, b"d", "half close"]
+    assert client.received_events == [a, b"b", c, b"d", "half close"]
     assert client.apart == []
 
 
@@ -470,7 +470,7 @@ def test_a_malformed_long_message_ends_its_call():
     client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
     client.say(frame(DATA, 0, 1, message(b"\x1f\x8b" + bytes(2_000), 1) + message(b"d")))
     client.work()
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
     assert client.fields()["grpc-status"] == "13"
 
 
@@ -479,15 +479,18 @@ def test_a_call_cancelled_during_decompression_gets_no_message():
     client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
     client.say(frame(DATA, 0, 1, packed(5_000, b"a")[1]), frame(RST_STREAM, 0, 1, bytes(4)))
     client.work()
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
 
 
 def test_a_method_gets_no_messages_after_it_has_ended_the_stream():
     client = Client()
-    client.receive = lambda data: (client.told.append(bytes(data)), client.calls[0].end())
+    client.receive = lambda data: (
+        client.received_events.append(bytes(data)),
+        client.calls[0].end(),
+    )
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a") + message(b"b")))
     client.say(frame(DATA, END_STREAM, 1, message(b"c")))
-    assert client.told == [b"a"]
+    assert client.received_events == [b"a"]
 
 
 def test_queued_bytes_are_reported_until_the_call_ends():
@@ -556,16 +559,16 @@ def unread(monkeypatch):
     send_call(client, 1, b"first")
     client.calls[0].send(bytes(20_000))
     client.calls[0].end()
-    client.told.clear()
+    client.received_events.clear()
     return client
 
 
 def test_requests_wait_while_a_client_does_not_read(unread):
     send_call(unread, 3, b"second")
     send_call(unread, 5, b"third")
-    assert unread.told == []
+    assert unread.received_events == []
     unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 15_000)))
-    assert unread.told == [b"second", "half close", b"third", "half close"]
+    assert unread.received_events == [b"second", "half close", b"third", "half close"]
 
 
 def test_unread_messages_of_open_streams_stop_no_other_call(monkeypatch):
@@ -575,7 +578,7 @@ def test_unread_messages_of_open_streams_stop_no_other_call(monkeypatch):
     client.say(client.headers(1, STREAM))
     client.calls[0].send(bytes(20_000))
     send_call(client, 3, b"question")
-    assert client.told == [b"question", "half close"]
+    assert client.received_events == [b"question", "half close"]
 
 
 def test_many_waiting_calls_are_processed_one_after_the_other(unread):
@@ -583,20 +586,20 @@ def test_many_waiting_calls_are_processed_one_after_the_other(unread):
         unread.say(unread.headers(stream), frame(DATA, END_STREAM, stream, message(b"x")))
 
     def answers_at_once(message):
-        unread.calls[len(unread.told) + 1].send(b"y")
-        unread.calls[len(unread.told) + 1].end()
-        unread.told.append(bytes(message))
+        unread.calls[len(unread.received_events) + 1].send(b"y")
+        unread.calls[len(unread.received_events) + 1].end()
+        unread.received_events.append(bytes(message))
 
     unread.receive, unread.half_close = answers_at_once, lambda: None
     unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 20_000)))
-    assert 1500 < len(unread.told) < 2000  # and then too much is unread again
+    assert 1500 < len(unread.received_events) < 2000  # and then too much is unread again
 
 
 def test_a_waiting_call_may_be_cancelled(unread):
     send_call(unread, 3, b"second")
     unread.say(frame(RST_STREAM, 0, 3, struct.pack(">I", 8)))
     unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 20_000)))
-    assert unread.told == ["cancel"]
+    assert unread.received_events == ["cancel"]
 
 
 def test_a_client_with_many_bytes_in_flight_gets_no_window(monkeypatch):
@@ -631,7 +634,7 @@ def test_waiting_compressed_messages_stop_their_client(monkeypatch):
         client.work()
     assert widened(client, 1) > 2 << 20
     client.work()
-    assert len(client.told) == 4
+    assert len(client.received_events) == 4
 
 
 @pytest.mark.parametrize("leaves", [False, True])
