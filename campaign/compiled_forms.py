@@ -15,7 +15,7 @@ import orjson
 from google.protobuf.message import DecodeError
 from server.support.compiled import as_python
 
-from campaign.defects import expect
+from benchmarks.attack.defects import expect
 from reference_server.codecs import (
     json_data,
     json_skeleton,

@@ -1,6 +1,6 @@
 """The number of replicas that a model needs: the rule, and its policy for Ray Serve.
 
-docs/autoscaling.md derives the rule; observe/autoscaling.yml implements it for Prometheus. Nothing
+docs/deployment.md derives the rule; observe/autoscaling.yml implements it for Prometheus. Nothing
 of Ray is imported: Serve's controller calls the policy.
 """
 

@@ -119,7 +119,7 @@ class Server:
             allowed=options.client_shared_memory, profile=options.profile
         )
         # The pages use fields that old releases of Triton do not have.
-        self._shows_pages = options.profile.tells_loads_and_first_responses
+        self._shows_pages = options.profile.newer_metrics
         self._log_tail = LogTail()
         self._stopping = asyncio.Event()
         self._has_failed = False
@@ -174,7 +174,7 @@ class Server:
         ]
         for front in fronts.values():
             if front is not None:
-                forks.listens(front.port)
+                forks.close_port_in_forks(front.port)
         if opened:
             log.warning(
                 "Open to all networks of this machine: %s. Any client that reaches these ports may "
@@ -219,9 +219,7 @@ class Server:
         self._turns.begin(loop)
         loaded = self._load()
         self.model_calls.connect(
-            self.repository,
-            is_explicit=self._options.control_mode is ControlMode.EXPLICIT,
-            tells_error_codes=self._options.profile.tells_error_codes,
+            self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT
         )
         return loaded
 
@@ -263,7 +261,7 @@ class Server:
         if not pattern:
             return None
         return HeaderForwarding(
-            pattern, refuses_reserved=self._options.profile.refuses_reserved_headers
+            pattern, refuses_reserved=self._options.profile.newer_request_checks
         )
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
@@ -346,7 +344,7 @@ class Server:
         }
 
     def _run_periodic_work(self) -> None:
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._executions.look()
         self._shared_memory.release_buffers()
 
@@ -376,7 +374,7 @@ class Server:
         models = None if self._has_failed else self
         await shut_down(first, models, last, self._options.exit_timeout_s)
         self._lag.stop()
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._release()
 
     def refuse(self) -> None:

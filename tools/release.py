@@ -2,7 +2,7 @@
 
 python -m tools.release version            the version, if all places agree
 python -m tools.release version 0.2.0      write it to all places, and the day to CHANGELOG.md
-python -m tools.release table              the table of docs/release.md, by what is declared
+python -m tools.release table              the table of CONTRIBUTING.md, from the declarations
 python -m tools.release build              wheels and source archives in dist/, checked by twine
 """
 

@@ -36,6 +36,8 @@ _BESIDE = {
     "SECURITY.md": "SECURITY.md",
     "docs/README.md": "pages.md",
 }
+#: The folders of pages.
+_FOLDERS = (ROOT, ROOT / "docs", ROOT / "docs" / "results")
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 _BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _ROW = re.compile(r"^\| (.*) \|$", re.M)
@@ -57,6 +59,8 @@ class Site:
         shutil.copytree(ROOT / "docs" / "images", self._pages / "images")
         sources = [ROOT / name for name in _BESIDE]
         sources += [page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+        sources += (ROOT / "docs" / "results").glob("*.md")
+        (self._pages / "results").mkdir()
         for source in sources:
             (self._pages / _name(source)).write_text(self._moved(source), encoding="utf-8")
         for title, module in API.items():
@@ -84,12 +88,16 @@ class Site:
     def _target(self, page: Path, link: str) -> str:
         if "://" in link:
             return link
-        target = (page.parent / link).resolve()
+        target = self._place((page.parent / link).resolve())
+        return os.path.relpath(target, Path(_name(page)).parent)
+
+    def _place(self, target: Path) -> str:
+        """Return where a file or folder of the project is on the site."""
         if target == ROOT / "docs":
             return "pages.md"
         if target.is_relative_to(ROOT / "docs" / "images"):
             return f"images/{target.name}"
-        if target.suffix == ".md" and (target.parent in (ROOT, ROOT / "docs")):
+        if target.suffix == ".md" and target.parent in _FOLDERS:
             return _name(target)
         return self._copied(target)
 
@@ -116,7 +124,8 @@ def _below(folder: Path, files: list[Path]) -> list[str]:
 
 
 def _name(page: Path) -> str:
-    return _BESIDE.get(page.relative_to(ROOT).as_posix(), page.name)
+    path = page.relative_to(ROOT).as_posix()
+    return _BESIDE.get(path, path.removeprefix("docs/"))
 
 
 def _navigation() -> list[str]:

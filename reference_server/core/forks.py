@@ -1,8 +1,10 @@
-"""What a forked copy of this process gives up: models fork, and their children are not the server.
+"""Removal of the server's resources from forked children of this process.
 
-A copy has the descriptors, the signal handlers and the locks of its parent, and none of its
-threads. Whoever has something that a copy must not have says so here; `os.fork` does the rest, be
-it called by a model, by `multiprocessing` or by a library.
+Models fork, by `os.fork`, `multiprocessing` or a library. The child is not the server, but it has
+the descriptors, signal handlers and locks of its parent, and none of its threads. The functions
+here register what a child must close, reset or find unlocked; hooks of `os.fork` do the rest.
+
+All state is at module level, since the hooks are those of the process.
 """
 
 from __future__ import annotations
@@ -22,50 +24,51 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-#: What a model is told that calls the server from a copy.
+#: The error of a model that calls the server from a forked child.
 NO_SERVER = (
     "A process that a model has forked cannot call the server: only the model's own process can."
 )
 
-#: One more in each copy of a copy: who remembers it knows whether it is in another process by now.
+#: The number of forks between the original process and this one. An object that stores the value
+#: can find out whether it is in a forked child by now.
 generation = 0
 
 _handled: dict[int, object] = {}
 _ports: set[int] = set()
 _descriptors: set[int] = set()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = []
-_in_copies: list[Callable[[], None]] = []
+_callbacks: list[Callable[[], None]] = []
 
 
 def default_in_forks(number: int) -> None:
-    """The handler that a signal has now is this process's alone. On the main thread."""
+    """Reset the current handler of a signal in forked children. Call it on the main thread."""
     _handled[number] = signal.getsignal(number)
 
 
-def listens(port: int) -> None:
-    """Say that this process serves a TCP port: its copies have neither that nor its connections."""
+def close_port_in_forks(port: int) -> None:
+    """Close a TCP port, and its connections, in forked children."""
     _ports.add(port)
 
 
 def close_in_forks(descriptor: int) -> None:
-    """Copies do not have this descriptor, which stays open as long as this process."""
+    """Close a descriptor in forked children. It must stay open as long as this process."""
     _descriptors.add(descriptor)
 
 
 def hold_for_forks(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Forks wait for a lock: no copy finds it held by a thread that it does not have."""
+    """Acquire a lock around forks, so that no child finds it held by a thread it does not have."""
     _locks.append((acquire, release))
 
 
 def call_in_forks(call: Callable[[], None]) -> None:
-    """Each copy calls `call`, before anything else runs in it."""
-    _in_copies.append(call)
+    """Call a function in each forked child, before any other code."""
+    _callbacks.append(call)
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End this copy as a program ends that raises `error`, or nothing."""
+    """End this forked child like a program that raises `error`, or that ends normally."""
     code = 0 if error is None else 1
-    with contextlib.suppress(Exception):  # the streams may be those of a parent that is gone
+    with contextlib.suppress(Exception):  # the parent may have ended and closed the streams
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             code = error.code or 0
         elif isinstance(error, SystemExit):
@@ -81,20 +84,19 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 
 class _Mask(threading.local):
-    """Signals that the forking thread lets in, when the fork is over."""
+    """The signal mask of the forking thread, changed while it forks."""
 
     before: set[signal.Signals | int] | None = None
 
     def block(self) -> None:
-        """Keep what is sent to the copy waiting until it has its own handlers.
+        """Block signals to the child until it has its own handlers.
 
-        Python would find the parent's handler gone, and drop the signal.
+        Python would drop such a signal, since the parent's handler is gone.
         """
         if _handled:
             self.before = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
 
-    def unblock(self) -> None:
-        """Let in what was let in before."""
+    def restore(self) -> None:
         if self.before is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
             self.before = None
@@ -104,46 +106,46 @@ _mask = _Mask()
 
 
 def _before() -> None:
-    _births.note()
-    # The newest first, as `os.register_at_fork` does it: they may wait for those before them.
+    _children.before_fork()
+    # The newest first, as in `os.register_at_fork`: a lock may be taken while an older one is held.
     for acquire, _ in reversed(_locks):
         acquire()
     _mask.block()
 
 
 def _in_parent() -> None:
-    _mask.unblock()
+    _mask.restore()
     for _, release in _locks:
         release()
 
 
-def _in_copy() -> None:
+def _in_child() -> None:
     global generation
     generation += 1
     for _, release in _locks:
-        with contextlib.suppress(RuntimeError):  # a lock that makes itself new in copies
+        with contextlib.suppress(RuntimeError):  # some locks replace themselves in a child
             release()
     if _handled:
-        # The descriptor is the other end of the server's loop: a signal of ours would stop it.
+        # The descriptor belongs to the server's event loop: a signal here would stop the server.
         signal.set_wakeup_fd(-1)
     for number, handler in _handled.items():
-        if signal.getsignal(number) == handler:  # else it is a model's own, and stays
+        if signal.getsignal(number) == handler:  # a handler that the model has set stays
             default = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if default else signal.SIG_DFL)
     _handled.clear()
-    _mask.unblock()
-    _give_up({*_descriptors, *_served()})
-    _births.tell()
-    for call in _in_copies:
+    _mask.restore()
+    _close({*_descriptors, *_port_descriptors()})
+    _children.in_child()
+    for call in _callbacks:
         call()
 
 
-def _served() -> Iterator[int]:
-    """The descriptors that listen to a port of the server, or are connected to it."""
+def _port_descriptors() -> Iterator[int]:
+    """Yield the descriptors that listen to a port of the server, or are connected to it."""
     if not _ports:
         return
     for descriptor in [int(path.name) for path in Path("/dev/fd").iterdir()]:
-        with contextlib.suppress(OSError):  # that of the folder itself is gone already
+        with contextlib.suppress(OSError):  # the descriptor of the directory is closed already
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
             end = socket.socket(fileno=os.dup(descriptor))
@@ -153,101 +155,96 @@ def _served() -> Iterator[int]:
                 yield descriptor
 
 
-def _give_up(descriptors: set[int]) -> None:
-    """Close descriptors, keeping their numbers: what has them may close them once more, later."""
+def _close(descriptors: set[int]) -> None:
+    """Replace descriptors by /dev/null: their owners may close the numbers again later."""
     if not descriptors:
         return
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
-        os.dup2(nothing, descriptor, inheritable=False)
-    os.close(nothing)
+        os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
 
 
 # ----------------------------------------------------------------------------------- children
 
-_BIRTH = struct.Struct("<qq")
+_RECORD = struct.Struct("<qq")  # the owner and the process id
 
 
-class _Births(threading.local):
-    """Which of this process's copies was forked on whose behalf."""
+class _ForkedChildren:
+    """The process ids of forked children by owner.
 
-    mother: int | None = None
+    Each child writes its process id to a pipe, because the hook of the parent does not receive it.
+    """
 
-    def note(self) -> None:
-        """Before a fork on this thread."""
-        self.mother = _whose() if _pipe else None
-        if self.mother is not None:
-            _read_births()  # the pipe has room for what this one writes
+    def __init__(self) -> None:
+        self._pipe: tuple[int, ...] = ()
+        self._owner_of_thread: Callable[[], int | None] = lambda: None
+        self._forking = threading.local()
+        self._pids: dict[int, list[int]] = {}
 
-    def tell(self) -> None:
-        """In the copy."""
-        if self.mother is not None:
+    def start(self, owner_of_thread: Callable[[], int | None]) -> None:
+        self._owner_of_thread = owner_of_thread
+        if not self._pipe and hasattr(os, "waitid"):
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+
+    def before_fork(self) -> None:
+        self._forking.owner = self._owner_of_thread() if self._pipe else None
+        if self._forking.owner is not None:
+            self._read()  # makes room in the pipe for the record of the new child
+
+    def in_child(self) -> None:
+        """Write the record of this child, which has no children of its own yet."""
+        if self._forking.owner is not None:
             with contextlib.suppress(OSError):
-                os.write(_pipe[1], _BIRTH.pack(self.mother, os.getpid()))
-        _forget_births()
+                os.write(self._pipe[1], _RECORD.pack(self._forking.owner, os.getpid()))
+        self._pipe = ()
+        self._pids.clear()
+
+    def of(self, owner: int) -> list[int]:
+        self._read()
+        return [pid for pid in self._pids.get(owner, ()) if _lives(pid)]
+
+    def _read(self) -> None:
+        if not self._pipe:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipe[0], 64 * _RECORD.size):
+                for owner, pid in _RECORD.iter_unpack(data):
+                    self._pids.setdefault(owner, []).append(pid)
 
 
-_births = _Births()
-_pipe: tuple[int, ...] = ()
-_children: dict[int, list[int]] = {}
+_children = _ForkedChildren()
 
 
-def _nobody() -> int | None:
-    return None
+def record_children(owner_of_thread: Callable[[], int | None]) -> None:
+    """Record forked children by owner: `owner_of_thread` returns that of the calling thread."""
+    _children.start(owner_of_thread)
 
 
-_whose: Callable[[], int | None] = _nobody
+def living_children(owner: int) -> list[int]:
+    """Return the ids of the processes forked for `owner` that have not ended."""
+    return _children.of(owner)
 
 
-def tell_apart(whose: Callable[[], int | None]) -> None:
-    """From now on copies are counted by what `whose` says on the thread that forks them."""
-    global _pipe, _whose
-    _whose = whose
-    if not _pipe and hasattr(os, "waitid"):
-        _pipe = os.pipe()
-        for end in _pipe:
-            os.set_blocking(end, False)
+def do_not_join(pids: Collection[int]) -> None:
+    """Exclude children from those that `multiprocessing` joins when this process exits.
 
-
-def children_of(mother: int) -> list[int]:
-    """The numbers of the processes forked on behalf of `mother` that have not ended."""
-    _read_births()
-    return [pid for pid in _children.get(mother, ()) if _lives(pid)]
-
-
-def let_go(pids: Collection[int]) -> None:
-    """Let this process end without waiting for these, which `multiprocessing` does at the exit.
-
-    Those that are daemons are ended then, as ever.
+    Daemons are not excluded; `multiprocessing` terminates them.
     """
     for child in multiprocessing.active_children():
         if child.pid in pids and not child.daemon:
             multiprocessing.process._children.discard(child)  # type: ignore[attr-defined]
 
 
-def _read_births() -> None:
-    if not _pipe:
-        return
-    with contextlib.suppress(BlockingIOError):
-        while data := os.read(_pipe[0], 64 * _BIRTH.size):
-            for mother, pid in _BIRTH.iter_unpack(data):
-                _children.setdefault(mother, []).append(pid)
-
-
 def _lives(pid: int) -> bool:
     try:
-        # Only looked at: whoever has started it waits for it.
+        # WNOWAIT leaves the exit status for the code that has started the process.
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
 
 
-def _forget_births() -> None:
-    """A copy counts its own children, and those are not told of at all."""
-    global _pipe
-    _pipe = ()
-    _children.clear()
-
-
-if hasattr(os, "register_at_fork"):  # else nothing forks
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_copy)
+if hasattr(os, "register_at_fork"):  # missing on systems without fork
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

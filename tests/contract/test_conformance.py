@@ -1,4 +1,4 @@
-"""`triton-replay conformance` on three servers; docs/conformance.md shows what they answer."""
+"""`triton-replay conformance` on three servers; docs/replay.md shows the results."""
 
 import json
 import re
@@ -49,8 +49,9 @@ def examined(capsys, http, grpc, model):
 
 def documented(column):
     """The verdicts that the page shows of a server."""
-    page = (ROOT / "docs" / "conformance.md").read_text()
-    rows = re.findall(r"^\| (.*) \|$", page.partition("\n## Three servers\n")[2], re.MULTILINE)
+    page = (ROOT / "docs" / "replay.md").read_text()
+    section = page.partition("\n### Three servers\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     cells = [row.split(" | ") for row in rows[2:]]
     return {row[0]: row[column] for row in cells}
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from contract.grpc_cases import CASES, regions, settings
 from contract.grpc_differences import comparable
 from contract.recordings import Recording, asked_live, own_path
 from support.in_process import InProcessServer
-from support.servers import ROOT, Server
+from support.servers import Server
 
 pytestmark = pytest.mark.oracle
 
@@ -82,12 +81,3 @@ def test_the_real_server_answers_as_recorded(
 def test_no_two_cases_have_the_same_name():
     names = Counter(case.name for case in CASES)
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_the_page_counts_the_cases():
-    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w[\w./]*)` \| (\d+)", page, re.M))
-    found = Counter(case.calls[-1].method.removeprefix("/") for case in CASES)
-    assert {name: int(count) for name, count in told.items()} == {
-        name: found[name] for name in told
-    }

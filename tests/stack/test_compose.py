@@ -29,7 +29,7 @@ pytestmark = pytest.mark.stack
 
 # With a base image of 130 MB this keeps the server's far below 400 MB.
 OWN_LAYERS_BYTES = 150e6
-# What docs/docker.md says that each image adds to its base; engines count a little differently.
+# What docs/deployment.md says that each image adds to its base; engines count a little differently.
 ADDED_MB = re.compile(r"^\| `([a-z-]+)` \| (\d+) MB \|", re.M)
 BASE = "python:3.11-slim-bookworm"
 # What the server grants its last requests.
@@ -168,7 +168,7 @@ def test_the_sizes_of_the_images_are_those_of_the_page(stack):
     stack.compose("--profile", "triton", "build")
     base = stack.engine.images.pull(BASE).attrs["Size"]
     rows = []
-    for image, told in ADDED_MB.findall((ROOT / "docs" / "docker.md").read_text()):
+    for image, told in ADDED_MB.findall((ROOT / "docs" / "deployment.md").read_text()):
         size = stack.engine.images.get(image).attrs["Size"]
         rows.append((image, size / 1e6, (size - base) / 1e6, int(told)))
     print(f"{'image':20} {'MB':>6} {'added':>6} {'page':>6}   base {base / 1e6:.0f} MB")

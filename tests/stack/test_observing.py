@@ -54,7 +54,8 @@ def test_each_alert_has_a_case_in_which_it_fires_and_a_row_on_the_page():
     }
     assert fires == set(ALERTS)
     page = (ROOT / "docs" / "observing.md").read_text()
-    assert re.findall(r"^\| `(\w+)` \|", page, re.M) == ALERTS
+    section = page.partition("## Alerts")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == ALERTS
 
 
 def test_the_dashboard_is_what_its_tables_say():
@@ -109,8 +110,8 @@ def test_the_page_names_the_profiles_of_compose():
     for name, service in services.items():
         for profile in service.get("profiles", ["none"]):
             profiles[profile].append(name)
-    page = (ROOT / "docs" / "docker.md").read_text()
-    table = page.partition("## Profiles")[2].partition("## Services")[0]
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    table = page.partition("### Profiles")[2].partition("### Services")[0]
     rows = re.findall(r"^\| `?(\w+)`? \| (`.*`) \| `docker compose (.*)` \|$", table, re.M)
     told = {profile: re.findall(r"`(\w+)`", names) for profile, names, _ in rows}
     assert told == profiles

@@ -1,4 +1,4 @@
-"""Clients and tools of docs/works-with.md: each asks one server for the same distance.
+"""Clients and tools of docs/versions.md: each asks one server for the same distance.
 
 One that is not installed is skipped by name. The page's versions are those that were run.
 """
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 POINT = np.array([3, 4], np.float32)
 INFER = "/v2/models/distance/infer"
 BODY = {"inputs": [{"name": "POINT", "datatype": "FP32", "shape": [2], "data": [3, 4]}]}
-PAGE = (ROOT / "docs" / "works-with.md").read_text()
+PAGE = (ROOT / "docs" / "versions.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from runtime.support.images import write_shown
 from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
-from ge_runtime.ascend.atc import content_of
-from ge_runtime.ascend.card import PROCESS_CARDS
-from ge_runtime.ascend.driver import UNKNOWN_CHIP
-from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.cli.build import build
+from ge_runtime.npu.driver.atc import content_of
+from ge_runtime.npu.driver.card import PROCESS_CARDS
+from ge_runtime.npu.driver.driver import UNKNOWN_CHIP
+from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 pytestmark = pytest.mark.brute_force
 

@@ -14,7 +14,7 @@ from ge_runtime.cli.config_pbtxt import Token, parse, tokens
 from ge_runtime.cli.convert.gear_parameters import DeclaredDims, gear_parameters
 from ge_runtime.cli.convert.npu_ge_parameters import SHAPES, ConversionReport, convert_parameters
 from ge_runtime.config import ConfigErrors, RuntimeConfig
-from ge_runtime.config.triton_config import read_instances, read_max_batch_size, read_tensors
+from ge_runtime.config.declared import read_instances, read_max_batch_size, read_tensors
 from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import ROWS
 
@@ -295,9 +295,9 @@ def _after(words: Sequence[Token], place: int) -> int:
 
 
 def _key(entry: str) -> str:
-    """The key of one entry of `parameters`, written as a message."""
-    key = parse(entry[1:-1]).get("key", "")
-    return key if isinstance(key, str) else ""
+    """Return the key of an entry of `parameters`, which is given with its braces."""
+    entries = parse(f"parameters {entry}")["parameters"]
+    return next(iter(entries)) if isinstance(entries, dict) else ""
 
 
 def _removed(field: ConfigField, kept: Sequence[bool]) -> Iterator[tuple[int, int]]:

@@ -15,8 +15,9 @@ from ge_runtime.cli.doctor.machine import Machine
 from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command
 from ge_runtime.components import suffixes
 from ge_runtime.config import ConfigErrors
+from ge_runtime.config.declared import read_instances
 from ge_runtime.config.execution_settings import kind_of, read_devices
-from ge_runtime.config.triton_config import Parameters, read_instances
+from ge_runtime.config.parameter_table import read_parameters
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.memory.plan import in_binary_units
 
@@ -97,8 +98,8 @@ def _artifacts(folder: Path) -> set[str]:
 def _read_model(folder: Path) -> Model:
     config = read_model_config(folder)
     faults = ConfigErrors(folder.name)  # what is faulty is told by `inspect`
-    parameters = Parameters.read(config, faults)
-    devices = read_devices(parameters, faults)
+    parameters = read_parameters(config, faults)
+    devices = read_devices(parameters)
     instances = read_instances(config, faults)
     return Model(
         name=folder.name,

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_runtime.ascend.atc import Atc
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.doctor.trials import Outcome, try_import
 from ge_runtime.cli.probe_device.checks import CHECKS, DeviceCheck
 from ge_runtime.cli.probe_device.session import ProbeProcess
 from ge_runtime.errors import DeviceFault
 from ge_runtime.memory.plan import aligned_columns
+from ge_runtime.npu.driver.atc import Atc
 
 _WIDTH: Final = 100
 _FORMAT: Final = 1

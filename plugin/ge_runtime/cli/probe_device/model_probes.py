@@ -8,10 +8,6 @@ import time
 from dataclasses import asdict
 from typing import Final
 
-from ge_runtime.ascend.description import GEAR_INPUT
-from ge_runtime.ascend.driver import ModelId
-from ge_runtime.ascend.pyacl import PyAclDriver
-from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.cli.probe_device.exact_graphs import RollingMatmul
 from ge_runtime.cli.probe_device.session import (
     GEARED_GRAPH,
@@ -22,6 +18,10 @@ from ge_runtime.cli.probe_device.session import (
     ProbeSession,
     ProbeSlot,
 )
+from ge_runtime.npu.driver.description import GEAR_INPUT
+from ge_runtime.npu.driver.driver import ModelId
+from ge_runtime.npu.driver.pyacl import PyAclDriver
+from ge_runtime.npu.driver.return_codes import DriverFault
 
 _ALIGNMENTS: Final = (64, 128, 256)
 _LOAD_TYPE, _FROM_FILE, _PATH, _WEIGHT_PATH, _WITHOUT_GRAPH = 1, 1, 2, 14, 28

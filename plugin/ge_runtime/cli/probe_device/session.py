@@ -17,8 +17,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ge_runtime.ascend.atc import Atc, own_precision
-from ge_runtime.ascend.return_codes import ReturnCodeChecker
 from ge_runtime.cli.doctor.trials import Program
 from ge_runtime.cli.probe_device.exact_graphs import (
     Graph,
@@ -28,6 +26,8 @@ from ge_runtime.cli.probe_device.exact_graphs import (
     onnx_file,
     rolled,
 )
+from ge_runtime.npu.driver.atc import Atc, own_precision
+from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 Anything: TypeAlias = Any
 """What pyACL takes and gives, which comes without types."""
