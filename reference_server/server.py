@@ -112,7 +112,7 @@ class Server:
             options.control_mode,
             self.gateway.check_ready,
             options.profile,
-            takes_files=options.file_override,
+            accepts_files=options.file_override,
         )
         self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
         self._shared_memory = SharedMemory(

@@ -34,10 +34,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from benchmarks.attack.defects import Defect, expect
-from campaign import compiled_forms
 from ge_runtime.npu.service import protocol
 from ge_runtime.npu.service.resident_message import resident_of
-from reference_server.codecs import proto_wire, rapid_json, rapid_json_reader
+from reference_server.codecs import json_exact_reader, proto_wire, rapid_json
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.config import check, json_reader, pbtxt
@@ -140,7 +139,7 @@ def infer_body(data: bytes) -> None:
 
 
 def json_document(data: bytes) -> None:
-    """JSON: the fast readers and the exact reader agree."""
+    """JSON: the fast reader and the exact reader agree."""
 
     def read(reader: Callable[[bytes], object]) -> str:
         try:
@@ -148,7 +147,7 @@ def json_document(data: bytes) -> None:
         except ServerError as error:
             return f"rejected: {error}"
 
-    fast, exact = read(rapid_json.loads), read(rapid_json_reader.read)
+    fast, exact = read(rapid_json.loads), read(json_exact_reader.read)
     expect(fast == exact, f"fast reader: {fast[:200]}, exact reader: {exact[:200]}")
 
 
@@ -287,7 +286,6 @@ TARGETS: dict[str, Target] = {
         config_text,
         config_json,
         service_packet,
-        *compiled_forms.TARGETS.values(),
     )
 }
 
@@ -297,7 +295,7 @@ TARGETS: dict[str, Target] = {
 
 def seeds(name: str) -> list[bytes]:
     """Return valid and nearly valid inputs of a target, from the tables of the contract tests."""
-    good = compiled_forms.SEEDS.get(name) or _SEEDS[name]()
+    good = _SEEDS[name]()
     return sorted({data for data in good if len(data) <= LONGEST})
 
 

@@ -15,7 +15,7 @@ try:
 except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
-from reference_server.codecs.json_data import IS_COMPILED
+from reference_server.codecs.compiled import IS_COMPILED
 from reference_server.command import arguments as command_line
 from reference_server.command import config_options, preflight, trace_config
 from reference_server.command.arguments import CommandParser
@@ -241,10 +241,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.profile.version,
         options.profile.name,
     )
-    log.info(
-        "JSON numbers are parsed and printed by %s",
-        "compiled code" if IS_COMPILED else "Python: the installation compiled no modules",
-    )
+    if not IS_COMPILED:
+        log.warning(
+            "reference_server runs interpreted: no compiled modules are installed. A JSON request "
+            "of 1,000 numbers takes about 4 ms of CPU time instead of 0.1 ms. Install a wheel, or "
+            "install again with a C compiler."
+        )
     hints = preflight.hints(options)
     for warning in (*warnings, *hints):
         log.warning("%s", warning)

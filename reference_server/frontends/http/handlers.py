@@ -335,7 +335,7 @@ class HttpHandlers:
     def _reply_to_json(self, request: Request, work: Callable[[memoryview], bytes]) -> None:
         """Reply with the result of `work` on the body; in the background if the body is long."""
         body = self._json(request)
-        if len(body) > inference.AT_ONCE:
+        if len(body) > inference.JSON_BYTES_ON_LOOP:
             self._reply_later(request, lambda: work(body))
         else:
             answer = work(body)

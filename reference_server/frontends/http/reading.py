@@ -20,7 +20,7 @@ from typing import Protocol
 
 import httptools
 
-from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
+from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache
 from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Phase, Wait
 from reference_server.frontends.http.request import (
@@ -67,7 +67,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 #: Heads with these headers are parsed each time: they change how the body is read or answered.
 _NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade")
 #: Parsed heads, by their bytes, with the size of the body that each announces.
-KnownHeads = RequestMemo[tuple[RequestHead, int]]
+KnownHeads = RequestCache[tuple[RequestHead, int]]
 
 
 class Receiver(Protocol):
@@ -186,7 +186,7 @@ class RequestReader:
         """Complete a request whose head is known. False if `data` is not one such request."""
         plain = bytes(data)
         begin = plain.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-        known = self._heads.recall(plain[:begin])
+        known = self._heads.find(plain[:begin])
         if known is None or known[1] != len(plain) - begin or self._receiver.is_closing:
             return False
         self._completed += 1

@@ -1,4 +1,4 @@
-"""Requests that are remembered are those that were sent, whatever came between."""
+"""Requests from the cache equal those that are parsed."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from reference_server.core.tensor import Tensor
 
 
 class Signature:
-    """All that is asked of a model: its name."""
+    """A signature with only the name of the model, which is all that is used."""
 
     def __init__(self, name="m"):
         self.name = name
@@ -23,7 +23,7 @@ class Signature:
 
 
 class Regions:
-    """Shared memory of which every span is the same bytes."""
+    """Shared memory with the same bytes everywhere."""
 
     def __init__(self):
         self.asked = []
@@ -47,7 +47,7 @@ def message(*, raw=(bytes(4),), names=("X",), **fields):
 
 
 def placed(tensor, region):
-    """The same tensor in shared memory."""
+    """Return the tensor with its data in shared memory."""
     tensor.parameters["shared_memory_region"].string_param = region
     tensor.parameters["shared_memory_byte_size"].int64_param = 4
     return tensor
@@ -67,8 +67,8 @@ def in_regions(*, inputs, outputs=(), **fields):
     return message(inputs=tensors, outputs=wanted, **fields)
 
 
-def told(decoded):
-    """What was read, to be compared."""
+def comparable(decoded):
+    """Return the request in a form that can be compared."""
     request, form = decoded
     inputs = [
         (each.name, each.datatype, each.shape, bytes(each.raw()))
@@ -87,11 +87,13 @@ def told(decoded):
     return inputs, others, form
 
 
-def both(memo, data, signature=None):
-    """What the memo reads, and what is read without it."""
+def both(decoder, data, signature=None):
+    """Return the request as it is decoded with the cache and without it."""
     signature = signature or Signature()
     plain = infer_proto.decode(signature, InferMessageDecoder().read(data), None, Regions())
-    return told(memo.decode(signature, memo.read(data), None, Regions())), told(plain)
+    return comparable(decoder.decode(signature, decoder.read(data), None, Regions())), comparable(
+        plain
+    )
 
 
 Parameter = pb.InferParameter
@@ -114,72 +116,76 @@ KINDS = [
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=12))
-def test_a_memo_changes_nothing(sent):
-    memo = InferMessageDecoder()
+def test_the_cache_changes_no_request(sent):
+    decoder = InferMessageDecoder()
     for one in sent:
-        found, plain = both(memo, one.SerializeToString())
+        found, plain = both(decoder, one.SerializeToString())
         assert found == plain
 
 
-def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
-    memo = InferMessageDecoder()
+def test_a_repeated_head_is_parsed_once():
+    decoder = InferMessageDecoder()
     first, second = (
-        memo.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
+        decoder.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
     )
     assert first.message is second.message
     for received, raw in ((first, b"abcd"), (second, b"wxyz"), (first, b"abcd")):
-        request, _ = memo.decode(Signature(), received, None, Regions())
+        request, _ = decoder.decode(Signature(), received, None, Regions())
         assert bytes(request.inputs["X"].raw()) == raw
 
 
-def test_ids_that_differ_are_of_the_same_head():
-    memo = InferMessageDecoder()
+def test_the_id_is_not_part_of_the_head():
+    decoder = InferMessageDecoder()
     first, second, none = (
-        memo.read(message(id=name).SerializeToString()) for name in ("é", "2", "")
+        decoder.read(message(id=name).SerializeToString()) for name in ("é", "2", "")
     )
     assert first.message is second.message is none.message
     assert [each.request_id for each in (first, second, none)] == ["é", "2", ""]
 
 
-def test_data_that_is_missing_is_missed_again():
-    memo = InferMessageDecoder()
-    both(memo, message().SerializeToString())
+def test_missing_data_is_refused_each_time():
+    decoder = InferMessageDecoder()
+    both(decoder, message().SerializeToString())
     with pytest.raises(ServerError, match="unable to find data for input tensor 'X'"):
-        memo.decode(Signature(), memo.read(message(raw=()).SerializeToString()), None, Regions())
+        decoder.decode(
+            Signature(), decoder.read(message(raw=()).SerializeToString()), None, Regions()
+        )
 
 
-def test_regions_are_asked_for_each_time():
-    memo, regions = InferMessageDecoder(), Regions()
+def test_regions_are_read_each_time():
+    decoder, regions = InferMessageDecoder(), Regions()
     one = message(raw=())
     one.inputs[0].parameters["shared_memory_region"].string_param = "r"
     one.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
     for _ in range(3):
-        memo.decode(Signature(), memo.read(one.SerializeToString()), None, regions)
+        decoder.decode(Signature(), decoder.read(one.SerializeToString()), None, regions)
     assert len(regions.asked) == 3
 
 
-def test_long_heads_are_not_kept():
-    memo = InferMessageDecoder()
-    memo.read(b"")
+def test_long_heads_are_not_cached():
+    decoder = InferMessageDecoder()
+    decoder.read(b"")
     for letter in "ab":
         data = message(parameters={letter * 5_000: Parameter(int64_param=1)}).SerializeToString()
-        received = memo.read(data)
+        received = decoder.read(data)
         assert received.head is None
-        found, plain = both(memo, data)
+        found, plain = both(decoder, data)
         assert found == plain
 
 
-def test_what_is_kept_is_bounded():
-    memo = InferMessageDecoder()
+def test_the_cache_is_bounded():
+    decoder = InferMessageDecoder()
     for number in range(1_100):
-        both(memo, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString())
-    assert len(memo._memo._values) == 1024
+        both(
+            decoder, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString()
+        )
+    assert len(decoder._cache._values) == 1024
 
 
-def test_another_models_template_is_not_taken():
-    memo = InferMessageDecoder()
-    both(memo, message().SerializeToString())
-    found, plain = both(memo, message().SerializeToString(), Signature("renamed"))
+def test_the_template_of_another_model_is_not_used():
+    decoder = InferMessageDecoder()
+    both(decoder, message().SerializeToString())
+    found, plain = both(decoder, message().SerializeToString(), Signature("renamed"))
     assert found == plain
 
 
@@ -194,7 +200,7 @@ def encoded(one, final=None):
 
 
 @pytest.mark.parametrize("final", [None, False, True])
-def test_a_response_says_its_own_whatever_was_said_before(final):
+def test_cached_heads_change_no_response(final):
     for request_id in ("", "a", "b", "a" * 100):
         found = encoded(response(id=request_id), final)
         assert (found.id, found.raw_output_contents[0]) == (request_id, b"abcd")
@@ -204,12 +210,14 @@ def test_a_response_says_its_own_whatever_was_said_before(final):
 @pytest.mark.parametrize(
     ("value", "kind"), [(1, "int64_param"), (True, "bool_param"), (1.0, "double_param")]
 )
-def test_parameters_that_are_equal_keep_their_kinds(value, kind):
+def test_equal_parameters_keep_their_types(value, kind):
     found = encoded(response(parameters=[("k", value)]))
     assert found.parameters["k"].WhichOneof("parameter_choice") == kind
 
 
-def test_a_form_that_is_kept_has_no_place():
-    memo = InferMessageDecoder()
-    _, form = memo.decode(Signature(), memo.read(message().SerializeToString()), None, Regions())
+def test_a_cached_form_has_no_buffer():
+    decoder = InferMessageDecoder()
+    _, form = decoder.decode(
+        Signature(), decoder.read(message().SerializeToString()), None, Regions()
+    )
     assert form.of("Y") == OutputForm()

@@ -1,8 +1,7 @@
-"""A memo of inference requests: what says the same, byte for byte, is read once.
+"""A cache of inference requests, by the bytes that repeat from one request to the next.
 
-A client in a loop sends the same JSON, or the same message, around ever new tensors, and counts its
-requests by their ids. What was read is kept by the bytes that stay the same, so the next such
-request only has its tensors placed over its own data.
+A client in a loop sends the same JSON or message with new tensors and a new id. The constant bytes
+are parsed once; a later request with the same bytes only gets tensors over its own data.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Shape, Tensor
 
-#: What is longer holds data of its own, or is too seldom the same to be worth its memory.
+#: Longer keys contain data, or repeat too seldom to be worth their memory.
 LONGEST_KEY = 4096
 _MOST_KEYS = 1024
 
 V = TypeVar("V")
 
 
-class RequestMemo(Generic[V]):
-    """The newest keys and what they mean. Used by one thread."""
+class RequestCache(Generic[V]):
+    """A cache of the newest keys. Used by one thread."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, V] = {}
-        self.recall = self._values.get
+        self.find = self._values.get
 
     def keep(self, key: bytes, value: V) -> None:
-        """Remember `value`, in the place of the oldest one if there are too many."""
+        """Store `value`; it replaces the oldest one if the cache is full."""
         if len(self._values) >= _MOST_KEYS and key not in self._values:
             del self._values[next(iter(self._values))]
         self._values[key] = value
@@ -39,9 +38,9 @@ class RequestMemo(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestTemplate:
-    """A request without its id and data, and its response's form. The pattern of its requests.
+    """A request without its id and data, and the form of its response.
 
-    Without `eq`: templates are told apart by what they are, not by what they say.
+    It is the `pattern` of its requests. Templates compare by identity, hence `eq=False`.
     """
 
     model_name: str
@@ -56,7 +55,7 @@ class RequestTemplate:
 
     @classmethod
     def of(cls, request: InferRequest, form: ResponseForm) -> RequestTemplate:
-        """The template that `request` was made by."""
+        """Make the template of `request`."""
         return cls(
             request.model_name,
             tuple((each.name, each.datatype, each.shape) for each in request.inputs.values()),
@@ -72,7 +71,7 @@ class RequestTemplate:
     def request(
         self, model: str, request_id: str, inputs: dict[str, Tensor], sink: ResponseSink
     ) -> InferRequest:
-        """The request to `model` with this id and these inputs."""
+        """Make a request to `model` with this id and these inputs."""
         return InferRequest(
             model,
             inputs,

@@ -1,4 +1,4 @@
-"""The types of C that `json_strings.py` gets where Cython compiles it."""
+"""The C types of `json_string_arrays.py`."""
 
 cimport cython
 
@@ -8,15 +8,15 @@ cdef unsigned char _SPACE, _TAB, _LINE, _RETURN
 cdef const unsigned char[::1] _DIGITS, _LETTERS
 
 @cython.locals(depth=int, byte=cython.uchar)
-cpdef Py_ssize_t array_end(
+cpdef Py_ssize_t find_array_end(
     const unsigned char* json, Py_ssize_t size, Py_ssize_t position
 ) except -1
 
 @cython.locals(position=Py_ssize_t, depth=int, byte=cython.uchar, start=Py_ssize_t)
-cpdef list strings(const unsigned char* text, Py_ssize_t size, Py_ssize_t count)
+cpdef list read_strings(const unsigned char* text, Py_ssize_t size, Py_ssize_t count)
 
 @cython.locals(room=Py_ssize_t, end=Py_ssize_t)
-cpdef quoted(const unsigned char[::1] wire, Py_ssize_t count)
+cpdef write_strings(const unsigned char[::1] wire, Py_ssize_t count)
 
 @cython.locals(position=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t, byte=cython.uchar)
 cdef Py_ssize_t _write(

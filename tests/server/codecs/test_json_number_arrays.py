@@ -1,4 +1,4 @@
-"""Arrays of numbers in JSON, read without orjson: the same numbers, of the same arrays."""
+"""Arrays of numbers in JSON, read to the bytes of tensors."""
 
 import json
 import math
@@ -9,16 +9,13 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.support.compiled import as_python, unless_compiled
 
-from reference_server.codecs import json_data, number_reader, rapid_json
+from reference_server.codecs import json_number_arrays, json_request_cache, rapid_json
+from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.core.dtypes import DataType
 
-FORMS = [
-    pytest.param(number_reader.packed, id="compiled", marks=unless_compiled(number_reader)),
-    pytest.param(as_python(number_reader).packed, id="python"),
-]
-PACKED = list(json_data.PACKED)
+DATATYPES = list(json_request_cache._ELEMENTS)
+INTEGER_TYPES = [each for each in DATATYPES if np.dtype(each.numpy).kind in "iu"]
 LIMITS = [0, 1, *(2**bits for bits in (7, 8, 15, 16, 31, 32, 63, 64)), 10**19, 2 * 10**19, 10**20]
 INTEGERS = st.builds(
     lambda limit, more, sign: sign * (limit + more),
@@ -34,13 +31,13 @@ WRITTEN = st.tuples(
 ).map(lambda parts: f"{parts[0]}{parts[1]}.{parts[2]}" + (f"{parts[3]}{parts[4]}" * bool(parts[3])))
 
 
-def doubles(form, text, count):
-    found = form(text, count, "f", 8)
+def doubles(text, count):
+    found = json_number_arrays.read_numbers(text, count, "f", 8)
     return None if found is None else np.frombuffer(found)
 
 
-def packed(form, text, datatype, count):
-    found = form(text, count, *json_data.PACKED[datatype][:2])
+def packed(text, datatype, count):
+    found = json_request_cache.read_elements(text, datatype, count)
     return None if found is None else bytes(found)
 
 
@@ -53,11 +50,10 @@ def flat(value):
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("form", FORMS)
 @given(numbers=st.lists(WHOLE | DOUBLES | SINGLES | WRITTEN, min_size=1, max_size=8))
-def test_numbers_are_the_doubles_nearest_to_their_texts(form, numbers):
-    read = doubles(form, f"[{','.join(numbers)}]".encode(), len(numbers))
-    # Integers are whole numbers first, of which 0 has no sign.
+def test_numbers_are_the_doubles_nearest_to_their_texts(numbers):
+    read = doubles(f"[{','.join(numbers)}]".encode(), len(numbers))
+    # Integers become `int` first, where -0 loses its sign.
     nearest = [float(json.loads(number)) for number in numbers]
     if any(map(math.isinf, nearest)):
         assert read is None
@@ -65,7 +61,6 @@ def test_numbers_are_the_doubles_nearest_to_their_texts(form, numbers):
         assert list(map(pattern, read)) == list(map(pattern, nearest))
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "number",
     [
@@ -76,32 +71,29 @@ def test_numbers_are_the_doubles_nearest_to_their_texts(form, numbers):
         *("1.7976931348623157e308", "0e99999999999", "0.1428571492433548", "0.30000000000000004"),
     ],
 )
-def test_numbers_at_the_edge(form, number):
-    (read,) = doubles(form, f"[{number}]".encode(), 1)
+def test_numbers_at_rounding_edges(number):
+    (read,) = doubles(f"[{number}]".encode(), 1)
     assert pattern(read) == pattern(float(json.loads(number)))
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("form", FORMS)
 @given(text=st.text("0123456789.-+eE[], \n", max_size=9), count=st.integers(1, 3))
-def test_what_is_read_is_such_an_array(form, text, count):
+def test_only_well_formed_arrays_are_read(text, count):
     document = f"[{text}]".encode()
-    read = doubles(form, document, count)
+    read = doubles(document, count)
     if read is not None:
         numbers = flat(orjson.loads(document))
         assert list(map(pattern, read)) == list(map(pattern, map(float, numbers)))
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "text", ["[1,2]", "[ 1 ,\t2\r\n]", "[[1],[2]]", "[[[1,2]]]", "[1,[2]]", "[[[[[[[[1,2]]]]]]]]"]
 )
-def test_arrays_are_read_depth_first(form, text):
-    assert doubles(form, text.encode(), 2).tolist() == [1, 2]
-    assert packed(form, text.encode(), DataType.INT8, 2) == b"\1\2"
+def test_arrays_are_read_depth_first(text):
+    assert doubles(text.encode(), 2).tolist() == [1, 2]
+    assert packed(text.encode(), DataType.INT8, 2) == b"\1\2"
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "text",
     [
@@ -111,12 +103,11 @@ def test_arrays_are_read_depth_first(form, text):
         *("[1,1e400]", "[1,0x1]", "[1,1_0]", '[1,"2"]', "[1,\0]", "[[[[[[[[[1,2]]]]]]]]]"),
     ],
 )
-def test_anything_else_is_left_to_others(form, text):
-    for datatype in PACKED:
-        assert packed(form, text.encode(), datatype, 2) is None
+def test_unusual_arrays_are_refused(text):
+    for datatype in DATATYPES:
+        assert packed(text.encode(), datatype, 2) is None
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("datatype", "largest", "beyond"),
     [
@@ -126,41 +117,37 @@ def test_anything_else_is_left_to_others(form, text):
         (DataType.FP64, "8e0", "1e400"),
     ],
 )
-def test_numbers_beyond_the_largest_are_left_to_others(form, datatype, largest, beyond):
-    read = np.frombuffer(
-        packed(form, f"[-{largest},{largest}]".encode(), datatype, 2), datatype.numpy
-    )
+def test_numbers_beyond_the_largest_are_refused(datatype, largest, beyond):
+    read = np.frombuffer(packed(f"[-{largest},{largest}]".encode(), datatype, 2), datatype.numpy)
     assert read.tolist() == [-float(largest), float(largest)]
     for sign in ("", "-"):
-        assert packed(form, f"[1,{sign}{beyond}]".encode(), datatype, 2) is None
+        assert packed(f"[1,{sign}{beyond}]".encode(), datatype, 2) is None
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("datatype", [each for each in PACKED if np.dtype(each.numpy).kind in "iu"])
+@pytest.mark.parametrize(
+    "datatype", [each for each in DATATYPES if np.dtype(each.numpy).kind in "iu"]
+)
 @given(numbers=st.lists(INTEGERS | st.integers(-(2**64), 2**65), min_size=1, max_size=4))
-def test_integers_are_read_if_they_fit(form, datatype, numbers):
+def test_integers_are_read_if_they_fit(datatype, numbers):
     limits = np.iinfo(datatype.numpy)
     fit = all(limits.min <= number <= limits.max for number in numbers)
-    read = packed(form, json.dumps(numbers).encode(), datatype, len(numbers))
+    read = packed(json.dumps(numbers).encode(), datatype, len(numbers))
     assert read == (np.array(numbers, datatype.numpy).tobytes() if fit else None)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_integers_have_neither_points_nor_exponents(form):
+def test_integers_have_neither_points_nor_exponents():
     for number in ("1.0", "1e1", "1E1", "1.", "01", "-", "true", "1u"):
-        assert packed(form, f"[{number}]".encode(), DataType.INT32, 1) is None
+        assert packed(f"[{number}]".encode(), DataType.INT32, 1) is None
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_booleans_are_words(form):
-    assert packed(form, b"[true, false,[true]]", DataType.BOOL, 3) == b"\1\0\1"
+def test_booleans_are_words():
+    assert packed(b"[true, false,[true]]", DataType.BOOL, 3) == b"\1\0\1"
     for word in (b"1", b"tru", b"truE", b"fals", b"True", b"truee", b"null", b"t"):
-        assert packed(form, b"[%b]" % word, DataType.BOOL, 1) is None
+        assert packed(b"[%b]" % word, DataType.BOOL, 1) is None
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("datatype", PACKED)
+@pytest.mark.parametrize("datatype", DATATYPES)
 @given(
     elements=st.lists(
         INTEGERS.map(str)
@@ -171,18 +158,16 @@ def test_booleans_are_words(form):
         max_size=4,
     )
 )
-def test_what_is_read_is_what_is_read_of_the_whole_json(form, datatype, elements):
+def test_elements_equal_those_of_the_general_reader(datatype, elements):
     text, count = f"[{','.join(elements)}]".encode(), len(elements)
-    read = packed(form, text, datatype, count)
+    read = packed(text, datatype, count)
     if read is not None:
-        assert read == json_data.read(rapid_json.loads(text), datatype, (count,)).tobytes()
+        assert read == read_tensor(rapid_json.loads(text), datatype, (count,)).tobytes()
 
 
-@pytest.mark.parametrize("form", [*FORMS, pytest.param(None, id="orjson")])
-def test_single_precision_is_rounded_from_doubles(monkeypatch, form):
-    monkeypatch.setattr(json_data, "_pack", form)
+def test_single_precision_is_rounded_from_double_precision():
     written = b"[0.1,-3.4028234663852886e38,16777217,1.0000000596046448]"
-    read = np.frombuffer(json_data.packed(written, DataType.FP32, 4), np.float32)
+    read = np.frombuffer(packed(written, DataType.FP32, 4), np.float32)
     assert read.tolist() == [float(np.float32(each)) for each in json.loads(written)]
-    read = np.frombuffer(json_data.packed(written, DataType.FP64, 4))
+    read = np.frombuffer(packed(written, DataType.FP64, 4))
     assert read.tolist() == json.loads(written)

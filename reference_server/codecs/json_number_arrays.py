@@ -1,8 +1,7 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""An array of numbers or booleans in JSON, to the bytes of a tensor.
+"""Reads arrays of numbers or booleans in JSON to the bytes of a tensor, without Python objects.
 
-Written for Cython as `grisu` is: `number_reader.pxd` has the types. As Python it is slow; orjson
-reads the array then.
+Cython compiles this file where a C compiler is; `json_number_arrays.pxd` has the C types.
 """
 
 from __future__ import annotations
@@ -12,18 +11,23 @@ import sys
 
 from reference_server.codecs.grisu import power_of_ten
 
-IS_COMPILED = not __file__.endswith(".py")
-
-#: Powers of ten that are doubles, and more of them in 64 bits.
+#: The largest power of ten that is exact as a double, and the largest in `_POWERS`.
 _MOST_EXACT, _MOST = 22, 65
 
 
-def packed(text: bytes, count: int, kind: str, size: int) -> bytearray | None:
-    """The `count` elements of the array `text`, which may have arrays in it, depth first.
+def read_numbers(text: bytes, count: int, kind: str, size: int) -> bytearray | None:
+    """Convert a JSON array of numbers or booleans to the little-endian bytes of its elements.
 
-    They get the `kind` and the size in bytes of a NumPy type; a float is the double nearest to its
-    text, rounded. None for all that is not as simple as that, be it a fault or not, and where an
-    element is beyond the largest of its type.
+    Args:
+        text: The array. It may contain arrays, which are read depth first.
+        count: The number of elements that is expected.
+        kind: The kind of the NumPy dtype: `b`, `i`, `u` or `f`.
+        size: The size of an element in bytes.
+
+    Returns:
+        The elements. A float is the double nearest to its text, rounded to `size`. None if the
+        array is malformed, has another number of elements, an element that does not fit, or a form
+        that this function does not read, such as NaN.
     """
     if count > len(text) or not text.endswith(b"]"):
         return None
@@ -31,11 +35,11 @@ def packed(text: bytes, count: int, kind: str, size: int) -> bytearray | None:
     return out if _read(text, len(text), count, ord(kind), size, out) else None
 
 
-# What follows has types of C, and names that Python does not see there.
+# Compiled, all names below are C variables and functions.
 
 _DEEPEST = 8
 _EXACT_TENS = array.array("d", [10**exponent for exponent in range(_MOST_EXACT + 1)])
-#: From 10**-_MOST on: significands, binary exponents.
+#: Powers of ten from 10**-_MOST on: their significands and binary exponents.
 _POWERS = array.array("Q", [power_of_ten(each)[0] for each in range(-_MOST, _MOST + 1)])
 _BINARY_EXPONENTS = array.array("q", [power_of_ten(each)[1] for each in range(-_MOST, _MOST + 1)])
 _MOST_TWOS = 300
@@ -44,18 +48,21 @@ _OPEN, _CLOSE, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _E, _SMALL_E = b"[],-+.0Ee"
 _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _TOP_BIT = 1 << 63
 _EXACT_INTEGERS = 1 << 53
-#: Digits of which any number fits 64 bits.
+#: Any integer of this many digits fits 64 bits.
 _MOST_DIGITS = 19
 _BOOLEAN, _UNSIGNED, _FLOAT = b"buf"
 _TRUE, _FALSE = b"true", b"false"
-#: A float is put here to be taken as bytes.
+#: Buffers that turn a float into its bytes.
 _SINGLE, _DOUBLE = array.array("f", [0]), array.array("d", [0])
 _SINGLE_BYTES, _DOUBLE_BYTES = memoryview(_SINGLE).cast("B"), memoryview(_DOUBLE).cast("B")
 _LARGEST_SINGLE, _LARGEST_DOUBLE = (2 - 2.0**-23) * 2.0**127, sys.float_info.max
 
 
 def _read(text: bytes, size: int, count: int, kind: int, item: int, out: bytearray) -> bool:
-    """Whether all is simple. The last byte is a bracket, where all scans stop."""
+    """Write the elements to `out`. Returns False where `read_numbers` returns None.
+
+    The text ends with a bracket, where all scans stop.
+    """
     position = 0
     depth = 0
     place = 0
@@ -142,7 +149,7 @@ def _four(number: memoryview, place: int) -> int:
 
 
 def _read_boolean(text: bytes, size: int, position: int) -> tuple[int, int]:
-    """Where the boolean at `position` ends, 0 where none is, and its bits."""
+    """Return the end of the boolean at `position`, 0 without one, and its bits."""
     word = _TRUE if text[position] == _TRUE[0] else _FALSE
     if len(word) > size - position:
         return 0, 0
@@ -153,7 +160,7 @@ def _read_boolean(text: bytes, size: int, position: int) -> tuple[int, int]:
 
 
 def _read_integer(text: bytes, position: int, is_unsigned: bool, bits: int) -> tuple[int, int]:
-    """Where the integer at `position` ends, 0 where none is that fits, and its bits."""
+    """Return the end of the integer at `position`, 0 if none fits, and its bits."""
     is_negative = text[position] == _MINUS
     if is_negative and is_unsigned:
         return 0, 0
@@ -169,7 +176,7 @@ def _read_integer(text: bytes, position: int, is_unsigned: bool, bits: int) -> t
     if size == 0 or (size > 1 and text[first] == _ZERO):
         return 0, 0
     if size > _MOST_DIGITS and (
-        # Of twenty digits that begin with 1, those that do not fit look small in 64 bits.
+        # Twenty digits that begin with 1 and do not fit 64 bits wrap to a small number.
         size > _MOST_DIGITS + 1 or text[first] != _ZERO + 1 or digits < _TOP_BIT
     ):
         return 0, 0
@@ -181,9 +188,9 @@ def _read_integer(text: bytes, position: int, is_unsigned: bool, bits: int) -> t
 
 
 def _read_number(text: bytes, position: int) -> tuple[int, float]:
-    """Where the number at `position` ends, and the number.
+    """Return the end of the number at `position`, and its value.
 
-    The end is 0 where no number is, and negative where its value is hard to tell.
+    The end is 0 if there is no number, and negative if the nearest double is not certain.
     """
     is_negative = text[position] == _MINUS
     position += is_negative
@@ -191,7 +198,7 @@ def _read_number(text: bytes, position: int) -> tuple[int, float]:
     digits = 0
     digit = text[position] - _ZERO
     while 0 <= digit <= 9:
-        digits = 10 * digits + digit  # which may not fit; then its size is too large
+        digits = 10 * digits + digit  # may wrap; then there are too many digits
         position += 1
         digit = text[position] - _ZERO
     size = position - first
@@ -249,12 +256,12 @@ def _read_number(text: bytes, position: int) -> tuple[int, float]:
 
 
 def _nearest(digits: int, exponent: int) -> float:
-    """The double nearest to `digits * 10**exponent`; 0 where that is hard to tell."""
+    """Return the double nearest to `digits * 10**exponent`; 0 if it is not certain."""
     binary_exponent = _BINARY_EXPONENTS[exponent + _MOST]
     while digits < _TOP_BIT:
         digits <<= 1
         binary_exponent -= 1
-    # With a power of 64 bits, this is less than one too small or too large.
+    # The power is rounded to 64 bits, so the product is off by less than one.
     wide = digits
     product = wide * _POWERS[exponent + _MOST] >> 64
     shift = 11
@@ -265,6 +272,6 @@ def _nearest(digits: int, exponent: int) -> float:
     rest = product - (significand << shift)
     if rest == half or rest + 1 == half:
         return 0
-    # Both are exact: 53 bits, and a power of two far within what doubles have.
+    # Both factors are exact: 53 bits, and a power of two within the range of doubles.
     number = significand + (rest > half)
     return number * _TWOS[binary_exponent + 64 + shift + _MOST_TWOS]

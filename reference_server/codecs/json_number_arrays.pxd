@@ -1,4 +1,4 @@
-"""The types of C that `number_reader.py` gets where Cython compiles it."""
+"""The C types of `json_number_arrays.py`."""
 
 cimport cython
 
@@ -6,7 +6,7 @@ cdef extern from *:
     """
     typedef unsigned __int128 uint128;
     """
-    ctypedef unsigned long long uint128  # to Cython only: C knows better
+    ctypedef unsigned long long uint128  # Cython has no name for it; C uses the typedef above
 
 ctypedef unsigned long long uint64
 ctypedef long long int64

@@ -1,6 +1,6 @@
 """The exact reader of RapidJSON's dialect: byte by byte, in RapidJSON's order, with its refusals.
 
-`rapid_json` gives it what the fast readers cannot read, or might read differently.
+`rapid_json` uses it for any document that `json_fast_reader` gives up.
 """
 
 from __future__ import annotations
@@ -13,33 +13,35 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
-#: The deepest nesting, as newer releases limit it.
+#: The deepest nesting that newer Triton releases accept.
 DEEPEST = 100
 
 
-def read(document: bytes, *, iteratively: bool = False, skipped: int = 0) -> JsonValue:
-    """The value of `document`. Raises ServerError as `rapid_json.loads` says.
+def read(
+    document: bytes, repeated: set[tuple[int, str]] | None = None, *, iteratively: bool = False
+) -> JsonValue:
+    """Return the value of `document`, as `rapid_json.loads` does.
 
-    So many bytes of white space stood before it, and were `skipped`.
+    Args:
+        document: The text.
+        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
+            the outermost object.
+        iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
+
+    Raises:
+        ServerError: The refusals that `rapid_json.loads` lists.
     """
-    return _Reader(document, iteratively=iteratively, skipped=skipped).read()
-
-
-def repeated_names(document: bytes) -> frozenset[tuple[int, str]]:
-    """The depth and name of each member that an object has more than once; 1 is the outermost."""
-    reader = _Reader(document)
-    reader.read()
-    return frozenset(reader.repeated)
+    return _Reader(document, set() if repeated is None else repeated, iteratively).read()
 
 
 def integer(digits: bytes | str) -> int | float:
-    """An integer within int64 or uint64, else a double."""
+    """Return an integer within int64 or uint64, else a double."""
     if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
         return value
     return float(digits)
 
 
-#: Bytes that are matched in one go, since nobody else has the interpreter meanwhile.
+#: The most bytes of one match, which holds the GIL.
 _MOST = 1 << 16
 _SPACE = re.compile(rb"[ \t\n\r]{0,%d}" % _MOST)
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
@@ -55,20 +57,19 @@ _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 
 
 class _Reader:
-    """Reads one document in RapidJSON's order, so that it stops at the same byte."""
+    """Reads one document in RapidJSON's order, to stop at the same byte."""
 
-    def __init__(self, document: bytes, *, iteratively: bool = False, skipped: int = 0) -> None:
+    def __init__(self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool) -> None:
+        self._repeated = repeated
         self._iteratively = iteratively
-        self._skipped = skipped
-        # For RapidJSON a NUL is the end.
+        # RapidJSON ends a document at a NUL.
         self._text = document.partition(b"\0")[0]
         self._at = 0
-        self.repeated: set[tuple[int, str]] = set()
 
     def read(self) -> JsonValue:
-        """The document's value."""
-        # RapidJSON skips each byte of a byte order mark on its own.
-        for mark in (b"\xef", b"\xbb", b"\xbf") if not self._skipped else ():
+        """Return the value of the document."""
+        # RapidJSON skips each byte of a byte order mark separately.
+        for mark in (b"\xef", b"\xbb", b"\xbf"):
             self._at += self._text.startswith(mark, self._at)
         first = self._next()
         if not first or (self._iteratively and first in b"}],:"):
@@ -79,17 +80,17 @@ class _Reader:
         return value
 
     def _refusal(self, why: str, at: int | None = None) -> ServerError:
-        offset = self._skipped + (self._at if at is None else at)
+        offset = self._at if at is None else at
         return internal(f"failed to parse the request JSON buffer: {why} at {offset}")
 
     def _next(self) -> bytes:
-        """Skip white space and give the byte that follows; nothing at the end."""
+        """Skip white space and return the byte that follows; empty at the end."""
         while len(self._take(_SPACE)) == _MOST:
             pass
         return self._text[self._at : self._at + 1]
 
     def _take(self, pattern: re.Pattern[bytes]) -> bytes:
-        """Step over what matches here, and give it; nothing where nothing matches."""
+        """Consume a match of `pattern` at the current position and return it; empty without one."""
         found = pattern.match(self._text, self._at)
         if found is None:
             return b""
@@ -119,11 +120,11 @@ class _Reader:
                 return self._number()
 
     def _expect(self, word: bytes) -> None:
-        if not self._steps_over(word):
+        if not self._consume_word(word):
             raise self._refusal("Invalid value.")
 
-    def _steps_over(self, word: bytes) -> bool:
-        """Step over the letters of `word` as far as they stand here, and tell whether all do."""
+    def _consume_word(self, word: bytes) -> bool:
+        """Consume the letters of `word` that match, and return whether all do."""
         for letter in word:
             if not self._text.startswith(bytes([letter]), self._at):
                 return False
@@ -145,7 +146,7 @@ class _Reader:
             self._at += 1
             self._next()
             if name in members:
-                self.repeated.add((depth, name))
+                self._repeated.add((depth, name))
             members.setdefault(name, self._value(depth))
             separator = self._next()
             if separator not in (b",", b"}"):
@@ -177,13 +178,13 @@ class _Reader:
             value = integer(whole)
         else:
             value = self._named_number()
-            # RapidJSON reads on as after a zero: `Inf.5` is 0.5.
+            # RapidJSON continues as after a zero: `Inf.5` is 0.5.
             whole = b"-0" if self._text.startswith(b"-", start) else b"0"
         fraction, exponent = self._take(_FRACTION), self._take(_EXPONENT)
         if fraction or exponent:
             value = float(whole + fraction + exponent)
-        # Beyond the doubles, RapidJSON goes by the number of digits and by the exponent alone; what
-        # it does not refuse becomes an infinity.
+        # Beyond the range of doubles, RapidJSON decides by the number of digits and the exponent.
+        # A number that it does not refuse becomes an infinity.
         if math.isinf(value) and (
             math.isinf(float(whole)) or (exponent and float(exponent[1:]) > 308 + len(fraction[1:]))
         ):
@@ -196,9 +197,9 @@ class _Reader:
 
     def _named_number(self) -> float:
         sign = -1.0 if self._take(_MINUS) else 1.0
-        if self._steps_over(b"NaN"):
+        if self._consume_word(b"NaN"):
             return math.nan
-        # RapidJSON does not step back: `NaInf` is an infinity, too.
+        # RapidJSON does not go back: `NaInf` is an infinity, too.
         self._expect(b"Inf")
         if self._text.startswith(b"i", self._at):
             self._expect(b"inity")
@@ -223,7 +224,7 @@ class _Reader:
                     raise self._refusal("Invalid escape character in string.")
 
     def _escaped(self) -> bytes:
-        """The bytes that the escape sequence here stands for; faults count from its backslash."""
+        """Return the bytes of the escape sequence; offsets of faults are those of its backslash."""
         start = self._at
         letter = self._text[start + 1 : start + 2]
         if letter in _ESCAPES:
@@ -237,7 +238,7 @@ class _Reader:
             if not 0xDC00 <= low < 0xE000:
                 raise self._refusal("The surrogate pair in string is invalid.", start)
             code = 0x10000 + (code - 0xD800 << 10) + (low - 0xDC00)
-        # A low surrogate alone is accepted, as the three bytes that UTF-8 would have for it.
+        # A lone low surrogate is accepted, as the three bytes that UTF-8 would give it.
         return chr(code).encode("utf-8", "surrogatepass")
 
     def _code_unit(self, start: int) -> int:

@@ -1,4 +1,4 @@
-"""JSON that is taken apart and read again says what it says as a whole."""
+"""The cache of JSON requests: a request from the cache equals one that is parsed as a whole."""
 
 import json
 import struct
@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
-from reference_server.codecs import json_data, json_strings
+from reference_server.codecs.compiled import IS_COMPILED
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
+from reference_server.codecs.json_request_cache import read_elements
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 REGIONS = MadeUpRegions(region=bytes(64))
+NEEDS_COMPILED = pytest.mark.skipif(not IS_COMPILED, reason="compiled modules are not installed")
 
 
-def told(decode, body):
-    """What is read, or the fault, to be compared."""
+def outcome(decode, body):
+    """Return the request or the error, in a form that can be compared."""
     try:
         request, form = decode(MODEL, memoryview(body), len(body), NullSink(), REGIONS)
     except ServerError as error:
@@ -54,7 +56,7 @@ IDS = st.sampled_from(["a", "b", "", "marked", "é", '\\"', "\\u0061", "\x7f"])
 
 @st.composite
 def texts(draw):
-    """A request, with what looks alike in places where it means something else."""
+    """Draw a request, with keys and brackets also in misleading places."""
     said = []
     if draw(st.booleans()):
         said.append(f'"id":{draw(st.sampled_from(["", " "]))}"{draw(IDS)}"')
@@ -74,18 +76,18 @@ def texts(draw):
 
 @settings(max_examples=150)
 @given(st.lists(texts(), min_size=2, max_size=8))
-def test_taking_apart_changes_nothing(bodies):
-    memo = InferRequestDecoder()
+def test_the_cache_changes_no_request(bodies):
+    decoder = InferRequestDecoder()
     for body in [*bodies, *bodies]:
-        assert told(memo.decode, body) == told(memo.decode_alone, body)
+        assert outcome(decoder.decode, body) == outcome(decoder.decode_uncached, body)
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80", "é".encode(), b"\\ud800"])
-def test_ids_that_are_no_plain_text_are_read_as_ever(name):
-    memo = InferRequestDecoder()
+def test_unusual_ids_are_read_without_the_cache(name):
+    decoder = InferRequestDecoder()
     body = text().replace(b'"7"', b'"%b"' % name)
     for _ in range(2):
-        assert told(memo.decode, body) == told(memo.decode_alone, body)
+        assert outcome(decoder.decode, body) == outcome(decoder.decode_uncached, body)
 
 
 def text(data=(1.0, 2.0), request_id="7", **fields):
@@ -93,38 +95,40 @@ def text(data=(1.0, 2.0), request_id="7", **fields):
     return json.dumps({"id": request_id, "inputs": [entry], **fields}).encode()
 
 
-def test_a_skeleton_is_read_once(monkeypatch):
-    memo = InferRequestDecoder()
-    told(memo.decode, text())
-    monkeypatch.setattr(memo, "_decode_json", None)
-    request, _ = memo.decode(
+@NEEDS_COMPILED
+def test_a_skeleton_is_parsed_once(monkeypatch):
+    decoder = InferRequestDecoder()
+    outcome(decoder.decode, text())
+    monkeypatch.setattr(decoder, "_decode_json", None)
+    request, _ = decoder.decode(
         MODEL, memoryview(found := text((3, 4), "8")), len(found), NullSink(), REGIONS
     )
     assert request.id == "8"
     assert bytes(request.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
 
 
-@pytest.mark.skipif(not json_strings.IS_COMPILED, reason="json_strings is not compiled")
-def test_strings_are_read_without_what_is_around_them(monkeypatch):
-    memo = InferRequestDecoder()
+@NEEDS_COMPILED
+def test_strings_are_read_without_parsing_the_skeleton(monkeypatch):
+    decoder = InferRequestDecoder()
     asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
-    told(memo.decode, asked[0])
-    monkeypatch.setattr(memo, "_decode_json", None)
-    request, _ = memo.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
+    outcome(decoder.decode, asked[0])
+    monkeypatch.setattr(decoder, "_decode_json", None)
+    request, _ = decoder.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
     assert request.inputs["X"].array().tolist() == [b"c]", b""]
 
 
 def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
-    memo = InferRequestDecoder(limit=InputLimit(120))
+    decoder = InferRequestDecoder(limit=InputLimit(120))
     for each in (("a", "b"), ("c", "d"), ("e" * 60, "")):
         asked = text(each).replace(b"FP32", b"BYTES")
-        assert told(memo.decode, asked) == told(memo.decode_alone, asked)
+        assert outcome(decoder.decode, asked) == outcome(decoder.decode_uncached, asked)
 
 
+@NEEDS_COMPILED
 def test_requests_of_one_skeleton_have_one_pattern():
-    memo = InferRequestDecoder()
+    decoder = InferRequestDecoder()
     found = [
-        memo.decode(MODEL, memoryview(each), len(each), NullSink(), REGIONS)[0].pattern
+        decoder.decode(MODEL, memoryview(each), len(each), NullSink(), REGIONS)[0].pattern
         for each in (text(), text((3, 4)), text((5, 6), "8"))
     ]
     assert found[0] is None
@@ -132,10 +136,10 @@ def test_requests_of_one_skeleton_have_one_pattern():
 
 
 def test_too_many_numbers_for_the_limit_are_refused_each_time():
-    memo = InferRequestDecoder(limit=InputLimit(len(text())))
-    assert told(memo.decode, text()) == told(memo.decode, text())
+    decoder = InferRequestDecoder(limit=InputLimit(len(text())))
+    assert outcome(decoder.decode, text()) == outcome(decoder.decode, text())
     longer = text((1.25, 2.0))
-    assert told(memo.decode, longer) == told(memo.decode_alone, longer)
+    assert outcome(decoder.decode, longer) == outcome(decoder.decode_uncached, longer)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +157,6 @@ def test_too_many_numbers_for_the_limit_are_refused_each_time():
         (DataType.FP32, b"[1,]", None),
     ],
 )
-def test_an_array_is_packed_only_if_it_is_what_the_type_wants(datatype, written, packed):
-    found = json_data.packed(written, datatype, 2)
+def test_an_array_is_read_only_if_it_fits_the_datatype(datatype, written, packed):
+    found = read_elements(written, datatype, 2)
     assert (found if found is None else bytes(found)) == packed

@@ -1,19 +1,17 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Arrays of strings in JSON, to byte strings and from their wire form, where nothing is unusual.
+"""Reads arrays of strings in JSON, and writes them from the wire form of BYTES.
 
-Written for Cython as `grisu` is: `json_strings.pxd` has the types. As Python it is slow; orjson and
-`re` are used then.
+Cython compiles this file where a C compiler is; `json_string_arrays.pxd` has the C types.
 """
 
 from __future__ import annotations
 
-IS_COMPILED = not __file__.endswith(".py")
 
+def find_array_end(json: bytes, size: int, position: int) -> int:
+    """Return the end of the array of strings that begins at `position`.
 
-def array_end(json: bytes, size: int, position: int) -> int:
-    """Where the array of strings ends that begins at `position`; 0 if it is not as simple as that.
-
-    Strings with escapes are not. The arrays in it are not looked at.
+    Returns 0 if a string has an escape, or if the array contains anything but strings, arrays,
+    commas and white space. The order of these is not checked.
     """
     depth = 0
     while position < size:
@@ -36,10 +34,10 @@ def array_end(json: bytes, size: int, position: int) -> int:
     return 0
 
 
-def strings(text: bytes, size: int, count: int) -> list[bytes] | None:
-    """The `count` strings of the array `text`, which may have arrays in it, depth first.
+def read_strings(text: bytes, size: int, count: int) -> list[bytes] | None:
+    """Read a JSON array of strings, which may contain arrays that are read depth first.
 
-    None for all that is not as simple as that, be it a fault or not: escapes, above all.
+    Returns None if the array is malformed, has not `count` strings, or has a string with escapes.
     """
     found: list[bytes] = []
     position = depth = 0
@@ -78,10 +76,10 @@ def strings(text: bytes, size: int, count: int) -> list[bytes] | None:
     return None
 
 
-def quoted(wire: bytes | memoryview, count: int) -> bytes | None:
-    """The `count` strings that `wire` packs, as RapidJSON writes them, joined by commas.
+def write_strings(wire: bytes | memoryview, count: int) -> bytes | None:
+    """Return the strings of a wire form as comma-separated JSON strings, escaped as RapidJSON does.
 
-    None if they are others, or have very many escapes.
+    Returns None if `wire` is malformed, has not `count` strings, or needs very many escapes.
     """
     room = 2 * len(wire) + 8
     out = bytearray(room)
@@ -89,18 +87,18 @@ def quoted(wire: bytes | memoryview, count: int) -> bytes | None:
     return bytes(memoryview(out)[: end - 1]) if end else None
 
 
-# What follows has types of C, and names that Python does not see there.
+# Compiled, all names below are C variables and functions.
 
 _DEEPEST = 8
 _OPEN, _CLOSE, _COMMA, _QUOTE, _BACKSLASH, _U, _ZERO = b'[],"\\u0'
 _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _DIGITS = b"0123456789ABCDEF"
-#: What stands behind the backslash for a control character, where that is one letter.
+#: The letter of the escape of a control character; 0 if its escape is hexadecimal.
 _LETTERS = b"\0\0\0\0\0\0\0\0btn\0fr\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
 
 def _write(wire: bytes | memoryview, size: int, count: int, out: bytearray, room: int) -> int:
-    """Write them, each with a comma behind it; where they end, and 0 if they cannot be."""
+    """Write the strings, each with a comma behind it. Returns their end, 0 if it gives up."""
     position = 0
     end = 0
     while position < size:
