@@ -247,7 +247,8 @@ def nearest(name: str, known: Iterable[str], shown: Mapping[str, str] | None = N
     alike = difflib.get_close_matches(name, list(known), n=1)
     if not alike:
         return ""
-    return f"; did you mean '{alike[0] if shown is None else shown[alike[0]]}'?"
+    suggestion = alike[0] if shown is None else shown[alike[0]]
+    return f"; did you mean '{suggestion}'?"
 
 
 def warn(text: str) -> None:

@@ -68,8 +68,8 @@ class MalformedHeaders(Exception):
 class RequestHeaders:
     """The headers of a call.
 
-    `timeout_s` is None without a deadline. `fields` are the metadata in their order, binary values
-    decoded; `metadata` has the first value of each name.
+    Without a deadline, `timeout_s` has the value None. `fields` are the metadata in their order,
+    binary values decoded; `metadata` has the first value of each name.
     """
 
     path: str

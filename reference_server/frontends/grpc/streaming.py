@@ -301,7 +301,7 @@ class _StreamedRequest(ABC):
 class _OrderedRequest(_StreamedRequest):
     """A request whose response waits for those of earlier requests.
 
-    `answer` is None until it exists. `failure` is the model's error.
+    `answer` has the value None until it exists. `failure` is the model's error.
     """
 
     __slots__ = ("answer", "failure")
