@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 _HTTP = "HTTP service"
-#: Addresses that stand for all of the machine's own.
+#: Addresses that listen on all networks of the machine.
 _EVERYWHERE = ("0.0.0.0", "::", "")
 
 

@@ -274,7 +274,7 @@ def _add_log_and_trace(add: _Add) -> None:
         help="log the stack of an inline model that executes for longer; 0: never (10)")
     for level in ("info", "warning", "error"):
         _add_switch(add, f"--log-{level}", f"log at level {level}", default=True)
-    add("--log-format", choices=("default", "ISO8601"), default="default", help="format of time")
+    add("--log-format", choices=("default", "ISO8601"), default="default", help="log line format")
     add("--log-file", default="", metavar="FILE", help="log here instead of stderr")
     add("--trace-config", action="append", default=[], type=trace_setting,
         metavar="SETTING=VALUE", help="level=OFF|TIMESTAMPS|TENSORS, rate=N, count=N, "

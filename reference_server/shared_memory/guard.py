@@ -1,6 +1,6 @@
 """Copies from and to mapped files that other processes may truncate, at memcpy's speed.
 
-Accessing a mapped page behind the end of its file raises SIGBUS, which ends the process. The same
+Accessing a mapped page after the end of its file raises SIGBUS, which ends the process. The same
 happens when a page is written and the file system has no memory left for it. With this module the
 copy fails instead.
 

@@ -93,9 +93,7 @@ class Session:
         self._fields: Fields = ()
         self._headers: RequestHeaders | None = None  # of `_fields`
         self._encoding = ""  # of replies to requests with those headers
-        self._parked: deque[ServedCall] = (
-            deque()
-        )  # calls that wait until the client reads its replies
+        self._parked: deque[ServedCall] = deque()  # wait until the client reads its replies
         self._is_unparking = False
         self._request_bytes = 0
         self._is_held = False

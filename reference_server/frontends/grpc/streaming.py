@@ -86,14 +86,14 @@ class StreamCall:
         except ServerError:
             self.half_close()  # Triton takes an unreadable message for the end of the stream
             return
-        asked: _StreamedRequest | None = None
+        streamed: _StreamedRequest | None = None
         try:
-            served, asked = self._placed(received, len(message))
-            asked.inference = self.inferences.start(served, asked)
+            served, streamed = self._placed(received, len(message))
+            streamed.inference = self.inferences.start(served, streamed)
         except Exception as error:
-            (asked or self._asked(received, decoupled=False)).answer_refusal(error)
+            (streamed or self._add_request(received, decoupled=False)).answer_refusal(error)
         else:
-            if asked.inference is None:  # a codec thread decodes it
+            if streamed.inference is None:  # a codec thread decodes it
                 self._keep(message)
 
     def _keep(self, message: Data) -> None:
@@ -104,31 +104,31 @@ class StreamCall:
     def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
         """Return the model of a message of `size` bytes, and its request in the stream's order."""
         served = find_model(self.inferences, received)
-        asked = self._asked(received, decoupled=served.config.decoupled)
-        asked.size = size
+        streamed = self._add_request(received, decoupled=served.config.decoupled)
+        streamed.size = size
         self._count(size)
-        return served, asked
+        return served, streamed
 
     # -- messages that a codec thread decodes
 
     def _start_large(self, received: ReceivedRequest) -> None:
         if not self._unread:  # the stream was cancelled
             return
-        asked: _StreamedRequest | None = None
+        streamed: _StreamedRequest | None = None
         try:
-            served, asked = self._placed(received, len(self._unread[0]))
-            asked.is_large = True
-            self.inferences.start(served, asked)
+            served, streamed = self._placed(received, len(self._unread[0]))
+            streamed.is_large = True
+            self.inferences.start(served, streamed)
         except Exception as error:
-            (asked or self._asked(received, decoupled=False)).answer_refusal(error)
+            (streamed or self._add_request(received, decoupled=False)).answer_refusal(error)
             self._go_on()
 
-    def decoded(self, asked: _StreamedRequest) -> None:
+    def decoded(self, streamed: _StreamedRequest) -> None:
         """Continue after a codec thread has decoded a request, which was sent or rejected."""
         if self._unread:
             self._go_on()
-        elif asked.inference is not None:  # the stream was cancelled
-            asked.inference.cancellation.cancel()
+        elif streamed.inference is not None:  # the stream was cancelled
+            streamed.inference.cancellation.cancel()
 
     def _unreadable(self, error: Exception) -> None:
         self._unread.clear()
@@ -146,7 +146,7 @@ class StreamCall:
         if self._is_half_closed and not self._unread:
             self.half_close()
 
-    def _asked(self, received: ReceivedRequest, *, decoupled: bool) -> _StreamedRequest:
+    def _add_request(self, received: ReceivedRequest, *, decoupled: bool) -> _StreamedRequest:
         if decoupled:
             free = _DecoupledRequest(self, received)
             self._decoupled.add(free)
@@ -184,10 +184,10 @@ class StreamCall:
     def cancel(self) -> None:
         self._is_closed = True
         self._unread.clear()
-        asked: list[_StreamedRequest] = [*self._ordered, *self._decoupled]
+        streamed: list[_StreamedRequest] = [*self._ordered, *self._decoupled]
         self._ordered.clear()
         self._decoupled.clear()
-        for each in asked:
+        for each in streamed:
             if each.inference is not None:
                 each.inference.cancellation.cancel()
 
@@ -200,17 +200,17 @@ class StreamCall:
         self._end_if_done()
 
     def send_from(
-        self, asked: _DecoupledRequest, message: bytes, failure: ServerError | None
+        self, streamed: _DecoupledRequest, message: bytes, failure: ServerError | None
     ) -> None:
         """Send a message of a decoupled request, unless the stream was cancelled."""
-        if asked in self._decoupled:
+        if streamed in self._decoupled:
             self._send(message, failure)
 
-    def finished(self, asked: _DecoupledRequest) -> None:
-        """The last response of `asked` was sent."""
-        if asked in self._decoupled:
-            self._decoupled.discard(asked)
-            self._count(-asked.size)
+    def finished(self, streamed: _DecoupledRequest) -> None:
+        """The last response of `streamed` was sent."""
+        if streamed in self._decoupled:
+            self._decoupled.discard(streamed)
+            self._count(-streamed.size)
         self._end_if_done()
 
     def _send(self, message: bytes, failure: ServerError | None) -> None:

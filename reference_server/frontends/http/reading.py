@@ -8,9 +8,9 @@ The reader is always in one of three phases. `Phase` names what the client has t
 | HEAD | llhttp | the empty line after the headers |
 | BODY | llhttp; the rest of a long body into its own memory (`Body.place`) | the body's last byte |
 
-A long body bypasses llhttp, so that tensors are views of the memory it was received into. llhttp
-cannot continue behind such a body, nor where it stops and Triton does not (`_resume`); the reader
-then goes on with a new parser.
+A long body bypasses llhttp, so that tensors are views of the memory it was received into.
+llhttp cannot continue after such a body, nor where it stops and Triton does not (`_resume`). There
+the reader starts a new parser.
 """
 
 from __future__ import annotations
