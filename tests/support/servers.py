@@ -31,6 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Flag = str | int | bool | list[str] | None
 
+#: For models with complete configurations. Otherwise tritonserver starts one more process for each
+#: load, to complete them: with twelve models a start takes 3.7 s of processor time instead of 1.9.
+COMPLETE: dict[str, Flag] = {"disable_auto_complete_config": None}
+
 START_SECONDS = 180
 # What a server is told to grant its last requests, and how long we wait before it is killed.
 EXIT_TIMEOUT_SECONDS = 5
