@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings, hooks and fixtures for all tests."""
 
 import atexit
 import gc
@@ -19,8 +19,8 @@ settings.register_profile("quick", settings.get_profile("tests"), max_examples=2
 settings.load_profile("tests")
 
 if "GE_RUNTIME_CACHE" not in os.environ:
-    # Of this run alone, its workers and servers among it: what executions cost is timed once for
-    # each model, and not in the folder of whoever runs the tests.
+    # A cache for this run, its workers and its servers: the cost of executions is measured once
+    # for each model, and the user's own cache stays unchanged.
     os.environ["GE_RUNTIME_CACHE"] = tempfile.mkdtemp(prefix="ge_runtime_tests_")
     atexit.register(shutil.rmtree, os.environ["GE_RUNTIME_CACHE"], ignore_errors=True)
 
@@ -36,14 +36,14 @@ _BEFORE = pytest.StashKey()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Where several processes share the tests: which of them gets which."""
+    """Return the scheduler that distributes the tests to several processes."""
     from support.distribution import Distribution
 
     return Distribution(config, log)
 
 
 def pytest_collection_modifyitems(config, items):
-    """What takes long begins first, where several processes share the tests."""
+    """Move the longest tests to the front, if several processes share the tests."""
     if hasattr(config, "workerinput"):
         from support.distribution import in_order
 
@@ -51,9 +51,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Keep what is here now out of collections of garbage.
+    """Exclude the existing objects from garbage collection.
 
-    Twenty thousand tests are a million objects, and each test that collects would go through them.
+    Twenty thousand tests are a million objects, and every collection would visit them.
     """
     gc.collect()
     gc.freeze()
@@ -61,7 +61,7 @@ def pytest_collection_finish(session):
 
 
 def _signals():
-    """What the main thread does with the signals that end a process."""
+    """Return the main thread's handlers and mask of the signals that end a process."""
     handlers = [signal.getsignal(number) for number in _SIGNALS]
     return handlers, signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -70,7 +70,7 @@ def _signals():
 def pytest_runtest_teardown(item):
     """Fail a test that leaves these signals handled or blocked.
 
-    Processes that later tests fork would have that too, and could not be ended by a signal.
+    Processes that later tests fork would inherit this, and a signal could not end them.
     """
     yield
     before, left = item.session.stash[_BEFORE], _signals()
@@ -78,15 +78,14 @@ def pytest_runtest_teardown(item):
         for number, handler in zip(_SIGNALS, before[0], strict=True):
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
-        pytest.fail(f"signals are left as {left}, expected {before}")
+        pytest.fail(f"the test left the signals as {left}; expected {before}")
 
 
 @pytest.fixture(scope="module")
 def little_garbage():
-    """For modules whose every test collects garbage: what was there before is left out of it.
+    """Exclude earlier objects from garbage collection, for modules whose tests all collect.
 
-    Once a process has imported torch, a collection goes through a million objects, for half a
-    second.
+    Once a process has imported torch, a collection visits a million objects in half a second.
     """
     gc.collect()
     gc.freeze()

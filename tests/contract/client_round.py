@@ -1,6 +1,7 @@
-"""A round of calls of NVIDIA's client library, over HTTP and gRPC, to servers of the probes.
+"""Call the functions of NVIDIA's client library over HTTP and gRPC, on a server of the probes.
 
-A program, so that it runs with the version of the library that PYTHONPATH holds, and prints which.
+This is a program, so that PYTHONPATH chooses the version of the library. It prints the version and
+the folder of the library.
 
     python client_round.py HTTP_ADDRESS GRPC_ADDRESS
 """
@@ -16,6 +17,8 @@ import pytest
 import tritonclient
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from tritonclient.utils import InferenceServerException, shared_memory
 
 TWO = np.array([1, 2], dtype=np.float32)
@@ -28,31 +31,48 @@ def x(client, array, name="X", datatype="FP32", **form):
     return tensor
 
 
+def plain(answer):
+    """Return a gRPC message as a dictionary; HTTP answers are Python objects already."""
+    if isinstance(answer, Message):
+        return MessageToDict(answer, preserving_proto_field_name=True)
+    return answer
+
+
 def any_protocol(client, module):
-    """What is spelled alike over both."""
+    """Make the calls that have the same names over both protocols."""
     assert client.is_server_live()
+    assert not client.is_server_ready()  # some probes cannot be loaded
     assert client.is_model_ready("vector")
-    client.get_server_metadata()
-    client.get_model_metadata("pair")
-    client.get_model_config("batched")
-    client.get_inference_statistics("versions")
-    client.get_model_repository_index()
-    client.get_log_settings()
-    client.get_trace_settings("vector")
+    assert not client.is_model_ready("vector", "9")
+    assert plain(client.get_server_metadata())["version"] == "2.51.0"
+    assert plain(client.get_model_metadata("pair"))["inputs"][1]["datatype"] == "INT32"
+    config = plain(client.get_model_config("batched"))
+    assert config.get("config", config)["max_batch_size"] == 8
+    assert len(plain(client.get_inference_statistics("versions"))["model_stats"]) == 2
+    index = plain(client.get_model_repository_index())
+    models = index["models"] if isinstance(index, dict) else index
+    assert {model["name"] for model in models} > {"vector"}
     result = client.infer("vector", [x(module, TWO)], request_id="i", parameters={"k": 1})
     np.testing.assert_array_equal(result.as_numpy("Y"), TWO)
+    assert plain(result.get_response())["id"] == "i"
     words = np.array(["数字", "", "a\0b"], dtype=object)
     result = client.infer("words", [x(module, words, "T", "BYTES")])
     assert [word.decode() for word in result.as_numpy("U")] == words.tolist()
     wanted = module.InferRequestedOutput("Y", class_count=1)
     result = client.infer("labelled", [x(module, TWO.reshape(1, 2))], outputs=[wanted])
     assert result.as_numpy("Y").tolist() == [[b"2.000000:1:dog"]]
-    with pytest.raises(InferenceServerException, match="unknown model: 'nobody'"):
+    with pytest.raises(InferenceServerException, match="unknown model: 'nobody'") as caught:
         client.infer("nobody", [x(module, TWO)])
+    assert caught.value.status() in ("404", "StatusCode.NOT_FOUND")
+    with pytest.raises(InferenceServerException, match="load / unload is not allowed"):
+        client.load_model("vector")
     region = shared_memory.create_shared_memory_region("round", "/client_round", 16)
     try:
         shared_memory.set_shared_memory_region(region, [TWO])
         client.register_system_shared_memory("round", "/client_round", 16)
+        status = plain(client.get_system_shared_memory_status("round"))
+        region_status = status["regions"]["round"] if isinstance(status, dict) else status[0]
+        assert int(region_status["byte_size"]) == 16
         tensor = module.InferInput("X", [2], "FP32")
         tensor.set_shared_memory("round", 8)
         wanted = module.InferRequestedOutput("Y")
@@ -61,6 +81,8 @@ def any_protocol(client, module):
         found = shared_memory.get_contents_as_numpy(region, np.float32, [2], offset=8)
         np.testing.assert_array_equal(found, TWO)
         client.unregister_system_shared_memory("round")
+        status = plain(client.get_cuda_shared_memory_status())
+        assert status in ([], {})
     finally:
         shared_memory.destroy_shared_memory_region(region)
 
@@ -68,21 +90,26 @@ def any_protocol(client, module):
 def http(address):
     with over_http.InferenceServerClient(address) as client:
         any_protocol(client, over_http)
-        tensors = [x(over_http, TWO, binary_data=False)]
+        assert client.get_log_settings()["log_info"]
+        assert client.get_trace_settings("vector")["trace_rate"] == "1000"
         for coding in (None, "gzip", "deflate"):
-            result = client.infer(
-                "vector",
-                tensors,
-                outputs=[over_http.InferRequestedOutput("Y", binary_data=False)],
-                request_compression_algorithm=coding,
-                response_compression_algorithm=coding,
-            )
-            np.testing.assert_array_equal(result.as_numpy("Y"), TWO)
+            for binary in (True, False):
+                result = client.infer(
+                    "vector",
+                    [x(over_http, TWO, binary_data=binary)],
+                    outputs=[over_http.InferRequestedOutput("Y", binary_data=binary)],
+                    request_compression_algorithm=coding,
+                    response_compression_algorithm=coding,
+                )
+                np.testing.assert_array_equal(result.as_numpy("Y"), TWO)
 
 
 def grpc(address):
     with over_grpc.InferenceServerClient(address) as client:
         any_protocol(client, over_grpc)
+        for coding in ("gzip", "deflate"):
+            result = client.infer("vector", [x(over_grpc, TWO)], compression_algorithm=coding)
+            np.testing.assert_array_equal(result.as_numpy("Y"), TWO)
         answers = queue.Queue()
         client.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(3):

@@ -1,8 +1,8 @@
-"""Asks a server, and tells what that has moved in its statistics.
+"""Send requests to a server and return the changes of its statistics.
 
-A play asks `scripted` models: each request brings the Python that answers it. Nothing depends on
-how fast a server is: a request is sent when the script has seen what became of the one before, and
-what has to run meanwhile is held by gates, which are files.
+A play sends requests to `scripted` models: each request contains the Python code that answers it.
+Nothing depends on a server's speed: a request is sent after the script has seen the effect of the
+previous one, and gates, which are files, hold the executions that have to run at the same time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Counts = dict[str, dict[str, int]]
 
 
 class Play:
-    """One script on one server, which nobody else asks meanwhile; `gates` is an empty folder."""
+    """One script on one server without other clients; `gates` is an empty folder."""
 
     def __init__(self, server: Server, gates: Path) -> None:
         self.server = server
@@ -59,7 +59,7 @@ class Play:
         return id
 
     def ask(self, model: str, script: str, **settings: Any) -> str:
-        """Send a request and wait until it is answered; its error, if it has one."""
+        """Send a request, wait for the response, and return its error, if any."""
         id = self.send(model, script, **settings)
         self.answered(id)
         return self.answers[id]
@@ -86,7 +86,7 @@ class Play:
         )
 
     def http(self, path: str, body: object = None, method: str = "POST") -> int:
-        """Ask over HTTP; the status."""
+        """Send a request over HTTP and return the status."""
         connection = http.client.HTTPConnection(self.server.http, timeout=PATIENCE_SECONDS)
         with contextlib.closing(connection):
             content = body if isinstance(body, str) else json.dumps(body) if body else ""
@@ -96,10 +96,10 @@ class Play:
             return reply.status
 
     def cancel(self, id: str) -> None:
-        """Give a request up, and wait until the server knows.
+        """Cancel a request, and wait until the server has noticed.
 
-        It does not tell; but the few threads that inferences go through take it from their queue
-        before whatever they are asked next.
+        The server does not report it. A few threads process all inferences in the order of their
+        queues, so they have seen the cancellation once they have answered later requests.
         """
         self._calls[id].cancel()
         self.answered(id)
@@ -108,29 +108,29 @@ class Play:
                 self._client.infer("nobody", [])
 
     def hang_up(self, id: str) -> None:
-        """Give up a stream and all that is asked on it."""
+        """Cancel a stream and all its requests."""
         self._streams[id].stop_stream(cancel_requests=True)
 
     # ------------------------------------------------------------------------------- what it sees
 
     def answered(self, *ids: str) -> None:
-        """Wait until these are answered, maybe with an error."""
+        """Wait until these requests have a response or an error."""
         wanted = set(ids or self._calls)
         while not wanted <= self.answers.keys():
             id, said = self._arrived.get(timeout=PATIENCE_SECONDS)
             self.answers.setdefault(id, said)
 
     def waits(self, model: str, count: int) -> None:
-        """Wait until so many requests of the model are pending."""
+        """Wait until this number of the model's requests is pending."""
         self.until(lambda: pending(self.server).get(model), count)
 
     def until(self, read: Callable[[], object], wanted: object) -> None:
-        """Wait until it reads as wanted; fails if it does not."""
+        """Wait until `read` returns the wanted value; fail if it does not."""
         found = eventually(read, wanted)
         assert found == wanted, f"{found}, not {wanted}"
 
     def gate(self, name: str) -> str:
-        """The lines of a script that note that they run, and go on once the gate is open."""
+        """Return script lines that report their start and then wait for the gate."""
         self._gates.add(name)
         return (
             f"import pathlib, time\npathlib.Path({str(self._begun(name))!r}).touch()\n"
@@ -138,7 +138,7 @@ class Play:
         )
 
     def in_turn(self, *scripts: str) -> str:
-        """A script that does the first of these when it runs first, and so on."""
+        """Return a script that runs the first part at its first run, and so on."""
         return (
             f"import os\nturns = {str(self._folder / 'turns')!r}\n"
             "with open(turns, 'a') as file:\n  file.write('.')\n"
@@ -146,7 +146,7 @@ class Play:
         )
 
     def begun(self, name: str) -> None:
-        """Wait until a script is at the gate."""
+        """Wait until a script has reached the gate."""
         self.until(self._begun(name).exists, True)
 
     def go(self, name: str) -> None:
@@ -154,7 +154,7 @@ class Play:
         self._open(name).touch()
 
     def close(self) -> None:
-        """Leave nothing behind, whatever has failed: no closed gate, no request, no connection."""
+        """Open all gates, end all requests and close the connections, also after a failure."""
         for name in self._gates:
             self.go(name)
         try:
@@ -180,7 +180,7 @@ class Play:
 
 
 def scripted(script: str, rows: int) -> triton.InferInput:
-    """A script as an input, once for each row."""
+    """Return an input with the script in each row."""
     shape = (rows, 1) if rows else (1,)
     given = triton.InferInput("script", shape, "BYTES")
     given.set_data_from_numpy(np.full(shape, script.encode(), dtype=object))
@@ -191,13 +191,13 @@ def scripted(script: str, rows: int) -> triton.InferInput:
 
 
 def statistics(server: Server) -> dict[str, dict[str, Any]]:
-    """What HTTP tells of each model that is loaded."""
+    """Return the HTTP statistics of the loaded models."""
     reply = exchange(server.http, get("/v2/models/stats")).replies[0]
     return {found["name"]: found for found in json.loads(reply.body)["model_stats"]}
 
 
 def told_over_grpc(server: Server) -> dict[str, dict[str, Any]]:
-    """What gRPC tells of each, in the form of HTTP."""
+    """Return the gRPC statistics of the loaded models, in the form of HTTP."""
     with triton.InferenceServerClient(server.grpc) as client:
         message = client.get_inference_statistics()
     told = json_format.MessageToDict(
@@ -207,7 +207,7 @@ def told_over_grpc(server: Server) -> dict[str, dict[str, Any]]:
 
 
 def _in_numbers(value: Any) -> Any:
-    """Protobuf's JSON has 64 bit integers as texts."""
+    """Convert the 64-bit integers of Protobuf's JSON, which are strings, to numbers."""
     if isinstance(value, dict):
         return {
             key: inner if key in ("name", "version") else _in_numbers(inner)
@@ -219,7 +219,7 @@ def _in_numbers(value: Any) -> Any:
 
 
 def counts(server: Server) -> Counts:
-    """All counters that are not zero; where statistics and metrics tell the same, they agree."""
+    """Return all counters that are not zero; check that statistics and metrics agree."""
     found = {
         name: {key: n for key, n in _counted(model).items() if n}
         for name, model in statistics(server).items()
@@ -241,13 +241,13 @@ def _counted(model: dict[str, Any]) -> dict[str, int]:
 
 
 def pending(server: Server) -> dict[str, int]:
-    """By model, how many requests wait."""
+    """Return the number of pending requests by model."""
     found = _SERIES.findall(_page(server))
     return {model: int(n) for kind, model, _, n in found if kind == "pending_request_count"}
 
 
 def why_not_ready(server: Server, model: str) -> str | None:
-    """What the index says of a model that is not ready."""
+    """Return the reason in the repository index for a model that is not ready, or None."""
     reply = exchange(server.http, post("/v2/repository/index", b"")).replies[0]
     return {row["name"]: row.get("reason") for row in json.loads(reply.body)}[model]
 

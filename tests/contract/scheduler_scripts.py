@@ -1,8 +1,8 @@
-"""What schedulers do with requests that wait: who runs with whom, who is refused, what it moves.
+"""Scripts of waiting requests: the batches, the refused requests and the changed counters.
 
-A script drives one `gated` model, whose executions begin and end when the script says so: it sends
-a request only when it has seen what became of the one before, so nothing depends on how fast a
-server is. What happened is an Outcome, the same on every server.
+A script controls the start and the end of the executions of one `gated` model. It sends a request
+only after it has seen the effect of the previous one, so nothing depends on a server's speed. The
+result is an Outcome, which is equal on all servers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Play:
-    """One script on one server; `model` is asked by nobody else meanwhile."""
+    """One script on one server; `model` has no other clients."""
 
     def __init__(self, server: Server, repository: Path, model: str) -> None:
         self._server = server
@@ -64,7 +64,7 @@ class Play:
     def send(
         self, *ids: str, rows: int = 1, width: int = 1, flat: bool = False, **settings: int
     ) -> None:
-        """Send requests, without a batch if they are `flat`; does not wait for anything."""
+        """Send requests without waiting; `flat` requests have no batch dimension."""
         shape = (width,) if flat else (rows, width)
         for id in ids:
             tensor = triton.InferInput("X", shape, "FP32")
@@ -75,31 +75,31 @@ class Play:
             )
 
     def hold(self, *ids: str) -> None:
-        """Keep an instance busy with each of these."""
+        """Occupy one instance with each of these requests."""
         for id in ids:
             self.send(id)
             self.begun(id)
 
     def wait(self, *ids: str, **settings: int) -> None:
-        """Send requests one by one, each when the one before waits."""
+        """Send requests one by one, each when the previous one is pending."""
         for id in ids:
             pending = self.pending() + 1
             self.send(id, **settings)
             self.until(self.pending, pending)
 
     def begun(self, *batches: str) -> None:
-        """These batches begin now, in this order."""
+        """Check that these batches start now, in this order."""
         seen = len(self.outcome.batches) + len(batches)
         self.until(lambda: min(len(self._lines()) - self._seen, seen), seen)
         self.outcome.batches = self._lines()[self._seen :][:seen]
 
     def go(self, *ids: str) -> None:
-        """Let the batches end whose first requests these are."""
+        """Let the batches end that begin with these requests."""
         for id in ids:
             (self._folder / f"go-{id}").touch()
 
     def answered(self, *ids: str) -> None:
-        """These are answered now, maybe with an error."""
+        """Wait until these requests have a response or an error."""
         wanted = set(ids)
         while not wanted <= self.outcome.answers.keys():
             id, said = self._arrived.get(timeout=PATIENCE_SECONDS)
@@ -107,10 +107,10 @@ class Play:
             self.outcome.order.append(id)
 
     def cancel(self, id: str) -> None:
-        """Give a request up, and wait until the server knows.
+        """Cancel a request, and wait until the server has noticed.
 
-        It does not tell; but the few threads that inferences go through take it from their queue
-        before whatever they are asked next.
+        The server does not report it. A few threads process all inferences in the order of their
+        queues, so they have seen the cancellation once they have answered later requests.
         """
         self._calls[id].cancel()
         self.answered(id)
@@ -119,9 +119,9 @@ class Play:
                 self._client.infer("nobody", [])
 
     def finish(self, moves: Mapping[str, int]) -> Outcome:
-        """Let all go on; the outcome once everything is answered and has moved.
+        """Release all requests; return the outcome when all have a response and are counted.
 
-        Beside `moves` there are the counters of those that ran, which the batches tell.
+        `moves` are the expected changes beside the counters that follow from the batches.
         """
         self.go(*self._calls)
         self.answered(*self._calls)
@@ -139,19 +139,19 @@ class Play:
         return self.outcome
 
     def close(self) -> None:
-        """Let go of the connection, and of whatever the script has left waiting."""
+        """Close the connection and release the requests that the script has left waiting."""
         self.go(*self._calls)
         self._client.close()
 
     # ---------------------------------------------------------------------------- what it looks at
 
     def pending(self) -> int:
-        """How many requests wait, as the metrics tell."""
+        """Return the number of pending requests from the metrics."""
         line = f'nv_inference_pending_request_count{{model="{self._model}",version="1"}} '
         return int(self._page().split(line)[1].split("\n")[0])
 
     def until(self, read: Callable[[], object], wanted: object) -> None:
-        """Wait until it reads as wanted; fails if it does not."""
+        """Wait until `read` returns the wanted value; fail if it does not."""
         found = eventually(read, wanted)
         assert found == wanted, f"{found}, not {wanted}; {self.outcome}"
 
@@ -183,7 +183,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Script:
-    """What is asked of which model, and what comes of it."""
+    """The requests to a model, and the expected outcome."""
 
     model: str
     act: Callable[[Play], None]
@@ -348,7 +348,7 @@ LIMITED = Script("limited", limited, "h | a b")
 
 
 def play(server: Server, repository: Path, script: Script) -> Outcome:
-    """Play a script, and give what came of it."""
+    """Play a script and return its outcome."""
     playing = Play(server, repository, script.model)
     try:
         script.act(playing)

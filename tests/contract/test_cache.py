@@ -20,13 +20,14 @@ from contract.count_probes import CACHE_PROBES, FREE, REFUSED_CACHE_PROBES
 from contract.probes import IDENTITY, Probe, write_probe
 from contract.statistics_scripts import Script, counters, play
 from contract.wire import exchange
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually, until
 
 pytestmark = pytest.mark.oracle
 
 SIZE = 65536
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "model_control_mode": "explicit",
     "load_model": list(CACHE_PROBES),
     "cache_config": f"local,size={SIZE}",

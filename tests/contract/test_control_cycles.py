@@ -205,8 +205,8 @@ def test_models_of_the_repository_and_of_requests(cycled: Cycled):
         )
 
     # A model's modules, config and instance take about 100 KiB: were they kept, it would be
-    # a hundred megabytes.
-    cycled.cycle(once, 500, growth_mib=8)
+    # 30 MiB.
+    cycled.cycle(once, 150, growth_mib=8)
 
 
 def test_models_of_each_kind_that_have_answered(cycled: Cycled):
@@ -224,7 +224,7 @@ def test_models_of_each_kind_that_have_answered(cycled: Cycled):
         cycled.play(*(unload(f"@{name}") for name in ("decoupled", "sequence", "cached", "whole")))
         cycled.play(unload("@part"))
 
-    cycled.cycle(once, 60, growth_mib=8)
+    cycled.cycle(once, 30, growth_mib=8)
 
 
 def test_models_in_processes(cycled: Cycled):

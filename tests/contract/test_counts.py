@@ -22,7 +22,7 @@ from contract.count_play import (
 )
 from contract.count_scripts import Script
 from contract.probes import write_probe
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -35,6 +35,7 @@ PLAYED = [
     if which == "reference" or not script.unsafe
 ]
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "model_control_mode": "explicit",
     "load_model": [name for name in PROBES if name not in LATER],
     "cache_config": "local,size=1048576",

@@ -15,7 +15,7 @@ from contract.probes import MODELS, Probe, write_probe
 from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import exchange
 from support.prometheus import Prometheus, needs_prometheus, start_prometheus
-from support.servers import ROOT, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, ROOT, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 from tools.dashboard import RATE, ROWS, Panel
@@ -56,7 +56,11 @@ def watched(
     oracle_installed: None, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     """A Prometheus, while both servers are asked all the time."""
-    flags = {"cache_config": "local,size=65536", "allow_grpc": False, "metrics_interval_ms": 100}
+    flags = COMPLETE | {
+        "cache_config": "local,size=65536",
+        "allow_grpc": False,
+        "metrics_interval_ms": 100,
+    }
     with (
         start_tritonserver(repository, **flags) as triton,
         start_reference_server(repository, triton_version="newest", **flags) as reference,

@@ -41,13 +41,17 @@ from contract.statistics_scripts import Script as StatisticsScript
 from contract.statistics_scripts import play, succeeded
 from contract.wire import connect, exchange
 from support.perf_analyzer import measured
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 
 pytestmark = pytest.mark.oracle
 
-EXPLICIT = {"model_control_mode": "explicit", "load_model": ["*"], "allow_metrics": False}
+EXPLICIT = COMPLETE | {
+    "model_control_mode": "explicit",
+    "load_model": ["*"],
+    "allow_metrics": False,
+}
 TWICE = b'{"error":"expected a single response, got 2"}'
 EMPTY_FINAL = {"triton_enable_empty_final_response": True}
 ALL = [*SCRIPTS, *ITERATIONS]

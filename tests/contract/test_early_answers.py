@@ -21,7 +21,7 @@ from contract.runtime_models import ENCODES, batches_of, parameters
 from contract.statistics_scripts import counters, moved_since, succeeded
 from contract.wire import ANSWER_SECONDS
 from runtime.support.graphs import ENCODER, TABLE, encode
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -74,7 +74,7 @@ def repository(bell: socket.socket, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
     """The real server."""
-    with start_tritonserver(repository) as server:
+    with start_tritonserver(repository, **COMPLETE) as server:
         yield server
 
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from contract.grpc_casebook import GrpcCall, Outcome, call, floats, infer, tensor
 from contract.probes import write_probes
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually, until
 from tritonclient.grpc import service_pb2 as pb
 
@@ -37,6 +37,7 @@ def start(kind: Callable[..., Iterator[Server]], folder: Path) -> Iterator[Serve
         ready_path="/v2/health/live",
         allow_metrics=False,
         model_control_mode="explicit",
+        **COMPLETE,
         trace_config=f"triton,file={folder / 'trace.json'}",
         grpc_restricted_protocol=["statistics,trace:adm=secret", "logging:other=x"],
     ) as server:

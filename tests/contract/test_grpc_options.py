@@ -16,14 +16,21 @@ import tritonclient.grpc as plain
 from contract.grpc_casebook import GrpcCall, Outcome, floats, infer, tensor
 from contract.probes import write_probes
 from support.http2 import DATA, END_STREAM, PING, RawConnection, frame, head, message
-from support.servers import Flag, Server, ServerFailed, start_reference_server, start_tritonserver
+from support.servers import (
+    COMPLETE,
+    Flag,
+    Server,
+    ServerFailed,
+    start_reference_server,
+    start_tritonserver,
+)
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.oracle
 
 SECONDS = 60
-QUIET: dict[str, Flag] = {"allow_metrics": False}
+QUIET = COMPLETE | {"allow_metrics": False}
 SERVERS = {"real": start_tritonserver, "ours": start_reference_server}
 
 ECHO_CONFIG = """backend: "python"
@@ -55,6 +62,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # ------------------------------------------------------------------------------------ forwarding
 
+TUNED: list[dict[str, Flag]] = [
+    {"grpc_header_forward_pattern": ".*", "grpc_infer_response_compression_level": "low"},
+    {
+        "grpc_header_forward_pattern": "(?-i)X-.*|Content",
+        "grpc_infer_response_compression_level": "medium",
+    },
+]
 METADATA = {
     "none": (),
     "two of a name": (("x-foo", "1"), ("x-foo", "2"), ("content-x-a", "z")),
@@ -77,16 +91,27 @@ def told(server: Server, metadata: tuple[tuple[str, str], ...], method: str) -> 
     return json.loads(response.raw_output_contents[0][4:])
 
 
-@pytest.mark.parametrize("pattern", [".*", "(?-i)X-.*|Content"])
-def test_both_servers_forward_alike(oracle_installed: None, repository: Path, pattern: str):
-    found = {}
-    for name, start in SERVERS.items():
-        with start(repository, grpc_header_forward_pattern=pattern, **QUIET) as server:
-            found[name] = [
-                told(server, metadata, method)
-                for metadata in METADATA.values()
-                for method in ("ModelInfer", "ModelStreamInfer")
-            ]
+@pytest.fixture(scope="module", params=TUNED, ids=str)
+def servers(
+    oracle_installed: None, repository: Path, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Server]]:
+    """Both servers, with options that the clients of other tests do not notice."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(start(repository, **request.param, **QUIET))
+            for name, start in SERVERS.items()
+        }
+
+
+def test_both_servers_forward_alike(servers: dict[str, Server]):
+    found = {
+        name: [
+            told(server, metadata, method)
+            for metadata in METADATA.values()
+            for method in ("ModelInfer", "ModelStreamInfer")
+        ]
+        for name, server in servers.items()
+    }
     assert found["ours"] == found["real"]
 
 
@@ -225,14 +250,12 @@ def compressed(server: Server, encodings: str) -> tuple[object, ...]:
         return answer.trailers, answer.data[:1]
 
 
-@pytest.mark.parametrize("level", ["low", "medium"])
-def test_both_servers_compress_alike(level: str, oracle_installed: None, repository: Path):
-    found = {}
-    flags: dict[str, Flag] = {"grpc_infer_response_compression_level": level}
-    for name, start in SERVERS.items():
-        with start(repository, **flags, **QUIET) as server:
-            found[name] = [
-                compressed(server, encodings)
-                for encodings in ("identity", "gzip", "deflate", "identity,deflate,gzip")
-            ]
+def test_both_servers_compress_alike(servers: dict[str, Server]):
+    found = {
+        name: [
+            compressed(server, encodings)
+            for encodings in ("identity", "gzip", "deflate", "identity,deflate,gzip")
+        ]
+        for name, server in servers.items()
+    }
     assert found["ours"] == found["real"]

@@ -20,7 +20,7 @@ from contract.recordings import Recording
 from contract.wire import Exchange
 from server.backends.kit import write
 from server.backends.process.watching import await_end
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 
 HOSTED: dict[str, str] = {"backend_config": "python,host=process"}
 #: Probes that are played in processes: all kinds of tensors, failures, batches and ensembles.
@@ -178,7 +178,7 @@ def test_without_restarts_a_death_looks_as_in_the_real_server(mortal: Path, orac
     flags = {"backend_config": ["python,host=process", "python,stub-restart=false"]}
     with start_reference_server(mortal, **HTTP_ALONE, **flags) as server:
         ours = killed_and_asked(server)
-    with start_tritonserver(mortal, **HTTP_ALONE) as server:
+    with start_tritonserver(mortal, **HTTP_ALONE, **COMPLETE) as server:
         assert killed_and_asked(server) == ours == [UNHEALTHY, UNHEALTHY, (200, ""), (200, "")]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, ROOT, Flag, Server, start_reference_server, start_tritonserver
 from support.waiting import until
 
 #: Notes what happens to its instances, and keeps a request while its file is there.
@@ -151,7 +151,7 @@ def playing(start: Any, top: Path, **flags: Flag) -> Iterator[dict[str, Play]]:
         python = ROOT / ".oracle" / "venv" / "bin" / "python"
         sources = sorted((top / "repository").glob("*/1/model.py"))
         subprocess.run([python, "-m", "py_compile", *sources], check=True)
-    with start(top / "repository", model_control_mode="explicit", **flags) as server:
+    with start(top / "repository", model_control_mode="explicit", **COMPLETE, **flags) as server:
         plays = {model: Play(server, top, model) for model in SCHEDULERS}
         yield plays
         for play in plays.values():

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from contract.probes import write_probes
 from support.perf_analyzer import measured
-from support.servers import ROOT, start_tritonserver
+from support.servers import COMPLETE, ROOT, start_tritonserver
 
 from triton_replay.__main__ import main
 
@@ -34,7 +34,7 @@ def server(oracle_installed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("loaded")
     write_probes(folder, "batched", "text", "chain")
     shutil.copytree(ROOT / "benchmarks" / "micro_repository" / "many", folder / "many")
-    with start_tritonserver(folder) as started:
+    with start_tritonserver(folder, **COMPLETE) as started:
         yield started
 
 

@@ -18,7 +18,7 @@ from contract.cases import metrics_port
 from contract.probes import write_probes
 from contract.statistics_scripts import SCRIPTS, Script, chained, play, row
 from contract.wire import exchange
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -29,6 +29,7 @@ PROBES = [
     *("elaborate", "meter", "meter_too", "held"),
 ]
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "allow_grpc": False,
     "model_load_thread_count": 8,
     "metrics_interval_ms": 100,

@@ -12,13 +12,14 @@ from contract.casebook import get, infer, tensor
 from contract.count_probes import CACHE_PROBES
 from contract.probes import write_probe
 from contract.wire import exchange
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
 MODELS = ("cached", "over_cached", "cached_step", "uncached_step", "cached_chain")
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "allow_grpc": False,
     "metrics_interval_ms": 100,
     "pinned_memory_pool_byte_size": 0,

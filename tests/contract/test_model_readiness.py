@@ -11,7 +11,7 @@ import pytest
 from contract.casebook import get
 from contract.wire import exchange
 from server.support.model_folders import VECTOR, write_model
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
@@ -34,7 +34,7 @@ CHAIN = """
     ensemble_scheduling { step { model_name: "inline" model_version: -1
         input_map { key: "X" value: "I" } output_map { key: "Y" value: "O" } } }
 """
-FLAGS = {"allow_metrics": False}
+FLAGS = COMPLETE | {"allow_metrics": False}
 Start = Callable[..., AbstractContextManager[Server]]
 
 

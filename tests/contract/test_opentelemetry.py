@@ -23,7 +23,7 @@ from contract.recordings import repository_folder
 from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import Reply, exchange
 from support.otlp import Collector, Span, start_collector
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 
 VECTOR = """
 input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -69,6 +69,7 @@ def flags(collector: Collector, *more: str) -> dict[str, Any]:
         ],
         "cache_config": "local,size=65536",
         "allow_metrics": False,
+        **COMPLETE,
     }
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from contract.scheduler_scripts import LIMITED, MODELS, SCRIPTS, play, write
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
 
-FLAGS: dict[str, Flag] = {"allow_http": True, "model_load_thread_count": 8}
+FLAGS = COMPLETE | {"model_load_thread_count": 8}
 STARTERS = {"tritonserver": start_tritonserver, "reference server": start_reference_server}
 
 

@@ -31,7 +31,7 @@ from contract.sequence_scripts import (
 from contract.statistics_scripts import counters
 from contract.wire import exchange
 from support.perf_analyzer import measured
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import PATIENCE_SECONDS, until
 from tritonclient.grpc import service_pb2_grpc
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.oracle
 
 # Some models are there to fail, so the servers are never ready; they live when all is loaded.
 LIVE = "/v2/health/live"
-FLAGS: dict[str, Flag] = {"model_load_thread_count": 8, "exit_on_error": False}
+FLAGS = COMPLETE | {"model_load_thread_count": 8, "exit_on_error": False}
 FIRST_STATE = struct.pack("<2i", 3, 4)
 
 

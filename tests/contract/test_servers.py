@@ -1,4 +1,4 @@
-"""Starting and stopping servers: a failure tells why, and nothing stays behind."""
+"""Start and stop of servers: a failure shows its reason, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STARTERS = [
 ]
 
 
-def test_files_that_share_a_server_or_take_long_are_there():
+def test_files_of_the_distribution_exist():
     assert [file for file in (*SHARED_BY, *LONGEST) if not (ROOT / file).is_file()] == [*SHARING]
 
 
@@ -89,11 +89,11 @@ with start_reference_server(repository, allow_grpc=False, allow_metrics=False) a
 
 
 def listens(address: str) -> bool:
-    """Tell whether anybody answers there."""
+    """Return whether a server accepts connections at the address."""
     try:
         connect(address).close()
     except (ConnectionRefusedError, ConnectionResetError):
-        # Reset: the port was given up between the system's answer and the server's.
+        # Reset: the server closed the port after the system had accepted the connection.
         return False
     return True
 
@@ -109,18 +109,16 @@ def test_a_killed_server_leaves_no_shared_memory(tmp_path: Path, oracle_installe
 
 
 @pytest.mark.oracle
-def test_a_real_server_that_has_ended_is_started_again_where_it_was(
-    tmp_path: Path, oracle_installed: None
-):
+def test_a_crashed_real_server_is_restarted_at_its_address(tmp_path: Path, oracle_installed: None):
     write_probes(tmp_path, "vector")
     with start_tritonserver(tmp_path, allow_grpc=False, allow_metrics=False) as server:
         before = server.process
         revive(after_failure=True)
         assert server.process is before
-        # It may answer before it says so.
+        # It may answer before it logs this line.
         until(lambda: "Started HTTPService" in server.log)
         os.killpg(before.pid, signal.SIGKILL)
-        until(lambda: not listens(server.http))  # it may be ending yet
+        until(lambda: not listens(server.http))  # it may still be ending
         assert revive(after_failure=True)
         assert listens(server.http)
         until(lambda: server.log.count("Started HTTPService") == 2)

@@ -20,6 +20,7 @@ from contract.scheduler_scripts import Play, write
 from contract.wire import ConnectionEnded, connect, exchange, read_reply
 from server.support.model_folders import BROKEN, VECTOR, write_model
 from support.servers import (
+    COMPLETE,
     Flag,
     Server,
     ServerFailed,
@@ -31,9 +32,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 Start = Callable[..., AbstractContextManager[Server]]
-SHORT: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False, "exit_timeout_secs": 1}
+SHORT = COMPLETE | {"allow_grpc": False, "allow_metrics": False, "exit_timeout_secs": 1}
 #: More time than a slow machine needs.
-LONG: dict[str, Flag] = {"exit_timeout_secs": 120}
+LONG = COMPLETE | {"exit_timeout_secs": 120}
 EXPIRED = "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
 
 #: Notes that it is finalized, and that it would be if it were let.

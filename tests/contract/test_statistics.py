@@ -20,14 +20,14 @@ from contract.probes import MODELS, Probe, write_probe
 from contract.statistics_scripts import Script, counters, moved_since, play, succeeded
 from contract.wire import ANSWER_SECONDS, exchange
 from google.protobuf import json_format
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
 # Else a sequence ends when its next request is a second late.
 LONG = "max_sequence_idle_microseconds: 600000000"
-FLAGS: dict[str, Flag] = {"allow_metrics": False, "model_control_mode": "explicit"}
+FLAGS = COMPLETE | {"allow_metrics": False, "model_control_mode": "explicit"}
 PROBES = {
     "timed": Probe(FREE),
     "timed_chain": Probe(over("timed", "X", "Y", FREE), None),

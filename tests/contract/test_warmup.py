@@ -12,12 +12,13 @@ from contract.count_probes import WARM_PROBES
 from contract.probes import write_probe
 from contract.statistics_scripts import counters
 from contract.wire import exchange
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "allow_grpc": False,
     "allow_metrics": False,
     "exit_on_error": False,

@@ -20,13 +20,13 @@ from support.waiting import until
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-#: The descriptors by which it is told what to do, and tells what it did.
-_TOLD, _TELLS = 3, 4
+#: The file descriptors of the browser for its commands and for its answers.
+_COMMANDS, _ANSWERS = 3, 4
 _FREE = 10
 
 
 class Page:
-    """One page that is open."""
+    """An open page."""
 
     def __init__(self, send: int, receive: int) -> None:
         self._send = os.fdopen(send, "wb", buffering=0)
@@ -89,11 +89,11 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What a person reads on it."""
+        """The visible text of the page."""
         return str(self.evaluate("document.body.innerText"))
 
     def press(self, key: str) -> None:
-        """Press a key and let go: Tab, Enter or a character."""
+        """Press and release a key: Tab, Enter or a character."""
         codes = {"Tab": 9, "Enter": 13}
         text = {"Enter": "\r", "Tab": ""}.get(key, key)
         for kind in ("keyDown", "keyUp"):
@@ -106,7 +106,7 @@ class Page:
             )
 
     def choose_file(self, selector: str, file: Path) -> None:
-        """Choose a file for an input of that kind."""
+        """Choose a file in a file input."""
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", files=[str(file)], nodeId=node)
@@ -149,15 +149,15 @@ def open_browser(folder: Path) -> Iterator[Page]:
     theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, _FREE) for end in (their_end, their_other_end)]
 
     def place() -> None:
-        os.dup2(theirs[0], _TOLD)
-        os.dup2(theirs[1], _TELLS)
+        os.dup2(theirs[0], _COMMANDS)
+        os.dup2(theirs[1], _ANSWERS)
 
     process = subprocess.Popen(
         [
             *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
             *("--remote-debugging-pipe", f"--user-data-dir={folder / 'profile'}"),
         ],
-        pass_fds=(_TOLD, _TELLS),
+        pass_fds=(_COMMANDS, _ANSWERS),
         preexec_fn=place,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

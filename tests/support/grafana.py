@@ -18,17 +18,17 @@ import type {{ Dashboard, Panel, RowPanel }} from "{_RAW}/dashboard/x/dashboard_
 import type {{ Options, FieldConfig }}
   from "{_RAW}/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen";
 // In JSON the members of an enumeration are their values.
-type Told<T> = T extends string ? `${{T}}` : T extends (infer U)[] ? Told<U>[]
-  : T extends object ? {{ [K in keyof T]: Told<T[K]> }} : T;
+type Plain<T> = T extends string ? `${{T}}` : T extends (infer U)[] ? Plain<U>[]
+  : T extends object ? {{ [K in keyof T]: Plain<T[K]> }} : T;
 """
-#: What Grafana's SDK writes for variables of all kinds, and Grafana's type has for none.
+#: Fields that Grafana's SDK writes for all variables, and that Grafana's types do not have.
 _OF_INTERVALS = ("auto", "auto_count", "auto_min")
 
 
 def typescript(dashboard: Mapping[str, Any]) -> str:
-    """A module that compiles if all of a dashboard is of its types: there is no other field."""
+    """Return a module that compiles if a dashboard has the fields of its types and no others."""
     return _TYPES + "".join(
-        f"export const v{number}: Told<{kind}> = {json.dumps(value)};\n"
+        f"export const v{number}: Plain<{kind}> = {json.dumps(value)};\n"
         for number, (kind, value) in enumerate(_parts(copy.deepcopy(dict(dashboard))))
     )
 

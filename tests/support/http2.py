@@ -1,10 +1,10 @@
-"""A client of HTTP/2 that says exactly what it is told, byte for byte, right or wrong.
+"""An HTTP/2 client that sends exactly the given bytes, valid or not.
 
     with RawConnection(server.grpc) as connection:
         connection.request(1, "/inference.GRPCInferenceService/ServerLive", message(b""))
         print(connection.answer(1))
 
-What comes back is read frame by frame; pings and settings of the server are answered.
+It reads received frames one by one, and answers the server's pings and settings.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def head(path: str, *more: tuple[str, str], **changed: str | None) -> list[tuple
 
 @dataclass
 class Answer:
-    """What came back on one stream."""
+    """The received content of one stream."""
 
     blocks: list[list[tuple[str, str]]] = field(default_factory=list)
     data: bytes = b""

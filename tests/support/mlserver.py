@@ -43,7 +43,7 @@ class Identity(MLModel):
 
 
 def installed() -> Path:
-    """Its command; the test is skipped where it cannot be installed."""
+    """Return MLServer's command; skip the test if MLServer cannot be installed."""
     command = ENVIRONMENT / "bin" / "mlserver"
     whole = ENVIRONMENT / "whole"
     if not whole.exists():

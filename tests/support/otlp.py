@@ -31,7 +31,7 @@ class Span:
 
 
 class Collector:
-    """What has been received so far. `status` is what senders are answered."""
+    """The received spans. `status` is the HTTP status of the responses."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -113,7 +113,7 @@ def start_collector() -> Iterator[Collector]:
                 collector.refused.release()
 
         def log_message(self, *args: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collector = Collector(f"http://127.0.0.1:{server.server_address[1]}/v1/traces")

@@ -79,19 +79,19 @@ def sessions(block: Block) -> list[tuple[str, str]]:
 
 
 def commands(block: Block) -> list[str]:
-    """What is typed in a block, prompts or none, a line that goes on in the next joined with it."""
+    """Return the commands of a block, without prompts; continued lines are joined."""
     joined = block.text.replace("\\\n", " ")
     return [line.removeprefix(_PROMPT) for line in joined.splitlines()]
 
 
 def links(page: Path) -> list[str]:
-    """Where a page's links lead in this tree: a path from the page, an anchor, or both."""
+    """Return the targets of a page's links in this tree: a relative path, an anchor, or both."""
     found = _LINK.findall(_BLOCK.sub("", page.read_text()))
     return [link for link in found if "://" not in link]
 
 
 def anchors(page: Path, level: int | None = None) -> list[str]:
-    """The anchors of a page's headings, as GitHub makes them, or of those of one level."""
+    """Return the anchors of a page's headings as on GitHub; only those of `level` if given."""
     titles = _TITLE.findall(_BLOCK.sub("", page.read_text()))
     return [
         re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
@@ -101,7 +101,7 @@ def anchors(page: Path, level: int | None = None) -> list[str]:
 
 
 def _is_open(command: str) -> bool:
-    """Whether a quotation goes on in the next line, or a backslash says so."""
+    """Return whether a quotation or a backslash continues the command on the next line."""
     try:
         shlex.split(command)
     except ValueError:
@@ -110,9 +110,9 @@ def _is_open(command: str) -> bool:
 
 
 def shows(shown: str, printed: str) -> bool:
-    """Whether a page shows what was printed: `...` is anything, numbers of times may differ.
+    """Return whether a page shows the printed text: `...` matches any text, times may differ.
 
-    White space means nothing, since pages fold long lines.
+    White space is ignored, because pages fold long lines.
     """
     first, *others = [_stable(part) for part in shown.split("...")]
     rest = _stable(printed)

@@ -14,15 +14,21 @@ import sys
 from support.servers import ROOT, Server
 
 SECONDS = 120
-# It ends when three windows in a row agree, in this case about anything: how fast it was is not
-# looked at. On a busy machine a window may pass without an answer; then it takes more of them.
+# perf_analyzer ends when three successive windows agree. These options accept any three windows,
+# because the tests ignore the speed. On a busy machine a window may have no response; then
+# perf_analyzer measures more windows.
 _SHORT = ("--measurement-interval", "100", "--stability-percentage", "999", "--max-trials", "50")
 
 
 def measured(server: Server, protocol: str, *arguments: str) -> str:
-    """What it prints; it has measured at least one point, and no request failed.
+    """Run perf_analyzer and return its output.
 
-    protocol: `http` or `grpc`.
+    Args:
+        server: The server.
+        protocol: `http` or `grpc`.
+        arguments: More arguments for perf_analyzer.
+
+    Raises AssertionError if it measured nothing, or if a request failed.
     """
     address = server.http if protocol == "http" else server.grpc
     program = [sys.executable, str(ROOT / "tools" / "oracle.py"), "perf"]

@@ -29,18 +29,18 @@ needs_prometheus = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus server."""
 
     address: str
 
     def values(self, query: str) -> list[tuple[Mapping[str, str], float]]:
-        """What an instant query gives now: labels and numbers, without those that are no number."""
+        """Return the labels and finite values of an instant query."""
         with urllib.request.urlopen(
             f"http://{self.address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
         ) as reply:
-            told = json.load(reply)
-        assert told["status"] == "success", told
-        found = [(each["metric"], float(each["value"][1])) for each in told["data"]["result"]]
+            answer = json.load(reply)
+        assert answer["status"] == "success", answer
+        found = [(each["metric"], float(each["value"][1])) for each in answer["data"]["result"]]
         return [(labels, value) for labels, value in found if math.isfinite(value)]
 
 

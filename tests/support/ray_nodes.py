@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, in a process of its own."""
+"""A Ray cluster of several nodes on this machine, in a separate process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from support.servers import ROOT
 
-#: Ten processes start, on cores that others use.
+#: Ten processes start, on busy cores.
 START_SECONDS = 240
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
-    # Or what is told to listen to the loopback is sought at the machine's address.
+    # Otherwise Ray looks for servers on the loopback interface at the machine's address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # What is told for autoscaling is told every 10 s.
+    # Autoscaling metrics; the default interval is 10 s.
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
     "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
     "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "plugin"))),
@@ -32,7 +32,7 @@ _LISTENS = "0A"
 
 
 class Nodes:
-    """The process that has the cluster: `tests/stack/ray_cluster/nodes.py`."""
+    """The cluster's process, which runs `tests/stack/ray_cluster/nodes.py`."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -48,7 +48,7 @@ class Nodes:
         self._answer()
 
     def __call__(self, *command: object) -> Any:
-        """What a command answers."""
+        """Send a command and return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
@@ -70,7 +70,7 @@ class Nodes:
 
 
 def places_of(process: int) -> Iterator[str]:
-    """Where a process listens: addresses as Linux tells them, in hexadecimal numbers."""
+    """Yield the addresses at which a process listens, in the hexadecimal form of /proc/net."""
     links = (
         str(path.readlink()) for path in Path(f"/proc/{process}/fd").iterdir() if path.exists()
     )

@@ -1,4 +1,4 @@
-"""What the models of tests/stack/ray_cluster are asked, over HTTP and gRPC."""
+"""Requests to the models of tests/stack/ray_cluster, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ REQUESTS = [
     ("GET", "/v2/models/nobody", None),
     ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [{**IMAGE, "shape": [1, 1, 8, 9]}]}),
     ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": []}),
-    # More than a server keeps.
+    # Longer than the requests that a server caches.
     ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [{**IMAGE, "data": [0.5] * 30_000}]}),
-    # BLS in a step of an ensemble, and a model that such a request unloads and loads.
+    # BLS in a step of an ensemble, and a BLS request that unloads and loads a model.
     ("POST", f"/v2/models/{PIPELINE}/infer", asking("once")),
     ("POST", f"/v2/models/{PIPELINE}/infer", asking("again")),
     ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [IMAGE]}),

@@ -1,4 +1,4 @@
-"""Start the real tritonserver or the reference server on free ports, and surely stop it.
+"""Start the real tritonserver or the reference server on free ports, and stop it reliably.
 
     with start_tritonserver(repository, model_control_mode="explicit") as server:
         print(server.http)          # 127.0.0.1:23456
@@ -31,8 +31,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Flag = str | int | bool | list[str] | None
 
+#: For models with complete configurations. Otherwise tritonserver starts one more process for each
+#: load, to complete them: with twelve models a start takes 3.7 s of processor time instead of 1.9.
+COMPLETE: dict[str, Flag] = {"disable_auto_complete_config": None}
+
 START_SECONDS = 180
-# What a server is told to grant its last requests, and how long we wait before it is killed.
+# The servers' time limit for their last requests, and ours for their end before we kill them.
 EXIT_TIMEOUT_SECONDS = 5
 STOP_SECONDS = 40
 
@@ -44,7 +48,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ServerFailed(Exception):
-    """The server ended or never became ready; the text carries its command line and its log."""
+    """The server ended or never became ready. The text has its command line and its log."""
 
 
 class ServerAborted(ServerFailed):
@@ -77,14 +81,14 @@ _REAL: dict[Server, Callable[[], None]] = {}
 
 
 def revive(*, after_failure: bool) -> bool:
-    """Start real servers again, at their addresses, that have ended by themselves; were there any?
+    """Restart the real servers that have crashed, at their addresses; return whether one had.
 
-    Rarely, on a busy machine, one was seen to: by SIGABRT or SIGSEGV, over requests that it answers
-    at other times. After a failure one counts as well that has closed its port and is still ending.
+    On a busy machine tritonserver rarely crashes, by SIGABRT or SIGSEGV, on requests that it
+    answers at other times. After a failure, a server that has closed its port counts as crashed.
     """
     ended = [server for server in _REAL if _has_ended(server, wait=after_failure)]
     for server in ended:
-        with contextlib.suppress(ServerFailed):  # then whoever asks it will fail
+        with contextlib.suppress(ServerFailed):  # then the next request to it will fail
             try:
                 _REAL[server]()
             except ServerAborted:  # as at its first start
@@ -93,7 +97,7 @@ def revive(*, after_failure: bool) -> bool:
 
 
 def _has_ended(server: Server, *, wait: bool) -> bool:
-    """Tell whether its process is no more; `wait` for that if nobody listens at its port."""
+    """Return whether its process has ended; `wait` for the end if its port is closed."""
     if wait and server.process.poll() is None and not _listens(server.http):
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(STOP_SECONDS)
@@ -106,12 +110,11 @@ def start_tritonserver(
 ) -> Iterator[Server]:
     """Run NVIDIA's tritonserver as installed by tools/oracle.py.
 
-    It is killed in the end: by itself it would take seconds, most of them asleep. Whoever needs
-    what it does then has it `stop` before.
+    It is killed at the end, because its own shutdown takes seconds, mostly asleep. A test of its
+    shutdown calls `stop` first.
     """
     command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve"]
-    # A name of our own for its shared memory tells the leftovers of a killed server from those of
-    # another one that still runs.
+    # With its own prefix, the shared memory of a killed server is distinct from that of others.
     region = f"oracle_{uuid.uuid4().hex}_"
     command.append(f"--backend-config=python,shm-region-prefix-name={region}")
     before, made = _environments(), set[Path]()
@@ -120,8 +123,8 @@ def start_tritonserver(
             try:
                 run = stack.enter_context(_running(command, repository, ready_path, flags, _kill))
             except ServerAborted:
-                # On a busy machine it was seen, rarely, to abort over a lock that it shares with a
-                # model process it had just started. Twice in a row would be something else.
+                # On a busy machine it rarely aborts on a lock that it shares with a model process
+                # that it has just started. Two aborts in a row have another cause.
                 run = stack.enter_context(_running(command, repository, ready_path, flags, _kill))
             made = _environments() - before
             server, start = run
@@ -131,13 +134,13 @@ def start_tritonserver(
     finally:
         for leftover in Path("/dev/shm").glob(f"{region}*"):
             leftover.unlink(missing_ok=True)
-        if len(made) == 1:  # else others have started meanwhile, and nobody knows whose is whose
+        if len(made) == 1:  # otherwise other servers have started, and the owner is unknown
             with contextlib.suppress(OSError):
                 made.pop().rmdir()
 
 
 def _environments() -> set[Path]:
-    """The empty folders for packages of models, of which each real server makes one."""
+    """Return the empty folders for packages of models; each real server creates one."""
     return set(Path("/tmp").glob("python_env_*"))
 
 
@@ -151,7 +154,7 @@ def start_reference_server(
 ) -> Iterator[Server]:
     """Run this repository's reference server, with the Python that runs the tests.
 
-    It stands in for the release that the real server is of, unless the flags say otherwise.
+    It behaves like the installed release of tritonserver, unless the flags name another release.
     """
     command = [sys.executable, *program]
     flags = {"triton_version": "2.51", **flags}
@@ -167,9 +170,9 @@ def _running(
     flags: dict[str, Flag],
     end: Callable[[Server], None],
 ) -> Iterator[tuple[Server, Callable[[], None]]]:
-    """Run one server: wait until `ready_path` answers 200, and `end` it whatever happens.
+    """Run one server: wait until `ready_path` answers 200, and `end` the server in any case.
 
-    With it comes what starts it again once it has ended.
+    Yields the server and a function that restarts it after its end.
     """
     http, grpc, metrics = free_ports(3)
     settings: dict[str, Flag] = {
@@ -243,10 +246,10 @@ def command_line(flags: dict[str, Flag]) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens on now, nor is about to: all calls give different ones.
+    """Return unused ports; each call returns other ports.
 
-    No outgoing connection made between this moment and the server's start can take one away, nor
-    can the tests that run beside these, whose ports are others.
+    The ports are below the range for outgoing connections, and each worker of pytest-xdist has its
+    own, so that they are still unused when the server starts.
     """
     ports: list[int] = []
     while len(ports) < count:
@@ -261,7 +264,7 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _ports_of_this_worker() -> Iterator[int]:
-    """Each of pytest-xdist's workers has some for itself: in any order, none twice in a round."""
+    """Yield the ports of this pytest-xdist worker in random order, again and again."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     own = PORTS[number::workers]
@@ -269,11 +272,11 @@ def _ports_of_this_worker() -> Iterator[int]:
 
 
 def _await(server: Server, command: list[str], what: str, answers: Callable[[], bool]) -> None:
-    """Ask until there is an answer; a process that ends before is noticed at once."""
+    """Poll until the server answers. Raises ServerFailed at once if its process ends."""
     deadline = time.monotonic() + START_SECONDS
     while not answers():
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # Waiting for the process is the pause between two questions.
+            # The wait for the process is the pause between two polls.
             code = server.process.wait(timeout=0.02)
             failure = ServerAborted if code == -signal.SIGABRT else ServerFailed
             raise failure(_story(server, command, f"ended with exit code {code}"))
@@ -307,7 +310,7 @@ def _story(server: Server, command: list[str], reason: str) -> str:
 
 
 def stop(server: Server) -> None:
-    """Ask it to end, and wait. Raises ServerFailed if it had to be killed."""
+    """Terminate the server and wait for its end. Raises ServerFailed if it had to be killed."""
     server.process.send_signal(signal.SIGTERM)
     try:
         server.process.wait(timeout=STOP_SECONDS)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import math
 import os
 import select
 import signal
@@ -308,14 +309,18 @@ class HeldBackend:
 
 @contextlib.contextmanager
 def held_service(path, *, device="held", clock=None, timeouts=None, backend=None):
-    """Return a service in this process, for one execution at a time: HeldBackend and server."""
+    """Return a service in this process, for one execution at a time: HeldBackend and server.
+
+    Without `timeouts` it does not end while it has no clients: preparing a model for the first
+    client may take longer than the default grace time, and the client would start a process.
+    """
     backend = backend or HeldBackend()
     with RuntimeFolder.open(path) as folder:
         server = Server(
             device,
             folder,
             clock=clock or SystemClock(),
-            timeouts=timeouts or Timeouts(),
+            timeouts=timeouts or Timeouts(grace_s=math.inf),
             open_backend=lambda _: backend,
             cores=1,
         )
@@ -328,4 +333,4 @@ def held_service(path, *, device="held", clock=None, timeouts=None, backend=None
                 backend.let_go()
             server.end("the test is over")
             thread.join(TIMEOUT_S)
-            assert not thread.is_alive()
+            assert not thread.is_alive(), f"the service did not end within {TIMEOUT_S} s"

@@ -44,7 +44,11 @@ def opened():
 
     yield open_one
     for crew in crews:
-        crew.close()
+        # `close` waits for senders that are open, and the traceback of a failed test keeps its own.
+        closing = threading.Thread(target=crew.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive(), f"{crew}: a sender was not closed within {PATIENCE_S} s"
 
 
 def out(*numbers):

@@ -1,7 +1,5 @@
-"""A GPU that the device service owns: a fake of one, in a service of this process."""
+"""A fake GPU in a device service that runs in this process."""
 
-import contextlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,16 +7,12 @@ import pytest
 from runtime.support.configs import encoder_config
 from runtime.support.gpus import any_torch_will_do, fake_gpu, real_gpu
 from runtime.support.graphs import ENCODER, encode
-from runtime.support.services import TIMEOUT_S
+from runtime.support.services import held_service
 from support.waiting import until
 
 from ge_runtime import Runtime
-from ge_runtime.clock import SystemClock
 from ge_runtime.engines.backend import open_backend
 from ge_runtime.errors import EngineLost, NoDevice
-from ge_runtime.npu.service.protocol import Timeouts
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder
-from ge_runtime.npu.service.server import Server
 
 CONFIG = encoder_config(
     {
@@ -43,28 +37,6 @@ def right(runtime, *rows):
     return True
 
 
-@contextlib.contextmanager
-def service_here(path):
-    """The service of cuda:0, as threads of this process, which has the fake."""
-    with RuntimeFolder.open(path) as folder:
-        server = Server(
-            "cuda:0",
-            folder,
-            clock=SystemClock(),
-            timeouts=Timeouts(),
-            open_backend=open_backend,
-            cores=1,
-        )
-        thread = threading.Thread(target=lambda: (server.run(), server.close()))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.end("the test is over")
-            thread.join(TIMEOUT_S)
-            assert not thread.is_alive()
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     return fake_gpu(monkeypatch)
@@ -73,7 +45,7 @@ def gpu(monkeypatch):
 @pytest.fixture
 def served(services, gpu):
     services.path.mkdir(0o700)
-    with service_here(services.path):
+    with held_service(services.path, device="cuda:0", backend=open_backend("cuda:0")):
         yield services
 
 
@@ -142,7 +114,8 @@ def test_real_gpu_is_shared_by_clients(services, version_dir, engine):
 
 def test_lost_gpu_ends_its_service(services, gpu, version_dir):
     services.path.mkdir(0o700)
-    with service_here(services.path) as server:
+    backend = open_backend("cuda:0")
+    with held_service(services.path, device="cuda:0", backend=backend) as (_, server):
         runtime = Runtime.open(version_dir(ENCODER, "torch"), CONFIG, instance_name="encoder_0")
         (answer,) = runtime.infer([request(99)])
         assert isinstance(answer, EngineLost)
