@@ -122,7 +122,7 @@ class Server:
             allowed=options.client_shared_memory, profile=options.profile
         )
         # What an old release of Triton has not is not there when it is stood in for.
-        self._shows_pages = options.profile.tells_loads_and_first_responses
+        self._shows_pages = options.profile.newer_metrics
         self._log_tail = LogTail()
         self._stopping = asyncio.Event()
         self._has_failed = False
@@ -210,9 +210,7 @@ class Server:
         self._turns.begin(loop)
         loaded = self._load()
         self.model_calls.connect(
-            self.repository,
-            is_explicit=self._options.control_mode is ControlMode.EXPLICIT,
-            tells_error_codes=self._options.profile.tells_error_codes,
+            self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT
         )
         return loaded
 
@@ -253,7 +251,7 @@ class Server:
         if not pattern:
             return None
         return HeaderForwarding(
-            pattern, refuses_reserved=self._options.profile.refuses_reserved_headers
+            pattern, refuses_reserved=self._options.profile.newer_request_checks
         )
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
@@ -336,7 +334,7 @@ class Server:
         }
 
     def _look(self) -> None:
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._executions.look()
         self._shared_memory.release_buffers()
 
@@ -366,7 +364,7 @@ class Server:
         models = None if self._has_failed else self
         await shut_down(first, models, last, self._options.exit_timeout_s)
         self._lag.stop()
-        self._incidents.tell_rest()
+        self._incidents.log_pending()
         self._let_go()
 
     def refuse(self) -> None:

@@ -120,7 +120,7 @@ class _Reader:
         if name in inputs:
             raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
         array = _data(config, value, shape)
-        if value == [] and self._profile.empty_lists_have_no_shape:
+        if value == [] and self._profile.newer_request_checks:
             shape = ()  # which no model takes
         tensor = Tensor(name, config.datatype, shape, array=array)
         if self._limit.most is not None:

@@ -208,7 +208,7 @@ class _Reader:
         self, name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
     ) -> Array:
         count = prod(shape) if shape else 0
-        if shape and self._profile.tells_json_overflows:
+        if shape and self._profile.newer_size_checks:
             count = json_data.element_count(name, datatype, shape)
         if not count:  # no elements: Triton does not look at what is there
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
@@ -223,7 +223,7 @@ class _Reader:
         # By its shape, before its elements are looked at: they may be few, and it large.
         self._limit.check_tensor(name, count * datatype.byte_size)
         array = json_data.read(
-            entry["data"], datatype, shape, tells_missing=self._profile.tells_missing_elements
+            entry["data"], datatype, shape, tells_missing=self._profile.newer_request_checks
         )
         if datatype.is_bytes and self._limit.most is not None:
             characters = sum(sum(map(len, some)) for some in turns.slices(array.tolist()))
@@ -240,14 +240,14 @@ class _Reader:
             return forms
         for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
             name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
-            if self._profile.refuses_repeated_outputs and name in forms:
+            if self._profile.newer_request_checks and name in forms:
                 raise invalid_arg(f"{request.label} output '{name}' already exists in request")
             given = rapid_json.fields(entry).get("parameters")
             form = OutputForm()
             if isinstance(given, dict):
                 span = _read_output_span(given)
                 if span is None:
-                    form = _read_form(given, self._profile.most_classified)
+                    form = _read_form(given, self._profile.max_classified_elements)
                 else:
                     form = OutputForm(buffer=self._regions.output_buffer(*span))
                     self._spans.outputs.append((name, span, name not in forms))

@@ -189,13 +189,13 @@ def decode(
         )
     names = [output.name for output in turns.spread(message.outputs)]
     request.requested_outputs = tuple(dict.fromkeys(names))
-    if profile.refuses_repeated_outputs and len(request.requested_outputs) < len(names):
+    if profile.newer_request_checks and len(request.requested_outputs) < len(names):
         again = Counter(names).most_common(1)[0][0]
         raise invalid_arg(f"{request.label} output '{again}' already exists in request")
     _read_inputs(signature.name, received, request, regions)
     forms: dict[str, OutputForm] = {}
     for output in turns.spread(message.outputs):
-        form = _read_form(output, regions, profile.most_classified)
+        form = _read_form(output, regions, profile.max_classified_elements)
         if form != _PLAIN:  # named more than once, an output has the first form that was asked for
             forms.setdefault(output.name, form)
     return request, ResponseForm(outputs=forms)

@@ -125,7 +125,7 @@ def index_request(body: Buffer, profile: TritonProfile) -> bool:
     if type(document) is not dict or "ready" not in document:
         return False
     ready = document["ready"]
-    if profile.checks_index_ready and type(ready) is not bool:
+    if profile.newer_request_checks and type(ready) is not bool:
         raise invalid_arg("Invalid value for 'ready': expected a boolean")
     return rapid_json.as_bool(ready)
 
@@ -186,7 +186,7 @@ def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
     try:
         document = rapid_json.loads(body, profile)
     except ServerError:
-        if profile.checks_unload_body:
+        if profile.newer_request_checks:
             raise
         return False
     try:

@@ -58,7 +58,7 @@ def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) 
             return value
         break
     return rapid_json_reader.read(
-        document, iteratively=profile.reads_json_iteratively, skipped=skipped
+        document, iteratively=profile.newer_request_checks, skipped=skipped
     )
 
 

@@ -1,1 +1,1 @@
-"""config.pbtxt to a frozen ModelConfig: read, completed with defaults, checked, rendered."""
+"""Model configurations: read from config.pbtxt, completed, checked, frozen and rendered."""

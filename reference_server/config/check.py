@@ -1,9 +1,9 @@
-"""The rules that a completed configuration must meet, with Triton's texts.
+"""The rules that a completed configuration must meet, with Triton's error texts.
 
-Each is a generator of what is wrong (`config/rule.py`).
+Each rule is a generator of errors (`config/rule.py`).
 
-Triton checks at two moments: when it reads the repository (`check_polled`), and when it loads
-the model, before the model's own auto-completion (`check_given`) and after it (`check_loaded`).
+Triton checks a configuration when it reads the repository (`check_polled`), and when it loads the
+model: before the model's own auto-completion (`check_given`) and after it (`check_loaded`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 @rule
 def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
-    """What is wrong with the configuration alone, before the model is asked."""
+    """Check the configuration alone, before any code of the model runs."""
     name = config.name
     has_backend = bool(config.backend or config.platform or config.default_model_filename)
     for agent in config.model_repository_agents.agents:
@@ -56,10 +56,10 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
-    if config.HasField("model_metrics") and not profile.reads_model_metrics:
+    if config.HasField("model_metrics") and not profile.newer_config_fields:
         yield _newer("model_metrics", config)
     yield from _check_metrics(config)
-    if config.ensemble_scheduling.max_inflight_requests and not profile.has_max_inflight:
+    if config.ensemble_scheduling.max_inflight_requests and not profile.newer_config_fields:
         yield _newer("ensemble_scheduling.max_inflight_requests", config)
     if config.max_batch_size < 0:
         yield invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
@@ -81,15 +81,15 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
 
 def _newer(field: str, config: ConfigProto) -> ServerError:
     return invalid_arg(
-        f"{field} of model {config.name} is not served: it is of a newer release of Triton, for "
-        "which --triton-version=newest stands"
+        f"model {config.name}: found field {field}; expected fields of Triton 2.51. Start the "
+        "server with --triton-version=newest to use it."
     )
 
 
 def _check_metrics(config: ConfigProto) -> Faults:
-    """Buckets that are not whole; in Triton, too, it does not name the model.
+    """Check custom buckets for missing fields.
 
-    Whether they ascend is not looked at here.
+    As in Triton, the texts do not name the model. The order of the buckets is not checked here.
     """
     for control in config.model_metrics.metric_control:
         if not control.HasField("metric_identifier"):
@@ -104,7 +104,7 @@ def _check_metrics(config: ConfigProto) -> Faults:
 
 @rule
 def check_directory(config: ConfigProto, directory_name: str) -> Faults:
-    """A model that is not called as its directory: the last thing polled."""
+    """Check that the model has the name of its directory. Triton checks this last."""
     if config.name != directory_name:
         yield invalid_arg(
             f"unexpected directory name '{directory_name}' for model '{config.name}', "
@@ -114,7 +114,7 @@ def check_directory(config: ConfigProto, directory_name: str) -> Faults:
 
 @rule
 def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
-    """What is said of a tensor, but not whole, or wrongly."""
+    """Check the declarations of inputs, outputs, and batch inputs and outputs."""
     for given in config.input:
         yield from _check_tensor("input", given, config, profile)
     for wanted in config.output:
@@ -124,7 +124,7 @@ def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults
 
 @rule
 def check_given(config: ConfigProto) -> Faults:
-    """What no model can make good, before it is asked to complete it."""
+    """Check what auto-completion by the model cannot repair."""
     name = config.name
     if config.platform == "ensemble":
         return
@@ -134,21 +134,21 @@ def check_given(config: ConfigProto) -> Faults:
             yield invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
     if _INPUTS_ON_CPU in config.parameters:
         value = config.parameters[_INPUTS_ON_CPU].string_value
-        if value not in ("yes", "no"):  # which of them makes no difference here
+        if value not in ("yes", "no"):  # both have the same effect here
             yield unsupported(f"Incorrect value for {_INPUTS_ON_CPU}: {value}'")
     if _OTHER_ENVIRONMENT in config.parameters:
         yield NotHere(
-            f"parameter {_OTHER_ENVIRONMENT} of model {name} is not served: models run in the "
-            "server's own Python environment, install there what the model needs"
+            f"model {name}: found parameter {_OTHER_ENVIRONMENT}; expected none, because models "
+            "run in the server's Python environment. Install the model's packages there."
         )
 
 
 @rule
 def check_loaded(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
-    """What cannot be served of the configuration, as the model completed it."""
+    """Check the configuration after the model completed it."""
     yield from check_tensors.faults(config, profile)
     for tag in config.metric_tags:
-        # Triton's metrics show it with this underscore, and take no other names; it ends there.
+        # Triton's metrics have the tag with an underscore in front. Triton exits on other names.
         if not is_label_name(f"_{tag}"):
             yield invalid_arg(
                 f"metric tag '{tag}' of model {config.name} must consist of letters, digits and "
@@ -177,10 +177,10 @@ def _check_tensor(
     yield from _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
     if entry.HasField("reshape") and entry.dims and not is_scalar:
         yield from _check_reshape(f"model {kind} '{entry.name}'", entry, config)
-    if profile.checks_configured_sizes:
+    if profile.newer_size_checks:
         yield from _check_count(f"{entry.name} dims", entry.dims)
         yield from _check_count(f"{entry.name} reshape", entry.reshape.shape)
-    # A number that no format has, as JSON may give it, is taken and means nothing, as in Triton.
+    # As in Triton, a number without a name, which JSON can contain, is accepted and ignored.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:
         yield invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}")
@@ -200,7 +200,7 @@ def _check_dims(what: str, dims: Iterable[int], model: str) -> Faults:
 
 
 def _check_count(what: str, dims: Sequence[int]) -> Faults:
-    """More elements than 64 bits count; a free size leaves it open."""
+    """Check that the element count fits 64 bits. Shapes with a free dimension are not checked."""
     if -1 not in dims and prod(dims) > _MAX_INT64:
         yield invalid_arg(f"element count for tensor '{what}' exceeds maximum size of {_MAX_INT64}")
 
@@ -219,7 +219,7 @@ def _check_reshape(what: str, entry: ModelInput | ModelOutput, config: ConfigPro
 
 
 def _fixed_sizes(dims: Iterable[int]) -> list[int]:
-    """The elements between free dimensions: a reshape cannot move them past one."""
+    """Return the element counts between free dimensions, which a reshape must preserve."""
     sizes = [1]
     for dim in dims:
         if dim == -1:
@@ -230,9 +230,10 @@ def _fixed_sizes(dims: Iterable[int]) -> list[int]:
 
 
 def _check_batch_tensors(config: ConfigProto) -> Faults:
-    """Rules for `batch_input` and `batch_output`: with Python models these only inform the model.
+    """Check `batch_input` and `batch_output`.
 
-    Triton itself acts on them for backends that ask it to; its Python backend does not.
+    Triton makes these tensors for backends that request it. The Python backend does not, so here
+    they only inform the model.
     """
     inputs = {entry.name for entry in config.input}
     outputs = {entry.name for entry in config.output}
@@ -254,7 +255,7 @@ def _check_batch_tensors(config: ConfigProto) -> Faults:
                 yield invalid_arg(
                     f"target output name '{target}' can only be specified once for {config.name}"
                 )
-        if not split.target_name:  # Triton's process ends here
+        if not split.target_name:  # tritonserver exits here
             yield invalid_arg(f"batch output must specify 'target_name' for {config.name}")
 
 
@@ -270,22 +271,23 @@ def _check_known(what: str, names: Iterable[str], known: Collection[str], model:
 
 
 def _check_enums(message: Message, what: str) -> Faults:
-    """Numbers that JSON or text gave, and that stand for nothing."""
+    """Check for enum numbers without a name, which text and JSON can contain."""
     for field, value in message.ListFields():
         is_one = isinstance(value, (str, bytes, Message)) or not isinstance(value, Iterable)
         values = [value] if is_one else value
         if field.enum_type is not None:
             for number in values:
                 if number not in field.enum_type.values_by_number:
-                    yield invalid_arg(f"{what}: {field.name} has no meaning for {number}")
+                    yield invalid_arg(
+                        f"{what}: found {field.name} {number}; expected a value of Triton's schema"
+                    )
         elif field.message_type is not None:
             for part in values:
                 yield from _check_enums(part, f"{field.name} of {what}")
 
 
 def _check_groups(config: ConfigProto) -> Faults:
-    """Groups that cannot be served."""
-    # With the texts of Triton on a machine without GPUs: this server gives models none.
+    """Check instance groups, with the texts of Triton on a machine without GPUs."""
     for group in config.instance_group:
         what = f"instance group {group.name} of model {config.name}"
         if group.kind not in ModelInstanceGroup.Kind.values():
@@ -311,7 +313,7 @@ def _check_groups(config: ConfigProto) -> Faults:
 
 @rule
 def check_response_cache(config: ConfigProto) -> Faults:
-    """A model that asks for the response cache, and whose answers do not fit."""
+    """Check that a model with a response cache has cacheable responses."""
     if not config.response_cache.enable:
         return
     if config.HasField("sequence_batching"):

@@ -1,4 +1,4 @@
-"""The rules for the three schedulers that a configuration can choose, with Triton's texts."""
+"""The rules for the three schedulers that a configuration can choose, with Triton's error texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reference_server.config.scheduler_settings import FALSE_TRUE
 from reference_server.core.errors import ServerError, invalid_arg
 
 _CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
-#: In the order in which Triton looks at them.
+#: In the order in which Triton checks them.
 _KINDS = (
     ModelSequenceBatching.Control.CONTROL_SEQUENCE_START,
     ModelSequenceBatching.Control.CONTROL_SEQUENCE_END,
@@ -27,7 +27,7 @@ _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", 
 
 @rule
 def check_dynamic_batching(config: ConfigProto) -> Faults:
-    """What `dynamic_batching` says wrongly."""
+    """Check `dynamic_batching`."""
     batching = config.dynamic_batching
     for size in batching.preferred_batch_size:
         if size <= 0:
@@ -69,7 +69,7 @@ def _check_ordering(batching: ModelDynamicBatching, model: str) -> Faults:
 
 @rule
 def check_ensemble(config: ConfigProto) -> Faults:
-    """What is wrong with an ensemble's configuration, whatever its models are like."""
+    """Check an ensemble's configuration without the configurations of its models."""
     name = config.name
     if config.backend:
         yield invalid_arg(
@@ -91,7 +91,7 @@ def check_ensemble(config: ConfigProto) -> Faults:
         return
     faults = list(_check_steps(config))
     yield from faults
-    if not faults:  # what is not connected would follow from them
+    if not faults:  # otherwise missing connections would be consequences of these faults
         yield from _check_connected(config)
 
 
@@ -121,7 +121,7 @@ def _check_steps(config: ConfigProto) -> Faults:
 
 
 def _check_connected(config: ConfigProto) -> Faults:
-    """Every output must come from the ensemble's inputs, step by step, and every tensor serve."""
+    """Check that every output depends on the ensemble's inputs only, and no tensor is unused."""
     connected = {entry.name for entry in config.input}
     steps = config.ensemble_scheduling.step
     waiting = list(steps)
@@ -138,7 +138,7 @@ def _check_connected(config: ConfigProto) -> Faults:
                     f"output '{entry.name}' for ensemble '{config.name}' is not written: at least "
                     f"one of its depending tensors, '{missing}', is not connected"
                 )
-    if unwritten:  # what it waits for would be told again
+    if unwritten:  # the missing tensors would be reported again as unused
         return
     read = {tensor for step in steps for tensor in step.input_map.values()}
     written = {tensor for step in steps for tensor in step.output_map.values()}
@@ -149,13 +149,13 @@ def _check_connected(config: ConfigProto) -> Faults:
 
 @rule
 def check_sequence_batching(config: ConfigProto) -> Faults:
-    """What is wrong with the configuration alone."""
+    """Check `sequence_batching` before the model completes the configuration."""
     batching = config.sequence_batching
     name = config.name
     yield from _check_controls(config)
     if batching.HasField("direct"):
         utilization = batching.direct.minimum_slot_utilization
-        if not 0 <= utilization <= 1:  # zero is what it is when nobody sets it
+        if not 0 <= utilization <= 1:  # zero is the default
             yield invalid_arg(
                 f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}"
             )
@@ -169,7 +169,7 @@ def check_sequence_batching(config: ConfigProto) -> Faults:
 
 
 def _check_controls(config: ConfigProto) -> Faults:
-    """Kind by kind, since of several mistakes Triton tells the first that it comes upon so."""
+    """Check controls kind by kind, so that the first error is the one that Triton reports."""
     for kind in _KINDS:
         yield from _check_kind(config, kind)
     for entry in config.sequence_batching.control_input:
@@ -243,9 +243,12 @@ def _check_correlation_type(control: ModelSequenceBatching.Control, model: str) 
 
 @rule
 def check_sequence_inputs(config: ConfigProto) -> Faults:
-    """What cannot be served of a model, as it completed its configuration."""
+    """Check the inputs that the sequence batcher adds, after the model completed its config.
+
+    Some of these configurations are loaded by Triton, which then reads or overwrites the wrong
+    memory.
+    """
     batching = config.sequence_batching
-    # Where Triton loads the rest and then reads or overwrites the wrong memory, this refuses.
     taken = {entry.name for entry in config.input}
     for control in batching.control_input:
         if len(control.control) > 1:

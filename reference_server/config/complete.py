@@ -1,7 +1,7 @@
-"""Completes a configuration, as Triton does before it checks or loads anything.
+"""Completes a configuration with defaults, as Triton does before it checks or loads a model.
 
-Also tells which backend a model is for where its configuration does not: by platform, by files.
-What is filled in for the backends of Triton's own containers was read from tritonserver 2.51.
+If the configuration names no backend, it is derived from the platform or the model's files. The
+defaults for the backends of Triton's containers were read from tritonserver 2.51.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ PYTHON_FILE = "model.py"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of model that Triton knows by name: its backend, platform and file."""
+    """A type of model that Triton knows by name: its backend, platform and file."""
 
     backend: str
     platform: str
     filename: str
     cpu_instances: int = 1
-    """In a group that says no count."""
+    """The number of instances of a group without `count`."""
 
 
-#: In the order in which Triton looks for their files.
+#: In the order in which Triton searches for their files.
 _KINDS = (
     _Kind("tensorflow", "tensorflow_savedmodel", "model.savedmodel", 2),
     _Kind("tensorflow", "tensorflow_graphdef", "model.graphdef", 2),
@@ -48,7 +48,13 @@ _CPU_INSTANCES = {kind.backend: kind.cpu_instances for kind in _KINDS}
 
 
 def complete(config: ConfigProto, model_directory: Path) -> None:
-    """Fill `config` in place; `model_directory` names the model and shows what files it has."""
+    """Fill in the defaults of `config`, in place.
+
+    Args:
+        config: The configuration as read.
+        model_directory: The model's folder. Its name is the default of the model's name, and its
+            files decide which backend the model is for.
+    """
     if not config.name:
         config.name = model_directory.name
     if not config.HasField("version_policy"):
@@ -56,7 +62,7 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
     if config.platform == "ensemble":
         config.model_transaction_policy.SetInParent()
         for step in config.ensemble_scheduling.step:
-            step.model_namespace = ""  # there are none: names are looked up in all repositories
+            step.model_namespace = ""  # steps search in all repositories
         return
     _complete_kind(config, model_directory)
     for field in ("input_pinned_memory", "output_pinned_memory"):
@@ -67,7 +73,7 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
 
 
 def _complete_kind(config: ConfigProto, model_directory: Path) -> None:
-    """Fill in backend, platform and file, of which one tells the others."""
+    """Fill in backend, platform and file name, each of which can determine the others."""
     kind = _kind_of(config, model_directory)
     if kind is not None:
         config.backend = kind.backend
@@ -79,9 +85,9 @@ def _complete_kind(config: ConfigProto, model_directory: Path) -> None:
 
 
 def _kind_of(config: ConfigProto, model_directory: Path) -> _Kind | None:
-    """The kind that the configuration names, or else that the files in the versions are of."""
+    """Return the type of model that the configuration names, or else that its files belong to."""
     if config.backend:
-        # A backend of two platforms is no kind before one of them is named.
+        # A backend with two platforms determines no type unless the platform is named.
         kinds = [kind for kind in _KINDS if kind.backend == config.backend]
         named = [kind for kind in kinds if kind.platform == config.platform]
         return next(iter(named), kinds[0] if len(kinds) == 1 else None)
@@ -107,7 +113,7 @@ def _complete_instance_groups(config: ConfigProto) -> None:
 
 
 def _complete_schedulers(config: ConfigProto) -> None:
-    """Defaults of the scheduler settings; needed again when a model chose a scheduler itself."""
+    """Fill in scheduler defaults; called again after a model chose a scheduler itself."""
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size > 0:
@@ -116,7 +122,7 @@ def _complete_schedulers(config: ConfigProto) -> None:
 
 
 def _complete_sequences(config: ConfigProto) -> None:
-    """Fill in what Triton does; a model without sequences is left alone."""
+    """Fill in the defaults of the sequence batcher, if the model uses it."""
     if not config.HasField("sequence_batching"):
         return
     batching = config.sequence_batching
@@ -130,13 +136,18 @@ def _complete_sequences(config: ConfigProto) -> None:
 
 
 def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool:
-    """Take over what a model's `auto_complete_config` may decide; drop the rest.
+    """Copy into `config` the fields that a model's `auto_complete_config` may change.
 
-    That is: max_batch_size, inputs, outputs, a scheduler if none was set, and the decoupled
-    policy. If `completed` is no model configuration at all, nothing of it is taken, as in Triton,
-    and the result is False.
+    These are max_batch_size, inputs, outputs, the decoupled policy, and a scheduler if none is set.
+    As in Triton, other changes are ignored.
+
+    Args:
+        config: The configuration to change, in place.
+        completed: The dictionary that the model returned.
+
+    Returns:
+        False if `completed` is not a valid model configuration. `config` is then unchanged.
     """
-    # A model may have changed any key of the dictionary; Triton takes these and drops the others.
     try:
         parsed = json_reader.read(json.dumps(completed))
     except (TypeError, ValueError):
@@ -157,7 +168,7 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
 
 @rule
 def check_platform(config: ConfigProto) -> Faults:
-    """A platform that is not its backend's. `config` is completed."""
+    """Check that platform and backend of a completed configuration belong together."""
     if not config.backend:
         yield invalid_arg(f"unexpected platform type '{config.platform}' for {config.name}")
     platforms = [

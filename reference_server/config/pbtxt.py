@@ -1,4 +1,4 @@
-"""Reads config.pbtxt: protobuf text format over the schema that tritonclient ships."""
+"""Reads config.pbtxt with protobuf's text format reader and the schema of tritonclient."""
 
 from __future__ import annotations
 
@@ -19,21 +19,28 @@ _NO_FIELD = re.compile(r'Message type "(?P<message>[\w.]+)" has no field named "
 
 
 def locate(model_folder: Path, name: str = "") -> Path:
-    """The file of a model's configuration: that of this name in `configs`, if there is one."""
+    """Return the path of a model's configuration file.
+
+    Args:
+        model_folder: The model's folder.
+        name: The name of a configuration in the subfolder `configs` (--model-config-name). The
+            default file is used if there is no such configuration.
+    """
     named = model_folder / "configs" / f"{name}.pbtxt"
     return named if name and named.is_file() else model_folder / FILE_NAME
 
 
 def read(path: Path) -> ConfigProto:
-    """The message in the file at `path`; the empty message if there is no such file.
+    """Return the configuration in the file at `path`, which is empty if there is no such file.
 
-    Raises ServerError with Triton's text, followed by what Triton only logs: line, column,
-    reason, and the field's likely name where one was mistyped.
+    Raises:
+        ServerError: The file cannot be read. Triton's text is followed by what Triton only logs:
+            line, column and reason. For a misspelled field the nearest name is suggested.
     """
     config = ConfigProto()
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:  # the model may complete an empty one, as in Triton
+    except FileNotFoundError:  # as in Triton, the model may complete an empty configuration
         return config
     except (OSError, UnicodeDecodeError) as error:
         raise internal(f"failed to read text proto from {path}: {error}") from error
@@ -47,15 +54,18 @@ def read(path: Path) -> ConfigProto:
 
 
 def datatype(number: int) -> DataType | None:
-    """The data type of a schema enum value; None for TYPE_INVALID and numbers without a name."""
+    """Return the data type of a number of the schema's enum.
+
+    None for TYPE_INVALID and for numbers without a name.
+    """
     named = DataTypeProto.DESCRIPTOR.values_by_number.get(number)
     return dtypes.BY_CONFIG_NAME.get(named.name) if named else None
 
 
 def known_datatype(number: int) -> DataType:
-    """The same in a checked configuration."""
+    """Return the data type of a number in a checked configuration, where every number is valid."""
     found = datatype(number)
-    assert found is not None, "check refuses TYPE_INVALID"
+    assert found is not None, "the rules of config/check.py refuse TYPE_INVALID"
     return found
 
 

@@ -1,7 +1,7 @@
-"""The JSON text of a model configuration, laid out as Triton prints it.
+"""Writes a model configuration as JSON, in the form of Triton.
 
-Fields stand in the order in which the schema declares them; absent messages are left out;
-scalars, lists and maps are always written. Models read this very text in `initialize`.
+Fields are in the order of the schema. Absent messages are left out; scalars, lists and maps are
+always written. Models receive this text in `initialize`.
 """
 
 from __future__ import annotations
@@ -23,32 +23,41 @@ _INT64 = {
     FieldDescriptor.TYPE_SINT64,
     FieldDescriptor.TYPE_FIXED64,
 }
-#: Protobuf's JSON writes 64-bit integers as strings. Triton turns them back into numbers, but
-#: not in these messages.
+#: Protobuf's JSON has 64-bit integers as strings. Triton converts them to numbers, except in these
+#: messages.
 _KEPT_AS_STRINGS = {
     "inference.ModelSequenceBatching.InitialState",
     "inference.ModelInstanceGroup.SecondaryDevice",
 }
-#: Messages in which Triton itself needs an enumeration's number to have a name.
-_NAMES_READ = {"inference.BatchInput", "inference.BatchOutput"}
-#: Here the choice is declared in the middle, and written at the end.
-_CHOICE_LAST = {"inference.ModelSequenceBatching.InitialState"}
-#: Fields of newer releases, written only when they are used.
+#: Messages in which Triton fails on an enum number without a name.
+_NAMES_REQUIRED = {"inference.BatchInput", "inference.BatchOutput"}
+#: Messages whose oneof is declared in the middle, but written last.
+_ONEOF_LAST = {"inference.ModelSequenceBatching.InitialState"}
+#: Fields of newer releases, written only if they are set.
 _NEWER = {"inference.ModelEnsembling.max_inflight_requests"}
 
 
 def as_dict(config: ConfigProto) -> dict[str, Any]:
-    """The configuration as plain values, keys in Triton's order.
+    """Return the configuration as plain values, with keys in Triton's order.
 
-    Raises ServerError for a number that has no name where Triton needs one.
+    Raises:
+        ServerError: An enum number has no name, in a message where Triton requires one.
     """
     return _message(config)
 
 
-def as_json(config: ConfigProto, *, names_all: bool = False) -> str:
-    """The configuration as compact JSON; `names_all` also the fields that newer releases name."""
+def as_json(config: ConfigProto, *, newer_fields: bool = False) -> str:
+    """Return the configuration as compact JSON.
+
+    Args:
+        config: A completed configuration.
+        newer_fields: Always write the fields that only newer releases than 2.51 have.
+
+    Raises:
+        ServerError: As in `as_dict`.
+    """
     shown = as_dict(config)
-    if names_all and config.HasField("ensemble_scheduling"):
+    if newer_fields and config.HasField("ensemble_scheduling"):
         ensemble = shown["ensemble_scheduling"]
         ensemble["max_inflight_requests"] = config.ensemble_scheduling.max_inflight_requests
     return orjson.dumps(shown).decode()
@@ -72,7 +81,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _ordered(message: Descriptor) -> Sequence[FieldDescriptor]:
-    if message.full_name not in _CHOICE_LAST:
+    if message.full_name not in _ONEOF_LAST:
         return list(message.fields)
     return sorted(message.fields, key=lambda field: field.containing_oneof is not None)
 
@@ -84,7 +93,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any pro
         named = field.enum_type.values_by_number.get(value)
         if named is not None:
             return named.name
-        if field.containing_type.full_name in _NAMES_READ:
+        if field.containing_type.full_name in _NAMES_REQUIRED:
             raise internal(f"attempt to access JSON non-string as string: {field.name} is {value}")
         return value
     if field.type in _INT64 and field.containing_type.full_name in _KEPT_AS_STRINGS:
@@ -95,7 +104,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any pro
 
 
 def _fraction(value: float) -> int | float | str:
-    """An FP32 number as Protobuf's JSON writes it: in six digits, or in nine if it takes more."""
+    """Return an FP32 number as protobuf's JSON has it: six digits, or nine where six do not do."""
     if not np.isfinite(value):
         return "NaN" if np.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     text = f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""A rule of configurations: a load is refused for its first fault, a check tells all of them."""
+"""Rules of configurations: a load reports the first fault, `reference-server check` all faults."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _P = ParamSpec("_P")
 
 
 class rule(Generic[_P]):
-    """Makes of a generator of faults what raises the first one; `faults` gives them all.
+    """A decorator of generators of faults.
 
-    They come in the order in which Triton looks, which stops at the first.
+    Calling the rule raises its first fault. `rule.faults(...)` yields all of them, in the order in
+    which Triton checks.
     """
 
     def __init__(self, faults: Callable[_P, Faults]) -> None:

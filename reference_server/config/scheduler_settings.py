@@ -18,7 +18,7 @@ from reference_server.config.pbtxt import known_datatype
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims
 
-#: The fields that give a boolean control its two values, and the type of its tensor then.
+#: The fields that hold the two values of a boolean control, and the tensor's type for each.
 FALSE_TRUE = {
     "int32_false_true": DataType.INT32,
     "fp32_false_true": DataType.FP32,
@@ -28,10 +28,13 @@ FALSE_TRUE = {
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """What may wait in one queue, and for how long; 0 is without limit.
+    """The limits of one queue of requests.
 
-    A request that waits longer than `timeout_us` is refused; with `delays` it is only served after
-    all others of its queue. With `overridable` a request may ask for a shorter time.
+    Attributes:
+        timeout_us: The longest waiting time in microseconds; 0: no limit.
+        delays: Serve an expired request after all others of the queue, instead of refusing it.
+        overridable: Requests may set a shorter timeout.
+        max_size: The largest number of waiting requests; 0: no limit.
     """
 
     timeout_us: int = 0
@@ -41,7 +44,7 @@ class QueuePolicy:
 
     @property
     def is_free(self) -> bool:
-        """True if whatever comes may wait for ever."""
+        """True if neither the number of requests nor their waiting time is limited."""
         return not self.timeout_us and not self.max_size
 
 
@@ -49,8 +52,8 @@ class QueuePolicy:
 class DynamicBatching:
     """Settings of the dynamic batcher; sizes in rows, the delay in microseconds.
 
-    Of the `levels` of priority 1 is the first; 0: there is one queue. `policies` are those of the
-    levels that have one of their own.
+    `levels` is the number of priority levels, of which 1 is the highest; 0: there is one queue.
+    `policies` has the levels whose policy is not `default_policy`.
     """
 
     preferred_batch_sizes: tuple[int, ...]
@@ -63,12 +66,12 @@ class DynamicBatching:
 
     @property
     def is_free(self) -> bool:
-        """True if no request goes before another, is refused, or expires."""
+        """True if there are no priorities and no limits, so that requests are served in order."""
         return not self.levels and self.default_policy.is_free
 
     @staticmethod
     def from_proto(batching: ModelDynamicBatching) -> DynamicBatching:
-        """The frozen form of a message."""
+        """Return the settings of a message."""
         return DynamicBatching(
             tuple(sorted(batching.preferred_batch_size)),
             batching.max_queue_delay_microseconds,
@@ -94,7 +97,7 @@ def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """So much of a resource, of the whole server or of one device."""
+    """An amount of a resource, of the whole server or of one device."""
 
     name: str
     count: int
@@ -103,10 +106,15 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class InstanceConfig:
-    """One instance: its name, what it runs on, and what the rate limiter is to know of it.
+    """One instance of a model.
 
-    `kind` is `CPU` or `MODEL`. Of `priority` 1 is the first, and 2 gets half as many turns. Those
-    with equal `settings` can take each other's place: their groups differ in names and counts.
+    Attributes:
+        name: The instance's name.
+        kind: `CPU` or `MODEL`.
+        priority: The rate limiter's priority; 1 is the highest, 2 is scheduled half as often.
+        resources: The resources that an execution occupies in the rate limiter.
+        settings: The instance group without name and count. Instances with equal settings are
+            interchangeable.
     """
 
     name: str
@@ -125,15 +133,15 @@ def _without_count(group: ModelInstanceGroup) -> bytes:
 
 
 def read_instances(config: ConfigProto) -> tuple[InstanceConfig, ...]:
-    """The instances of a completed configuration, group by group.
+    """Return the instances of a completed configuration, group by group.
 
-    A passive group has instances that are never given a request.
+    Instances of passive groups are included; they never receive a request.
     """
     return tuple(
         InstanceConfig(
             f"{group.name}_{index}",
             ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_"),
-            max(1, group.rate_limiter.priority),  # 0 is what it is when nobody sets it
+            max(1, group.rate_limiter.priority),  # 0 is the default
             tuple(
                 Resource(entry.name, entry.count, getattr(entry, "global"))
                 for entry in group.rate_limiter.resources
@@ -146,7 +154,7 @@ def read_instances(config: ConfigProto) -> tuple[InstanceConfig, ...]:
 
 
 class ControlKind(enum.Enum):
-    """What a control input tells the model."""
+    """The meaning of a control input."""
 
     START = ModelSequenceBatching.Control.CONTROL_SEQUENCE_START
     END = ModelSequenceBatching.Control.CONTROL_SEQUENCE_END
@@ -156,7 +164,7 @@ class ControlKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SequenceControl:
-    """An input that the server adds. `values` stand for false and true; empty for CORRID."""
+    """An input that the server adds. `values` are those of false and true; empty for CORRID."""
 
     name: str
     kind: ControlKind
@@ -166,10 +174,10 @@ class SequenceControl:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """A tensor that one request of a sequence leaves to the next.
+    """A tensor that the server passes from one request of a sequence to the next.
 
-    `initial_dims` are those of the value that a sequence begins with, without the batch dimension.
-    `initial_file` holds that value; it is zeros if there is none.
+    `initial_dims` is the shape of the initial value, without the batch dimension. `initial_file`
+    holds that value; None: zeros.
     """
 
     input_name: str
@@ -181,7 +189,10 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """Every sequence has a row of the batch to itself. The utilization is a part of all rows."""
+    """The direct strategy: every sequence occupies one row (slot) of the batch.
+
+    `minimum_slot_utilization` is a fraction of all rows.
+    """
 
     max_queue_delay_us: int
     minimum_slot_utilization: float
@@ -189,9 +200,10 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Oldest:
-    """Requests of different sequences are batched as a dynamic batcher does; sizes in rows.
+    """The oldest strategy: a dynamic batcher merges requests of different sequences.
 
-    `max_candidates` is how many sequences an instance takes up; 0 means as many as rows.
+    `max_candidates` is the largest number of active sequences of an instance; 0: the number of
+    rows. Sizes are in rows.
     """
 
     max_candidates: int
@@ -211,7 +223,7 @@ class SequenceBatching:
 
 
 def read_sequence_batching(config: ConfigProto) -> SequenceBatching | None:
-    """The settings in a completed and checked message; None if the model takes no sequences."""
+    """Return the settings of a completed and checked message; None without `sequence_batching`."""
     if not config.HasField("sequence_batching"):
         return None
     batching = config.sequence_batching
@@ -255,6 +267,6 @@ def _state(entry: ModelSequenceBatching.State) -> SequenceState:
         entry.input_name,
         entry.output_name,
         known_datatype(entry.data_type),
-        tuple(1 if dim == -1 else dim for dim in dims),  # a free dimension begins as 1
+        tuple(1 if dim == -1 else dim for dim in dims),  # free dimensions start with size 1
         (initial.data_file or None) if initial is not None else None,
     )

@@ -1,6 +1,6 @@
 """The frozen model configuration that the server works with.
 
-`ModelConfig.from_proto` reads a completed message; nothing here fills in or checks.
+`ModelConfig.from_proto` converts a completed and checked message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from reference_server.core.metadata import Dims, Signature, TensorConfig
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One step: which model, and how its tensors are called in the ensemble.
+    """One step of an ensemble.
 
-    `inputs` maps the model's input to the ensemble's tensor, `outputs` likewise.
+    `inputs` maps the model's inputs to tensors of the ensemble, `outputs` the model's outputs.
     """
 
     model_name: str
@@ -40,7 +40,7 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Which version folders are served: the `latest` n, those in `specific`, or else all."""
+    """The policy that selects versions: the `latest` n, those in `specific`, or all."""
 
     latest: int | None = None
     specific: tuple[int, ...] | None = None
@@ -50,12 +50,16 @@ class VersionPolicy:
 class ModelConfig:
     """One model's completed configuration.
 
-    `model_filename` is relative to the version's folder, or that of a Python-based backend.
-
-    `json` is the text that clients and models read, `proto` the message that it stands for. Of an
-    ensemble's requests no more than `max_inflight_requests` are at one step at a time; 0 is any
-    number. `execution_host` is where a Python model wants to run, empty if it does not mind.
-    `buckets` are the bounds that the model gives histograms, by the names of their families.
+    Attributes:
+        model_filename: The file's path, relative to the version's folder or to the folder of a
+            Python-based backend.
+        max_inflight_requests: The largest number of an ensemble's requests at one step; 0: no
+            limit.
+        json: The JSON text that clients and models receive.
+        proto: The serialized message of `json`.
+        execution_host: The parameter EXECUTION_HOST, which selects where a Python model runs; empty
+            if it is not set.
+        buckets: The bounds of custom histogram buckets, by metric family.
     """
 
     signature: Signature
@@ -84,17 +88,17 @@ class ModelConfig:
 
     @property
     def is_python(self) -> bool:
-        """True if the model brings its own code, rather than a backend's name."""
+        """True if the model consists of its own Python code."""
         return self.backend == "python"
 
     @property
     def shown_platform(self) -> str:
-        """What the metadata calls `platform`."""
+        """The value of `platform` in the metadata."""
         return self.platform or self.backend
 
     @property
     def instance_names(self) -> tuple[str, ...]:
-        """The names of its instances."""
+        """The names of the instances."""
         return tuple(instance.name for instance in self.instances)
 
     @property
@@ -103,14 +107,16 @@ class ModelConfig:
         return self.signature.name
 
     def has_groups_of(self, config: ConfigProto) -> bool:
-        """Whether a message has the same instance groups."""
+        """Return True if `config` has the same instance groups."""
         return bool(ConfigProto.FromString(self.proto).instance_group == config.instance_group)
 
     @staticmethod
-    def from_proto(config: ConfigProto, *, names_all: bool = False) -> ModelConfig:
-        """The frozen form of a message that `complete` has filled in and `check` has passed.
+    def from_proto(config: ConfigProto, *, newer_fields: bool = False) -> ModelConfig:
+        """Return the frozen form of a completed and checked message.
 
-        `names_all`: as in `render.as_json`.
+        Args:
+            config: The message.
+            newer_fields: As in `render.as_json`.
         """
         return ModelConfig(
             signature=Signature(
@@ -143,14 +149,16 @@ class ModelConfig:
             },
             caches_responses=config.response_cache.enable,
             warmup=warmup_samples(config),
-            json=render.as_json(config, names_all=names_all),
-            proto=config.SerializeToString(deterministic=True),  # maps in the same order each time
+            json=render.as_json(config, newer_fields=newer_fields),
+            proto=config.SerializeToString(
+                deterministic=True
+            ),  # otherwise the order of maps varies
             execution_host=execution_host(config),
         )
 
 
 def execution_host(config: ConfigProto) -> str:
-    """The parameter EXECUTION_HOST of a message; empty if there is none."""
+    """Return the parameter EXECUTION_HOST of a message; empty if it is not set."""
     name = "EXECUTION_HOST"
     return config.parameters[name].string_value if name in config.parameters else ""
 
@@ -181,7 +189,7 @@ def _output(entry: ModelOutput) -> TensorConfig:
 
 
 def version_policy(config: ConfigProto) -> VersionPolicy:
-    """Which versions a completed message wants to be served."""
+    """Return the version policy of a completed message."""
     policy = config.version_policy
     if policy.HasField("specific"):
         return VersionPolicy(specific=tuple(policy.specific.versions))
@@ -191,7 +199,7 @@ def version_policy(config: ConfigProto) -> VersionPolicy:
 
 
 class WarmupData(enum.Enum):
-    """Where the elements of a sample's input come from; the value is the field that says so."""
+    """The source of a warm-up input's elements; the value is the field of the schema."""
 
     ZEROS = "zero_data"
     RANDOM = "random_data"
@@ -201,9 +209,10 @@ class WarmupData(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WarmupInput:
-    """One input: `dims` without the batch dimension, `file` below the model's folder `warmup`.
+    """One input of a warm-up sample.
 
-    `datatype` is None where the configuration names none.
+    `dims` has no batch dimension. `file` is relative to the folder `warmup` of the model. If the
+    configuration sets no data type, `datatype` has no value.
     """
 
     name: str
@@ -224,7 +233,7 @@ class WarmupSample:
 
 
 def warmup_samples(config: ConfigProto) -> tuple[WarmupSample, ...]:
-    """The samples of a configuration, without those that Triton skips: of no batch size."""
+    """Return the warm-up samples. As in Triton, samples without a batch size are skipped."""
     return tuple(
         WarmupSample(
             sample.name,

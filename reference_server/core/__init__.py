@@ -1,4 +1,4 @@
-"""The domain: values, error codes and the protocols that low rooms ask of high ones.
+"""The domain: values, errors, and the protocols through which lower packages call higher ones.
 
-Imports nothing but the standard library and NumPy. No clock is read here, nothing blocks.
+This package imports only the standard library and NumPy.
 """

@@ -1,8 +1,8 @@
-"""Responses that a client has not read: how many bytes may wait before models wait, too.
+"""Flow control: limits on the responses that a slow client has not read yet.
 
-A model that answers more than once is faster than any client that does not read. Its responses are
-kept up to a mark; beyond it the model's `send` waits until the client reads, leaves, or is sent
-away. In between the event loop is never held up: threads of models add and wait, the loop takes.
+A decoupled model can send responses faster than its client reads them. They are buffered up to a
+limit. Beyond it the model's `send` blocks until the client reads or disconnects, or its connection
+is closed. Only threads of models block, never the event loop.
 """
 
 from __future__ import annotations
@@ -13,55 +13,67 @@ from collections.abc import Callable, Sequence
 
 from reference_server.core.tensor import Tensor
 
-#: Of responses: what no client reaches.
+#: The number of responses that stands for no limit.
 ANY_NUMBER = 2**31 - 1
-#: Bytes that may wait for one client.
-_MOST = 1 << 24
-#: Bytes that may wait for all of them; beyond that few may wait for any.
-_MOST_OF_ALL = 1 << 28
-_FEW = 1 << 16
-#: What a response costs beside its tensors' bytes, and a string beside its characters, about.
+#: The limit of unread bytes of one client.
+_LIMIT = 1 << 24
+#: The limit for all clients. If it is exceeded, each client's limit is `_REDUCED_LIMIT`.
+_TOTAL_LIMIT = 1 << 28
+_REDUCED_LIMIT = 1 << 16
+#: Estimated overhead in bytes of a response and of a string.
 _RESPONSE_COST = 512
 _STRING_COST = 64
-#: Strings that are counted one by one; of more the first ones stand for all.
-_COUNTED = 16
+#: Strings of an array that are measured; their average is used for all.
+_MEASURED = 16
 
 
 class Backlogs:
-    """All backlogs of a server."""
+    """The backlogs of all clients of a server.
 
-    def __init__(self, most: int = _MOST, most_of_all: int = _MOST_OF_ALL, few: int = _FEW) -> None:
-        self.most = most
-        self._most_of_all = most_of_all
-        self._few = few
+    Args:
+        limit: Unread bytes of one client.
+        total_limit: Unread bytes of all clients.
+        reduced_limit: Unread bytes of one client while `total_limit` is exceeded.
+    """
+
+    def __init__(
+        self,
+        limit: int = _LIMIT,
+        total_limit: int = _TOTAL_LIMIT,
+        reduced_limit: int = _REDUCED_LIMIT,
+    ) -> None:
+        self.limit = limit
+        self._total_limit = total_limit
+        self._reduced_limit = reduced_limit
         self.changed = threading.Condition()
-        # What follows is of who holds `changed`.
+        # Guarded by `changed`.
         self.size = 0
         self._full: set[Backlog] = set()
         self._is_lifted = False
 
     def lift(self) -> None:
-        """The server ends: nobody waits for clients any more."""
+        """Remove all limits, because the server stops. Blocked models continue."""
         with self.changed:
             self._is_lifted = True
             self.settle()
 
     def is_full(self, backlog: Backlog) -> bool:
-        """Whether a backlog is full; with `changed` held."""
+        """Return True if `backlog` is full. The caller holds `changed`."""
         if self._is_lifted:
             return False
         if backlog.responses >= backlog.most_responses:
             return True
         size = backlog.size
-        return size > self.most or (size > self._few and self.size > self._most_of_all)
+        exceeds_total = self.size > self._total_limit
+        return size > self.limit or (size > self._reduced_limit and exceeds_total)
 
     @property
     def any_full(self) -> bool:
-        """Whether somebody waits, or would; with `changed` held."""
+        """True if at least one backlog is full. The caller holds `changed`."""
         return bool(self._full)
 
     def settle(self, *moved: Backlog) -> None:
-        """Tell who waits, after sizes have changed; with `changed` held."""
+        """Update the state of all full backlogs and of `moved`. The caller holds `changed`."""
         for backlog in (*moved, *self._full):
             backlog.settle(is_full=self.is_full(backlog))
             if backlog.is_full:
@@ -71,10 +83,10 @@ class Backlogs:
 
 
 class Backlog:
-    """What waits for one client: posted to the loop, or kept by its connection.
+    """The unread responses of one client: posted to the event loop, or kept by the connection.
 
-    It is full at so many bytes, or at `most_responses`. Each method says whose it is; nothing
-    counts any more once it is closed.
+    It is full at a number of bytes (`Backlogs`), or at `most_responses` responses. A closed backlog
+    counts nothing. Threads of models call the first group of methods, the event loop the second.
     """
 
     __slots__ = (
@@ -94,7 +106,7 @@ class Backlog:
         self._all = backlogs
         self._posted: deque[int] = deque()
         self._kept = 0
-        self._unsent: deque[int] = deque()  # what is kept, by responses
+        self._unsent: deque[int] = deque()  # the kept bytes of each response
         self._is_closed = False
         self._watchers: list[Callable[[bool], None]] = []
         self.size = 0
@@ -105,19 +117,19 @@ class Backlog:
 
     @property
     def responses(self) -> int:
-        """How many wait, in whole or in part."""
+        """The number of responses that are not completely sent."""
         return len(self._posted) + len(self._unsent)
 
     # -- threads of models
 
     def wait(self) -> None:
-        """Return when there is room for another response."""
+        """Block until there is room for another response."""
         if self.is_full:
             with self._all.changed:
                 self._all.changed.wait_for(lambda: not self.is_full)
 
     def add(self, outputs: Sequence[Tensor]) -> None:
-        """A response with these outputs is posted to the loop."""
+        """Count a response with these outputs, which is posted to the event loop."""
         size = _RESPONSE_COST + sum(map(_tensor_size, outputs))
         with self._all.changed:
             if not self._is_closed:
@@ -125,33 +137,36 @@ class Backlog:
                 self._grow(size)
 
     def watch(self, watcher: Callable[[bool], None]) -> None:
-        """Tell `watcher`, which must not block, when it is full, and when it no longer is."""
+        """Call `watcher` with True when the backlog becomes full, and with False afterwards.
+
+        It must not block.
+        """
         with self._all.changed:
             self._watchers.append(watcher)
             if self.is_full:
                 watcher(True)
 
     def unwatch(self, watcher: Callable[[bool], None]) -> None:
-        """Tell it no more."""
+        """Remove a watcher."""
         with self._all.changed:
             if watcher in self._watchers:
                 self._watchers.remove(watcher)
 
     def become(self, *, full: bool) -> None:
-        """Be full, or not, as another process says whose backlog this stands for."""
+        """Set the state that another process reports; this object represents its backlog."""
         with self._all.changed:
             self.settle(is_full=full)
 
     # -- the loop
 
     def handled(self) -> None:
-        """The oldest posted response has been given to the connection."""
+        """Remove the oldest posted response, which the connection has received."""
         with self._all.changed:
             if self._posted:
                 self._grow(-self._posted.popleft())
 
     def keep(self, size: int) -> None:
-        """The connection has so many bytes now that the client has not taken."""
+        """Set the number of bytes that the connection keeps until the client reads them."""
         if size != self._kept:
             with self._all.changed:
                 if not self._is_closed:
@@ -163,7 +178,7 @@ class Backlog:
                     self._grow(more)
 
     def close(self) -> None:
-        """The client is gone, or has had its last response."""
+        """Stop counting: the client has disconnected or received its last response."""
         with self._all.changed:
             if not self._is_closed:
                 self._is_closed = True
@@ -174,7 +189,7 @@ class Backlog:
     # -- with the lock held
 
     def _taken(self, size: int) -> None:
-        """The client took so many bytes, of the oldest responses."""
+        """Remove `size` bytes, which the client has read, from the oldest responses."""
         while size >= self._unsent[0]:
             size -= self._unsent.popleft()
             if not size:
@@ -188,7 +203,7 @@ class Backlog:
             self._all.settle(self)
 
     def settle(self, *, is_full: bool) -> None:
-        """Become full, or not; called by `Backlogs`."""
+        """Set the state and report a change to the watchers. Called by `Backlogs`."""
         if is_full is not self.is_full:
             self.is_full = is_full
             for watcher in self._watchers:
@@ -198,12 +213,12 @@ class Backlog:
 
 
 def _tensor_size(tensor: Tensor) -> int:
-    """About how many bytes a tensor keeps."""
+    """Return the estimated number of bytes that a tensor occupies."""
     if tensor.is_raw:
         return tensor.byte_size
     array = tensor.array()
     if not array.dtype.hasobject:
         return array.nbytes
-    counted = array.flat[:_COUNTED].tolist()
-    characters = sum(len(one) for one in counted if isinstance(one, (bytes, str)))
-    return array.size * (_STRING_COST + characters // max(1, len(counted)))
+    measured = array.flat[:_MEASURED].tolist()
+    characters = sum(len(one) for one in measured if isinstance(one, (bytes, str)))
+    return array.size * (_STRING_COST + characters // max(1, len(measured)))

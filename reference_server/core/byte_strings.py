@@ -1,4 +1,4 @@
-"""The wire form of BYTES tensors: each element is a little-endian uint32 length, then its bytes."""
+"""The wire format of BYTES tensors: elements of a little-endian uint32 length and its bytes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LENGTH = struct.Struct("<I")
 
 
 def element_bytes(element: object) -> bytes:
-    """One element as Triton stores it: bytes stay, anything else is the UTF-8 of its `str`."""
-    # Of a subclass, such as np.bytes_, a plain copy.
+    """Return an element as Triton stores it: bytes unchanged, others as UTF-8 of their `str`."""
+    # Subclasses, such as np.bytes_, are copied to plain bytes.
     if type(element) is bytes:
         return element
     return bytes(element) if isinstance(element, bytes) else str(element).encode()
 
 
 def serialize(array: npt.NDArray[np.generic]) -> bytes:
-    """The wire form of an object or `S<n>` array, in C order."""
+    """Return the wire format of an object or `S<n>` array, in C order."""
     flat = array.ravel()
     slices: list[bytes] = []
     for start in range(0, max(1, flat.size), turns.ELEMENTS):
@@ -37,7 +37,7 @@ def serialize(array: npt.NDArray[np.generic]) -> bytes:
 
 
 def _packed(elements: list[object]) -> bytes:
-    """The wire form of some elements, whatever they are."""
+    """Return the wire format of elements of any type."""
     pack = _LENGTH.pack
     parts: list[bytes] = []
     for element in elements:
@@ -48,30 +48,35 @@ def _packed(elements: list[object]) -> bytes:
 
 
 def byte_size(array: npt.NDArray[np.generic]) -> int:
-    """The length of `serialize(array)` without building it."""
+    """Return the length of `serialize(array)` without building it."""
     return sum(4 + len(element_bytes(element)) for element in array.ravel().tolist())
 
 
 class Malformed(ValueError):
-    """The bytes are not a sequence of length-prefixed strings.
+    """Raised for bytes that are not a sequence of length-prefixed strings.
 
-    `elements` were whole, `available` bytes were left. With `length` None the four-byte length
-    itself is cut; otherwise it announced more bytes than there are.
+    Attributes:
+        elements: The number of complete elements.
+        available: The number of remaining bytes.
+        length: The length of the truncated element; None if the four-byte length is truncated.
     """
 
     def __init__(self, elements: int, available: int, length: int | None) -> None:
-        super().__init__(f"{elements} elements are whole, then {available} bytes cannot be read")
+        super().__init__(
+            f"found {available} bytes after {elements} elements; expected a four-byte length and "
+            "as many bytes"
+        )
         self.elements = elements
         self.available = available
         self.length = length
 
 
-#: Elements that are counted before others are let in: some 50 microseconds' work.
+#: Elements that are counted before other threads may run: about 50 microseconds of work.
 _COUNTED = 1 << 9
 
 
 def count(raw: memoryview) -> int:
-    """How many elements `raw` has, however many; raises Malformed as `split` does."""
+    """Return the number of elements in `raw`, without making them. Raises Malformed as `split`."""
     unpack = _LENGTH.unpack_from
     end = len(raw)
     elements = position = 0
@@ -90,10 +95,10 @@ def count(raw: memoryview) -> int:
 
 
 def split(raw: memoryview) -> list[bytes]:
-    """The elements in `raw`; raises Malformed where a length or its bytes are cut."""
+    """Return the elements in `raw`. Raises Malformed if the last one is truncated."""
     elements: list[bytes] = []
     unpack = _LENGTH.unpack_from
-    data = bytes(raw)  # slices of it are elements; slices of a view would keep the whole body
+    data = bytes(raw)  # elements are slices; slices of the view would keep the whole body alive
     end = len(data)
     position = _unpacked(data, elements) if string_packing.IS_COMPILED else 0
     while position < end:
@@ -109,7 +114,7 @@ def split(raw: memoryview) -> list[bytes]:
 
 
 def _unpacked(data: bytes, elements: list[bytes]) -> int:
-    """Append the elements of `data` up to the first that is cut, if any; where that begins."""
+    """Append the complete elements of `data` to `elements`; return the position after them."""
     position, end = 0, len(data)
     while True:
         found = len(elements)
@@ -120,8 +125,8 @@ def _unpacked(data: bytes, elements: list[bytes]) -> int:
 
 
 def as_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Objects:
-    """The elements as an object array of `shape`; their number must fit it."""
-    # Not np.array(elements): that makes fixed-width strings, which lose zeros at their end.
+    """Return the elements as an object array of `shape`, which must have as many elements."""
+    # np.array(elements) would make fixed-width strings, which lose trailing zeros.
     array = np.empty(len(elements), dtype=np.object_)
     start = 0
     for some in turns.slices(elements):

@@ -1,4 +1,4 @@
-"""The data types of the protocol: names on the wire, names in config.pbtxt, sizes, NumPy types."""
+"""The data types of the protocol: names in requests and in config.pbtxt, sizes, NumPy types."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 
 class DataType(enum.Enum):
-    """One data type; the value is its name on the wire (`FP32`, `BYTES`, ...)."""
+    """A data type; the value is its name in requests (`FP32`, `BYTES`, ...)."""
 
-    # Enum's own hash is a call into Python, and the request path asks for many.
+    # Enum.__hash__ is a Python function, which is slow on the request path.
     __hash__ = object.__hash__
 
     BOOL = "BOOL"
@@ -31,12 +31,12 @@ class DataType(enum.Enum):
 
     config_name: str
     byte_size: int
-    #: True for BYTES, whose elements have lengths of their own.
+    #: True for BYTES, whose elements differ in length.
     is_bytes: bool
     numpy: npt.DTypeLike
 
 
-#: NumPy has no bfloat16: its bits travel as uint16.
+#: NumPy has no bfloat16: its bits are stored as uint16.
 _NUMPY: dict[DataType, npt.DTypeLike] = {
     DataType.BOOL: np.dtype(np.bool_),
     DataType.UINT8: np.dtype(np.uint8),
@@ -55,23 +55,23 @@ _NUMPY: dict[DataType, npt.DTypeLike] = {
 }
 
 for _member in DataType:
-    # Plain attributes, because the request path reads them for every tensor.
+    # Plain attributes, since properties are slower and the request path reads them per tensor.
     _member.config_name = "TYPE_STRING" if _member is DataType.BYTES else f"TYPE_{_member.value}"
     _member.is_bytes = _member is DataType.BYTES
     _member.numpy = _NUMPY[_member]
     _member.byte_size = 0 if _member is DataType.BYTES else np.dtype(_NUMPY[_member]).itemsize
 
-#: By the name on the wire; an unknown name is simply absent.
+#: Data types by their names in requests.
 BY_NAME: dict[str, DataType] = {member.value: member for member in DataType}
 BY_CONFIG_NAME: dict[str, DataType] = {member.config_name: member for member in DataType}
-#: Keyed by the dtype itself: hashing one costs a tenth of making its text.
+#: Keyed by dtype, because hashing a dtype takes a tenth of the time of making its name.
 _BY_NUMPY: dict[np.dtype[np.generic], DataType] = {
     np.dtype(_NUMPY[member]): member for member in DataType if member is not DataType.BF16
 }
 
 
 def of_array(array: npt.NDArray[np.generic]) -> DataType | None:
-    """The data type whose elements `array` holds; None where the protocol has none.
+    """Return the data type of the elements of `array`; None if the protocol has no such type.
 
     Fixed-width byte strings (`S<n>`) and objects are BYTES; uint16 is UINT16, never BF16.
     """

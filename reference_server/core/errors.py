@@ -1,7 +1,7 @@
-"""The server's errors: a code and a text for clients, as Triton's TRITONSERVER_Error, and defects.
+"""The server's errors: a code and a text for clients, like Triton's TRITONSERVER_Error.
 
-Which HTTP status or gRPC code a code becomes is decided in the frontends, nowhere else. A defect of
-the server's own is logged where it happens, and costs no more than what it broke (`Contained`).
+Only the frontends map codes to HTTP statuses and gRPC codes. Unexpected exceptions are logged where
+they occur, so that they affect only one operation (`Contained`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Code(enum.Enum):
     CANCELLED = "Cancelled"
 
 
-#: Characters of a text that are told; it may quote what a client sent, however long that is.
+#: The longest text that is sent, in characters. Texts can quote requests, which can be very long.
 _LONGEST = 1 << 18
 
 
 class ServerError(Exception):
-    """A failure that a client, an operator or the log is told about, word for word.
+    """An error that is reported to a client or in the log.
 
-    `code` decides the status on each protocol, `message` is the text that is sent.
+    `code` determines the status of each protocol, `message` is the text.
     """
 
     def __init__(self, code: Code, message: str) -> None:
@@ -47,22 +47,22 @@ class ServerError(Exception):
         return self.message
 
     def described(self) -> str:
-        """The text with its code in front, as it stands in start-up tables and reasons."""
+        """Return the text after its code, as in Triton's start-up table and in reasons."""
         return f"{self.code.value}: {self.message}"
 
 
 class BackendError(ServerError):
-    """A fault that a backend finds in a request it was given.
+    """An error that a backend finds in a request.
 
-    The request counts as accepted: it is answered through its sink and counted as failed, where
-    a refusal would move nothing.
+    The request was accepted: its sink gets the error, and it counts as failed. A request that is
+    refused before does not change any counter.
     """
 
 
 class NotHere(ServerError):
-    """A model asks for what this machine or this server lacks, and another one may have.
+    """A model requires something that this machine or server lacks, but another may have.
 
-    `reference-server check`, which asks whether a repository is right, only warns of it.
+    `reference-server check` reports it as a warning.
     """
 
     def __init__(self, message: str) -> None:
@@ -70,34 +70,34 @@ class NotHere(ServerError):
 
 
 def invalid_arg(message: str) -> ServerError:
-    """The caller's request or configuration is wrong."""
+    """Return an INVALID_ARG error: the request or configuration is wrong."""
     return ServerError(Code.INVALID_ARG, message)
 
 
 def internal(message: str) -> ServerError:
-    """Something failed on this side, or JSON could not be read (Triton calls that internal too)."""
+    """Return an INTERNAL error: the server failed, or, as in Triton, JSON is malformed."""
     return ServerError(Code.INTERNAL, message)
 
 
 def not_found(message: str) -> ServerError:
-    """A name in the request refers to nothing."""
+    """Return a NOT_FOUND error: a name in the request is unknown."""
     return ServerError(Code.NOT_FOUND, message)
 
 
 def unavailable(message: str) -> ServerError:
-    """The server, a model or a queue does not take the request now."""
+    """Return an UNAVAILABLE error: the server, model or queue does not accept requests now."""
     return ServerError(Code.UNAVAILABLE, message)
 
 
 def unsupported(message: str) -> ServerError:
-    """The request asks for something that this server, or this model, does not do."""
+    """Return an UNSUPPORTED error: the server or model lacks the requested feature."""
     return ServerError(Code.UNSUPPORTED, message)
 
 
 class Contained:
-    """`with` it, exceptions are logged under `what`, and execution goes on behind the block.
+    """A context manager that logs an exception with the text `what` and suppresses it.
 
-    Not BaseExceptions. To be made once and used by any number of threads.
+    Only instances of Exception are suppressed. Reusable, and thread-safe.
     """
 
     __slots__ = ("_what",)

@@ -1,8 +1,8 @@
-"""What a forked copy of this process gives up: models fork, and their children are not the server.
+"""Cleans up in forked child processes: models can fork, and their children are not the server.
 
-A copy has the descriptors, the signal handlers and the locks of its parent, and none of its
-threads. Whoever has something that a copy must not have says so here; `os.fork` does the rest, be
-it called by a model, by `multiprocessing` or by a library.
+A child inherits the descriptors, signal handlers and locks of its parent, but none of its threads.
+Modules register here what a child must not inherit. The hooks run at every `os.fork`, whether a
+model, `multiprocessing` or a library calls it.
 """
 
 from __future__ import annotations
@@ -22,50 +22,51 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-#: What a model is told that calls the server from a copy.
+#: The error of a child process that calls the server.
 NO_SERVER = (
     "A process that a model has forked cannot call the server: only the model's own process can."
 )
 
-#: One more in each copy of a copy: who remembers it knows whether it is in another process by now.
+#: The number of forks between the server and this process. A changed value shows that the code now
+#: runs in a child.
 generation = 0
 
 _handled: dict[int, object] = {}
 _ports: set[int] = set()
 _descriptors: set[int] = set()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = []
-_in_copies: list[Callable[[], None]] = []
+_in_children: list[Callable[[], None]] = []
 
 
 def default_in_forks(number: int) -> None:
-    """The handler that a signal has now is this process's alone. On the main thread."""
+    """Have children reset the current handler of a signal. Must run on the main thread."""
     _handled[number] = signal.getsignal(number)
 
 
 def listens(port: int) -> None:
-    """Say that this process serves a TCP port: its copies have neither that nor its connections."""
+    """Have children close the listening sockets and connections of a TCP port."""
     _ports.add(port)
 
 
 def close_in_forks(descriptor: int) -> None:
-    """Copies do not have this descriptor, which stays open as long as this process."""
+    """Have children close a descriptor. It must stay open as long as this process."""
     _descriptors.add(descriptor)
 
 
 def hold_for_forks(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Forks wait for a lock: no copy finds it held by a thread that it does not have."""
+    """Acquire a lock before each fork, so that no child inherits it locked by a missing thread."""
     _locks.append((acquire, release))
 
 
 def call_in_forks(call: Callable[[], None]) -> None:
-    """Each copy calls `call`, before anything else runs in it."""
-    _in_copies.append(call)
+    """Have each child call `call` before any other code runs in it."""
+    _in_children.append(call)
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End this copy as a program ends that raises `error`, or nothing."""
+    """End this child as a Python program ends after `error`, or successfully."""
     code = 0 if error is None else 1
-    with contextlib.suppress(Exception):  # the streams may be those of a parent that is gone
+    with contextlib.suppress(Exception):  # the parent may have closed the streams
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             code = error.code or 0
         elif isinstance(error, SystemExit):
@@ -81,20 +82,20 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 
 class _Mask(threading.local):
-    """Signals that the forking thread lets in, when the fork is over."""
+    """The signal mask of the forking thread, which is restored after the fork."""
 
     before: set[signal.Signals | int] | None = None
 
     def block(self) -> None:
-        """Keep what is sent to the copy waiting until it has its own handlers.
+        """Block signals until the child has its own handlers.
 
-        Python would find the parent's handler gone, and drop the signal.
+        Otherwise Python would find the parent's handler removed, and lose the signal.
         """
         if _handled:
             self.before = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
 
     def unblock(self) -> None:
-        """Let in what was let in before."""
+        """Restore the signal mask."""
         if self.before is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
             self.before = None
@@ -105,7 +106,7 @@ _mask = _Mask()
 
 def _before() -> None:
     _births.note()
-    # The newest first, as `os.register_at_fork` does it: they may wait for those before them.
+    # The newest first, as in `os.register_at_fork`: a lock may depend on locks registered before.
     for acquire, _ in reversed(_locks):
         acquire()
     _mask.block()
@@ -117,33 +118,33 @@ def _in_parent() -> None:
         release()
 
 
-def _in_copy() -> None:
+def _in_child() -> None:
     global generation
     generation += 1
     for _, release in _locks:
-        with contextlib.suppress(RuntimeError):  # a lock that makes itself new in copies
+        with contextlib.suppress(RuntimeError):  # a lock that resets itself in children
             release()
     if _handled:
-        # The descriptor is the other end of the server's loop: a signal of ours would stop it.
+        # The descriptor belongs to the server's event loop: a signal in the child would stop it.
         signal.set_wakeup_fd(-1)
     for number, handler in _handled.items():
-        if signal.getsignal(number) == handler:  # else it is a model's own, and stays
+        if signal.getsignal(number) == handler:  # otherwise a model has set its own
             default = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if default else signal.SIG_DFL)
     _handled.clear()
     _mask.unblock()
-    _give_up({*_descriptors, *_served()})
-    _births.tell()
-    for call in _in_copies:
+    _close({*_descriptors, *_served()})
+    _births.report()
+    for call in _in_children:
         call()
 
 
 def _served() -> Iterator[int]:
-    """The descriptors that listen to a port of the server, or are connected to it."""
+    """Yield the descriptors of listening sockets and connections of the server's ports."""
     if not _ports:
         return
     for descriptor in [int(path.name) for path in Path("/dev/fd").iterdir()]:
-        with contextlib.suppress(OSError):  # that of the folder itself is gone already
+        with contextlib.suppress(OSError):  # the folder's own descriptor is closed by now
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
             end = socket.socket(fileno=os.dup(descriptor))
@@ -153,14 +154,14 @@ def _served() -> Iterator[int]:
                 yield descriptor
 
 
-def _give_up(descriptors: set[int]) -> None:
-    """Close descriptors, keeping their numbers: what has them may close them once more, later."""
+def _close(descriptors: set[int]) -> None:
+    """Replace descriptors by /dev/null, so that their owners can still close their numbers."""
     if not descriptors:
         return
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
-        os.dup2(nothing, descriptor, inheritable=False)
-    os.close(nothing)
+        os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
 
 
 # ----------------------------------------------------------------------------------- children
@@ -169,21 +170,21 @@ _BIRTH = struct.Struct("<qq")
 
 
 class _Births(threading.local):
-    """Which of this process's copies was forked on whose behalf."""
+    """Reports each child and the owner on whose behalf it was forked, through a pipe."""
 
-    mother: int | None = None
+    owner: int | None = None
 
     def note(self) -> None:
-        """Before a fork on this thread."""
-        self.mother = _whose() if _pipe else None
-        if self.mother is not None:
-            _read_births()  # the pipe has room for what this one writes
+        """Store the owner, before a fork on this thread."""
+        self.owner = _current_owner() if _pipe else None
+        if self.owner is not None:
+            _read_births()  # so that the pipe has room for the child's report
 
-    def tell(self) -> None:
-        """In the copy."""
-        if self.mother is not None:
+    def report(self) -> None:
+        """Write the report, in the child."""
+        if self.owner is not None:
             with contextlib.suppress(OSError):
-                os.write(_pipe[1], _BIRTH.pack(self.mother, os.getpid()))
+                os.write(_pipe[1], _BIRTH.pack(self.owner, os.getpid()))
         _forget_births()
 
 
@@ -192,33 +193,38 @@ _pipe: tuple[int, ...] = ()
 _children: dict[int, list[int]] = {}
 
 
-def _nobody() -> int | None:
+def _no_owner() -> int | None:
     return None
 
 
-_whose: Callable[[], int | None] = _nobody
+_current_owner: Callable[[], int | None] = _no_owner
 
 
-def tell_apart(whose: Callable[[], int | None]) -> None:
-    """From now on copies are counted by what `whose` says on the thread that forks them."""
-    global _pipe, _whose
-    _whose = whose
+def count_children_by(owner: Callable[[], int | None]) -> None:
+    """Count the children forked from now on by owner.
+
+    Args:
+        owner: Returns the owner of a child; it is called on the thread that forks. A child without
+            an owner is not counted.
+    """
+    global _pipe, _current_owner
+    _current_owner = owner
     if not _pipe and hasattr(os, "waitid"):
         _pipe = os.pipe()
         for end in _pipe:
             os.set_blocking(end, False)
 
 
-def children_of(mother: int) -> list[int]:
-    """The numbers of the processes forked on behalf of `mother` that have not ended."""
+def children_of(owner: int) -> list[int]:
+    """Return the process ids of the running children of an owner."""
     _read_births()
-    return [pid for pid in _children.get(mother, ()) if _lives(pid)]
+    return [pid for pid in _children.get(owner, ()) if _is_running(pid)]
 
 
-def let_go(pids: Collection[int]) -> None:
-    """Let this process end without waiting for these, which `multiprocessing` does at the exit.
+def detach(pids: Collection[int]) -> None:
+    """Have `multiprocessing` not wait for these children when this process exits.
 
-    Those that are daemons are ended then, as ever.
+    It still ends those that are daemons.
     """
     for child in multiprocessing.active_children():
         if child.pid in pids and not child.daemon:
@@ -230,24 +236,24 @@ def _read_births() -> None:
         return
     with contextlib.suppress(BlockingIOError):
         while data := os.read(_pipe[0], 64 * _BIRTH.size):
-            for mother, pid in _BIRTH.iter_unpack(data):
-                _children.setdefault(mother, []).append(pid)
+            for owner, pid in _BIRTH.iter_unpack(data):
+                _children.setdefault(owner, []).append(pid)
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
-        # Only looked at: whoever has started it waits for it.
+        # WNOWAIT leaves the exit status to the code that started the process.
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
 
 
 def _forget_births() -> None:
-    """A copy counts its own children, and those are not told of at all."""
+    """Discard the parent's state: a child does not count its own children."""
     global _pipe
     _pipe = ()
     _children.clear()
 
 
-if hasattr(os, "register_at_fork"):  # else nothing forks
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_copy)
+if hasattr(os, "register_at_fork"):  # absent where processes cannot fork
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,8 +1,8 @@
-"""The order of a C++ hash table, in which Triton goes through the inputs of a request.
+"""The order of a C++ hash table, in which Triton iterates over the inputs of a request.
 
-Triton keeps them in a `std::unordered_map` by name. Which of several faulty inputs an error names,
-how a text lists them, and the order in which a model sees them follow from how GNU's libstdc++
-arranges such a table: https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc%2B%2B-v3/include/bits/hashtable.h
+Triton stores inputs in a `std::unordered_map` by name. The order of this table in GNU's libstdc++
+decides which of several invalid inputs an error names, how a text lists inputs, and the order in
+which a model receives them: https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc%2B%2B-v3/include/bits/hashtable.h
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from typing import Final
 _MASK: Final = 2**64 - 1
 _SEED: Final = 0xC70F6907
 _MULTIPLIER: Final = 0xC6A4A7935BD1E995
-#: Buckets that a table has as it grows, as many names as it has at most; of more it keeps the last
-#: here, which no request comes near.
+#: The bucket counts of a growing table, each of which is also its largest number of names. The last
+#: one is more than any request has inputs.
 _BUCKETS: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043)
 
 
 @lru_cache(1024)
 def arranged(names: tuple[str, ...], onto: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """All names in the order of a table that lists `onto`, after `names` were put into it, in turn.
+    """Return the order of a table after names were inserted into it.
 
-    No name is there twice.
+    Args:
+        names: The names in the order of their insertion.
+        onto: The names that the table had before, in its order. No name may occur twice.
     """
-    # A bucket that gets its first name goes before all others, and a name before those of its
-    # bucket: so a listing, read from its end on, is an order in which its names were put in.
-    put_in = [*reversed(onto), *names]
+    # The first name of a bucket is placed before all other buckets, and a further name before those
+    # of its bucket. So the reverse of a table's order is a possible order of insertion.
+    inserted = [*reversed(onto), *names]
     buckets = _buckets(len(onto))
-    while len(put_in) > buckets < _BUCKETS[-1]:
-        # It grows: what is there moves to the new buckets in the order that it has.
-        put_in[:buckets] = _listed(put_in[:buckets], buckets)
+    while len(inserted) > buckets < _BUCKETS[-1]:
+        # The table grows: its names are inserted into the new buckets in their current order.
+        inserted[:buckets] = _listed(inserted[:buckets], buckets)
         buckets = _buckets(buckets + 1)
-    return tuple(_listed(put_in, buckets))
+    return tuple(_listed(inserted, buckets))
 
 
 def _buckets(size: int) -> int:
@@ -49,7 +51,7 @@ def _listed(names: Iterable[str], buckets: int) -> list[str]:
 
 @lru_cache(1024)
 def _hash(name: str) -> int:
-    """`std::hash` of a string: MurmurHash64A, read in little endian."""
+    """Return `std::hash` of a string: MurmurHash64A on little-endian words."""
     data = name.encode("utf-8", "surrogateescape")
     whole = len(data) & ~7
     value = _SEED ^ len(data) * _MULTIPLIER & _MASK

@@ -1,7 +1,8 @@
-"""What long requests of all clients hold together, from their first byte until they are freed.
+"""A memory budget shared by all clients' large requests.
 
-Each connection has bounds of its own; this one is for many of them. Who would go beyond it is
-refused, and what is short is not counted: small requests are served whatever the long ones do.
+A request is charged from its first byte until it is freed. A request beyond the budget is refused.
+Small requests are not charged, so that large ones cannot block them. Each connection has limits of
+its own in addition.
 """
 
 from __future__ import annotations
@@ -18,42 +19,46 @@ import numpy as np
 
 from reference_server.core.errors import unavailable
 
-#: Bytes of one request that nobody counts.
+#: Requests up to this size, in bytes, are not charged.
 UNCOUNTED = 1 << 16
-#: How much of its memory the process may have: in a container less than the machine has.
+#: The memory limit of the container.
 _CONTAINERS_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def half_of_memory() -> int:
-    """Half of the memory that this process may use, in bytes of whole MiB."""
+    """Return half of the memory that this process may use, in bytes, rounded down to MiB."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # there is none
+    with contextlib.suppress(OSError, ValueError):  # no container, or no limit
         memory = min(memory, int(_CONTAINERS_LIMIT.read_text()))
     return memory // 2 >> 20 << 20
 
 
 class Intake:
-    """All that is held: at most `most` bytes, and 0 is any number. Any thread."""
+    """The budget of `most` bytes; 0: no limit. Thread-safe."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most
         self._lock = threading.Lock()
         self._held = 0
-        # What was freed, which may be at any moment, also while this thread has the lock.
+        # The sizes of freed requests. Freeing can happen while this thread holds the lock.
         self._freed: deque[int] = deque()
 
     @property
     def held(self) -> int:
-        """Bytes that are held now."""
+        """The charged bytes."""
         with self._lock:
             return self._settled()
 
     def charge(self) -> Charge:
-        """What one request holds, of which nothing has come yet."""
+        """Return the charge of a new request, which is empty."""
         return Charge(self._add, self._freed.append)
 
     def keep(self, data: memoryview) -> memoryview:
-        """`data`, charged for as long as it is held. Raises ServerError UNAVAILABLE."""
+        """Return `data`, charged until it is freed.
+
+        Raises:
+            ServerError: UNAVAILABLE; the budget is exceeded.
+        """
         if len(data) <= UNCOUNTED:
             return data
         charge = self.charge()
@@ -74,21 +79,21 @@ class Intake:
         return self._held
 
     def refusal(self, length: int) -> str:
-        """What is said of a request that has no room."""
+        """Return the error text for a request of `length` bytes beyond the budget."""
         return (
-            f"a request of {length} bytes finds no room: all clients' long requests may have "
-            f"{self.most} bytes together"
+            f"request of {length} bytes rejected: the limit of {self.most} bytes for all large "
+            "requests in flight is reached (--connection-memory-mib)"
         )
 
 
 class _Held(np.ndarray[Any, Any]):
-    """Bytes that keep their charge for as long as anybody sees them."""
+    """An array that keeps its charge alive as long as a view of it exists."""
 
     charge: Charge
 
 
 class Charge:
-    """What one request holds; given back when it is freed, by whatever thread."""
+    """The charged bytes of one request. Returned to the budget when the object is freed."""
 
     __slots__ = ("_add", "_free", "_size")
 
@@ -98,16 +103,16 @@ class Charge:
         self._size = 0
 
     def grow(self, size: int) -> bool:
-        """So many bytes more have come; False if there is no room for them."""
+        """Charge `size` more bytes; return False if the budget is exceeded."""
         if not self._add(size):
             return False
         self._size += size
         return True
 
-    def hold(self, data: Any) -> memoryview:  # noqa: ANN401 - whatever has a buffer
-        """`data`, for as long as which all of this is held."""
-        # Twice: NumPy has arrays over a view keep what is below it, as far as that is of their own
-        # type, so over a view of a plain array they would not keep the view.
+    def hold(self, data: Any) -> memoryview:  # noqa: ANN401 - any buffer
+        """Return a view of `data`; this charge is kept until all views are freed."""
+        # Two views: NumPy sets the base of a view to the base array's base if that has the same
+        # type. A single view over a plain array would therefore not be kept alive.
         held = np.frombuffer(data, np.uint8).view(_Held).view(_Held)
         held.charge = self
         return held.data

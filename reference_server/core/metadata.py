@@ -1,4 +1,4 @@
-"""Metadata of the server, of models and their tensors, and of registered shared memory."""
+"""Metadata of the server, models, tensors and registered shared memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ Dims = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorConfig:
-    """An input or output; `dims` without the batch dimension, -1 where the size is free.
+    """An input or output of a model.
 
-    `reshape` is the shape that the model sees instead of `dims`, where the two differ.
+    Attributes:
+        dims: The shape in requests, without the batch dimension; -1 for free sizes.
+        reshape: The shape that the model receives; None: `dims`.
     """
 
     name: str
@@ -26,18 +28,18 @@ class TensorConfig:
 
     @property
     def inner(self) -> TensorConfig:
-        """The same as the model sees it, or makes it: the `reshape`, if there is one, done."""
+        """The tensor as the model receives or returns it, with `reshape` applied."""
         return self if self.reshape is None else replace(self, dims=self.reshape, reshape=None)
 
     @property
     def has_free_dims(self) -> bool:
-        """True if a size is decided by the request."""
+        """True if requests determine a size."""
         return -1 in self.dims
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A model's name and tensors. `max_batch_size` 0 means that no dimension is the batch's."""
+    """A model's name and tensors. With `max_batch_size` 0 there is no batch dimension."""
 
     name: str
     max_batch_size: int
@@ -46,17 +48,17 @@ class Signature:
 
     @property
     def batches(self) -> bool:
-        """True if the first dimension of every tensor is the batch's."""
+        """True if the first dimension of every tensor is the batch dimension."""
         return self.max_batch_size > 0
 
     def full_dims(self, tensor: TensorConfig) -> Dims:
-        """The dims of `tensor` as a request carries them: with the batch dimension, if any."""
+        """Return the dims of `tensor` in requests, with the batch dimension if there is one."""
         return (-1, *tensor.dims) if self.batches else tensor.dims
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a client is told of a model before it sends anything."""
+    """The metadata of a model."""
 
     signature: Signature
     versions: tuple[int, ...]
@@ -65,7 +67,7 @@ class ModelMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ServerMetadata:
-    """What a client is told of the server."""
+    """The metadata of the server."""
 
     name: str
     version: str
@@ -74,9 +76,9 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SystemRegion:
-    """`byte_size` bytes from `offset` on of the POSIX shared memory object `key`.
+    """A registered part of a POSIX shared memory object.
 
-    The key stands as the client gave it, with or without its slash.
+    `key` is the object's name as the client sent it, with or without its slash.
     """
 
     name: str
@@ -87,7 +89,7 @@ class SystemRegion:
 
 @dataclass(frozen=True, slots=True)
 class CudaRegion:
-    """The first `byte_size` bytes of an allocation that another process has on a GPU."""
+    """The first `byte_size` bytes of another process's allocation on a GPU."""
 
     name: str
     device_id: int

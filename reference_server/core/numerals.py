@@ -1,17 +1,17 @@
-"""Reads the number that a text begins with, as C's `strtol` does."""
+"""Parses the number at the start of a text, as C's `strtol` does."""
 
 from __future__ import annotations
 
 import re
 
-#: Twenty digits are more than any number of 64 bits; Python refuses to read thousands.
+#: 20 digits exceed any 64-bit number, and Python refuses to parse thousands of digits.
 _LEADING_INTEGER = re.compile(r"\s*([+-]?)0*(\d{1,20})", re.ASCII)
 
 
 def leading_integer(text: str) -> int | None:
-    """The integer that `text` begins with, whatever follows it; None if there is none.
+    """Return the integer at the start of `text`; None if `text` does not start with one.
 
-    Of more than twenty digits the first twenty count: too many in any case.
+    Only the first 20 digits are used. A number with more is out of range in any case.
     """
     found = _LEADING_INTEGER.match(text)
     return None if found is None else int(found[1] + found[2])

@@ -1,4 +1,4 @@
-"""Paths that a configuration names: what they may reach."""
+"""Checks that paths in a configuration stay inside the model's folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from reference_server.core.errors import invalid_arg
 
 
 def is_within(folder: Path, path: Path, *, through_links: bool = False) -> bool:
-    """Whether `path` lies in `folder` as it is written, or `through_links` where it really leads.
+    """Return True if `path` is inside `folder`.
 
-    Who can only send a configuration can write `..` and absolute paths into it. Links are made by
-    who can write into the repository, and so put code there: elsewhere than for what clients are
-    shown, they are followed as Triton follows them.
+    A client that sends a configuration can write `..` and absolute paths into it. Only users who
+    can write into the repository, and therefore can add code, can create links. So links are
+    followed, as in Triton, except for files whose content clients can read.
+
+    Args:
+        folder: The folder.
+        path: The path to check.
+        through_links: Resolve links first; otherwise only the text of the path is checked.
     """
     if through_links:
         return path.resolve().is_relative_to(folder.resolve())
@@ -21,19 +26,24 @@ def is_within(folder: Path, path: Path, *, through_links: bool = False) -> bool:
 
 
 def within(folder: Path, path: Path, field: str) -> Path:
-    """`path`, if it lies in `folder`. Raises ServerError INVALID_ARG that names the `field`."""
+    """Return `path` if it is inside `folder`.
+
+    Raises:
+        ServerError: INVALID_ARG, with the name of the configuration's `field`.
+    """
     if not is_within(folder, path):
         raise invalid_arg(f"{field}: found '{path}', expected a file in '{folder}'")
     return path
 
 
 def refuse_links_out(folder: Path) -> None:
-    """Refuse a model's folder that has a link to what lies outside of it.
+    """Check that no link in a model's folder leads out of it.
 
-    Raises ServerError INVALID_ARG that names the link and where it leads.
+    Raises:
+        ServerError: INVALID_ARG, with the link and its target.
     """
     root = folder.resolve()
-    for where, folders, files in os.walk(folder):  # which follows no link itself
+    for where, folders, files in os.walk(folder):  # does not follow links
         for name in (*folders, *files):
             path = Path(where, name)
             if path.is_symlink() and not path.resolve().is_relative_to(root):
@@ -44,5 +54,5 @@ def refuse_links_out(folder: Path) -> None:
 
 
 def _written(path: Path) -> Path:
-    """`path` without `..`, whatever links there are."""
+    """Return the absolute path without `..`, without resolving links."""
     return Path(os.path.normpath(path.absolute()))

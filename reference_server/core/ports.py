@@ -1,4 +1,4 @@
-"""The protocols between rooms, which the composition root fills in; and the clock."""
+"""The protocols between packages, and the clock. `server.py` connects their implementations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Clock(Protocol):
     """Monotonic and wall-clock readings."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since some fixed moment; never goes back."""
+        """Return nanoseconds since an arbitrary fixed moment."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return nanoseconds since the epoch."""
 
 
 class SystemClock:
@@ -28,34 +28,38 @@ class SystemClock:
 
 
 class Turns(Protocol):
-    """The turns of the event loop, in each of which many requests may come."""
+    """The iterations of the event loop. Many requests can arrive in one iteration."""
 
     def at_end(self, call: Callable[[], None]) -> bool:
-        """Have `call` called when this turn ends, once; False, and nothing, on any other thread.
+        """Call `call` once after this iteration.
 
-        Where several ask in a turn it may be called some turns later, for those that still come.
+        If several calls are registered in one iteration, they may run a few iterations later, so
+        that further requests are included.
+
+        Returns:
+            False on any other thread than that of the event loop; `call` is then not called.
         """
 
 
 class OpenInstance(Protocol):
-    """One copy of a model that runs one batch at a time."""
+    """An opened instance of a model, which executes one batch at a time."""
 
     @property
     def name(self) -> str:
-        """The instance's name, as it stands in error texts (`bert_0_0`)."""
+        """The instance's name in error texts, such as `bert_0_0`."""
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run one batch. Blocks. Raises ServerError if the batch as a whole failed."""
+        """Execute one batch. Blocks. Raises ServerError if the whole batch failed."""
 
 
 class ModelInstance(OpenInstance, Protocol):
-    """One that is opened and closed by who has it, always on one and the same thread."""
+    """An instance that its owner opens and closes, always on the same thread."""
 
     def open(self) -> None:
-        """Get ready to execute. Blocks, maybe for minutes. Raises ServerError."""
+        """Load the model. Blocks, possibly for minutes. Raises ServerError."""
 
     def close(self) -> None:
-        """Run the model's finalize and let go of everything."""
+        """Run the model's `finalize` and release all resources."""
 
 
 class Scheduler(Protocol):
@@ -63,163 +67,179 @@ class Scheduler(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many requests wait for an instance; any thread."""
+        """The number of requests that wait for an instance. Thread-safe."""
 
     @property
     def in_flight(self) -> int:
-        """How many requests a server that stops waits for before it unloads; any thread.
+        """The number of requests that a stopping server waits for before it unloads. Thread-safe.
 
-        As in Triton: an ensemble's that are not answered, and those in the queue of a batcher. What
-        an instance has been given is answered while the model is unloaded.
+        As in Triton, these are the unanswered requests of an ensemble and the requests in the queue
+        of a batcher. Executing requests are answered during the unload.
         """
 
     def submit(self, request: InferRequest) -> None:
-        """Take the request; its sink will be answered. Does not wait for it; any thread.
+        """Accept a request, whose sink will receive the responses. Does not block. Thread-safe.
 
-        Raises ServerError if the request is refused, and then its sink hears nothing.
+        Raises:
+            ServerError: The request is refused. Its sink receives nothing.
         """
 
     def refuse(self) -> None:
-        """Refuse new requests from now on; those taken go on. Any thread."""
+        """Refuse new requests from now on; accepted ones continue. Thread-safe."""
 
     def close(self) -> None:
-        """Refuse new requests, answer those taken, then release the instances. Blocks."""
+        """Refuse new requests, answer accepted ones, then release the instances. Blocks."""
 
 
 class Recorder(Protocol):
-    """Counts what became of a model's requests. All methods may be called by any thread."""
+    """Counts the outcomes of a model's requests. Thread-safe."""
 
     def executed(
         self, batch: Sequence[InferRequest], execution: Execution, start_ns: int
     ) -> Timing:
-        """A batch ran from `start_ns` on, and is answered now."""
+        """Count a successful batch, which started at `start_ns` and is answered now."""
 
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
-        """A batch ran from `start_ns` on, and failed as a whole."""
+        """Count a batch that started at `start_ns` and failed as a whole."""
 
     def refused(self, request: InferRequest, reason: FailureReason) -> None:
-        """`request` waited, and is answered with an error without having run."""
+        """Count a queued request that is answered with an error without being executed."""
 
 
 class EnsembleRecorder(Protocol):
-    """Counts what became of an ensemble's requests. Any thread."""
+    """Counts the outcomes of an ensemble's requests. Thread-safe."""
 
     def composed(self, request: InferRequest, began_ns: int, steps: Sequence[Timing]) -> Timing:
-        """The ensemble answered `request`.
+        """Count a request that the ensemble answered.
 
-        `began_ns` is when it sent its first steps, `steps` are the timings of all that ran.
+        Args:
+            request: The request.
+            began_ns: The time when the first steps were sent.
+            steps: The timings of all executed steps.
         """
 
     def took_longer(self, request: InferRequest, step: Timing) -> None:
-        """A step of `request`, which went well, took this time, too; `composed` does not know."""
+        """Add the timing of a successful step that `composed` did not include."""
 
     def refused(self, request: InferRequest, reason: FailureReason) -> None:
-        """The ensemble answered `request` with an error."""
+        """Count a request that the ensemble answered with an error."""
 
 
 class CacheRecorder(Protocol):
-    """Counts what the response cache did for a model's requests. Any thread."""
+    """Counts the hits and misses of a model's requests in the response cache. Thread-safe."""
 
     def cache_hit(self, request: InferRequest, began_ns: int, found_ns: int) -> None:
-        """The cache was asked at `began_ns`, had the answer at `found_ns`, and it is sent now."""
+        """Count a hit.
+
+        Args:
+            request: The request, whose cached response is sent now.
+            began_ns: The time when the lookup began.
+            found_ns: The time when the lookup ended.
+        """
 
     def cache_missed(self, ns: int) -> None:
-        """A response was offered to the cache; looking up and storing it took `ns`."""
+        """Count a miss after the response was stored; lookup and insertion took `ns`."""
 
 
 class MetricSeries(Protocol):
-    """One value of a metric family. Any thread.
+    """One series of a metric family. Thread-safe.
 
-    Raises ServerError for what its kind cannot do, and for amounts that it refuses.
+    Methods raise ServerError if the family's type does not support them, or for an invalid value.
     """
 
     def increment(self, amount: float) -> None:
         """Add `amount`."""
 
     def set(self, value: float) -> None:
-        """Replace the value."""
+        """Set the value."""
 
     def observe(self, value: float) -> None:
-        """Count one value of a distribution."""
+        """Add one observation to a distribution."""
 
     def value(self) -> float:
-        """The value now."""
+        """Return the value."""
 
 
 class MetricFamilyHold(Protocol):
-    """What keeps the series of one family object on show, until it is released. Any thread."""
+    """Keeps the series of one family visible until it is released. Thread-safe."""
 
     @property
     def is_held(self) -> bool:
-        """False once it has been released."""
+        """False after `release`."""
 
     def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> MetricSeries:
-        """The family's series with these labels; `bounds` are a histogram's. Raises ServerError."""
+        """Return the series with these labels. Raises ServerError.
+
+        Args:
+            labels: The values of labels by their names.
+            bounds: The bucket bounds of a histogram.
+        """
 
     def release(self) -> None:
-        """Let go of the series; those that nobody else holds are shown no more."""
+        """Release the series. A series that has no other hold is removed."""
 
 
 class Metrics(Protocol):
-    """Where models get the families of their own metrics. Any thread."""
+    """Creates the metric families of models. Thread-safe."""
 
     def hold(self, name: str, description: str, kind: MetricKind) -> MetricFamilyHold:
-        """A hold on the family of that name, which is made if there is none. Raises ServerError."""
+        """Return a hold on the family `name`, which is created if necessary. Raises ServerError."""
 
 
 class OutputBuffer(Protocol):
-    """The part of a region that a client set aside for one output."""
+    """The part of a shared memory region that receives one output."""
 
     @property
     def byte_size(self) -> int:
-        """How many bytes the output may have."""
+        """The largest size of the output in bytes."""
 
     def write(self, data: memoryview) -> None:
-        """Put `data`, of at most `byte_size` bytes, at its beginning. Raises ServerError."""
+        """Write `data`, of at most `byte_size` bytes, to its start. Raises ServerError."""
 
 
 class Regions(Protocol):
-    """The registered shared memory, as one request uses it. One thread at a time.
+    """The shared memory regions of one request. Not thread-safe.
 
-    A region that was named stays open until the request is answered. Both methods raise
-    ServerError: NOT_FOUND for a region that is not registered, INVALID_ARG for bytes outside of it.
+    A region stays mapped until the request is answered. Both methods raise ServerError: NOT_FOUND
+    for a region that is not registered, INVALID_ARG for bytes outside of it.
     """
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """A copy of the data of an input, writable."""
+        """Return a writable copy of an input's data."""
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
-        """Where an output goes."""
+        """Return the part of a region for an output."""
 
 
-#: Sends a request of the server's own (an ensemble's step) the way a client's goes:
-#: resolve, validate, schedule. Raises ServerError if it is refused.
+#: Sends a request of the server itself, such as an ensemble's step, through the same path as
+#: clients' requests: resolve, validate, schedule. Raises ServerError if it is refused.
 Dispatch = Callable[[InferRequest], None]
 
 
 class ModelCalls(Protocol):
-    """What models may ask of the server that they run in. Any thread.
+    """The server's functions for models that run in it. Thread-safe.
 
-    All methods raise ServerError; `infer` if the request is refused, and then its sink hears
-    nothing.
+    All methods raise ServerError. If `infer` raises, the request's sink receives nothing.
     """
 
     def is_decoupled(self, name: str, version: int) -> bool:
-        """Whether the loaded model answers as often as it likes. Version -1 is the latest."""
+        """Return True if the loaded model is decoupled. Version -1 is the latest."""
 
     def is_ready(self, name: str, version: int) -> bool:
-        """Whether that version, or with -1 the latest, can be asked."""
+        """Return True if the model is ready. Version -1 is the latest."""
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
-        """Send a request the way a client's goes; does not wait for it.
+        """Send a request through the same path as clients' requests, without blocking.
 
-        `halted` is given by an instance that does nothing else until the first response comes: the
-        requests that it must answer itself. Then a request that would never be answered, since it
-        would wait for that very instance, is refused.
+        Args:
+            request: The request.
+            halted: The unanswered requests of the calling instance, if it blocks until the first
+                response. A request that would wait for this instance, and so never be answered, is
+                then refused.
         """
 
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model, with an override of its configuration and files, if given. Blocks."""
+        """Load a model, optionally with another configuration and files. Blocks."""
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""

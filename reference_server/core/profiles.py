@@ -1,7 +1,7 @@
-"""Which tritonserver this server stands in for: the limits, defaults and switches of a release.
+"""Triton releases that the server can imitate: their limits, defaults and features.
 
-A profile is chosen once, by `--triton-version`, and read where objects are made. Nothing compares
-versions. `docs/versions.md` lists what differs, row by row.
+`--triton-version` chooses a profile once, at the start. Code reads its fields and never compares
+versions. docs/versions.md lists each difference with the release that brought it.
 """
 
 from __future__ import annotations
@@ -12,68 +12,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TritonProfile:
-    """What one release does. The comment of each field names the release that brought it."""
+    """The behaviour of one Triton release.
 
-    #: As `--triton-version` calls it.
+    A `newer_...` field is true where the release has all changes that its docstring lists. Numbers
+    in parentheses are the releases that brought a change.
+    """
+
     name: str
-    #: As the server's metadata calls it.
+    """The value of `--triton-version`."""
     version: str
-    #: Whether clients may register shared memory, unless --allow-client-shm says it. 2.68: no.
+    """The version in the server's metadata."""
     client_shared_memory: bool
-    #: Bytes, unless --http-max-input-size says it; None is any number. 2.59, 2.62, 2.65, 2.68.
+    """The default of --allow-client-shm (2.68)."""
     http_max_input_size: int | None
-    #: Whether a region in use is unregistered at once, and goes with its last request. 2.53.
-    defers_unregistering: bool
-    #: Whether a region without a key is told as such. 2.60.
-    refuses_empty_keys: bool
-    #: Whether a part of a region may be empty, and sums beyond 64 bits have a text. 2.58, 2.60.
-    regions_have_empty_parts: bool
-    #: Whether a length in a header must be a number of 32 bits. 2.70, 2.73.
-    strict_header_lengths: bool
-    #: Whether an output may be requested only once. 2.69.
-    refuses_repeated_outputs: bool
-    #: Whether sizes of JSON tensors that no int64 holds have texts of their own. 2.58.
-    tells_json_overflows: bool
-    #: Whether too few elements in JSON have a text of their own. 2.68.
-    tells_missing_elements: bool
-    #: Whether an empty list is an empty tensor without a shape in generate. 2.68.
-    empty_lists_have_no_shape: bool
-    #: Whether dimensions below -1, and sizes that no int64 holds, have texts of their own. 2.67.
-    tells_invalid_sizes: bool
-    #: Whether correlation ids must be of their control's type. 2.54.
-    checks_correlation_types: bool
-    #: Whether headers of reserved names are refused where they would be forwarded. 2.69.
-    refuses_reserved_headers: bool
-    #: Elements of a batch item that can be classified; None is any number. 2.66.
-    most_classified: int | None
-    #: Whether the index's `ready` must be true or false, or else is INVALID_ARG. 2.69.
-    checks_index_ready: bool
-    #: Whether the body of an unload request must be JSON. 2.59.1.
-    checks_unload_body: bool
-    #: Whether a load request is told what is wrong with the name. 2.67, 2.68.
-    tells_wrong_names: bool
-    #: Whether models may tell by `is_ready` that they are not. 2.67.
-    asks_models: bool
-    #: Whether the server is as ready as its models say. 2.68.
-    server_asks_models: bool
-    #: Whether it is an error to ask whether an unknown model is ready. After 2.70.
-    unknown_is_an_error: bool
-    #: Whether `model.py` may give responses parameters, and cancel an iterator of them. 2.55, 2.57.
-    has_newer_model_api: bool
-    #: Whether models are told the codes of the errors that others answer with. 2.57.
-    tells_error_codes: bool
-    #: Whether the metrics tell how long loading took, and first responses. 2.52, 2.65.
-    tells_loads_and_first_responses: bool
-    #: Whether config.pbtxt may give metrics their buckets, by model_metrics. 2.52.
-    reads_model_metrics: bool
-    #: Whether ensembles have max_inflight_requests, which their configuration then names. 2.63.
-    has_max_inflight: bool
-    #: Whether the sizes of a configuration's tensors must fit 64 bits. 2.67.
-    checks_configured_sizes: bool
-    #: Whether JSON is read without recursion, which calls some broken documents empty. 2.69.
-    reads_json_iteratively: bool
-    #: Whether a model's process refuses names with characters of shells. 2.60.
-    refuses_shell_names: bool
+    """The default of --http-max-input-size in bytes (2.59, 2.62, 2.65, 2.68); None: no limit."""
+    max_classified_elements: int | None
+    """The elements of a batch item that can be classified (2.66); None: no limit."""
+    newer_request_checks: bool
+    """Requests are checked for: correlation ids of another type than their control's (2.54), the
+    body of an unload request (2.59.1), missing elements and empty lists in JSON (2.68), repeated
+    outputs, headers of reserved names and `ready` of the index (2.69), and lengths in headers
+    beyond 32 bits (2.70, 2.73). JSON is read without recursion, so that other errors are reported
+    for some malformed documents (2.69)."""
+    newer_size_checks: bool
+    """Sizes of tensors are checked for dimensions below -1 and for overflow of 64 bits: in JSON
+    requests (2.58), in all requests and in configurations (2.67)."""
+    newer_name_checks: bool
+    """Names of models are checked for shell characters (2.60) and in load requests (2.67, 2.68)."""
+    newer_shared_memory: bool
+    """A region in use can be unregistered (2.53), parts may be empty and sums are checked for
+    overflow of 64 bits (2.58, 2.60), and a region needs a key (2.60)."""
+    newer_readiness: bool
+    """Models can report by `is_ready` that they are not ready (2.67), which counts for the server,
+    too (2.68). Asking for an unknown model is an error (after 2.70)."""
+    newer_model_api: bool
+    """model.py can set parameters of responses (2.55), cancel an iterator of them, and read the
+    codes of errors that other models return (2.57)."""
+    newer_metrics: bool
+    """Metrics of load durations (2.52) and first responses (2.65)."""
+    newer_config_fields: bool
+    """config.pbtxt has model_metrics (2.52) and max_inflight_requests of ensembles (2.63)."""
 
 
 V2_51 = TritonProfile(
@@ -81,67 +59,33 @@ V2_51 = TritonProfile(
     version="2.51.0",
     client_shared_memory=True,
     http_max_input_size=None,
-    defers_unregistering=False,
-    refuses_empty_keys=False,
-    regions_have_empty_parts=False,
-    strict_header_lengths=False,
-    refuses_repeated_outputs=False,
-    tells_json_overflows=False,
-    tells_missing_elements=False,
-    empty_lists_have_no_shape=False,
-    tells_invalid_sizes=False,
-    checks_correlation_types=False,
-    refuses_reserved_headers=False,
-    most_classified=None,
-    checks_index_ready=False,
-    checks_unload_body=False,
-    tells_wrong_names=False,
-    asks_models=False,
-    server_asks_models=False,
-    unknown_is_an_error=False,
-    has_newer_model_api=False,
-    tells_error_codes=False,
-    tells_loads_and_first_responses=False,
-    reads_model_metrics=False,
-    has_max_inflight=False,
-    checks_configured_sizes=False,
-    reads_json_iteratively=False,
-    refuses_shell_names=False,
+    max_classified_elements=None,
+    newer_request_checks=False,
+    newer_size_checks=False,
+    newer_name_checks=False,
+    newer_shared_memory=False,
+    newer_readiness=False,
+    newer_model_api=False,
+    newer_metrics=False,
+    newer_config_fields=False,
 )
-"""Proven by difference: the contract tests compare this profile with tritonserver 2.51.0."""
+"""Verified: the contract tests compare this profile with tritonserver 2.51.0."""
 
 NEWEST = TritonProfile(
     name="newest",
     version="2.73.0",
     client_shared_memory=False,
     http_max_input_size=64 << 20,
-    defers_unregistering=True,
-    refuses_empty_keys=True,
-    regions_have_empty_parts=True,
-    strict_header_lengths=True,
-    refuses_repeated_outputs=True,
-    tells_json_overflows=True,
-    tells_missing_elements=True,
-    empty_lists_have_no_shape=True,
-    tells_invalid_sizes=True,
-    checks_correlation_types=True,
-    refuses_reserved_headers=True,
-    most_classified=1_000_000,
-    checks_index_ready=True,
-    checks_unload_body=True,
-    tells_wrong_names=True,
-    asks_models=True,
-    server_asks_models=True,
-    unknown_is_an_error=True,
-    has_newer_model_api=True,
-    tells_error_codes=True,
-    tells_loads_and_first_responses=True,
-    reads_model_metrics=True,
-    has_max_inflight=True,
-    checks_configured_sizes=True,
-    reads_json_iteratively=True,
-    refuses_shell_names=True,
+    max_classified_elements=1_000_000,
+    newer_request_checks=True,
+    newer_size_checks=True,
+    newer_name_checks=True,
+    newer_shared_memory=True,
+    newer_readiness=True,
+    newer_model_api=True,
+    newer_metrics=True,
+    newer_config_fields=True,
 )
-"""Read from the sources of the releases up to 2.73, none of which could be run."""
+"""Not verified: read from the sources of the releases up to 2.73, none of which could be run."""
 
 PROFILES: Mapping[str, TritonProfile] = {profile.name: profile for profile in (V2_51, NEWEST)}

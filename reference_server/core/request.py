@@ -1,7 +1,4 @@
-"""An inference request on its way from a frontend to a model, its responses, and their way back.
-
-A response travels through the sink that its request carries: `deliver` hands it over.
-"""
+"""Inference requests and their responses. `deliver` sends a response to the request's sink."""
 
 from __future__ import annotations
 
@@ -19,17 +16,17 @@ from reference_server.core.tensor import Tensor
 log = logging.getLogger(__name__)
 
 Parameter = bool | int | float | str
-#: The version that a request without one asks for.
+#: The version of a request that names none.
 LATEST = -1
-#: A defect of a trace, or a full disk, does not cost the answer.
-TRACING = Contained("what became of a request was not traced")
+#: Keeps an error of a trace, such as a full disk, from affecting the request.
+TRACING = Contained("the trace of a request is incomplete")
 _LONGEST_CORRELATION_ID = 128
-# One lock for all requests: only a cancellation, and the few who watch for one, take it.
+# One lock for all requests: only cancellations and their watchers use it.
 _lock = threading.Lock()
 
 
 class SequenceFlag(enum.IntFlag):
-    """What `flags()` of a request tells a model."""
+    """The flags of a request in a sequence, as `flags()` returns them to a model."""
 
     NONE = 0
     START = 1
@@ -37,56 +34,60 @@ class SequenceFlag(enum.IntFlag):
 
 
 class ResponseSink(Protocol):
-    """Where the responses to one request go: any number of them, in order, the last one final.
+    """Receives the responses of one request, in order. The last one is final.
 
-    Whoever is between a request and its frontend (an ensemble, a cache, an ordered queue) puts
-    a sink of its own in front of the one that it found.
+    A component between scheduler and frontend, such as an ensemble or the cache, wraps the sink of
+    the request.
     """
 
     def send(self, response: InferResponse) -> None:
-        """Take one response; the last has `final` set. Called from any thread; never blocks."""
+        """Receive one response; `final` is set on the last. Thread-safe; never blocks."""
 
 
 class RequestTrace(Protocol):
-    """Records what happens to one request. Any thread, one at a time.
+    """Records the events of one request. May be used by any thread, but by one at a time.
 
-    The frontend that began it closes it; the trace of an ensemble's step ends with its answer.
+    The frontend that started the trace closes it. The trace of an ensemble's step ends with its
+    response.
     """
 
     def stamp(self, name: str, ns: int | None = None) -> None:
-        """Record that `name` happened at `ns` of the monotonic clock, or now."""
+        """Record the event `name` at `ns` of the monotonic clock, by default now."""
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """The request has passed its checks and is queued."""
+        """Record that the request passed its checks and is queued."""
 
     def answered(
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
-        """The request has its answer, with these outputs, or none if it is an error.
+        """Record the response.
 
-        `execution_ns` are when an instance began, had its inputs, and had its outputs.
+        Args:
+            outputs: The outputs; empty for an error.
+            execution_ns: The times when the execution started, its inputs were ready, and its
+                outputs were ready.
         """
 
     @property
     def context(self) -> str:
-        """The headers by which others add to this trace, as a JSON object; empty if none can."""
+        """The headers that propagate this trace, as a JSON object; empty if they do not exist."""
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """Record what the model did, as a part of its execution; `ns` of the monotonic clock."""
+        """Record a span of the model during its execution; times of the monotonic clock."""
 
     def child(self) -> RequestTrace:
-        """The trace of a request that is sent on behalf of this one."""
+        """Return the trace of a request that is sent on behalf of this one."""
 
     def close(self) -> None:
-        """Nothing more will be recorded."""
+        """End the trace."""
 
 
 class Cancellation:
-    """Set once, never reset. Any thread.
+    """A cancellation flag, which is set once and never reset. Thread-safe.
 
-    Whoever sends responses one by one waits for room in the `backlog` of who asked, if it has one.
+    `backlog` holds the unread responses of the client. A decoupled model waits there for room.
     """
 
     __slots__ = ("_watchers", "backlog", "is_cancelled")
@@ -97,7 +98,7 @@ class Cancellation:
         self._watchers: list[Callable[[], None]] | None = None
 
     def cancel(self) -> None:
-        """Tell everyone that the result is not wanted any more. Runs what watches, once."""
+        """Set the flag and call the watchers, once."""
         with _lock:
             if self.is_cancelled:
                 return
@@ -107,7 +108,7 @@ class Cancellation:
             watcher()
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` when it is cancelled: now, if it is; on the thread that cancels."""
+        """Call `watcher` on the thread that cancels; immediately if that has happened."""
         with _lock:
             if not self.is_cancelled:
                 if self._watchers is None:
@@ -117,7 +118,7 @@ class Cancellation:
         watcher()
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Forget `watcher`, if it has not been called."""
+        """Remove `watcher`, if it has not been called."""
         with _lock:
             if self._watchers is not None and watcher in self._watchers:
                 self._watchers.remove(watcher)
@@ -125,18 +126,19 @@ class Cancellation:
 
 @dataclass(slots=True)
 class InferRequest:
-    """One request. Belongs to one holder at a time: frontend, scheduler, instance.
+    """One request. It has one owner at a time: frontend, scheduler or instance.
 
-    `inputs` has the client's order, and once it is admitted that of Triton's table: `hash_order`.
-    `requested_outputs` is empty when all are wanted.
-    `batch_key`: only requests with equal keys may share a batch. `batch_size` is 0 for a request of
-    no client, which fills the place of a sequence that has none.
-    `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
-    `cancellation` is shared with what is done on behalf of this request (an ensemble's steps).
-    `pattern`, if there is one, is the same object for all requests that differ in the bytes of
-    their tensors alone. `trace` is None unless this request is recorded. `is_begun`: an instance
-    has been given it.
-    `timed`, if anybody wants to know, is told of an execution that has not given its response.
+    Attributes:
+        inputs: In the client's order; after admission in the order of Triton (`hash_order`).
+        requested_outputs: Empty for all outputs.
+        batch_size: The number of rows; 0 for a placeholder in the slot of an idle sequence.
+        batch_key: Only requests with equal keys may share a batch.
+        received_ns, queued_ns: Times of the monotonic clock in nanoseconds; 0: not reached yet.
+        cancellation: Shared with the requests sent on behalf of this one, such as ensemble steps.
+        pattern: The same object for all requests that differ only in tensor contents, if known.
+        trace: None unless this request is traced.
+        is_begun: An instance has received the request.
+        timed: Called with the timing of an execution that does not end with a response, if set.
     """
 
     model_name: str
@@ -162,14 +164,14 @@ class InferRequest:
 
     @property
     def label(self) -> str:
-        """How texts about this request begin: `[request id: <id>]`, as Triton prints it."""
+        """The start of error texts about this request: `[request id: <id>]`, as in Triton."""
         return f"[request id: {self.id or '<id_unknown>'}]"
 
 
 def deliver(sink: ResponseSink, response: InferResponse) -> None:
-    """Send `response` to `sink`. Any thread; an exception of the sink is logged and ends here.
+    """Send `response` to `sink`. Thread-safe. An exception of the sink is logged and suppressed.
 
-    So a defect of whoever takes an answer ends neither an instance nor the answers of others.
+    So an error in one receiver affects neither the instance nor other responses.
     """
     try:
         sink.send(response)
@@ -179,10 +181,7 @@ def deliver(sink: ResponseSink, response: InferResponse) -> None:
 
 
 def answer(request: InferRequest, response: InferResponse) -> None:
-    """The same for the only response to a request that no instance has executed.
-
-    Ends its trace, if it has one.
-    """
+    """Send the only response of a request that no instance has executed, and end its trace."""
     if request.trace is not None:
         with TRACING:
             request.trace.answered(response.outputs)
@@ -190,9 +189,12 @@ def answer(request: InferRequest, response: InferResponse) -> None:
 
 
 def string_id(text: str) -> str:
-    """`text` as the id of a sequence; what is no text in it stands as lone surrogates.
+    """Return `text`, the id of a sequence, after checking its length.
 
-    Raises ServerError UNSUPPORTED if it has more than 128 bytes; Triton's text says characters.
+    Bytes that are not UTF-8 are lone surrogates in it.
+
+    Raises:
+        ServerError: UNSUPPORTED; it has more than 128 bytes, which Triton calls characters.
     """
     if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_CORRELATION_ID:
         raise unsupported(
@@ -202,7 +204,7 @@ def string_id(text: str) -> str:
 
 
 class Timing(NamedTuple):
-    """How long the three parts of an execution took, in nanoseconds."""
+    """The durations of the three parts of an execution, in nanoseconds."""
 
     input_ns: int
     infer_ns: int
@@ -211,12 +213,14 @@ class Timing(NamedTuple):
 
 @dataclass(slots=True)
 class InferResponse:
-    """One of the answers of a model; with `error` set, `outputs` means nothing.
+    """A response of a model.
 
-    `final` is set on the last. `empty`: it is the final mark alone, without an answer.
-
-    `parameters` are pairs, not a mapping, because Triton's ensembles repeat keys. `timing` is
-    set once the execution has been recorded.
+    Attributes:
+        parameters: Pairs instead of a mapping, because Triton's ensembles repeat keys.
+        error: If set, `outputs` has no meaning.
+        final: True for the last response.
+        empty: True for a final response that only ends the request.
+        timing: Set when the execution has been recorded.
     """
 
     model_name: str
@@ -231,12 +235,16 @@ class InferResponse:
 
 
 class Execution(NamedTuple):
-    """What one execution of an instance gave, and when its parts ended (monotonic ns).
+    """The result of one execution of an instance.
 
-    `responses` has one entry per request, in order; None where the model answers, or has answered,
-    through the request's sink itself. `rescheduled` are the places of requests that the model wants
-    to be given again. `failed`: the batch failed as a whole, and the model's host has told so to
-    whoever was not answered before.
+    Attributes:
+        responses: One entry per request, in order; None if the model itself sends, or has sent, the
+            responses through the request's sink.
+        input_end_ns, output_start_ns: The times when the parts of the execution ended, of the
+            monotonic clock.
+        rescheduled: The indexes of requests that the model wants to receive again.
+        failed: The batch failed as a whole, and the model's host has reported the error to all
+            requests without a response.
     """
 
     responses: Sequence[InferResponse | None]

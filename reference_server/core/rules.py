@@ -1,7 +1,7 @@
-"""The checks that every inference request passes before it is scheduled, in Triton's order.
+"""The checks of every inference request before it is scheduled, in Triton's order.
 
-A request that fails here has moved no counter and reached no model. Where a configuration says
-`reshape`, inputs and outputs change their layout here, too.
+A request that fails here changes no counter and reaches no model. This module also applies
+`reshape` to inputs and outputs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MAX_INT64 = 2**63 - 1
 
 
 class Correlation(NamedTuple):
-    """The input in which a model is told the id of a request's sequence."""
+    """The input that receives the id of a request's sequence."""
 
     name: str
     datatype: DataType
 
 
 class _Admission(NamedTuple):
-    """What became of a request when it was admitted; `order` and `sizes` are of its inputs."""
+    """The result of admitting a request; `order` and `sizes` are those of its inputs."""
 
     batch_size: int
     batch_key: Hashable
@@ -44,15 +44,15 @@ class _Admission(NamedTuple):
     sizes: list[int]
 
 
-#: Patterns of requests that a model remembers.
-_MOST_PATTERNS = 256
+#: The largest number of cached results per model.
+_MAX_PATTERNS = 256
 
 
 class RequestRules:
-    """What a request to one model must look like; made once per loaded model. Any thread.
+    """The checks of requests to one loaded model. Thread-safe.
 
-    `reads_strings` is false for an ensemble: it counts strings, and leaves it to the models of its
-    steps to find one that is cut. `correlation` is the input that takes the ids of sequences.
+    Without `reads_strings`, truncated strings are accepted: the steps of an ensemble check them.
+    `correlation` is the input that receives sequence ids, if the model has one.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class RequestRules:
         profile: TritonProfile = V2_51,
         correlation: Correlation | None = None,
     ) -> None:
-        self._tells_invalid_sizes = profile.tells_invalid_sizes
-        self._correlation = correlation if profile.checks_correlation_types else None
+        self._checks_sizes = profile.newer_size_checks
+        self._correlation = correlation if profile.newer_request_checks else None
         self._reads_strings = reads_strings
         self._name = signature.name
         self._signature = signature
@@ -72,35 +72,35 @@ class RequestRules:
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._outputs = frozenset(tensor.name for tensor in signature.outputs)
         self._required = [tensor.name for tensor in signature.inputs if not tensor.optional]
-        # Triton compares these shapes before requests share a batch; the rest always may.
+        # Requests share a batch only if these shapes are equal, as in Triton.
         self._compared = tuple(
             tensor.name for tensor in signature.inputs if tensor.has_free_dims and not tensor.ragged
         )
         self._compares_names = len(self._required) < len(self._inputs)
         self._reshapes = any(tensor.reshape is not None for tensor in signature.inputs)
-        # Strings are looked at one by one, and new layouts are new tensors.
-        self._remembers = not self._reshapes and not any(
+        # Strings are checked one by one, and a reshape makes new tensors.
+        self._is_cacheable = not self._reshapes and not any(
             tensor.datatype is DataType.BYTES for tensor in signature.inputs
         )
-        self._admitted: dict[Hashable, _Admission] = {}  # by pattern, or likeness
+        self._admitted: dict[Hashable, _Admission] = {}  # by pattern or `_cache_key`
 
     def admit(self, request: InferRequest) -> None:
-        """Check `request`, then fill in its batch size and batch key and reshape its inputs.
+        """Check `request`, set its batch size and batch key, and reorder and reshape its inputs.
 
-        Raises ServerError INVALID_ARG at the fault that Triton finds first; a BackendError, which
-        is for the sink, if a string is cut. Inputs are in Triton's order then.
+        Raises ServerError INVALID_ARG with the first error that Triton would find, or BackendError,
+        which must be sent to the sink, for a truncated string.
         """
-        if not self._remembers:
+        if not self._is_cacheable:
             self._check(request)
             return
         pattern = request.pattern
         if pattern is None:
-            pattern = _likeness(request)
+            pattern = _cache_key(request)
         sizes = [tensor.byte_size for tensor in request.inputs.values()]
         known = self._admitted.get(pattern)
         if known is None or known.sizes != sizes:
             if self._check(request):
-                if len(self._admitted) >= _MOST_PATTERNS:
+                if len(self._admitted) >= _MAX_PATTERNS:
                     self._admitted.clear()
                 order = tuple(request.inputs)
                 self._admitted[pattern] = _Admission(
@@ -110,10 +110,10 @@ class RequestRules:
         request.batch_size = known.batch_size
         request.batch_key = known.batch_key
         if len(sizes) > 2:
-            request.inputs = _listed(request.inputs, known.order)
+            request.inputs = {name: request.inputs[name] for name in known.order}
 
     def _check(self, request: InferRequest) -> bool:
-        """`admit`; whether the like of it would be admitted with the same result."""
+        """Check without the cache; return True if the result holds for similar requests."""
         unknown = [name for name in request.requested_outputs if name not in self._outputs]
         if unknown:  # Triton has them in a sorted set
             raise invalid_arg(
@@ -124,17 +124,18 @@ class RequestRules:
         try:
             rows = self._check_inputs(request, request.inputs)
         except ServerError:
-            # Of several faults Triton tells the first in its own order.
-            self._check_inputs(request, _listed(request.inputs, arranged(tuple(request.inputs))))
+            # Of several errors, Triton reports the first in the order of its table.
+            order = arranged(tuple(request.inputs))
+            self._check_inputs(request, {name: request.inputs[name] for name in order})
             raise
         request.batch_size = max(1, rows or 1)
         if rows == 0:
-            # A batch of no rows has the data of one: to the model it is a row without a batch.
+            # Zero rows carry the data of one row, without the batch dimension.
             for name, tensor in request.inputs.items():
                 request.inputs[name] = tensor.renamed(name, tensor.shape[1:])
-        if len(request.inputs) > 2:  # two come out of two tables as they went into the first
+        if len(request.inputs) > 2:  # two names keep their order through two tables
             passed_on = arranged(arranged(tuple(request.inputs)))
-            request.inputs = _listed(request.inputs, passed_on)
+            request.inputs = {name: request.inputs[name] for name in passed_on}
         first = 1 if rows else 0
         request.batch_key = self._batch_key(request.inputs, first)
         self._reshape(request, first)
@@ -168,7 +169,7 @@ class RequestRules:
         )
 
     def _check_inputs(self, request: InferRequest, inputs: Mapping[str, Tensor]) -> int | None:
-        """Raises for the first fault in that order; returns the rows, None without a batch."""
+        """Check `inputs` in their order; return the number of rows, None without batching."""
         rows = self._rows(request, inputs) if self._batches else None
         for tensor in inputs.values():
             self._check_tensor(request, tensor, self._configured(tensor))
@@ -200,7 +201,7 @@ class RequestRules:
                 )
         if size is None:  # a model without required inputs, called without inputs
             return 1
-        if size > self._signature.max_batch_size or (size < 0 and self._tells_invalid_sizes):
+        if size > self._signature.max_batch_size or (size < 0 and self._checks_sizes):
             raise invalid_arg(
                 f"{request.label} inference request batch-size must be <= "
                 f"{self._signature.max_batch_size} for '{self._name}'"
@@ -227,9 +228,9 @@ class RequestRules:
                 f"'{self._name}'. Expected {_shown(self._signature.full_dims(config))}, "
                 f"got {_shown(tensor.shape)}. {note}"
             )
-        if self._tells_invalid_sizes:
+        if self._checks_sizes:
             _check_sizes(tensor, config.datatype)
-        # A batch of no rows counts as one row here, and one below zero as Triton counts it.
+        # Zero rows count as one row. A negative number wraps at 32 bits, as in Triton.
         rows = tensor.shape[0] % 2**32 if self._batches else 1
         elements = prod(shape) * max(1, rows)
         if config.datatype is DataType.BYTES:
@@ -239,7 +240,7 @@ class RequestRules:
                 f"{request.label} input byte size mismatch for input '{tensor.name}' for model "
                 f"'{self._name}'. Expected {expected}, got {tensor.byte_size}"
             )
-        if min(tensor.shape, default=0) < 0:  # two wrongs make a right number of bytes
+        if min(tensor.shape, default=0) < 0:  # two negative sizes can give the right byte size
             raise invalid_arg(
                 f"{request.label} invalid shape for input '{tensor.name}': shape "
                 f"{_shown(tensor.shape)} contains one or more invalid dimensions"
@@ -251,9 +252,9 @@ class RequestRules:
             found = tensor.string_count()
         except byte_strings.Malformed as malformed:
             fault = malformed
-            # Triton counts a string once it has read its length, and looks at its bytes last.
+            # Triton counts a string when it has read its length, and checks its bytes last.
             found = fault.elements + (fault.length is not None)
-        limit = max(0, expected)  # a size below zero is told as it is
+        limit = max(0, expected)  # the text has the negative number itself
         if found > limit:
             raise invalid_arg(
                 f"{request.label} unexpected number of string elements {limit + 1} for "
@@ -303,8 +304,11 @@ class RequestRules:
                 request.inputs[name] = tensor.renamed(name, tensor.shape[:first] + inner)
 
 
-def _likeness(request: InferRequest) -> Hashable:
-    """Equal if the rules think the same of both, given the sizes. Types by identity: quick."""
+def _cache_key(request: InferRequest) -> Hashable:
+    """Return a key that is equal for requests with the same result, if their sizes are equal.
+
+    It has ids of data types, because these hash faster than enum members.
+    """
     return (
         request.requested_outputs,
         type(request.correlation_id),
@@ -313,7 +317,7 @@ def _likeness(request: InferRequest) -> Hashable:
 
 
 def _check_sizes(tensor: Tensor, datatype: DataType) -> None:
-    """Raise ServerError for a size that is none, and for more elements than can be counted."""
+    """Raise ServerError for a dimension below -1 and for sizes that overflow 64 bits."""
     what = "element count" if datatype.is_bytes else "byte size"
     if min(tensor.shape, default=0) < -1:
         in_shape = "in shape " if datatype.is_bytes else ""
@@ -325,16 +329,12 @@ def _check_sizes(tensor: Tensor, datatype: DataType) -> None:
 
 
 def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
-    """`shape`, which fits `dims`, as it is called in the layout `other`.
+    """Return `shape`, which fits `dims`, in the layout `other`.
 
-    The free sizes are carried over in their order: a reshape moves them, it cannot change them.
+    The sizes of free dimensions keep their order.
     """
     free = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
     return tuple(next(free) if dim == -1 else dim for dim in other)
-
-
-def _listed(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    return {name: inputs[name] for name in names}
 
 
 def _fits(shape: Shape, dims: Dims) -> bool:
@@ -349,7 +349,7 @@ def _shown(shape: Sequence[int]) -> str:
 
 
 class OutputLayouts:
-    """The outputs of a model that clients see in another layout; false if none. Immutable."""
+    """The reshaped outputs of a model. False if no output is reshaped. Immutable."""
 
     def __init__(self, signature: Signature) -> None:
         self._first = 1 if signature.batches else 0
@@ -363,7 +363,7 @@ class OutputLayouts:
         return bool(self._layouts)
 
     def show(self, response: InferResponse) -> None:
-        """Give the outputs of `response` the shapes that clients see, or an error if none does."""
+        """Reshape the outputs of `response` for clients; set its error if one does not fit."""
         outputs: list[Tensor] = []
         for tensor in response.outputs:
             shape = self._shown(tensor)
@@ -377,7 +377,7 @@ class OutputLayouts:
         made, dims = self._layouts.get(tensor.name, (None, ()))
         inner = tensor.shape[self._first :]
         if made is None or len(inner) != len(made):
-            return tensor.shape  # Triton checks no output shapes either
+            return tensor.shape  # like Triton, this server does not check output shapes
         return tensor.shape[: self._first] + reshaped(inner, made, dims)
 
 
@@ -386,7 +386,7 @@ def _misfit(tensor: Tensor) -> ServerError:
 
 
 class ShowingSink:
-    """Shows each response before it goes on."""
+    """A sink that reshapes the outputs of each response for clients."""
 
     __slots__ = ("_layouts", "_sink")
 
@@ -395,6 +395,6 @@ class ShowingSink:
         self._sink = sink
 
     def send(self, response: InferResponse) -> None:
-        """Pass on `response` as clients see it."""
+        """Pass on `response` with reshaped outputs."""
         self._layouts.show(response)
         self._sink.send(response)

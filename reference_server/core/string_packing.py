@@ -1,8 +1,8 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Byte strings to the wire form of a BYTES tensor, and back, of so many elements at once.
+"""Packs and unpacks the wire format of BYTES tensors, a limited number of elements per call.
 
-Written for Cython, as `codecs.grisu` is: `string_packing.pxd` has the types. As Python it is slow;
-`byte_strings` packs by itself then.
+Compiled with Cython: `string_packing.pxd` has the types. Interpreted it is slow, and `byte_strings`
+uses its own loop instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ IS_COMPILED = not __file__.endswith(".py")
 
 
 def pack(elements: list[Any]) -> bytes | None:
-    """The wire form of these, all of which are `bytes`; None if one is anything else."""
+    """Return the wire format of `bytes` elements; None if an element has another type."""
     size = 0
     for element in elements:
         if type(element) is not bytes:
@@ -25,9 +25,14 @@ def pack(elements: list[Any]) -> bytes | None:
 
 
 def unpack(wire: bytes, size: int, position: int, most: int, elements: list[bytes]) -> int:
-    """Append at most `most` strings, the first at `position` of `size` bytes; where they end.
+    """Append up to `most` strings to `elements`; return the position after the last one.
 
-    One that is cut is not appended.
+    Args:
+        wire: The bytes.
+        size: The number of bytes in `wire`.
+        position: The position of the first string.
+        most: The largest number of strings.
+        elements: The list to append to. A truncated string is not appended.
     """
     for _ in range(most):
         if size - position < 4:
@@ -44,11 +49,11 @@ def unpack(wire: bytes, size: int, position: int, most: int, elements: list[byte
     return position
 
 
-# What follows has types of C, and names that Python does not see there.
+# C functions when compiled, which Python cannot call.
 
 
 def _pack(elements: list[bytes], wire: bytearray) -> None:
-    """Write them one after the other."""
+    """Write the elements one after another."""
     position = 0
     for element in elements:
         length = len(element)

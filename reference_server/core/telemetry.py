@@ -1,4 +1,4 @@
-"""The values of statistics and metrics: of a model, of the response cache, of metric families."""
+"""The values of statistics and metrics of models, the response cache and metric families."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 #: Pairs of a label's name and its value, sorted by name.
 Labels = tuple[tuple[str, str], ...]
-# Two underscores in front are Prometheus' own.
+# Prometheus reserves names that start with two underscores.
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class FailureReason(enum.Enum):
-    """Why a request failed, as the metrics tell it: the value is the label."""
+    """The reason of a failure; the value is the label in the metrics."""
 
     REJECTED = "REJECTED"
     CANCELED = "CANCELED"
@@ -24,19 +24,19 @@ class FailureReason(enum.Enum):
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened and how long it took together."""
+    """The number of occurrences of an event and their total duration."""
 
     count: int = 0
     ns: int = 0
 
     def copy(self) -> Duration:
-        """A value of its own."""
+        """Return a copy."""
         return Duration(self.count, self.ns)
 
 
 @dataclass(slots=True)
 class BatchStatistics:
-    """Executions of one batch size."""
+    """The executions of one batch size."""
 
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
@@ -45,7 +45,7 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The response cache's counters at one moment; `utilization` is of its bytes, from 0 to 1."""
+    """The response cache's counters at one moment; `utilization` is a fraction of its bytes."""
 
     utilization: float
     entries: int
@@ -57,15 +57,15 @@ class CacheReading:
 
     @property
     def lookups(self) -> int:
-        """How often a response was looked for."""
+        """The number of lookups."""
         return self.hits + self.misses
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """A model version's counters at one moment; a copy, safe to keep.
+    """A copy of a model version's counters at one moment.
 
-    `failures` are the requests that `fail` counts, by reason.
+    `failures` has the requests counted by `fail`, by reason.
     """
 
     name: str
@@ -86,12 +86,12 @@ class Snapshot:
 
 
 def is_label_name(text: str) -> bool:
-    """Whether Prometheus lets a label have this name."""
+    """Return True if `text` is a valid name of a Prometheus label."""
     return _LABEL_NAME.fullmatch(text) is not None
 
 
 class MetricKind(enum.Enum):
-    """What a family's values are; the value is its name in Prometheus' text."""
+    """The type of a metric family; the value is its name in Prometheus' text format."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -101,10 +101,10 @@ class MetricKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a histogram has observed.
+    """The observations of a histogram.
 
-    `buckets` are pairs of an upper bound, which is included, and the number of values up to it;
-    `count` is the number of all values.
+    `buckets` are pairs of an inclusive upper bound and the number of values up to it. `count` is
+    the number of all values.
     """
 
     count: int
@@ -114,10 +114,10 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """What a summary has observed.
+    """The observations of a summary.
 
-    `values` are pairs of a quantile, from 0 to 1, and the value there; NaN if nothing was observed
-    lately. `count` and `sum` are those of all values.
+    `values` are pairs of a quantile from 0 to 1 and its value, which is NaN without recent
+    observations. `count` and `sum` are those of all values.
     """
 
     count: int
@@ -135,7 +135,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class FamilyHead:
-    """What the series of a family have in common."""
+    """The properties that all series of a family share."""
 
     name: str
     description: str
@@ -144,7 +144,7 @@ class FamilyHead:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family at one moment."""
+    """A metric family at one moment."""
 
     head: FamilyHead
     samples: Sequence[Sample]

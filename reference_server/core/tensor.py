@@ -1,7 +1,7 @@
-"""A named tensor, held in whichever form it arrived: bytes of the wire, or a NumPy array.
+"""A named tensor, stored in the form in which it arrived: wire bytes or a NumPy array.
 
-The other form is made when somebody asks for it and kept. Bytes that arrived are viewed, not
-copied, unless NumPy could not use them in place.
+The other form is made at its first use and kept. Arrays are views of received bytes, which are
+copied only if NumPy cannot use them in place.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from reference_server.core.errors import invalid_arg
 Array = npt.NDArray[np.generic]
 Shape = tuple[int, ...]
 
-_BYTES = DataType.BYTES  # to look a member up by its class takes ten times as long
-#: More dimensions has no shape: NumPy knows 64, and to multiply millions takes minutes.
-_MOST_DIMENSIONS = 1 << 10
-#: Bytes of strings that are read at once, and kept apart: some milliseconds' work.
+_BYTES = DataType.BYTES  # an attribute lookup on the enum takes ten times as long
+#: The largest number of dimensions. NumPy allows 64, and multiplying millions takes minutes.
+_MAX_DIMENSIONS = 1 << 10
+#: The largest BYTES tensor, in bytes, whose strings are split in one step of a few milliseconds.
 _MANY_STRINGS = 1 << 16
 
 
 def check_rank(name: str, rank: int) -> None:
-    """Raise ServerError if the shape of input `name` has very many dimensions."""
-    if rank > _MOST_DIMENSIONS:
+    """Raise ServerError if the shape of input `name` has more than 1,024 dimensions."""
+    if rank > _MAX_DIMENSIONS:
         raise invalid_arg(
-            f"invalid shape for input '{name}': it has {rank} dimensions, more than "
-            f"{_MOST_DIMENSIONS}"
+            f"invalid shape for input '{name}': found {rank} dimensions, expected at most "
+            f"{_MAX_DIMENSIONS}"
         )
 
 
 class Tensor:
-    """`name`, `datatype`, `shape` and the elements, row-major.
+    """A tensor: name, data type, shape and elements in row-major order.
 
-    `datatype` is None only for a request's tensor whose type name is unknown; such a tensor is
-    refused before anyone asks for its array.
+    A request's tensor with an unknown type name has no `datatype`, but None. It is refused before
+    its array is used.
     """
 
     __slots__ = ("_array", "_counted", "_elements", "_raw", "datatype", "name", "shape")
@@ -56,7 +56,7 @@ class Tensor:
         self._array = array
         self._raw = raw
         self._elements: list[bytes] | None = None
-        self._counted: int | byte_strings.Malformed | None = None  # of many strings
+        self._counted: int | byte_strings.Malformed | None = None  # of large tensors
 
     def __repr__(self) -> str:
         kind = self.datatype.value if self.datatype else "<invalid>"
@@ -65,12 +65,12 @@ class Tensor:
 
     @property
     def is_raw(self) -> bool:
-        """True if the wire form is at hand."""
+        """True if the wire bytes exist."""
         return self._raw is not None
 
     @property
     def byte_size(self) -> int:
-        """The number of bytes of the wire form."""
+        """The number of wire bytes."""
         if self._raw is not None:
             return len(self._raw)
         assert self._array is not None
@@ -79,9 +79,10 @@ class Tensor:
         return self._array.nbytes
 
     def string_count(self) -> int:
-        """The number of elements of a BYTES tensor, whatever its shape says.
+        """Return the number of strings in a BYTES tensor, which can differ from its shape.
 
-        Raises byte_strings.Malformed if the wire form cannot be read.
+        Raises:
+            byte_strings.Malformed: The wire bytes are malformed.
         """
         if self._raw is None:
             assert self._array is not None
@@ -96,7 +97,7 @@ class Tensor:
 
     @property
     def has_uncounted_strings(self) -> bool:
-        """True if `string_count` would take longer than some milliseconds."""
+        """True if `string_count` would take more than a few milliseconds."""
         return (
             self.datatype is _BYTES
             and self._counted is None
@@ -105,7 +106,7 @@ class Tensor:
         )
 
     def count_strings(self) -> None:
-        """Count them, so that `string_count` takes no time; others are let in meanwhile."""
+        """Count the strings in advance, while other threads may run."""
         if self.has_uncounted_strings:
             assert self._raw is not None
             try:
@@ -120,11 +121,13 @@ class Tensor:
         return self._elements
 
     def array(self) -> Array:
-        """The elements as an array of `shape`: writable, aligned, C-contiguous if it was bytes.
+        """Return the elements as a writable, aligned array of `shape`; C-contiguous if from bytes.
 
-        A view of the bytes that arrived where these are writable and aligned for the type,
-        otherwise one copy. BYTES become an object array of `bytes`; raises
-        byte_strings.Malformed if they are none.
+        Writable and aligned bytes are viewed, others copied once. BYTES become an object array of
+        `bytes`.
+
+        Raises:
+            byte_strings.Malformed: The wire bytes of a BYTES tensor are malformed.
         """
         if self._array is None:
             assert self._raw is not None
@@ -137,12 +140,12 @@ class Tensor:
                     array = array.copy()
                 self._array = array
         elif self._array.shape != self.shape:
-            # Strings from JSON come flat: they are counted before they get their shape.
+            # Strings from JSON are a flat array, because they are counted before they are shaped.
             self._array = self._array.reshape(self.shape)
         return self._array
 
     def raw(self) -> memoryview:
-        """The wire form, little-endian and row-major, as flat bytes."""
+        """Return the wire bytes: little-endian, row-major."""
         if self._raw is None:
             assert self._array is not None
             if self.datatype is _BYTES:
@@ -154,7 +157,7 @@ class Tensor:
         return self._raw
 
     def renamed(self, name: str, shape: Shape | None = None) -> Tensor:
-        """The same elements under another name, and in another shape of as many elements."""
+        """Return a tensor that shares the elements under another name and, optionally, shape."""
         shape = self.shape if shape is None else shape
         array = None if self._array is None else self._array.reshape(shape)
         renamed = Tensor(name, self.datatype, shape, array=array, raw=self._raw)
@@ -162,9 +165,9 @@ class Tensor:
         return renamed
 
     def protected(self) -> Tensor:
-        """The same elements for one of several holders: who writes to them gets a copy.
+        """Return a tensor that shares the elements but cannot change them.
 
-        `array()` is then read-only, or a copy of the bytes.
+        Its `array()` is read-only, or a copy of the bytes.
         """
         array = None
         if self._array is not None:
@@ -176,7 +179,7 @@ class Tensor:
         return protected
 
     def frozen(self) -> Tensor:
-        """The same elements in bytes of its own that nobody can write to; copies at most once."""
+        """Return a tensor with immutable bytes of its own. Copies at most once."""
         if self._raw is None and self.datatype is not _BYTES:
             assert self._array is not None
             data = memoryview(self._array.tobytes())

@@ -136,7 +136,7 @@ class Gateway:
             return ()
         if not self._repository.is_complete:
             return None
-        if not self._options.profile.server_asks_models:
+        if not self._options.profile.newer_readiness:
             return ()
         healths = [served.health for served in self._repository.all()]
         if any(health.own_reason for health in healths):
@@ -154,8 +154,7 @@ class Gateway:
         ServerError NOT_FOUND where it is an error to ask of what is not loaded.
         """
         self.check_ready()
-        profile = self._options.profile
-        if profile.unknown_is_an_error:
+        if self._options.profile.newer_readiness:
             health = self.find(name, version).health
             return None if health.own_reason else health.own_probes
         versions = self._repository.versions(name)
@@ -163,7 +162,7 @@ class Gateway:
             versions = [served for served in versions if served.version == version]
         if not versions or versions[-1].health.reason:
             return None
-        return versions[-1].health.own_probes if profile.asks_models else ()
+        return ()
 
     def _is_loaded(self, name: str) -> bool:
         self.check_ready()
@@ -247,8 +246,8 @@ class MetricsGateway:
         own: Callable[[], Mapping[str, Sequence[Sample]]] = dict,
     ) -> None:
         # A page of 2.51 is that of 2.51, to the last line.
-        self._own = own if profile.tells_loads_and_first_responses else dict
-        self._tells_loads = profile.tells_loads_and_first_responses
+        self._own = own if profile.newer_metrics else dict
+        self._newer_metrics = profile.newer_metrics
         self._repository = repository
         self._registry = registry
         self._host = host
@@ -277,7 +276,7 @@ class MetricsGateway:
             served.config.metric_tags,
             served.config.caches_responses,
             served.statistics.summaries(),
-            served.load_ns / _NS_PER_S if self._tells_loads else None,
+            served.load_ns / _NS_PER_S if self._newer_metrics else None,
             None if firsts is None else firsts.read(),
             served.namespace,
         )

@@ -86,7 +86,7 @@ class SharedMemory:
         Raises ServerError ALREADY_EXISTS, INVALID_ARG, or INTERNAL if there is no such object.
         """
         self.check_allowed()
-        if self._profile.refuses_empty_keys and not key.strip("/"):
+        if self._profile.newer_shared_memory and not key.strip("/"):
             raise invalid_arg(
                 f"cannot register shared memory region '{name}' - invalid shm key '{key}'"
             )
@@ -158,7 +158,7 @@ class SharedMemory:
                 entry = self._entries.get(found)
                 if entry is None or not isinstance(entry.region, kind):
                     continue
-                if entry.users and self._profile.defers_unregistering:
+                if entry.users and self._profile.newer_shared_memory:
                     entry.is_leaving = True
                 elif entry.users:
                     in_use.append(found)
@@ -234,7 +234,7 @@ class RegionLease:
         size = entry.region.byte_size
         if not 0 <= offset < size:
             raise invalid_arg(f"Invalid offset for shared memory region: '{name}'")
-        if self._shared_memory._profile.regions_have_empty_parts:
+        if self._shared_memory._profile.newer_shared_memory:
             if offset + byte_size > _MAX_UINT64:
                 raise invalid_arg(
                     f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) "

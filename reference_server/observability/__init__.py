@@ -1,1 +1,1 @@
-"""What an operator sees: statistics, metrics, traces, log lines."""
+"""Statistics, metrics, traces and logs."""

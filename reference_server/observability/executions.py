@@ -1,7 +1,7 @@
-"""What inline models are executing: those that take long are named in the log with their stack.
+"""Watches the executions of inline models and logs long ones with their stack.
 
-An inline model shares Python's interpreter lock with the server. While it keeps the lock nobody can
-tell anything; as soon as the event loop has it again, it tells which models were executing.
+An inline model shares Python's interpreter lock with the server. While it holds the lock, nothing
+can be logged. The event loop logs the executing models as soon as it gets the lock again.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ LONG = FamilyHead(
     "Number of executions of inline models that took longer than --execution-warning-secs",
     MetricKind.COUNTER,
 )
-#: The innermost calls of a stack that are told.
-_MOST_FRAMES = 12
+#: The number of innermost calls that are logged.
+_MAX_FRAMES = 12
 _NS_PER_S = 1_000_000_000
 
 
 class Running:
-    """What an instance executes. Its thread writes here, which costs it no lock.
+    """The current execution of an instance. The instance's thread writes to it without a lock.
 
-    `began_ns` and `ended_ns` are of the last execution; while it goes on the second is the smaller.
-    `told_ns` is the watch's own: the beginning of the last execution that was told.
+    `began_ns` and `ended_ns` are the times of the last execution. During an execution `ended_ns`
+    is the smaller one. `reported_ns`, which the watch sets, is the start of the last execution that
+    was logged.
     """
 
     __slots__ = (
-        *("__weakref__", "began_ns", "ended_ns", "instance", "model", "thread", "told_ns"),
+        *("__weakref__", "began_ns", "ended_ns", "instance", "model", "thread", "reported_ns"),
         "version",
     )
 
@@ -46,13 +47,16 @@ class Running:
         self.thread = 0
         self.began_ns = 0
         self.ended_ns = 0
-        self.told_ns = 0
+        self.reported_ns = 0
 
 
 class ExecutionWatch:
-    """Looks at all instances now and then. An execution beyond `limit_s` is told once; 0: none is.
+    """Logs each execution that exceeds a limit, once.
 
-    `boundary` is the code that calls the models: what it was called by is not theirs, nor told.
+    Args:
+        clock: The clock of the executions' times.
+        limit_s: The limit in seconds; 0: no limit.
+        boundary: The code that calls the models. Only the frames below it are logged.
     """
 
     def __init__(self, clock: Clock, limit_s: float, boundary: CodeType) -> None:
@@ -64,22 +68,22 @@ class ExecutionWatch:
         self._counts: dict[tuple[str, int], int] = {}
 
     def new(self, instance: str, model: str, version: int) -> Running:
-        """What an instance is to write in. It is watched as long as somebody has it. Any thread."""
+        """Return the record of a new instance, which is watched until it is freed. Thread-safe."""
         running = Running(instance, model, version)
         with self._lock:
             self._instances.add(running)
         return running
 
     def look(self) -> None:
-        """Tell the log of executions that have taken too long by now."""
+        """Log the executions that exceed the limit."""
         if not self._limit_ns:
             return
         now_ns = self._clock.monotonic_ns()
         for running in self._all():
             began_ns = running.began_ns
             too_long = now_ns - began_ns > self._limit_ns and running.ended_ns < began_ns
-            if too_long and running.told_ns != began_ns:
-                running.told_ns = began_ns
+            if too_long and running.reported_ns != began_ns:
+                running.reported_ns = began_ns
                 key = running.model, running.version
                 self._counts[key] = self._counts.get(key, 0) + 1
                 log.warning(
@@ -90,23 +94,24 @@ class ExecutionWatch:
                 )
 
     def executing_since(self, since_s: float) -> str:
-        """Who executed for most of the last `since_s` seconds, and where those are that still do.
+        """Describe the instances that executed for most of the last `since_s` seconds.
 
-        Empty if nobody did.
+        The text includes the stacks of those that still execute. It is empty without such
+        instances.
         """
         now_ns = self._clock.monotonic_ns()
         since_ns = now_ns - int(since_s * _NS_PER_S)
         found = []
         for running in self._all():
-            goes_on = running.ended_ns < running.began_ns
-            ended_ns = now_ns if goes_on else running.ended_ns
+            executes = running.ended_ns < running.began_ns
+            ended_ns = now_ns if executes else running.ended_ns
             if 2 * (ended_ns - max(running.began_ns, since_ns)) > now_ns - since_ns:
-                where = f", {self._stack(running.thread)}" if goes_on else ""
+                where = f", {self._stack(running.thread)}" if executes else ""
                 found.append(f"'{running.instance}'{where}")
         return "; ".join(found)
 
     def samples(self) -> list[Sample]:
-        """The counters, by model and version."""
+        """Return the counters by model and version."""
         return [
             Sample((("model", model), ("version", str(version))), count)
             for (model, version), count in self._counts.items()
@@ -117,7 +122,7 @@ class ExecutionWatch:
             return list(self._instances)
 
     def _stack(self, thread: int) -> str:
-        """Where a thread is in the model's code, the innermost call first."""
+        """Describe a thread's stack in the model's code, with the innermost call first."""
         frame: FrameType | None = sys._current_frames().get(thread)
         calls: list[str] = []
         while frame is not None and frame.f_code is not self._boundary:
@@ -125,6 +130,6 @@ class ExecutionWatch:
             calls.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
             frame = frame.f_back
         if frame is None:
-            return "not in its code any more"
-        left_out = [f"{len(calls) - _MOST_FRAMES} more"] if len(calls) > _MOST_FRAMES else []
-        return "at " + ", called by ".join([*calls[:_MOST_FRAMES], *left_out])
+            return "no longer in the model's code"
+        left_out = [f"{len(calls) - _MAX_FRAMES} more"] if len(calls) > _MAX_FRAMES else []
+        return "at " + ", called by ".join([*calls[:_MAX_FRAMES], *left_out])

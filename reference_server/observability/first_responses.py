@@ -1,4 +1,4 @@
-"""The histogram of first responses: how long requests wait for the first that is sent to them."""
+"""The histogram of the durations from requests to their first responses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NS_PER_MS = 1_000_000
 
 
 class FirstResponses:
-    """Those of one model version, in whole milliseconds. Any thread.
+    """The durations of one model version, in whole milliseconds. Thread-safe.
 
-    `bounds` of the buckets ascend; without them they are Triton's.
+    `bounds` are the upper bounds of buckets, by default those of Triton.
     """
 
     def __init__(self, clock: Clock, bounds: Sequence[float] | None = None) -> None:
@@ -30,16 +30,16 @@ class FirstResponses:
         self._histogram = Histogram(_BOUNDS if bounds is None else sorted(bounds))
 
     def await_first(self, request: InferRequest) -> None:
-        """Count the first response to `request`, which is about to be scheduled."""
+        """Observe the first response of `request`, which is scheduled next."""
         request.sink = _FirstSink(self._clock, self._histogram, request.sink)
 
     def read(self) -> Distribution:
-        """All that was observed so far."""
+        """Return all observations."""
         return self._histogram.read()
 
 
 class _FirstSink:
-    """Counts the first response, unless it is nothing but the end, and passes all of them on."""
+    """A sink that observes the first response, unless it is empty, and passes on all responses."""
 
     __slots__ = ("_began_ns", "_clock", "_histogram", "_sink")
 

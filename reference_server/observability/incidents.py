@@ -1,6 +1,6 @@
-"""What operators are to see of a server in trouble: connections that ended badly, and a late loop.
+"""Reports connections that ended with an error, and delays of the event loop.
 
-Both are counted for the metrics page, and told to the log at most once a minute.
+Both are counted in metrics and logged at most once a minute.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from reference_server.observability.executions import LONG
 
 log = logging.getLogger(__name__)
 
-#: How far apart two lines of the log about the same thing are at least.
+#: The shortest time between two log lines about the same kind of incident.
 _BETWEEN_LINES_S = 60.0
-#: How often the loop's lag is measured.
+#: The interval of the measurements of the event loop's delay.
 _TICK_S = 0.1
-#: A loop that is later than this is told to the log.
+#: Delays from this value on are logged.
 _LATE_S = 0.1
-#: Two of these are what a greatest lag is that of.
+#: The greatest delay is that of two windows: the current and the previous one.
 _WINDOW_S = 30.0
 
 ENDED = FamilyHead(
     "ge_server_connections_ended_total",
-    "Number of connections and calls that were refused, cut off or dropped, by reason",
+    "Number of connections and calls that were refused, closed early or dropped, by reason",
     MetricKind.COUNTER,
 )
 _LAG_SUM = FamilyHead(
     "ge_server_loop_lag_seconds_total",
-    "Sum of how late the event loop came to its ticks, of which there are ten in a second",
+    "Sum of the delays of the event loop's ticks, of which there are ten per second",
     MetricKind.COUNTER,
 )
 _LAG_TICKS = FamilyHead(
@@ -43,18 +43,18 @@ _LAG_TICKS = FamilyHead(
 )
 _LAG_GREATEST = FamilyHead(
     "ge_server_loop_lag_greatest_seconds",
-    "How late the event loop came to a tick at most, in the last 30 to 60 seconds",
+    "Greatest delay of a tick of the event loop in the last 30 to 60 seconds",
     MetricKind.GAUGE,
 )
-#: Of our own: no Triton has them.
+#: Families that Triton does not have.
 OPERATORS_FAMILIES = (ENDED, LONG, _LAG_SUM, _LAG_TICKS, _LAG_GREATEST)
 
 
 class Incidents:
-    """Counts what happened to connections, by protocol and reason. Any thread.
+    """Counts incidents of connections by protocol and reason. Thread-safe.
 
-    The log is told the first time, and then at most once a minute, with the number since. `clock`
-    is in seconds.
+    The first incident of a kind is logged at once, later ones at most once a minute with their
+    number. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -63,107 +63,108 @@ class Incidents:
         self._found: dict[tuple[str, str], _Tally] = {}
 
     def of(self, protocol: str) -> Callable[[str, str], None]:
-        """What is given the reason, a word, and the particulars of one incident."""
-        return partial(self.happened, protocol)
+        """Return a function that counts an incident of a protocol by its reason and details."""
+        return partial(self.count, protocol)
 
-    def happened(self, protocol: str, reason: str, particulars: str) -> None:
-        """Count one; `particulars` stand in the log if this one is told."""
+    def count(self, protocol: str, reason: str, details: str) -> None:
+        """Count an incident. `details` are logged if this incident is logged."""
         now_s = self._clock()
         with self._lock:
             tally = self._found.setdefault((protocol, reason), _Tally())
             tally.count += 1
-            tally.last = particulars
+            tally.last = details
             line = tally.due(now_s)
         if line:
-            self._tell(protocol, reason, line)
+            self._log(protocol, reason, line)
 
-    def tell_rest(self) -> None:
-        """Tell the log what has waited for its minute; to be called now and then."""
+    def log_pending(self) -> None:
+        """Log the incidents whose minute has passed. Must be called regularly."""
         now_s = self._clock()
         with self._lock:
             due = {key: tally.due(now_s) for key, tally in self._found.items()}
         for (protocol, reason), line in due.items():
             if line:
-                self._tell(protocol, reason, line)
+                self._log(protocol, reason, line)
 
     def samples(self) -> list[Sample]:
-        """The counters."""
+        """Return the counters."""
         with self._lock:
             return [
                 Sample((("protocol", protocol), ("reason", reason)), tally.count)
                 for (protocol, reason), tally in self._found.items()
             ]
 
-    def _tell(self, protocol: str, reason: str, line: str) -> None:
+    def _log(self, protocol: str, reason: str, line: str) -> None:
         log.info("%s connections ended, %s: %s", protocol, reason, line)
 
 
 class _Tally:
-    """How often one thing happened, and how much of that the log knows."""
+    """The number of incidents of one kind, and how many of them are logged."""
 
-    __slots__ = ("_told", "_told_s", "count", "last")
+    __slots__ = ("_logged", "_logged_s", "count", "last")
 
     def __init__(self) -> None:
         self.count = 0
         self.last = ""
-        self._told = 0
-        self._told_s: float | None = None
+        self._logged = 0
+        self._logged_s: float | None = None
 
     def due(self, now_s: float) -> str:
-        """What is to be told now; nothing if there is nothing new, or it is too soon."""
-        new = self.count - self._told
-        too_soon = self._told_s is not None and now_s - self._told_s < _BETWEEN_LINES_S
-        if not new or too_soon:
+        """Return the text to log now; empty if there is nothing new, or it is too early."""
+        new = self.count - self._logged
+        too_early = self._logged_s is not None and now_s - self._logged_s < _BETWEEN_LINES_S
+        if not new or too_early:
             return ""
-        self._told, self._told_s = self.count, now_s
+        self._logged, self._logged_s = self.count, now_s
         return self.last if new == 1 else f"{new} times, the last: {self.last}"
 
 
 class _Timers(Protocol):
-    """The side of an event loop that has a clock."""
+    """The clock and timers of an event loop."""
 
     def time(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return seconds since an arbitrary fixed moment."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Have `callback` called so many seconds later."""
+        """Call `callback` after `delay` seconds."""
 
 
 class LoopLag:
-    """How late an event loop is, by a tick of its own. `start` and `stop` on the loop's thread.
+    """Measures the delay of an event loop by regular ticks. All methods run on the loop's thread.
 
-    `now_and_then` is called with each tick, `executing` tells who executed in the last so many
-    seconds. `samples` may be asked for on that thread alone.
+    Args:
+        on_tick: Called at each tick.
+        executing: Returns a description of the models that executed in the last seconds.
     """
 
-    def __init__(self, now_and_then: Callable[[], None], executing: Callable[[float], str]) -> None:
-        self._now_and_then = now_and_then
+    def __init__(self, on_tick: Callable[[], None], executing: Callable[[float], str]) -> None:
+        self._on_tick = on_tick
         self._executing = executing
         self._loop: _Timers | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self._sum_s = 0.0
         self._ticks = 0
-        self._greatest_s = [0.0, 0.0]  # of this window, and of the one before
-        self._window_s = 0.0  # when this window ends
-        self._untold_s = 0.0
-        self._untold_executions = ""
-        self._told_s: float | None = None
+        self._greatest_s = [0.0, 0.0]  # of the current and the previous window
+        self._window_s = 0.0  # the end of the current window
+        self._pending_s = 0.0
+        self._pending_executions = ""
+        self._logged_s: float | None = None
 
     def start(self, loop: _Timers) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         self._loop = loop
         now_s = loop.time()
         self._window_s = now_s + _WINDOW_S
         self._expect(loop, now_s)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._handle is not None:
             self._handle.cancel()
 
     def samples(self) -> dict[str, list[Sample]]:
-        """The series by the names of their families."""
+        """Return the series by the names of their families."""
         shown = {_LAG_SUM: self._sum_s, _LAG_TICKS: self._ticks}
         greatest_s = max(self._greatest_s)
         return {
@@ -179,7 +180,7 @@ class LoopLag:
         loop = self._loop
         assert loop is not None
         now_s = loop.time()
-        # A loop's clock is coarse: it may be called a little too soon.
+        # A loop's clock is coarse: a timer can fire a little early.
         lag_s = max(0.0, now_s - self._due_s)
         self._ticks += 1
         self._sum_s += lag_s
@@ -187,24 +188,24 @@ class LoopLag:
             self._greatest_s = [0.0, self._greatest_s[0]]
             self._window_s = now_s + _WINDOW_S
         self._greatest_s[0] = max(self._greatest_s[0], lag_s)
-        self._tell_late(lag_s, now_s)
-        self._now_and_then()
+        self._log_delay(lag_s, now_s)
+        self._on_tick()
         self._expect(loop, now_s)
 
-    def _tell_late(self, lag_s: float, now_s: float) -> None:
-        if lag_s >= _LATE_S and lag_s > self._untold_s:
+    def _log_delay(self, lag_s: float, now_s: float) -> None:
+        if lag_s >= _LATE_S and lag_s > self._pending_s:
             executing = self._executing(lag_s)
-            self._untold_executions = (
-                f" Inline models that executed meanwhile: {executing}" if executing else ""
+            self._pending_executions = (
+                f" Inline models that executed during this time: {executing}" if executing else ""
             )
-            self._untold_s = lag_s
-        if not self._untold_s:
+            self._pending_s = lag_s
+        if not self._pending_s:
             return
-        if self._told_s is None or now_s - self._told_s >= _BETWEEN_LINES_S:
+        if self._logged_s is None or now_s - self._logged_s >= _BETWEEN_LINES_S:
             log.warning(
-                "The event loop was late by %.0f ms: something held it, the interpreter lock or "
-                "the processor, and all requests waited.%s",
-                self._untold_s * 1000,
-                self._untold_executions,
+                "The event loop was late by %.0f ms, and all requests waited: code on its thread, "
+                "the interpreter lock or a busy processor blocked it.%s",
+                self._pending_s * 1000,
+                self._pending_executions,
             )
-            self._untold_s, self._told_s = 0.0, now_s
+            self._pending_s, self._logged_s = 0.0, now_s

@@ -1,8 +1,8 @@
-"""Summaries of a model's latencies: quantiles of a stream, in little memory.
+"""Summaries of a model's latencies: quantiles of a stream in little memory.
 
-The method is that of Cormode, Korn, Muthukrishnan and Srivastava, "Effective computation of biased
-quantiles over data streams" (2005), for targets that are known from the start. prometheus-cpp,
-which Triton uses, has the same.
+The algorithm is that of Cormode, Korn, Muthukrishnan and Srivastava, "Effective computation of
+biased quantiles over data streams" (2005), for quantiles that are known in advance. prometheus-cpp,
+which Triton uses, implements the same algorithm.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from reference_server.core.telemetry import FamilyHead, MetricKind, Quantiles
 from reference_server.options import Quantile
 
 _NS_PER_US = 1000
-#: Values that a sketch collects before it merges them.
+#: The number of values that a sketch buffers before it merges them.
 _BUFFERED = 512
-# The last 60 s, in five age buckets: the defaults of prometheus-cpp's Summary
-# (core/include/prometheus/summary.h), of which Triton gives the quantiles alone
+# The last 60 s in five windows: the defaults of prometheus-cpp's Summary
+# (core/include/prometheus/summary.h). Triton sets only the quantiles
 # (src/metric_model_reporter.cc of its core).
 _WINDOWS = 5
 _WINDOW_NS = 12 * 1_000_000_000
@@ -66,10 +66,10 @@ LATENCY_FAMILIES = (_REQUEST, _QUEUE, _INPUT, _INFER, _OUTPUT, _HIT, _MISS)
 
 
 class LatencySummaries:
-    """The summaries of one model version. Not thread-safe; durations are in nanoseconds.
+    """The summaries of one model version. Not thread-safe. Durations are in nanoseconds.
 
-    A model that uses the response cache has them of its hits and misses, and, as in Triton, none
-    of whole requests.
+    With the response cache (`cached`) there are summaries of hits and misses and, as in Triton,
+    none of whole requests.
     """
 
     def __init__(self, quantiles: Sequence[Quantile], clock: Clock, *, cached: bool) -> None:
@@ -77,7 +77,7 @@ class LatencySummaries:
         self._summaries = {head: Summary(quantiles, clock) for head in heads}
 
     def executed(self, total_ns: int, queued_ns: int, timing: Timing) -> None:
-        """A request was executed."""
+        """Observe an executed request."""
         self._observe(_REQUEST, total_ns)
         self._observe(_QUEUE, queued_ns)
         self._observe(_INPUT, timing.input_ns)
@@ -85,12 +85,12 @@ class LatencySummaries:
         self._observe(_OUTPUT, timing.output_ns)
 
     def cache_hit(self, queued_ns: int, lookup_ns: int) -> None:
-        """A request was answered from the response cache."""
+        """Observe a request that was answered from the response cache."""
         self._observe(_QUEUE, queued_ns)
         self._observe(_HIT, lookup_ns)
 
     def cache_missed(self, ns: int) -> None:
-        """A response was offered to the response cache."""
+        """Observe a cache miss, after the response was stored."""
         self._observe(_MISS, ns)
 
     def _observe(self, head: FamilyHead, ns: int) -> None:
@@ -99,14 +99,14 @@ class LatencySummaries:
             summary.observe(ns // _NS_PER_US)
 
     def read(self) -> Mapping[str, Quantiles]:
-        """What they show, by the names of their families."""
+        """Return the summaries by the names of their families."""
         return {head.name: summary.read() for head, summary in self._summaries.items()}
 
 
 class _Item(NamedTuple):
-    """A value kept for `weight` values up to it; its own rank may be up to `slack` higher.
+    """A value that represents `weight` values up to it; its rank may be up to `slack` higher.
 
-    The paper's tuple (v, g, delta).
+    This is the paper's tuple (v, g, delta).
     """
 
     value: float
@@ -115,10 +115,10 @@ class _Item(NamedTuple):
 
 
 class QuantileSketch:
-    """Values, of which only those are kept that are needed to tell the target quantiles.
+    """Estimates quantiles of a stream and keeps only the values that this requires.
 
-    A quantile q with the error e is told by a value whose rank among n is off by at most e * n,
-    and one. Not thread-safe.
+    For a target quantile with error e, the rank of the estimate among n values is off by at most
+    e * n + 1. Not thread-safe.
     """
 
     def __init__(self, targets: Sequence[Quantile]) -> None:
@@ -128,13 +128,13 @@ class QuantileSketch:
         self._count = 0
 
     def insert(self, value: float) -> None:
-        """Count `value`."""
+        """Add `value`."""
         self._buffer.append(value)
         if len(self._buffer) >= _BUFFERED:
             self._merge_buffer()
 
     def value_at(self, quantile: float) -> float:
-        """A value that about this share of all values does not exceed; NaN if there are none."""
+        """Return the estimate of a quantile; NaN without values."""
         self._merge_buffer()
         if not self._items:
             return math.nan
@@ -150,8 +150,10 @@ class QuantileSketch:
         return last
 
     def _allowed(self, rank: float) -> float:
-        """How far off the rank of a value may be, where about `rank` values are smaller."""
-        # The paper's invariant f(r, n) of targeted quantiles.
+        """Return the allowed error of a value's rank, if about `rank` values are smaller.
+
+        This is the paper's invariant f(r, n) of targeted quantiles.
+        """
         allowed = math.inf
         for quantile, error in ((target.quantile, target.error) for target in self._targets):
             if rank >= quantile * self._count:
@@ -162,7 +164,7 @@ class QuantileSketch:
         return allowed
 
     def _merge_buffer(self) -> None:
-        """Put what is buffered in its place, and drop what nobody needs."""
+        """Insert the buffered values and drop the values that are not required."""
         if not self._buffer:
             return
         merged: list[_Item] = []
@@ -182,7 +184,7 @@ class QuantileSketch:
         self._items = self._compressed(merged)
 
     def _compressed(self, items: list[_Item]) -> list[_Item]:
-        """Let each value stand for those before it, as far as that may be; the ends stay."""
+        """Merge values into their successors where the error allows it; keep first and last."""
         rank = self._count - items[-1].weight
         result = [items[-1]]
         for item in reversed(items[1:-1]):
@@ -199,7 +201,7 @@ class QuantileSketch:
 
 
 class Summary:
-    """How many values, their sum, and the quantiles of those of about the last minute.
+    """The number and sum of all values, and the quantiles of about the last minute.
 
     Not thread-safe.
     """
@@ -209,12 +211,12 @@ class Summary:
         self._clock = clock
         self._count = 0
         self._sum = 0.0
-        # Each began one window after the one before it; the oldest is the one that is shown.
+        # Each sketch starts one window after the previous one. The oldest one is shown.
         self._sketches = deque(QuantileSketch(targets) for _ in range(_WINDOWS))
         self._began_ns = clock.monotonic_ns()
 
     def observe(self, value: float) -> None:
-        """Count `value`."""
+        """Add `value`."""
         self._rotate()
         self._count += 1
         self._sum += value
@@ -222,7 +224,7 @@ class Summary:
             sketch.insert(value)
 
     def read(self) -> Quantiles:
-        """What was observed."""
+        """Return number, sum and quantiles."""
         self._rotate()
         shown = self._sketches[0]
         return Quantiles(
@@ -232,7 +234,7 @@ class Summary:
         )
 
     def _rotate(self) -> None:
-        """Forget what is too old."""
+        """Replace the sketches that are too old."""
         over = (self._clock.monotonic_ns() - self._began_ns) // _WINDOW_NS
         for _ in range(min(over, _WINDOWS)):
             self._sketches.popleft()

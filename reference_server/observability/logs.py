@@ -1,6 +1,6 @@
-"""Log lines in Triton's format, on the standard library's logging, and the start-up table.
+"""Log lines in Triton's format, based on the standard library's logging, and the start-up table.
 
-Loggers live under `reference_server`; what models log through `pb_utils.Logger` comes in under
+Loggers are named `reference_server.*`. Models log through `pb_utils.Logger` to
 `reference_server.models`. Nothing is configured before `configure` is called.
 """
 
@@ -23,22 +23,22 @@ from reference_server.options import LogOptions
 ROOT = "reference_server"
 _MODELS = f"{ROOT}.models"
 VERBOSE = logging.DEBUG
-# Triton's verbose lines have an I, too.
+# As in Triton, verbose lines have the letter I.
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
 _COLUMNS = ("Model", "Version", "Status")
-#: How wide a status may be: where nothing limits the table, and however narrow a terminal is.
+#: The width of the status column: the largest without a terminal, and the smallest in a terminal.
 _WIDEST = 100
 _NARROWEST = 30
-# What stands around three cells.
+# The width of the borders of three columns.
 _FRAME = len("|  |  |  |")
 
 
 class TritonFormatter(logging.Formatter):
     """`I1120 16:04:19.598552 23690 server.py:5] "text"`, time in UTC, text quoted as JSON.
 
-    With `iso8601`: `2026-11-20T16:04:20Z I 23690 server.py:5] "text"`. Lines of models tell whose
-    they are: `bert/1/model.py:5`, for all have files of that name. A record with the attribute
-    `verbatim` is printed without quotes: tables stay readable.
+    With `iso8601`: `2026-11-20T16:04:20Z I 23690 server.py:5] "text"`. Lines of models have the
+    model's name, such as `bert/1/model.py:5`, because all models have files of this name. A record
+    with the attribute `verbatim` is printed without quotes, so that tables stay readable.
     """
 
     def __init__(self, *, iso8601: bool) -> None:
@@ -46,7 +46,7 @@ class TritonFormatter(logging.Formatter):
         self._iso8601 = iso8601
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, or a verbatim block after its head."""
+        """Return one line, or a verbatim block after its head."""
         letter = _LETTERS.get(record.levelno, "E")
         moment = time.gmtime(record.created)
         if self._iso8601:
@@ -68,21 +68,21 @@ class TritonFormatter(logging.Formatter):
 
 
 class LogTail(logging.Handler):
-    """Keeps the last lines of the log, those of `--log-verbose` apart; from `open` to `close`.
+    """Keeps the last log lines between `open` and `close`, without those of `--log-verbose`.
 
-    Lines are numbered from 1. Any thread.
+    Lines are numbered from 1. Thread-safe.
     """
 
-    _MOST_LINES = 200
-    _MOST_CHARACTERS = 2000
+    _MAX_LINES = 200
+    _MAX_CHARACTERS = 2000
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._lines: deque[tuple[int, str]] = deque(maxlen=self._MOST_LINES)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=self._MAX_LINES)
         self._count = 0
 
     def open(self) -> None:
-        """Begin, with the format and the levels that the log has."""
+        """Start, with the format and the levels of the log."""
         logger = logging.getLogger(ROOT)
         self.setFormatter(TritonFormatter(iso8601=False))
         for handler in logger.handlers:
@@ -91,21 +91,21 @@ class LogTail(logging.Handler):
         logger.addHandler(self)
 
     def close(self) -> None:
-        """End; safe to call twice."""
+        """Stop. May be called twice."""
         logging.getLogger(ROOT).removeHandler(self)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
-        if len(line) > self._MOST_CHARACTERS:
-            line = f"{line[: self._MOST_CHARACTERS]} ..."
+        if len(line) > self._MAX_CHARACTERS:
+            line = f"{line[: self._MAX_CHARACTERS]} ..."
         self._count += 1
         self._lines.append((self._count, line))
 
     def after(self, number: int) -> list[tuple[int, str]]:
-        """The lines behind that number which are still there; all, if there was no such number.
+        """Return the kept lines after `number`; all of them if `number` is unknown.
 
-        Who asks with a number of an earlier process so learns that it has ended.
+        So a reader with a number of an earlier process receives the lines of the new process.
         """
         self.acquire()
         try:
@@ -116,32 +116,32 @@ class LogTail(logging.Handler):
 
 
 class _LogFile(logging.FileHandler):
-    """The log's file. That it takes no line is said once, on stderr, and not with each line."""
+    """The log file. A write error is reported on stderr once, and not for each line."""
 
-    _has_told = False
+    _has_reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
-        elif not self._has_told:
-            self._has_told = True
+        elif not self._has_reported:
+            self._has_reported = True
             text = f"log lines are lost: --log-file={self.baseFilename}: {error.strerror}"
             print(text, file=sys.stderr, flush=True)
 
 
 def configure(options: LogOptions) -> None:
-    """Send the server's records to stderr, or to the file that `options` names.
+    """Send the server's records to stderr, or to the file in `options`.
 
-    Called once, at start. Only loggers under `reference_server` are touched.
+    Must be called once, at start. Only loggers under `reference_server` are changed.
     """
     handler: logging.Handler
     if options.file:
-        # Clients' bytes that are no UTF-8 are written as stderr writes them.
+        # As on stderr, bytes of clients that are not UTF-8 are escaped.
         handler = _LogFile(Path(options.file), encoding="utf-8", errors="backslashreplace")
     else:
         handler = logging.StreamHandler(sys.stderr)
-    # What a model's child prints goes the same way: it must not find a line half written.
+    # A model's child process writes to the same stream, so it must not inherit a partial line.
     forks.hold_for_forks(handler.acquire, handler.release)
     logger = logging.getLogger(ROOT)
     logger.handlers[:] = [handler]
@@ -150,7 +150,7 @@ def configure(options: LogOptions) -> None:
 
 
 def apply(options: LogOptions) -> None:
-    """Change what is shown, and in which format, from now on; where it goes stays. Any thread."""
+    """Change the levels and the format, but not the destination. Thread-safe."""
     shown = {
         logging.DEBUG: options.verbose_level >= 1,
         logging.INFO: options.info,
@@ -165,10 +165,12 @@ def apply(options: LogOptions) -> None:
 
 
 def model_table(rows: Sequence[tuple[str, str, str]], width: int | None = None) -> str:
-    """A table of (model, version, status); a status that is long takes several rows.
+    """Return a table of models, versions and statuses. Long statuses are wrapped.
 
-    `width` is that of the terminal, in characters, and None if the table is not for one: words,
-    such as paths, are then left whole however long they are.
+    Args:
+        rows: Triples of model, version and status.
+        width: The width of the terminal in characters; None: no terminal. Without a terminal,
+            words such as paths are not broken.
     """
     names = [max(len(row[column]) for row in (_COLUMNS, *rows)) for column in range(2)]
     widest = _WIDEST if width is None else max(_NARROWEST, width - sum(names) - _FRAME)
@@ -184,10 +186,10 @@ def model_table(rows: Sequence[tuple[str, str, str]], width: int | None = None) 
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The columns of the terminal that `stream` writes to; None if it writes elsewhere."""
+    """Return the number of columns of the terminal that `stream` writes to; None: no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
-    except (OSError, ValueError):  # closed, or none of the system's
+    except (OSError, ValueError):  # closed, or without a descriptor
         return None
 
 
@@ -197,7 +199,7 @@ def _row(cells: tuple[str, str, str], widths: Sequence[int]) -> str:
 
 
 def _wrapped(text: str, widest: int, *, breaks_words: bool) -> list[str]:
-    """The lines of `text`, none of them empty; what goes on is indented."""
+    """Return the wrapped lines of `text`, with continuation lines indented."""
     lines: list[str] = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip(" ")) + 2)

@@ -1,9 +1,9 @@
-"""The registry of metric families: those that models make, in one page with the server's own.
+"""The registry of metric families, which contains those of models and those of the server.
 
-A family object of a model holds the series that were made through it. They are shown until the
-last object that holds them is gone; the family itself, its kind and its first description stay
-until the server ends. All this is as in Triton, but for two objects of one name: there the first
-that goes takes the series of the others along.
+A family object of a model holds the series that were made through it. A series is visible until the
+last object that holds it is freed. The family itself, its type and its first description remain
+until the server ends. Triton does the same, except for two objects of one name: there, freeing the
+first one removes the series of the other.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from reference_server.core.telemetry import (
     is_label_name,
 )
 
-# Two underscores in front are Prometheus' own.
+# Prometheus reserves names that start with two underscores.
 _FAMILY_NAME = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
-#: The order of the page: by kind, and then by age.
+#: Families are sorted by type, and then by age.
 _KINDS = tuple(MetricKind)
 
 
 class MetricRegistry:
-    """All families of a server. Any thread.
+    """All families of a server. Thread-safe.
 
-    `built_in` are those whose series the server itself gives to each `read`.
+    `built_in` are the server's own families, whose series are arguments of `read`.
     """
 
     def __init__(self, built_in: Iterable[FamilyHead] = ()) -> None:
@@ -43,9 +43,10 @@ class MetricRegistry:
         self._lock = threading.Lock()
 
     def hold(self, name: str, description: str, kind: MetricKind) -> FamilyHold:
-        """A hold on the family of that name, which is made if there is none.
+        """Return a hold on the family `name`, which is created if necessary.
 
-        Raises ServerError if no family can have the name, or one of another kind has it.
+        Raises:
+            ServerError: The name is invalid, or belongs to a family of another type.
         """
         if not _FAMILY_NAME.fullmatch(name):
             raise invalid_arg("Invalid metric name")
@@ -58,7 +59,7 @@ class MetricRegistry:
         return FamilyHold(family)
 
     def read(self, built_in: Mapping[str, Sequence[Sample]]) -> list[Family]:
-        """All families as they are now, with the server's own series by the family's name."""
+        """Return all families; `built_in` has the server's own series by family name."""
         with self._lock:
             families = sorted(
                 self._families.values(), key=lambda family: _KINDS.index(family.head.kind)
@@ -70,7 +71,7 @@ class MetricRegistry:
 
 
 class FamilyHold:
-    """What keeps the series of one family object on show, until it is released. Any thread."""
+    """Keeps the series of one family object visible until it is released. Thread-safe."""
 
     __slots__ = ("_family", "is_held")
 
@@ -79,10 +80,14 @@ class FamilyHold:
         self.is_held = True
 
     def series(self, labels: Mapping[str, str], bounds: Sequence[float] = ()) -> Series:
-        """The family's series with these labels; `bounds` are the buckets of a histogram.
+        """Return the series with these labels, which is created if necessary.
 
-        A series that is there already keeps the bounds that it has. Raises ServerError if a
-        label's name is none, or the bounds do not ascend.
+        Args:
+            labels: The values of labels by their names.
+            bounds: The upper bounds of a histogram's buckets. An existing series keeps its own.
+
+        Raises:
+            ServerError: A label's name is invalid, or the bounds do not ascend.
         """
         if any(low >= high for low, high in pairwise(bounds)):
             raise invalid_arg("Bucket Boundaries must be strictly sorted")
@@ -91,16 +96,15 @@ class FamilyHold:
         return self._family.series(self, tuple(sorted(labels.items())), bounds)
 
     def release(self) -> None:
-        """Let go of the series; those that nobody else holds are shown no more.
+        """Release the series. A series without another hold is removed at the next access.
 
-        Takes no lock: the garbage collector may call this at any point of any thread, also where
-        that thread holds the family's. Whoever looks at the family next clears up.
+        Takes no lock: the garbage collector can call this on a thread that holds the family's lock.
         """
         self.is_held = False
 
 
 class _Family:
-    """One family and its series, each with the holds that made it or asked for it."""
+    """One family and its series, each with the holds that requested it."""
 
     def __init__(self, head: FamilyHead) -> None:
         self.head = head
@@ -136,7 +140,7 @@ def _new_series(kind: MetricKind, bounds: Sequence[float]) -> Series:
 
 
 class Series:
-    """One value of a family."""
+    """One series of a family. Thread-safe."""
 
     __slots__ = ("_lock",)
 
@@ -150,19 +154,19 @@ class Series:
         raise self._lacks("Increment")
 
     def set(self, value: float) -> None:
-        """Replace the value."""
+        """Set the value."""
         raise self._lacks("Set")
 
     def observe(self, value: float) -> None:
-        """Count one value of a distribution."""
+        """Add one observation to a distribution."""
         raise self._lacks("Observe")
 
     def value(self) -> float:
-        """The value now."""
+        """Return the value."""
         raise self._lacks("Value")
 
     def read(self) -> float | Distribution:
-        """What is shown of it."""
+        """Return the value or distribution for the metrics page."""
         return self.value()
 
     def _lacks(self, operation: str) -> ServerError:
@@ -170,7 +174,7 @@ class Series:
 
 
 class Counter(Series):
-    """A sum that never falls."""
+    """A sum that never decreases."""
 
     __slots__ = ("_value",)
 
@@ -181,7 +185,7 @@ class Counter(Series):
         self._value = 0.0
 
     def increment(self, amount: float) -> None:
-        """Add `amount`, which may not be negative."""
+        """Add `amount`. Raises ServerError if it is negative."""
         if amount < 0:
             raise invalid_arg(
                 f"{_triton_name(self.kind)} can only be incremented monotonically by "
@@ -191,12 +195,12 @@ class Counter(Series):
             self._value += amount
 
     def value(self) -> float:
-        """The sum so far."""
+        """Return the sum."""
         return self._value
 
 
 class Gauge(Series):
-    """A value that rises and falls."""
+    """A value that can increase and decrease."""
 
     __slots__ = ("_value",)
 
@@ -212,17 +216,17 @@ class Gauge(Series):
             self._value += amount
 
     def set(self, value: float) -> None:
-        """Replace the value."""
+        """Set the value."""
         with self._lock:
             self._value = value
 
     def value(self) -> float:
-        """The value now."""
+        """Return the value."""
         return self._value
 
 
 class Histogram(Series):
-    """How many values lay below each of some bounds, which ascend, and the values' sum."""
+    """The number of values up to each of some ascending bounds, and the sum of all values."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -242,7 +246,7 @@ class Histogram(Series):
             self._sum += value
 
     def read(self) -> Distribution:
-        """All that was observed so far."""
+        """Return all observations."""
         with self._lock:
             counts, total = self._counts.copy(), self._sum
         *below, count = accumulate(counts)

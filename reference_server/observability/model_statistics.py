@@ -1,6 +1,6 @@
-"""The statistics of a model version: counts, and durations as sums in nanoseconds.
+"""The statistics of a model version: counts, and sums of durations in nanoseconds.
 
-What counts where, and the names, are those of Triton's statistics extension.
+Names and rules are those of Triton's statistics extension.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NS_PER_MS = 1_000_000
 
 
 class ModelStatistics:
-    """The counters of one model version, and its `summaries`, if there are any. Any thread."""
+    """The counters of one model version, and optionally its `summaries`. Thread-safe."""
 
     def __init__(
         self, name: str, version: int, clock: Clock, summaries: LatencySummaries | None = None
@@ -36,7 +36,7 @@ class ModelStatistics:
     def executed(
         self, batch: Sequence[InferRequest], execution: Execution, start_ns: int
     ) -> Timing:
-        """An instance ran `batch`, from `start_ns` on, and answers it now."""
+        """Count a successful batch, which started at `start_ns` and is answered now."""
         now = self._clock.monotonic_ns()
         timing = Timing(
             execution.input_end_ns - start_ns,
@@ -48,7 +48,7 @@ class ModelStatistics:
         queued_ns = 0
         total_ns = 0
         for request in batch:
-            if request.batch_size:  # one without a client fills a place in this batch
+            if request.batch_size:  # 0 for a placeholder without a client
                 count += 1
                 rows += request.batch_size
                 queued_ns += start_ns - request.queued_ns
@@ -58,11 +58,11 @@ class ModelStatistics:
             totals.inference_count += rows
             _add(totals.success, total_ns, count)
             _add(totals.queue, queued_ns, count)
-            # Each request of a batch is charged with the whole batch's durations.
+            # Each request of a batch counts the durations of the whole batch.
             _add(totals.compute_input, timing.input_ns * count, count)
             _add(totals.compute_infer, timing.infer_ns * count, count)
             _add(totals.compute_output, timing.output_ns * count, count)
-            # Requests without a client have no rows, but a place in the batch.
+            # Placeholders have no rows, but they occupy slots of the batch.
             self._count_batch(max(rows, len(batch)), timing)
             if self._summaries is not None:
                 for request in batch:
@@ -72,7 +72,7 @@ class ModelStatistics:
         return timing
 
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
-        """An instance ran `batch` from `start_ns` on, and the batch failed as a whole."""
+        """Count a batch that started at `start_ns` and failed as a whole."""
         now = self._clock.monotonic_ns()
         with self._lock:
             clients = [request for request in batch if request.batch_size]
@@ -82,9 +82,10 @@ class ModelStatistics:
             self._count_batch(max(rows, len(batch)), Timing(0, now - start_ns, 0))
 
     def composed(self, request: InferRequest, began_ns: int, steps: Sequence[Timing]) -> Timing:
-        """An ensemble answered `request` after `steps`, which began at `began_ns`.
+        """Count a request that an ensemble answered after `steps`, which started at `began_ns`.
 
-        Returns the sums of the steps. Where a step waited is told by its own model.
+        Returns:
+            The sums of the steps. Their queue times are counted by the models of the steps.
         """
         now = self._clock.monotonic_ns()
         timing = Timing(
@@ -107,7 +108,7 @@ class ModelStatistics:
         return timing
 
     def took_longer(self, request: InferRequest, step: Timing) -> None:
-        """A step of an ensemble's `request` ended after its answer, which `composed` counts."""
+        """Add a step that ended after the response of `request`, which `composed` has counted."""
         with self._lock:
             totals, batch = self._totals, self._batch(request.batch_size)
             for sums in (totals, batch):
@@ -116,15 +117,15 @@ class ModelStatistics:
                 sums.compute_output.ns += step.output_ns
 
     def refused(self, request: InferRequest, reason: FailureReason) -> None:
-        """`request` was accepted, and answered with an error that no execution gave.
+        """Count an accepted request that got an error without an execution of this model.
 
-        An ensemble's request that failed in one of its steps is such a one too.
+        A request of an ensemble that failed in one of its steps is counted here, too.
         """
         with self._lock:
             self._count_failures(reason, self._clock.monotonic_ns() - request.received_ns)
 
     def cache_hit(self, request: InferRequest, began_ns: int, found_ns: int) -> None:
-        """The response cache, asked at `began_ns`, had the answer at `found_ns`; it is sent now."""
+        """Count a cache hit, whose lookup lasted from `began_ns` to `found_ns`."""
         now = self._clock.monotonic_ns()
         with self._lock:
             totals = self._totals
@@ -135,9 +136,9 @@ class ModelStatistics:
                 self._summaries.cache_hit(began_ns - request.queued_ns, found_ns - began_ns)
 
     def cache_missed(self, ns: int) -> None:
-        """A response was offered to the response cache; looking up and storing it took `ns`.
+        """Count a cache miss, whose lookup and insertion took `ns`.
 
-        The time counts with the successes, too, though the request is counted elsewhere.
+        The duration also counts for `success`; the request itself is counted by `executed`.
         """
         with self._lock:
             _add(self._totals.cache_miss, ns)
@@ -166,12 +167,12 @@ class ModelStatistics:
         return batch
 
     def summaries(self) -> Mapping[str, Quantiles]:
-        """What the summaries show, by the names of their families."""
+        """Return the summaries by the names of their families."""
         with self._lock:
             return {} if self._summaries is None else self._summaries.read()
 
     def snapshot(self) -> Snapshot:
-        """The counters as they are now."""
+        """Return a copy of the counters."""
         with self._lock:
             totals = self._totals
             return Snapshot(
@@ -201,6 +202,6 @@ class ModelStatistics:
 
 
 def _add(duration: Duration, ns: int, count: int = 1) -> None:
-    """Count `count` more events, which took `ns` nanoseconds together."""
+    """Add `count` events with a total duration of `ns` nanoseconds."""
     duration.count += count
     duration.ns += ns

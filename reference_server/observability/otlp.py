@@ -1,7 +1,7 @@
-"""Sends spans to a collector: OTLP over HTTP, as JSON, which is what Triton sends as well.
+"""Sends spans to a collector: OTLP over HTTP as JSON, like Triton.
 
-Adding a span never waits for the collector: a bounded queue lies between, and a thread of its own
-empties it. A span that finds no room, or that the collector does not take, is counted as lost.
+Adding a span never blocks. A separate thread sends the spans of a bounded queue. A span is counted
+as lost if the queue is full or the collector refuses it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SPANS = FamilyHead(
     MetricKind.COUNTER,
 )
 _SCOPE = "triton-server"
-_SERVER = 2  # SPAN_KIND_SERVER, of all spans in Triton
+_SERVER = 2  # SPAN_KIND_SERVER, which all spans of Triton have
 _TIMEOUT_S = 10.0
-#: How long the end of the server may wait for the collector.
+#: The time limit for the last spans when the server ends.
 _CLOSE_S = 5.0
 
 
 @dataclass(slots=True)
 class Span:
-    """Something that took time: both ends and all `events` in nanoseconds since the epoch.
+    """A span. All times, also those of `events`, are in nanoseconds since the epoch.
 
     `parent_id` is empty for the first span of a trace.
     """
@@ -55,9 +55,9 @@ class Span:
 
 
 class SpanExporter:
-    """Sends what is added to it. Any thread.
+    """Sends spans to a collector. Thread-safe.
 
-    `post` sends one body, and raises OSError if the collector did not take it.
+    `post` sends one request body, and raises OSError if the collector did not accept it.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class SpanExporter:
         self._url = options.url
         self._post = post or partial(_post, options.url)
         self._resource = _attributes({**_own_resource(), **options.resource})
-        self._most = options.max_queue_size
-        self._batch = min(options.max_export_batch_size, self._most)
+        self._max_size = options.max_queue_size
+        self._batch = min(options.max_export_batch_size, self._max_size)
         self._delay_s = options.schedule_delay_ms / 1000
         self._changed = threading.Condition()
         self._waiting: deque[Span] = deque()
@@ -77,9 +77,9 @@ class SpanExporter:
         self._failing = False
 
     def add(self, span: Span) -> None:
-        """Queue a span that has ended. Never waits."""
+        """Queue a span that has ended. Never blocks."""
         with self._changed:
-            if len(self._waiting) >= self._most or self._closing:
+            if len(self._waiting) >= self._max_size or self._closing:
                 self._lost += 1
                 return
             self._waiting.append(span)
@@ -89,13 +89,13 @@ class SpanExporter:
                 self._changed.notify()
 
     def samples(self) -> list[Sample]:
-        """How many spans were sent, and how many lost."""
+        """Return the numbers of sent and lost spans."""
         with self._changed:
             counts = {"lost": self._lost, "sent": self._sent}
         return [Sample((("outcome", name),), count) for name, count in counts.items()]
 
     def close(self) -> None:
-        """Send what waits, if the collector takes it soon."""
+        """Send the queued spans. Blocks at most five seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -107,7 +107,7 @@ class SpanExporter:
         thread = threading.Thread(target=self._run, name="spans", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the machine has no thread left; the next span tries again
+        except RuntimeError:  # no more threads can be started; the next span tries again
             return
         self._thread = thread
 
@@ -116,7 +116,7 @@ class SpanExporter:
             self._send(batch)
 
     def _next(self) -> list[Span]:
-        """The next spans to send; none in the end. Waits for them."""
+        """Wait for the next spans to send. Returns an empty list at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             self._changed.wait_for(
@@ -128,7 +128,7 @@ class SpanExporter:
         try:
             self._post(_body(self._resource, batch))
         except OSError as error:
-            if not self._failing:  # once, until it is well again
+            if not self._failing:  # only the first of consecutive errors
                 log.error("cannot send spans to '%s': %s", self._url, error)
             self._failing = True
             with self._changed:
@@ -140,27 +140,27 @@ class SpanExporter:
 
 
 def _post(url: str, body: bytes) -> None:
-    """Send one body. Raises OSError.
+    """Send one request body. Raises OSError.
 
-    Each has a connection of its own: one that is kept between batches may be closed by then, and
-    what is written to it is lost.
+    Each body uses a new connection. The collector could close a kept one between batches, and the
+    next body would be lost.
     """
-    # Few servers have a collector, and all would wait for this import at their start.
+    # Imported here, because few servers have a collector and the import slows down the start.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     headers = {"Content-Type": "application/json"}
-    with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)) as sent_by:
+    with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)) as client:
         try:
-            sent_by.request("POST", path, body, headers)
-            reply = sent_by.getresponse()
+            client.request("POST", path, body, headers)
+            reply = client.getresponse()
             reply.read()
         except HTTPException as error:
             raise OSError(str(error)) from error
     if not 200 <= reply.status < 300:
-        raise OSError(f"it answers {reply.status} {reply.reason}")
+        raise OSError(f"found status {reply.status} {reply.reason}, expected 200 to 299")
 
 
 def _own_resource() -> dict[str, Parameter]:
@@ -172,7 +172,7 @@ def _own_resource() -> dict[str, Parameter]:
     }
 
 
-# -- OTLP's JSON: ids in hexadecimal digits, 64-bit numbers as strings
+# -- OTLP's JSON: ids are hexadecimal, 64-bit numbers are strings
 
 
 def _body(resource: list[Any], spans: Iterable[Span]) -> bytes:
@@ -217,8 +217,9 @@ def _value(value: Parameter) -> dict[str, Parameter]:
 
 
 def _text(value: object) -> str:
-    """As text that can be sent: an id may have lone surrogates, and models record what they like.
+    """Return `value` as valid UTF-8 text.
 
-    Nothing that is recorded may end the thread.
+    Ids can have lone surrogates, and models can record any object. An exception would end the
+    thread.
     """
     return str(value).encode("utf-8", "replace").decode()

@@ -1,8 +1,8 @@
 """Puts the name of the instance before each line that a model prints.
 
-Models share the server's streams, and `print` says nothing of who called it. Whoever runs a model's
-code says so with `speak_as` or `speaking`; the server's command puts `NamedLines` in the place of
-its streams. Without that nothing is changed.
+Models share the server's stdout and stderr. Code that runs a model sets the name for its thread
+with `speak_as` or `speaking`. The command `reference-server` replaces its streams by `NamedLines`;
+without this, output is unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 
 
 class _Speaker(threading.local):
-    """Whose code this thread runs; empty if nobody's."""
+    """The name of the instance whose code this thread runs; empty for other code."""
 
     name = ""
 
@@ -25,13 +25,13 @@ _speaker = _Speaker()
 
 
 def speak_as(name: str) -> None:
-    """From now on this thread runs the code of `name`."""
+    """Set the name for the output of this thread."""
     _speaker.name = name
 
 
 @contextlib.contextmanager
 def speaking(name: str) -> Iterator[None]:
-    """For a while this thread runs the code of `name`."""
+    """Set the name for the output of this thread within a `with` block."""
     before = _speaker.name
     _speaker.name = name
     try:
@@ -41,24 +41,24 @@ def speaking(name: str) -> Iterator[None]:
 
 
 class NamedLines:
-    """A text stream that puts `[name] ` before the lines of those who speak. Any thread.
+    """A text stream that puts `[name] ` before the lines of threads with a name. Thread-safe.
 
-    Their lines are written whole, so that those of several threads do not mix; what is not a line
-    yet is written by `flush`. Whoever has no name writes to `stream` as ever, and so does a thread
-    that a debugger holds: its prompts and listings stay as they are. Whatever else a stream can do
-    is done by `stream`.
+    Only complete lines are written, so that the lines of several threads do not mix; `flush` writes
+    partial lines. Output without a name is passed on unchanged. So is the output of a thread under
+    a debugger, whose prompts and listings must not change. All other attributes are those of
+    `stream`.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        # The beginnings of lines, by thread and name; with what `flush` has written of them.
+        # Partial lines by thread and name.
         self._begun: dict[tuple[int, str], _Line] = {}
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a stream has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a stream
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write `text`, as far as it is lines."""
+        """Write the complete lines of `text`, and keep the rest."""
         name = _speaker.name
         if not name or _is_debugged():
             return self._stream.write(text)
@@ -80,14 +80,14 @@ class NamedLines:
             self.write(line)
 
     def flush(self) -> None:
-        """Write what this thread has begun, too."""
+        """Write the partial line of this thread, too."""
         line = self._begun.get((threading.get_ident(), _speaker.name))
         if line is not None:
             self._stream.write(line.take())
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write what any thread has begun, each as a line."""
+        """Write the partial lines of all threads, and end them."""
         while self._begun:
             _, line = self._begun.popitem()
             self._stream.write(f"{line.take()}\n")
@@ -95,15 +95,15 @@ class NamedLines:
 
 
 class _Line:
-    """A line that is not complete, and how much of it is written."""
+    """A partial line, and whether its start is already written."""
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._waiting = ""
-        self._is_shown = False  # the label, and what came before
+        self._is_shown = False  # the label and the start are written
 
     def add(self, text: str) -> str:
-        """What is to be written now that `text` has come: whole lines."""
+        """Add `text`; return the complete lines to write."""
         *lines, rest = (self._waiting + text).split("\n")
         whole = ""
         for line in lines:
@@ -113,7 +113,7 @@ class _Line:
         return whole
 
     def take(self) -> str:
-        """What is there of it, to be written though more may come."""
+        """Return the unwritten part of the line, to be written before its end is known."""
         if not self._waiting:
             return ""
         text = f"{'' if self._is_shown else self._label}{self._waiting}"
@@ -122,18 +122,18 @@ class _Line:
 
     @property
     def is_empty(self) -> bool:
-        """True if the line has not begun."""
+        """True if nothing of the line exists."""
         return not self._waiting and not self._is_shown
 
 
 def _is_debugged() -> bool:
-    """Whether a debugger of the standard library's kind follows this thread."""
+    """Return True if a debugger based on `bdb` traces this thread."""
     return isinstance(getattr(sys.gettrace(), "__self__", None), bdb.Bdb)
 
 
 @contextlib.contextmanager
 def named_output() -> Iterator[None]:
-    """Put names into what is written to sys.stdout and sys.stderr."""
+    """Put names before the lines written to sys.stdout and sys.stderr within a `with` block."""
     before = sys.stdout, sys.stderr
     named = NamedLines(sys.stdout), NamedLines(sys.stderr)
     sys.stdout, sys.stderr = (cast(TextIO, stream) for stream in named)

@@ -1,4 +1,4 @@
-"""Which requests are traced: every n-th, and so many of them."""
+"""Selects the requests that are traced: every n-th one, up to a number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reference_server.observability.span_context import SpanContext
 
 
 class TraceLevel(enum.IntFlag):
-    """What is recorded of a traced request."""
+    """The data that is recorded for a traced request."""
 
     OFF = 0
     TIMESTAMPS = 1
@@ -22,10 +22,15 @@ class TraceLevel(enum.IntFlag):
 
 
 class Tracer(abc.ABC):
-    """Picks the requests that are traced by one setting; each mode of tracing begins their traces.
+    """Selects the requests that are traced with one setting. Thread-safe.
 
-    Every `rate`-th request is traced, `count` of them (-1: any number). `log_frequency` is for
-    traces that go to files. Any thread.
+    Subclasses start the traces.
+
+    Args:
+        level: The data to record.
+        rate: Every `rate`-th request is traced.
+        count: The number of requests to trace; -1: no limit.
+        log_frequency: The number of traces per file, for traces in files.
     """
 
     def __init__(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> None:
@@ -38,12 +43,12 @@ class Tracer(abc.ABC):
 
     @property
     def remaining(self) -> int:
-        """How many more requests may be traced; -1 for any number."""
+        """The number of further requests to trace; -1: no limit."""
         return self._count
 
     @property
     def fault(self) -> str | None:
-        """Why this setting can trace nothing; empty where no more than a count of 0 says so."""
+        """The reason why this setting traces nothing; empty if only the count is exhausted."""
         if self.level is TraceLevel.OFF:
             return "tracing is disabled"
         if self.rate == 0:
@@ -52,13 +57,15 @@ class Tracer(abc.ABC):
 
     @property
     def fault_of_mode(self) -> str:
-        """Why nothing can be recorded; empty if it can."""
+        """The reason why this mode cannot record traces; empty if it can."""
         return ""
 
     def sample(self, caller: SpanContext | None = None) -> RequestTrace | None:
-        """The trace of the request that has come now, if it is its turn.
+        """Return the trace of a new request; None if it is not traced.
 
-        One that a `caller`'s span has sent is traced out of turn, even where `count` are.
+        Args:
+            caller: The span that sent the request. Such a request is traced regardless of rate and
+                count.
         """
         if self.level is TraceLevel.OFF:
             return None
@@ -71,33 +78,33 @@ class Tracer(abc.ABC):
                 return None
             if is_due and self._count > 0:
                 self._count -= 1
-        return self._begun(caller)
+        return self._start(caller)
 
     @abc.abstractmethod
-    def _begun(self, caller: SpanContext | None) -> RequestTrace:
-        """A new trace."""
+    def _start(self, caller: SpanContext | None) -> RequestTrace:
+        """Return a new trace."""
 
     @abc.abstractmethod
     def retire(self) -> None:
-        """Another setting has taken this one's place; traces that are not complete go on."""
+        """Finish after another setting has replaced this one. Open traces continue."""
 
 
 class TraceMode(Protocol):
-    """What becomes of traces.
+    """The destination of traces: files or a collector.
 
-    With `follows_callers` the trace of a request may be a part of its caller's.
+    If `follows_callers`, the trace of a request can be part of its caller's trace.
     """
 
     follows_callers: bool
 
     def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> Tracer:
-        """What traces by one setting."""
+        """Return the tracer of one setting."""
 
     def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
-        """The settings of this mode, as clients are shown them."""
+        """Return the settings of this mode for clients."""
 
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """What the metrics tell of this mode, by the family's name."""
+        """Return the metrics of this mode by family name."""
 
     def close(self) -> None:
-        """Let go of traces that wait to be written. Blocks."""
+        """Write the remaining traces. Blocks."""

@@ -1,4 +1,4 @@
-"""The server's own metrics, as Triton names them: of models, response cache and machine."""
+"""The server's metrics of models, response cache and machine, with the names of Triton."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ _NS_PER_US = 1000
 
 @dataclass(frozen=True, slots=True)
 class ModelReading:
-    """What there is to show of one model version.
+    """The values of one model version for the metrics page.
 
-    `tags` are its configuration's `metric_tags`. Only models whose configuration asks for the
-    response cache (`cached`) have series of hits and misses. `summaries` are by family. Without
-    `load_s` newer releases' families are not told.
+    Attributes:
+        tags: The configuration's `metric_tags`.
+        cached: The configuration enables the response cache, so there are series of hits and
+            misses.
+        summaries: Summaries by family name.
+        load_s: The duration of loading in seconds; None: the release has no such family.
+        first_responses: None: the release or the model has no such family.
     """
 
     snapshot: Snapshot
@@ -45,7 +49,7 @@ class ModelReading:
 
     @property
     def labels(self) -> Labels:
-        """The labels of each of its series."""
+        """The labels of each series."""
         own = (("model", self.snapshot.name), ("version", str(self.snapshot.version)))
         where = (("namespace", self.namespace),) if self.namespace else ()
         return tuple(sorted((*own, *where, *((f"_{name}", value) for name, value in self.tags))))
@@ -130,16 +134,17 @@ MODEL_FAMILIES = (
 
 
 _LOAD = FamilyHead("nv_model_load_duration_secs", "Model load time in seconds", MetricKind.GAUGE)
-#: Those of newer releases, in the order of Triton's page, behind `MODEL_FAMILIES`.
+#: The families of newer releases, in the order of Triton's page after `MODEL_FAMILIES`.
 NEWER_FAMILIES = (_LOAD, FIRST_RESPONSES)
 
 
 def model_samples(
     readings: Iterable[ModelReading], *, counters: bool = True
 ) -> dict[str, list[Sample]]:
-    """The series of all models, by the names of their families.
+    """Return the series of all models by the names of their families.
 
-    Without `counters` there are none of durations and of the cache, and those of requests stay 0.
+    Without `counters` there are no series of durations and of the cache, and those of requests
+    are 0.
     """
     found: dict[str, list[Sample]] = {head.name: [] for head in (*MODEL_FAMILIES, *NEWER_FAMILIES)}
     for reading in readings:
@@ -195,13 +200,13 @@ CACHE_FAMILIES = tuple(_GAUGES)
 
 
 def cache_samples(cache: CacheReading) -> dict[str, list[Sample]]:
-    """The gauges by the names of their families."""
+    """Return the gauges of the response cache by the names of their families."""
     return {head.name: [Sample((), value(cache))] for head, value in _GAUGES.items()}
 
 
 _BYTES_PER_KIB = 1024
-# Words of /proc/stat: behind `cpu` stand user, nice, system, idle, iowait, irq, softirq and steal.
-# Those of guests, which come next, are part of others.
+# Words of /proc/stat after `cpu`: user, nice, system, idle, iowait, irq, softirq and steal. The
+# following words, those of guests, are included in others.
 _ALL_TICKS = slice(1, 9)
 _IDLE_TICKS = slice(4, 6)
 
@@ -225,9 +230,9 @@ HOST_FAMILIES = (_POOL_TOTAL, _POOL_USED, _UTILIZATION, _MEMORY_TOTAL, _MEMORY_U
 
 
 class HostMetrics:
-    """Reads the machine's gauges, at most once in `interval_ns`. Not thread-safe.
+    """Reads the machine's gauges, at most once per `interval_ns`. Not thread-safe.
 
-    The utilization is that of the time between two readings, and 0 in the first.
+    The utilization is that of the time between two readings; in the first reading it is 0.
     """
 
     def __init__(
@@ -242,11 +247,11 @@ class HostMetrics:
         self._values: dict[FamilyHead, float] = {}
 
     def samples(self) -> dict[str, list[Sample]]:
-        """The gauges by the names of their families; those of the CPU only where Linux tells."""
+        """Return the gauges by the names of their families; those of the CPU only on Linux."""
         now = self._clock.monotonic_ns()
         if self._next_ns is None or now >= self._next_ns:
             self._next_ns = now + self._interval_ns
-            # There is no pinned memory here, as in a Triton whose pool is configured away.
+            # There is no pinned memory, as in a Triton whose pool has size 0.
             self._values = {_POOL_TOTAL: 0, _POOL_USED: 0, **(self._read() if self._cpu else {})}
         return {head.name: [Sample((), value)] for head, value in self._values.items()}
 

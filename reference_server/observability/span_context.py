@@ -1,4 +1,4 @@
-"""Where a span stands among others, as W3C's Trace Context says it in headers."""
+"""The ids of spans, and their headers as in W3C Trace Context."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: Version, trace, span and flags. As in Triton, nothing may follow in later versions either.
+#: Version, trace, span and flags. As in Triton, nothing may follow even in later versions.
 _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}",
     re.IGNORECASE,
@@ -16,19 +16,19 @@ _TRACEPARENT = re.compile(
 
 
 class SpanContext(NamedTuple):
-    """A span's ids in lower-case hexadecimal digits, and the `tracestate` that goes with them."""
+    """The ids of a span in lower-case hexadecimal digits, and its `tracestate`."""
 
     trace_id: str
     span_id: str
     trace_state: str = ""
 
     def below(self) -> SpanContext:
-        """The context of a new span of the same trace."""
+        """Return the context of a new span of the same trace."""
         return self._replace(span_id=secrets.token_hex(8))
 
     @property
     def carrier(self) -> str:
-        """The headers that tell it to others, as JSON text. Whatever is recorded is sampled."""
+        """The headers that propagate this context, as JSON text, with the flag `sampled`."""
         headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-01"}
         if self.trace_state:
             headers["tracestate"] = self.trace_state
@@ -36,12 +36,12 @@ class SpanContext(NamedTuple):
 
 
 def new_trace() -> SpanContext:
-    """The context of the first span of a trace."""
+    """Return the context of the first span of a new trace."""
     return SpanContext(secrets.token_hex(16), secrets.token_hex(8))
 
 
 def caller_of(fields: Iterable[tuple[bytes, bytes]]) -> SpanContext | None:
-    """The span that sent a request, by its headers; None if they name none."""
+    """Return the context of the span in a request's headers; None without a valid header."""
     parent, state = b"", ""
     for name, value in fields:
         lower = name.lower()

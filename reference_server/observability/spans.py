@@ -1,12 +1,12 @@
 """Traces as OpenTelemetry's spans, in Triton's form.
 
-    InferRequest            what the frontend did: received, answered, sent
-      <model>               from being queued to the answer, with the model's name and version
-        compute             its execution
-          ...               what the model records of it
-        <model>             what was sent on its behalf: an ensemble's steps, a model's requests
+    InferRequest            the frontend: received, answered, sent
+      <model>               from the queue to the response, with the model's name and version
+        compute             the execution
+          ...               spans that the model records
+        <model>             requests on its behalf: an ensemble's steps, a model's requests
 
-Each is sent as soon as it ends, so those inside come before those around them.
+Each span is sent when it ends, so inner spans are sent before outer ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class SpanMode:
-    """The mode `opentelemetry`: traces are spans, which are sent to a collector."""
+    """The mode `opentelemetry`: traces consist of spans, which are sent to a collector."""
 
     follows_callers = True
 
@@ -39,28 +39,28 @@ class SpanMode:
         self._clock = clock
 
     def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> SpanTracer:
-        """What traces by one setting."""
+        """Return the tracer of one setting."""
         return SpanTracer(
             *(level, rate, count, log_frequency, self._exporter, self._ids, self._clock)
         )
 
     def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
-        """The settings of this mode as they were given, then the defaults of others."""
+        """Return the settings of this mode as they were given, then the defaults of others."""
         options = self._options
-        told: dict[str, list[str]] = {"trace_mode": ["opentelemetry"]}
+        shown: dict[str, list[str]] = {"trace_mode": ["opentelemetry"]}
         for name, value in options.told:
-            told.setdefault(name, []).append(value)
-        told.setdefault("bsp_max_export_batch_size", [str(options.max_export_batch_size)])
-        told.setdefault("bsp_schedule_delay", [str(options.schedule_delay_ms)])
-        told.setdefault("bsp_max_queue_size", [str(options.max_queue_size)])
-        return told
+            shown.setdefault(name, []).append(value)
+        shown.setdefault("bsp_max_export_batch_size", [str(options.max_export_batch_size)])
+        shown.setdefault("bsp_schedule_delay", [str(options.schedule_delay_ms)])
+        shown.setdefault("bsp_max_queue_size", [str(options.max_queue_size)])
+        return shown
 
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """How many spans were sent, and how many lost."""
+        """Return the numbers of sent and lost spans."""
         return {SPANS.name: self._exporter.samples()}
 
     def close(self) -> None:
-        """Send what waits, if the collector takes it soon."""
+        """Send the queued spans. Blocks at most five seconds."""
         self._exporter.close()
 
 
@@ -81,19 +81,19 @@ class SpanTracer(Tracer):
         self._exporter = exporter
         self._ids = ids
         self._clock = clock
-        if level & TraceLevel.TENSORS:  # for each tensor in Triton
+        if level & TraceLevel.TENSORS:  # Triton logs this for each tensor
             log.error("Tensor level tracing is not supported by the mode: opentelemetry")
 
-    def _begun(self, caller: SpanContext | None) -> SpanTrace:
+    def _start(self, caller: SpanContext | None) -> SpanTrace:
         moments = bool(self.level & TraceLevel.TIMESTAMPS)
         return SpanTrace(_Recorder(self._exporter, self._ids, self._clock, moments), caller)
 
     def retire(self) -> None:
-        """Nothing waits here: each span is sent by itself."""
+        """Do nothing: each span is sent when it ends."""
 
 
 class _Recorder:
-    """What all traces of one request share; it turns the monotonic clock's moments into dates."""
+    """The state shared by all traces of one request. Converts monotonic times to dates."""
 
     __slots__ = ("_clock", "_epoch_ns", "add", "has_moments", "next_id")
 
@@ -107,7 +107,7 @@ class _Recorder:
         self.has_moments = has_moments
 
     def moment(self, ns: int | None = None) -> int:
-        """Nanoseconds since the epoch: those of `ns` of the monotonic clock, or of now."""
+        """Return nanoseconds since the epoch of `ns` of the monotonic clock, by default now."""
         return self._epoch_ns + (self._clock.monotonic_ns() if ns is None else ns)
 
 
@@ -128,7 +128,7 @@ class SpanTrace:
         self.number = recorder.next_id()
         self._outer_number = 0 if behalf_of is None else behalf_of.number
         self._model: Span | None = None
-        self._compute: SpanContext | None = None  # once something is recorded below it
+        self._compute: SpanContext | None = None  # set when a span is recorded below it
         self._request: Span | None = None
         if behalf_of is None:
             context = new_trace() if caller is None else caller.below()
@@ -145,13 +145,13 @@ class SpanTrace:
 
     @property
     def context(self) -> str:
-        """That of the model's span; as in Triton, there is none without it."""
+        """The context of the model's span; as in Triton, empty before it starts."""
         return "" if self._model is None else self._model.context.carrier
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """A span below that of the execution, which ends later. Lost once the answer is sent."""
+        """Record a span below that of the execution. Ignored after the response was sent."""
         model = self._model
         if model is None:
             return
@@ -162,16 +162,16 @@ class SpanTrace:
         self._recorder.add(Span(name, outer.below(), outer.span_id, *ends, attributes))
 
     def child(self) -> SpanTrace:
-        """The trace of a request that is sent on behalf of this one."""
+        """Return the trace of a request that is sent on behalf of this one."""
         return SpanTrace(self._recorder, None, self)
 
     def stamp(self, name: str, ns: int | None = None) -> None:
-        """Record what the frontend did."""
+        """Record an event of the frontend."""
         if self._request is not None and self._recorder.has_moments:
             self._request.events.append((name, self._recorder.moment(ns)))
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """The model's span begins."""
+        """Start the model's span."""
         if not self._recorder.has_moments:
             return
         attributes: dict[str, Parameter] = {
@@ -190,7 +190,7 @@ class SpanTrace:
     def answered(
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
-        """The model's span ends, and that of its execution, if there was one."""
+        """End the model's span, and that of its execution, if there was one."""
         self.stamp("INFER_RESPONSE_COMPLETE")
         model, self._model = self._model, None
         if model is None:
@@ -200,7 +200,7 @@ class SpanTrace:
         self._end(model, "REQUEST_END")
 
     def close(self) -> None:
-        """The request's span ends; one that was sent on behalf of it has none."""
+        """End the request's span, which only requests of clients have."""
         if self._request is not None:
             self._end(self._request)
 

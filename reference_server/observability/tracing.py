@@ -1,7 +1,7 @@
-"""Traces of requests: their timestamps and tensors, in the form of Triton's trace file.
+"""Traces of requests with timestamps and tensors, in the format of Triton's trace file.
 
-A request that is traced carries a `Trace`; one that is not carries None, and pays nothing. The
-texts that the real server leaves unescaped are escaped, so that the file is always JSON.
+A traced request has a `Trace`, others have None and no overhead. Texts that the real server writes
+without escapes are escaped here, so that the file is always JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class FileMode:
-    """Triton's own mode: traces are written to a file."""
+    """The mode `triton`: traces are written to files."""
 
     follows_callers = False
 
@@ -38,11 +38,11 @@ class FileMode:
         self._clock = clock
 
     def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> FileTracer:
-        """What traces by one setting."""
+        """Return the tracer of one setting."""
         return FileTracer(level, rate, count, log_frequency, self._file, self._ids, self._clock)
 
     def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
-        """The settings of this mode, as clients are shown them."""
+        """Return the settings of this mode for clients."""
         return {
             "log_frequency": [str(log_frequency)],
             "trace_file": [self._file.path],
@@ -50,7 +50,7 @@ class FileMode:
         }
 
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """Nothing: as in Triton, the metrics do not tell of files."""
+        """Return no metrics: as in Triton, there are none of files."""
         return {}
 
     def close(self) -> None:
@@ -59,10 +59,9 @@ class FileMode:
 
 
 class FileTracer(Tracer):
-    """Writes the traces of one setting to a file.
+    """Writes the traces of one setting to files.
 
-    With `log_frequency` N, each N traces go into a numbered file, with 0 all go into the file
-    itself.
+    With `log_frequency` N, each numbered file has N traces; with 0 the file itself has all traces.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class FileTracer(Tracer):
         self._file = file
         self._ids = iter(ids)
         self._clock = clock
-        self._kept: list[str] = []  # elements of traces that wait for their file to be full
+        self._kept: list[str] = []  # elements of traces for the next numbered file
         self._traces_kept = 0
         self._retired = False
 
@@ -87,11 +86,11 @@ class FileTracer(Tracer):
     def fault_of_mode(self) -> str:
         return "" if self._file.path else "trace file name is not given"
 
-    def _begun(self, caller: SpanContext | None) -> Trace:
+    def _start(self, caller: SpanContext | None) -> Trace:
         return Trace(_Tree(self, self._ids, self._clock))
 
     def collect(self, elements: Sequence[str]) -> None:
-        """Take the elements of a trace that is complete."""
+        """Write or keep the elements of a complete trace."""
         if not self.log_frequency:
             self._file.append(elements)
             return
@@ -104,7 +103,7 @@ class FileTracer(Tracer):
         self._file.write_part(full)
 
     def retire(self) -> None:
-        """Write what waits; traces that are complete only later are written by themselves."""
+        """Write the kept traces. Each trace that completes later is written to its own file."""
         with self._lock:
             self._retired = True
             rest, self._kept, self._traces_kept = self._kept, [], 0
@@ -113,7 +112,7 @@ class FileTracer(Tracer):
 
 
 class _Tree:
-    """A request's trace and those of its ensemble steps; written together, when all are closed."""
+    """The traces of a request and its ensemble steps, which are written when all are closed."""
 
     def __init__(self, tracer: FileTracer, ids: Iterable[int], clock: Clock) -> None:
         self.clock = clock
@@ -140,7 +139,7 @@ class _Tree:
 
 
 class Trace:
-    """What is recorded of one request, or of one step of an ensemble's: a RequestTrace."""
+    """The trace of one request or of one step of an ensemble; a RequestTrace."""
 
     __slots__ = ("_parent_id", "_tree", "elements", "id")
 
@@ -152,26 +151,26 @@ class Trace:
 
     @property
     def context(self) -> str:
-        """Empty: nothing else can add to a trace in a file."""
+        """Empty, because other processes cannot add to a trace in a file."""
         return ""
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """Nothing: Triton's file has no place for it."""
+        """Do nothing: Triton's file format has no such element."""
 
     def child(self) -> Trace:
-        """The trace of a request that is sent on behalf of this one."""
+        """Return the trace of a request that is sent on behalf of this one."""
         return Trace(self._tree, self.id)
 
     def stamp(self, name: str, ns: int | None = None) -> None:
-        """Record that `name` happened at `ns` of the monotonic clock, or now."""
+        """Record the event `name` at `ns` of the monotonic clock, by default now."""
         if self._tree.level & TraceLevel.TIMESTAMPS:
             moment = self._tree.clock.monotonic_ns() if ns is None else ns
             self._add(f'"timestamps":[{{"name":"{name}","ns":{moment}}}]')
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """The request has passed its checks and is queued."""
+        """Record that the request passed its checks and is queued."""
         if self._tree.level & TraceLevel.TIMESTAMPS:
             head = f'"model_name":{_quoted(model)},"model_version":{version}'
             if request.id:
@@ -189,7 +188,7 @@ class Trace:
     def answered(
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
-        """The request has its answer; a step's trace is closed with it."""
+        """Record the response. This closes the trace of an ensemble step."""
         self._tensors("TENSOR_BACKEND_OUTPUT", outputs)
         if not self._parent_id:
             self.stamp("INFER_RESPONSE_COMPLETE")
@@ -204,7 +203,7 @@ class Trace:
             self.close()
 
     def close(self) -> None:
-        """End the recording."""
+        """End the trace."""
         self._tree.leave()
 
     def _tensors(self, activity: str, tensors: Iterable[Tensor]) -> None:
@@ -226,12 +225,12 @@ def _tensor(tensor: Tensor) -> str:
 
 
 def _data(tensor: Tensor, datatype: DataType) -> str:
-    """The elements in one line, as a C++ stream prints them; Triton shows no half floats."""
+    """Return the elements as a C++ stream prints them. As in Triton, half floats are left out."""
     if datatype in (DataType.FP16, DataType.BF16):
         return ""
     try:
         elements = tensor.array().ravel().tolist()
-    except byte_strings.Malformed:  # its model will say so
+    except byte_strings.Malformed:  # the model reports this error
         return ""
     if datatype is DataType.BYTES:
         texts = (element_bytes(element).decode("utf-8", "backslashreplace") for element in elements)
@@ -246,9 +245,9 @@ def _quoted(text: str) -> str:
 
 
 class TraceFile:
-    """Where traces are written: one array in the file itself, or arrays in numbered files.
+    """The trace files: one array in the file itself, or arrays in numbered files. Thread-safe.
 
-    Any thread. A file that cannot be written is told to the log, never to a client.
+    Write errors are logged, and never reported to a client.
     """
 
     def __init__(self, path: str) -> None:
@@ -258,7 +257,7 @@ class TraceFile:
         self._stream: TextIO | None = None
 
     def append(self, elements: Iterable[str]) -> None:
-        """Add to the array of the file itself; `close` ends it."""
+        """Add elements to the array of the file itself, which `close` ends."""
         text = ",".join(elements)
         if not text:
             return
@@ -273,7 +272,7 @@ class TraceFile:
                 log.error("cannot write traces to '%s': %s", self.path, error)
 
     def write_part(self, elements: Iterable[str]) -> None:
-        """Write an array into the next of the files `<path>.0`, `<path>.1`, ..."""
+        """Write an array to the next of the files `<path>.0`, `<path>.1`, ..."""
         path = Path(f"{self.path}.{next(self._numbers)}")
         try:
             path.write_text(f"[{','.join(elements)}]", encoding="utf-8")
@@ -281,7 +280,7 @@ class TraceFile:
             log.error("cannot write traces to '%s': %s", path, error)
 
     def close(self) -> None:
-        """End the array of the file itself, if it has begun."""
+        """End the array of the file itself, if it has elements."""
         with self._lock:
             if self._stream is not None:
                 try:

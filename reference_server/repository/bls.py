@@ -68,17 +68,12 @@ class BlsCalls:
         self.profile = profile
         self._models: Models | None = None
         self._is_explicit = False
-        self.tells_error_codes = True
         self._lock = threading.Lock()
         self._deadlocks = DeadlockDetector()
 
-    def connect(self, models: Models, *, is_explicit: bool, tells_error_codes: bool = True) -> None:
-        """From now on calls go to `models`; `is_explicit` lets them load and unload.
-
-        `tells_error_codes` as in TritonProfile.
-        """
+    def connect(self, models: Models, *, is_explicit: bool) -> None:
+        """Send calls to `models` from now on; `is_explicit` lets them load and unload."""
         self._is_explicit = is_explicit
-        self.tells_error_codes = tells_error_codes
         self._models = models
 
     def of(self, member: Member) -> InstanceCalls:
@@ -140,16 +135,15 @@ class InstanceCalls:
 
     def is_ready(self, name: str, version: int) -> bool:
         """Whether that version, or with -1 the latest, can be asked."""
-        models, profile = self._calls.models, self._calls.profile
+        models = self._calls.models
         try:
-            found = models.find(name, version)
+            health = models.find(name, version).health
         except ServerError:
-            if profile.unknown_is_an_error:
+            if self._calls.profile.newer_readiness:
                 raise
             return False
-        if not profile.asks_models:
+        if not self._calls.profile.newer_readiness:
             return True
-        health = found.health
         return not health.reason and all(probe() for probe in health.own_probes)
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
@@ -158,7 +152,7 @@ class InstanceCalls:
         `halted` are the requests that the instance must answer, if it waits for the first response.
         """
         calls = self._calls
-        if not calls.tells_error_codes:
+        if not calls.profile.newer_model_api:
             request.sink = _CodelessSink(request.sink)
         inputs, sink = request.inputs, request.sink
         request.received_ns = calls.clock.monotonic_ns()

@@ -83,7 +83,7 @@ class ModelLoader:
         outside_links: bool = True,
     ) -> None:
         self._outside_links = outside_links
-        self._histograms = histograms and profile.tells_loads_and_first_responses
+        self._histograms = histograms and profile.newer_metrics
         self.profile = profile
         self._limiter = limiter
         self._turns = turns
@@ -147,7 +147,7 @@ class ModelLoader:
                 model.config.decoupled for model in steps
             )
         check.check_response_cache(proto)
-        config = ModelConfig.from_proto(proto, names_all=self.profile.has_max_inflight)
+        config = ModelConfig.from_proto(proto, newer_fields=self.profile.newer_config_fields)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
         labels = labels_of(config, folder.path, steps)

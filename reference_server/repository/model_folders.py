@@ -231,7 +231,7 @@ def not_polled(name: str) -> ServerError:
 
 def check_name(name: str, profile: TritonProfile) -> None:
     """Raise ServerError unless `name` can only lead to a folder directly within a repository."""
-    if profile.tells_wrong_names:
+    if profile.newer_name_checks:
         if not name.strip():
             raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
         if "/" in name or name.strip() == "..":

@@ -58,7 +58,7 @@ class InstanceMaker:
     ) -> list[ModelInstance]:
         """The `wanted` instances of the model in `folder`. Raises ServerError if one is wrong."""
         names = [config.name, *(instance.name for instance in wanted)]
-        if self._profile.refuses_shell_names and any(map(_OF_SHELLS.search, names)):
+        if self._profile.newer_name_checks and any(map(_OF_SHELLS.search, names)):
             raise invalid_arg("Invalid stub name: contains invalid characters")
         warm_up = None
         if config.warmup:
@@ -72,7 +72,7 @@ class InstanceMaker:
                         version,
                         folder,
                         instance,
-                        has_newer_api=self._profile.has_newer_model_api,
+                        has_newer_api=self._profile.newer_model_api,
                     ),
                     self._calls.of(Member(group, instance.name)),
                     config.execution_host,

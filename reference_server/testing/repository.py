@@ -48,9 +48,7 @@ class ModelRepository:
         self._stubs = StubbedModels(server.repository)
         # In the place of the repository, which `Server.load` has connected.
         server.model_calls.connect(
-            self._stubs,
-            is_explicit=options.control_mode is ControlMode.EXPLICIT,
-            tells_error_codes=options.profile.tells_error_codes,
+            self._stubs, is_explicit=options.control_mode is ControlMode.EXPLICIT
         )
 
     def model(self, name: str, version: int = LATEST) -> Model:

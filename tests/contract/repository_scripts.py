@@ -39,7 +39,7 @@ from contract.control_scripts import (
     times,
     unload,
 )
-from contract.json_forms import LITERALS, REFUSED, SHOWN, unserved
+from contract.json_forms import READ, READ_BY_TRITON, READ_HERE, REFUSED, SHOWN, unserved
 from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 
@@ -408,15 +408,21 @@ EXPLICIT: list[Script] = [
         load_with("@nobody", 500, VECTOR_JSON),
     ),
     script(
-        "JSON of Protobuf's kind",
+        "configurations in JSON",
         files("@m"),
-        *(load_with("@m", 400, unserved(text)) for text in LITERALS.values()),
+        *(load_with("@m", 400, unserved(text)) for text in READ.values()),
         *(load_with("@m", 500, unserved(text)) for text in REFUSED.values()),
         *(
             step
             for name in SHOWN
-            for step in (load_with("@m", 200, LITERALS[name]), get("@m/config", 200))
+            for step in (load_with("@m", 200, READ[name]), get("@m/config", 200))
         ),
+    ),
+    script(
+        "JSON that one server reads",
+        files("@m"),
+        *(load_with("@m", 400, unserved(text)) for text in READ_BY_TRITON.values()),
+        *(load_with("@m", 500, unserved(text)) for text in READ_HERE.values()),
     ),
     script(
         "other files",

@@ -49,9 +49,11 @@ SHARE_A_SERVER = 22
 #: Steps that may be answered otherwise, by stage, script and step, and why.
 OUTSIDE = "the real server serves any folder that a name leads to, be it outside of the repository"
 UNTOLD = "the real server tells of a failed load that nobody asked for in its log alone"
+JSON = "protobuf's C++ and Python libraries read different forms of JSON (docs/protocol.md)"
 DIFFERENCES: dict[tuple[str, str, str], str] = {
     ("explicit", "names", "POST /v2/repository/models/../load"): OUTSIDE,
     ("polled", "files are followed", 'index {"ready": true}'): UNTOLD,
+    ("explicit", "JSON that one server reads", "load @m with config"): JSON,
 }
 
 TEXT = """

@@ -110,7 +110,7 @@ def test_the_page_of_releases_has_the_table_of_what_is_declared():
 def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     source = SOURCES[package]
     held = (package, *BESIDE[package])
-    kinds = ("*.py", "*.pxd", "*.html")
+    kinds = ("*.py", "*.pxd", "*.html", "*.binpb")
     files = (file for name in held for kind in kinds for file in (source / name).rglob(kind))
     expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:

@@ -1,43 +1,54 @@
-"""config.pbtxt of a model folder, read without a server and without protobuf.
+"""Reads config.pbtxt of a model folder without a server.
 
-Of Triton's schema it is known only which of the fields that ge_runtime reads are lists or maps,
-and the names of fields, to tell slips such as `max_batchsize`. All else is as it is written: names
-of enums as text, numbers, truths, messages as mappings, a list where a field occurs several times.
-Whoever reads a field checks what is in it.
+protobuf's text format reader does it with Triton's schema, as the reference server does. The schema
+is `model_config.binpb`, a serialized FileDescriptorProto of NVIDIA's `model_config.proto` (release
+2.73, BSD-3-Clause), so that neither tritonclient nor grpcio has to be installed.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, MutableMapping, MutableSequence
+from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import ConfigFault, RuntimeFault
 from ge_runtime.specs import DType
 
-_MOST_NAMES: Final = 5
+if TYPE_CHECKING:  # so that commands that read no configuration run without protobuf
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import Message
+
+_MAX_NAMES: Final = 5
+_SCHEMA: Final = Path(__file__).with_name("model_config.binpb")
+_UNKNOWN_FIELD: Final = re.compile(
+    r'Message type "(?P<message>[\w.]+)" has no field named "(?P<field>\w+)"'
+)
 
 
 def config_file(path: Path) -> Path:
-    """The config.pbtxt that is at `path`, or in the model's folder there."""
+    """Return the config.pbtxt of the model folder `path`, or `path` if it is a file."""
     return path / "config.pbtxt" if path.is_dir() else path
 
 
 def ensure_model(folder: Path) -> None:
-    """Raises RuntimeFault, with where a model may be, unless one with a graph is in `folder`.
+    """Check that `folder` holds a model with a graph.
 
-    Raises ConfigFault if its config.pbtxt cannot be read.
+    Raises:
+        RuntimeFault: There is no model. The text lists the models below `folder`, if any.
+        ConfigFault: config.pbtxt cannot be read, or the model is an ensemble.
     """
     if not config_file(folder).is_file() or not folder.is_dir():
         found = "no config.pbtxt" if folder.is_dir() else "a file" if folder.exists() else "nothing"
         models = sorted(file.parent.name for file in folder.glob("*/config.pbtxt"))
         hint = ""
         if models:
-            more = ", ..." if len(models) > _MOST_NAMES else ""
-            hint = f"; it holds models: {', '.join(models[:_MOST_NAMES])}{more}"
+            more = ", ..." if len(models) > _MAX_NAMES else ""
+            hint = f"; it holds models: {', '.join(models[:_MAX_NAMES])}{more}"
         elif config_file(folder.parent).is_file() and folder.exists():
             hint = f"; that is {folder.parent}"
         raise RuntimeFault(f"{folder}: found {found}, expected the folder of a model{hint}")
@@ -48,31 +59,39 @@ def ensure_model(folder: Path) -> None:
 
 
 def read_model_config(path: Path) -> dict[str, object]:
-    """The mapping that Triton hands to the model whose folder, or config.pbtxt, is at `path`.
+    """Return the configuration of a model in the form that Triton passes to `initialize`.
 
-    Fields that config.pbtxt leaves out are left out, save `name`, which is then the folder's.
-    Raises ConfigFault if it is not in protobuf's text format, or nearly names a field of Triton's;
-    OSError if there is none.
+    Args:
+        path: The model's folder, or its config.pbtxt.
+
+    Returns:
+        The fields that config.pbtxt sets, as `parse` returns them. `name` defaults to the name of
+        the folder; other defaults are not filled in.
+
+    Raises:
+        ConfigFault: The file is not a Triton model configuration in protobuf's text format.
+        OSError: The file cannot be opened.
     """
     file = config_file(path)
     folder = file.resolve().parent.name
     try:
-        config = {"name": folder, **parse(file.read_text(encoding="utf-8"))}
+        return {"name": folder, **parse(file.read_text(encoding="utf-8"))}
     except ValueError as error:
         raise ConfigFault(folder, [f"{file.name}: {error}"]) from error
-    if faults := misspelled_fields(config):
-        raise ConfigFault(folder, [f"{file.name}: {fault}" for fault in faults])
-    return config
 
 
 def read_runtime_config(path: Path) -> RuntimeConfig:
-    """What that configuration says to the runtime.
+    """Return the runtime's settings in the configuration of the model at `path`.
 
-    Which outputs the model's own code makes is said in its code, which is not run: those of BYTES
-    are taken to be such, as no graph makes them. Raises ConfigFault, or OSError, as above.
+    The model's code, which may compute further outputs, is not run. Outputs of type BYTES are taken
+    for such outputs, because no graph produces them.
+
+    Raises:
+        ConfigFault: The configuration cannot be read or is not valid.
+        OSError: The file cannot be opened.
     """
     config = read_model_config(path)
-    # Looked at before it is parsed: whether an output of BYTES is an error depends on this.
+    # Read before RuntimeConfig.parse, which needs this list to accept an output of BYTES.
     outputs, parameters = config.get("output"), config.get("parameters")
     passes = parameters if isinstance(parameters, Mapping) else {}
     derived = [
@@ -85,232 +104,99 @@ def read_runtime_config(path: Path) -> RuntimeConfig:
     return RuntimeConfig.parse(config, cores=1, derived=derived)
 
 
-# -- slips in the names of fields ---------------------------------------------------------------
+def parse(text: str) -> dict[str, object]:
+    """Parse a model configuration in protobuf's text format.
 
-KNOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "": (
-        *("name", "platform", "backend", "runtime", "version_policy", "max_batch_size", "input"),
-        *("output", "batch_input", "batch_output", "optimization", "dynamic_batching"),
-        *("sequence_batching", "ensemble_scheduling", "instance_group", "metric_tags"),
-        *("default_model_filename", "cc_model_filenames", "parameters", "model_warmup"),
-        *("model_operations", "model_transaction_policy", "model_repository_agents"),
-        *("response_cache", "model_metrics"),
-    ),
-    "input": (
-        *("name", "data_type", "format", "dims", "reshape", "is_shape_tensor", "optional"),
-        *("allow_ragged_batch", "is_non_linear_format_io"),
-    ),
-    "output": (
-        *("name", "data_type", "dims", "reshape", "label_filename", "is_shape_tensor"),
-        "is_non_linear_format_io",
-    ),
-    "instance_group": (
-        *("name", "kind", "count", "rate_limiter", "gpus", "secondary_devices", "profile"),
-        *("passive", "host_policy"),
-    ),
-}
-"""The messages that models on ge_runtime write, by the field that holds them, and what is in them;
-"" is the whole. As in model_config.proto of tritonserver 2.51."""
+    Returns:
+        The fields that are set, by their names: enum values as names, messages as dicts, maps as
+        dicts in the order of their keys, repeated fields as lists.
 
-_CLOSE_MATCH: Final = 0.8
-"""How much of two names has to agree."""
+    Raises:
+        ValueError: Malformed text, or a field that Triton's schema does not have. The message
+            starts with line and column, counted from 1.
+    """
+    from google.protobuf import message_factory, text_format
+
+    descriptor = _schema().FindMessageTypeByName("inference.ModelConfig")
+    config = message_factory.GetMessageClass(descriptor)()
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        line, column = error.GetLine(), error.GetColumn()
+        reason = str(error).removeprefix(f"{line}:{column} : ")
+        message = f"line {line}, column {column}: {reason}{_suggestion(reason)}"
+        raise ValueError(message) from error
+    return _fields(config)
 
 
-def misspelled_fields(config: Mapping[str, object]) -> list[str]:
-    """A fault for each name that is nearly one of Triton's. config: of `parse`."""
-    faults = list(_within("", config))
-    for field in filter(None, KNOWN_FIELDS):
-        messages = config.get(field)
-        for place, message in enumerate(messages if isinstance(messages, list) else []):
-            if isinstance(message, Mapping):
-                faults += _within(field, message, f"{field}[{place}]: ")
-    return faults
+@cache
+def _schema() -> DescriptorPool:
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    # A pool of its own: the default pool refuses the file's name once tritonclient has registered
+    # its schema, unless both are of one release.
+    pool = DescriptorPool()
+    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(_SCHEMA.read_bytes()))
+    return pool
 
 
-def _within(field: str, message: Mapping[str, object], place: str = "") -> Iterator[str]:
-    known = KNOWN_FIELDS[field]
-    for name in message:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE_MATCH)
-        if near and name not in known:
-            yield f"{place}found no field '{name}', expected '{near[0]}'"
+def _suggestion(reason: str) -> str:
+    match = _UNKNOWN_FIELD.search(reason)
+    if match is None:
+        return ""
+    message = _schema().FindMessageTypeByName(match["message"])
+    close = difflib.get_close_matches(match["field"], [field.name for field in message.fields])
+    return f" Did you mean '{close[0]}'?" if close else ""
 
 
-# -- protobuf's text format ---------------------------------------------------------------------
+def _fields(message: Message) -> dict[str, object]:
+    return {field.name: _value(field, value) for field, value in message.ListFields()}
 
-_LISTS: Final = (
-    "input",
-    "output",
-    "batch_input",
-    "source_input",
-    "target_name",
-    "dims",
-    "shape",
-    "instance_group",
-    "gpus",
-)
-"""Repeated fields of the schema: lists even where the text has one value."""
-_MAP: Final = "parameters"
-"""Each entry is a message of `key` and `value`."""
+
+def _value(field: FieldDescriptor, value: Any) -> object:  # noqa: ANN401 - a field has any type
+    if isinstance(value, MutableMapping):
+        item_field = field.message_type.fields_by_name["value"]
+        # protobuf keeps no order. Keys are strings in the JSON that Triton passes to models.
+        return {str(key): _value(item_field, value[key]) for key in sorted(value)}
+    if isinstance(value, MutableSequence):
+        return [_value(field, item) for item in value]
+    if field.message_type is not None:
+        return _fields(value)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return named.name if named is not None else value
+    return value
+
+
+# -- tokens, for edits of the text ----------------------------------------------------------------
 
 _TOKEN: Final = re.compile(
     r"""(?P<blank>\s+|\#[^\n]*)
       | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-      | (?P<number>[+-]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?!\w))
-      | (?P<word>[A-Za-z_]\w*)
-      | (?P<mark>[{}<>\[\]:,;])""",
-    re.VERBOSE | re.ASCII,
+      | (?P<mark>[{}<>\[\]:,;])
+      | (?P<word>[^\s\#"'{}<>\[\]:,;]+)""",
+    re.VERBOSE,
 )
-_OCTAL: Final = re.compile(r"[+-]?0\d")
-_ESCAPE: Final = re.compile(r"\\(.)")
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
-_TRUTHS: Final = {"true": True, "false": False}
-_ENDS: Final = {"{": "}", "<": ">"}
 
 
 class Token(NamedTuple):
-    """A word, value or mark, and where it stands."""
+    """A token of config.pbtxt and its place in the text."""
 
     kind: str
-    """"text", "number", "word", "mark", or "end" for the end of the text."""
+    """"text", "word", "mark", or "end" for the end of the text."""
     text: str
-    """As it is written; a text with its quotes."""
-    line: int
-    """Counted from 1."""
+    """The token as written; a string with its quotes."""
     start: int
     end: int
-    """The characters it takes, from `start` to before `end`."""
+    """The offset after the last character."""
 
 
 def tokens(text: str) -> list[Token]:
-    """All tokens, the end of the text last. Raises ValueError where there is none."""
-    found: list[Token] = []
-    place, line = 0, 1
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None:
-            raise ValueError(f"line {line}: found {text[place]!r}, expected a field or value")
-        kind = str(match.lastgroup)
-        if kind != "blank":
-            found.append(Token(kind, match[0], line, place, match.end()))
-        line += match[0].count("\n")
-        place = match.end()
-    found.append(Token("end", "", line, place, place))
-    return found
-
-
-def parse(text: str) -> dict[str, object]:
-    """The message that `text` writes. Raises ValueError with line, found and expected."""
-    reader = _Reader(text)
-    message = reader.message(end="")
-    reader.take("")
-    return message
-
-
-class _Reader:
-    """Goes through the tokens of a text, once."""
-
-    def __init__(self, text: str) -> None:
-        self._tokens = tokens(text)
-        self._next = 0
-
-    def message(self, end: str) -> dict[str, object]:
-        """The fields up to the token `end`, which is left."""
-        fields: dict[str, list[object]] = {}
-        while self._word not in (end, ""):
-            kind, name, line, *_ = self._tokens[self._next]
-            if kind != "word":
-                raise ValueError(f"line {line}: found {name!r}, expected the name of a field")
-            self._next += 1
-            fields.setdefault(name, []).extend(self._values())
-            self._skip(",;")
-        return {name: _field(name, values) for name, values in fields.items()}
-
-    def take(self, word: str) -> None:
-        """Move on from the token `word`. Raises ValueError if another one is next."""
-        if self._word != word:
-            raise self._fault(f"'{word}'" if word else "the end")
-        self._next += 1
-
-    def _values(self) -> list[object]:
-        """What follows the name of a field: one value, or a list of them in brackets."""
-        colon = self._skip(":")
-        if self._word != "[":
-            return [self._value(colon=colon)]
-        self.take("[")
-        values: list[object] = []
-        while self._word != "]":
-            values.append(self._value(colon=True))
-            if not self._skip(",") and self._word != "]":
-                raise self._fault("',' or ']'")
-        self.take("]")
-        return values
-
-    def _value(self, *, colon: bool) -> object:
-        """colon: whether one came before; values other than messages need it."""
-        kind, word, *_ = self._tokens[self._next]
-        if word in _ENDS:
-            self.take(word)
-            message = self.message(_ENDS[word])
-            self.take(_ENDS[word])
-            return message
-        if not colon:
-            raise self._fault("':' or '{'")
-        if kind == "text":
-            return self._text()
-        if kind == "number":
-            try:
-                number = _number(word)
-            except ValueError:
-                raise self._fault("digits from 0 to 7: after a leading 0 it is octal") from None
-            self._next += 1
-            return number
-        if kind == "word":
-            self._next += 1
-            return _TRUTHS.get(word, word)
-        raise self._fault("a value")
-
-    def _text(self) -> str:
-        """One text, of all parts that stand side by side."""
-        parts = []
-        while self._tokens[self._next].kind == "text":
-            parts.append(_ESCAPE.sub(self._unescaped, self._word[1:-1]))
-            self._next += 1
-        return "".join(parts)
-
-    def _unescaped(self, match: re.Match[str]) -> str:
-        if match[1] not in _ESCAPED:
-            raise self._fault("a text whose escapes are among \\n \\t \\r \\\" \\' \\\\")
-        return _ESCAPED[match[1]]
-
-    def _skip(self, marks: str) -> bool:
-        """Move on from one of `marks`, if one is next."""
-        found = self._word != "" and self._word in marks
-        self._next += found
-        return found
-
-    @property
-    def _word(self) -> str:
-        return self._tokens[self._next].text
-
-    def _fault(self, expected: str) -> ValueError:
-        _, word, line, *_ = self._tokens[self._next]
-        found = repr(word) if word else "the end"
-        return ValueError(f"line {line}: found {found}, expected {expected}")
-
-
-def _field(name: str, values: list[object]) -> object:
-    if name == _MAP:
-        entries = [value if isinstance(value, Mapping) else {} for value in values]
-        return {str(entry.get("key", "")): entry.get("value", {}) for entry in entries}
-    return values if name in _LISTS or len(values) != 1 else values[0]
-
-
-def _number(word: str) -> int | float:
-    if "x" in word.lower():
-        return int(word, 16)
-    if _OCTAL.match(word):
-        return int(word, 8)
-    try:
-        return int(word)
-    except ValueError:
-        return float(word)
+    """Split a text that `parse` accepts into tokens; the last one is the end."""
+    found = [
+        Token(str(match.lastgroup), match[0], match.start(), match.end())
+        for match in _TOKEN.finditer(text)
+        if match.lastgroup != "blank"
+    ]
+    return [*found, Token("end", "", len(text), len(text))]

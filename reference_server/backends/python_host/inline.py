@@ -262,7 +262,7 @@ class InlineInstance:
     def _tell_children(self, modules: ModelModules) -> None:
         """Warn of processes that the model has forked and not ended."""
         if left := forks.children_of(modules.number):
-            forks.let_go(left)
+            forks.detach(left)
             log.warning(
                 "'%s' is closed, and processes that it has forked go on: %s. A model ends its "
                 "processes in `finalize`.",

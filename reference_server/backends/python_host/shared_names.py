@@ -163,7 +163,7 @@ class Finder(MetaPathFinder, Loader):
         self._holders: Counter[str] = Counter()
         sys.meta_path.append(self)
         forks.hold_for_forks(self._lock.acquire, self._lock.release)
-        forks.tell_apart(_number_of_asking)
+        forks.count_children_by(_number_of_asking)
         _let_threads_inherit()
         _let_spawned_processes_inherit()
 

@@ -68,7 +68,7 @@ class InferenceHandlers:
         self._profile = profile
         self._limit = limit
         self._terms = _Terms(
-            limit, intake, profile.strict_header_lengths, InferResponseEncoder().encode
+            limit, intake, profile.newer_request_checks, InferResponseEncoder().encode
         )
 
     def infer(self, request: Request, route: Route) -> None:

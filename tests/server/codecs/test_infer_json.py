@@ -226,7 +226,7 @@ FAULTS = {
     "shape of very many": (
         document(x(shape=[1] * 2000)),
         INVALID,
-        "invalid shape for input 'X': it has 2000 dimensions, more than 1024",
+        "invalid shape for input 'X': found 2000 dimensions, expected at most 1024",
     ),
     "shape a number": (document(x(shape=2)), INTERNAL, f"Unable to parse 'shape': {NO_ARRAY}"),
     "shape negative": (document(x(shape=[-1])), INTERNAL, f"Unable to parse 'shape': {NO_UINT}"),

@@ -1,4 +1,4 @@
-"""What a configuration must not say, with the words in which it is refused."""
+"""Invalid configurations, and the error text of each."""
 
 import pytest
 from server.support.configs import completed, ensemble, proto, step
@@ -27,14 +27,14 @@ POLLED = {
         ensemble(A_TO_O) + 'model_warmup { name: "w" batch_size: 1 }',
         "model_warmup can not be specified for ensemble 'm'",
     ),
-    "an ensemble that does not say so": (
+    "an ensemble without its platform": (
         "ensemble_scheduling { }",
         "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
     ),
     "metrics of a newer release": (
         "model_metrics { }",
-        "model_metrics of model m is not served: it is of a newer release of Triton, "
-        "for which --triton-version=newest stands",
+        "model m: found field model_metrics; expected fields of Triton 2.51. Start the "
+        "server with --triton-version=newest to use it.",
     ),
     "negative batch": (
         "max_batch_size: -1",
@@ -77,7 +77,7 @@ POLLED = {
         ensemble(A_TO_O, outputs="OP"),
         "ensemble output 'P' for ensemble m' is not used",
     ),
-    "output of a step that waits for nobody": (
+    "output of a step that waits for an unknown tensor": (
         ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), outputs="OP"),
         "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'Q', "
         "is not connected",
@@ -97,7 +97,7 @@ def test_refused_when_polled(text, said):
     assert (error.code, error.message) == (Code.INVALID_ARG, said)
 
 
-def test_another_name_than_the_folder_is_refused():
+def test_a_name_other_than_the_folders_is_refused():
     config = completed('name: "other"')
     check_polled(config)
     assert refusal(check_directory, config, "m").message == (
@@ -179,8 +179,8 @@ GIVEN = {
     ),
     "an environment of its own": (
         X_TO_Y + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/env.tar.gz" } }',
-        "parameter EXECUTION_ENV_PATH of model m is not served: models run in the server's own "
-        "Python environment, install there what the model needs",
+        "model m: found parameter EXECUTION_ENV_PATH; expected none, because models run in the "
+        "server's Python environment. Install the model's packages there.",
     ),
 }
 
@@ -299,18 +299,18 @@ LOADED = {
 
 
 @pytest.mark.parametrize(("text", "said"), GIVEN.values(), ids=GIVEN)
-def test_refused_whatever_the_model_adds(text, said):
+def test_refused_before_auto_completion(text, said):
     error = refusal(check_given, completed(text))
     assert (error.code, error.message) == (Code.INVALID_ARG, said)
 
 
 @pytest.mark.parametrize("value", ["", 'string_value: "maybe"', 'string_value: "YES"'])
-def test_inputs_are_forced_to_the_cpu_or_not(value):
+def test_inputs_may_be_forced_to_the_cpu(value):
     text = f'parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ {value} }} }}'
     error = refusal(check_given, completed(text))
     said = value.partition('"')[2].rstrip('"')
     assert error.code is Code.UNSUPPORTED
-    # The quote behind the value is Triton's.
+    # Triton's text has this quote after the value.
     assert error.message == f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {said}'"
 
 

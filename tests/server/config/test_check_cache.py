@@ -1,4 +1,4 @@
-"""Which models can use the response cache."""
+"""Models that cannot use the response cache."""
 
 import pytest
 from server.support.configs import proto
@@ -16,7 +16,7 @@ CACHED = 'name: "m" response_cache { enable: true } '
         ("model_transaction_policy { decoupled: true }", "'decoupled' transaction policy"),
     ],
 )
-def test_some_models_cannot_be_cached(text, reason):
+def test_models_without_cacheable_responses_are_refused(text, reason):
     with pytest.raises(ServerError) as raised:
         check_response_cache(proto(CACHED + text))
     assert raised.value.described() == (
@@ -34,5 +34,5 @@ def test_some_models_cannot_be_cached(text, reason):
         'name: "m" sequence_batching { } model_transaction_policy { decoupled: true }',
     ],
 )
-def test_others_can_or_do_not_ask_for_it(text):
+def test_other_models_are_accepted(text):
     check_response_cache(proto(text))

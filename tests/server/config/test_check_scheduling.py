@@ -1,4 +1,4 @@
-"""What must not be said of the dynamic batcher, with the words in which it is refused."""
+"""Invalid settings of the dynamic batcher, and the error text of each."""
 
 import pytest
 from server.support.configs import completed

@@ -1,4 +1,4 @@
-"""What a config.pbtxt leaves out: defaults, the backend, and what a model completes itself."""
+"""Completing configurations: defaults, the backend, and auto-completion by the model."""
 
 import pytest
 from google.protobuf import json_format
@@ -13,7 +13,7 @@ Z = {"name": "Z", "data_type": "TYPE_INT32", "dims": ["2"]}
 
 
 def value(config, path):
-    """The part of a configuration at a dotted path, as JSON."""
+    """Return the part of a configuration at a dotted path, as JSON."""
     found = json_format.MessageToDict(config, preserving_proto_field_name=True)
     for key in path.split("."):
         found = found[int(key)] if key.isdigit() else found[key]
@@ -97,7 +97,7 @@ def test_no_scheduler_is_added():
         pytest.param('platform: "other"', ["1/model.py"], "", id="another platform"),
     ],
 )
-def test_backend_is_told_from_the_files(tmp_path, given, files, backend):
+def test_the_backend_is_derived_from_the_files(tmp_path, given, files, backend):
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
@@ -131,14 +131,14 @@ def adopted(given, completion):
     return config
 
 
-def test_tensors_and_batch_size_are_taken_over():
+def test_completed_tensors_and_batch_size_are_used():
     config = adopted(X, {"max_batch_size": 4, "input": [Z], "output": [Z, Z]})
     assert config.max_batch_size == 4
     assert [entry.name for entry in config.input] == ["Z"]
     assert len(config.output) == 2
 
 
-def test_what_a_model_may_not_decide_is_dropped():
+def test_other_completed_fields_are_ignored():
     before = completed(X)
     config = adopted(X, {"input": [Z], "name": "other", "backend": "b", "instance_group": [{}]})
     del config.input[:]
@@ -146,12 +146,12 @@ def test_what_a_model_may_not_decide_is_dropped():
     assert config == before
 
 
-def test_a_batcher_is_taken_over_with_its_defaults():
+def test_a_completed_batcher_gets_its_defaults():
     config = adopted(X, {"max_batch_size": 4, "dynamic_batching": {}})
     assert config.dynamic_batching.preferred_batch_size[:] == [4]
 
 
-def test_a_batcher_in_the_file_wins():
+def test_a_batcher_in_the_file_wins_over_a_completed_one():
     config = adopted(
         "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 5 }",
         {"max_batch_size": 4, "dynamic_batching": {"max_queue_delay_microseconds": 7}},
@@ -159,12 +159,12 @@ def test_a_batcher_in_the_file_wins():
     assert config.dynamic_batching.max_queue_delay_microseconds == 5
 
 
-def test_the_decoupled_policy_is_taken_over():
+def test_the_completed_decoupled_policy_is_used():
     config = adopted(X, {"model_transaction_policy": {"decoupled": True}})
     assert config.model_transaction_policy.decoupled
 
 
-def test_the_decoupled_policy_of_the_file_stays_if_nothing_is_said():
+def test_the_decoupled_policy_of_the_file_is_the_default():
     config = adopted("model_transaction_policy { decoupled: true }", {"max_batch_size": 1})
     assert config.model_transaction_policy.decoupled
 
@@ -173,7 +173,7 @@ def test_the_decoupled_policy_of_the_file_stays_if_nothing_is_said():
     "completion",
     [{"max_batch_sise": 1}, {"max_batch_size": "eight"}, {"input": [{"data_type": "TYPE_X"}]}],
 )
-def test_nothing_is_taken_of_what_is_no_configuration(completion):
+def test_an_invalid_completion_changes_nothing(completion):
     assert adopted(X, {"output": [Z], **completion}) == completed(X)
 
 
@@ -202,19 +202,19 @@ def completed_folder(tmp_path, name, *files, text=""):
         ([], ""),
     ],
 )
-def test_files_tell_the_backend(tmp_path, files, backend):
+def test_the_backend_follows_from_the_files(tmp_path, files, backend):
     assert completed_folder(tmp_path, "m", *files)[0] == backend
 
 
-def test_else_the_folders_name_does(tmp_path):
+def test_without_files_the_backend_follows_from_the_folder_name(tmp_path):
     assert completed_folder(tmp_path, "digits.ge") == ("ge", "model.ge")
 
 
-def test_files_count_more_than_the_folders_name(tmp_path):
+def test_files_win_over_the_folder_name(tmp_path):
     assert completed_folder(tmp_path, "digits.ge", "model.py") == ("python", "model.py")
 
 
-def test_what_is_named_stays(tmp_path):
+def test_a_named_backend_is_kept(tmp_path):
     text = 'backend: "ge"'
     assert completed_folder(tmp_path, "m", "model.py", text=text) == ("ge", "")
 
@@ -225,7 +225,7 @@ def test_a_platform_must_be_known():
 
 
 KINDS = {
-    # What tritonserver 2.51 shows of such a model: backend, platform, file, instances on the CPU.
+    # As in tritonserver 2.51: backend, platform, file name, instances on the CPU.
     'backend: "onnxruntime"': ("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
     'platform: "onnxruntime_onnx"': ("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
     'default_model_filename: "model.onnx"': ("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
@@ -264,7 +264,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), KINDS.items(), ids=KINDS)
-def test_backend_platform_and_file_tell_each_other(tmp_path, text, expected):
+def test_backend_platform_and_file_determine_each_other(tmp_path, text, expected):
     config = proto(text)
     complete(config, tmp_path / "m")
     shown = config.backend, config.platform, config.default_model_filename
@@ -283,7 +283,7 @@ def test_backend_platform_and_file_tell_each_other(tmp_path, text, expected):
         ('platform: "torch_aoti"', "unexpected platform type 'torch_aoti' for m"),
     ],
 )
-def test_what_is_of_no_kind_is_refused(tmp_path, text, said):
+def test_a_model_without_a_backend_is_refused(tmp_path, text, said):
     config = proto(text)
     complete(config, tmp_path / "m")
     with pytest.raises(ServerError) as caught:
@@ -291,8 +291,8 @@ def test_what_is_of_no_kind_is_refused(tmp_path, text, said):
     assert caught.value.message == said
 
 
-def test_a_platform_beside_a_backend_says_nothing():
-    check_polled(proto('name: "m" platform: "whatever" backend: "python"'))
+def test_a_backend_wins_over_the_platform():
+    check_polled(proto('name: "m" platform: "unknown" backend: "python"'))
 
 
 @pytest.mark.parametrize(
@@ -310,6 +310,6 @@ def test_a_platform_beside_a_backend_says_nothing():
         ),
     ],
 )
-def test_what_an_ensemble_does_not_have(text, said):
+def test_fields_that_an_ensemble_must_not_have(text, said):
     with pytest.raises(ServerError, match=said):
         check_polled(proto(f'name: "m" platform: "ensemble" {text}'))

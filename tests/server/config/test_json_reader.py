@@ -1,8 +1,6 @@
-"""JSON as Protobuf's C++ library reads it; which forms tritonserver takes is in contract tests."""
+"""Configurations in JSON. tests/contract compares the accepted forms with the real server's."""
 
 import contextlib
-import json
-import re
 
 import pytest
 from google.protobuf import json_format
@@ -40,36 +38,15 @@ def configs(draw):
 
 
 @given(configs(), st.booleans(), st.booleans())
-def test_what_protobuf_writes_is_read_back(config, in_camel_case, ascii_only):
+def test_a_configuration_that_protobuf_writes_is_read_back(config, in_camel_case, ascii_only):
     text = json_format.MessageToJson(
         config, preserving_proto_field_name=not in_camel_case, ensure_ascii=ascii_only
     )
     assert read(text) == config
 
 
-@given(configs(), st.randoms())
-def test_quotes_and_commas_of_any_kind_change_nothing(config, random):
-    """Keys without quotes, strings in single ones, and a comma behind every last element."""
-
-    def written(value, *, is_key=False):
-        if isinstance(value, dict):
-            entries = [f"{written(k, is_key=True)}:{written(v)}," for k, v in value.items()]
-            return "{" + " ".join(entries) + "\f}"
-        if isinstance(value, list):
-            return "[" + "".join(f"{written(each)}," for each in value) + "]"
-        if isinstance(value, str):
-            if is_key and value.isidentifier() and value.isascii():
-                return value
-            if random.random() < 0.5:
-                return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        return json.dumps(value)
-
-    fields = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    assert read(written(fields)) == config
-
-
-@given(st.text(alphabet="{}[]:,'\"\\ua1-.etrufalsn\0 ", max_size=40))
-def test_any_other_text_is_read_or_refused(text):
+@given(st.text(alphabet='{}[]:,"\\ua1-.etrufalsn\0 ', max_size=40))
+def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(ValueError):
         read(text)
 
@@ -77,39 +54,21 @@ def test_any_other_text_is_read_or_refused(text):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "character 0: found 'the end', expected an object"),
-        ("[]", "character 0: found '[]', expected an object"),
-        ("{} x", "character 3: found 'x', expected nothing behind the object"),
-        ("{,}", "character 1: found ',}', expected a key"),
-        ("{null: 1}", "character 1: found 'null: 1}', expected a key"),
-        ("{a 1}", "character 3: found '1}', expected a colon"),
-        ("{a: 1 b: 2}", "character 6: found 'b: 2}', expected ',' or '}'"),
-        ("{a: [1 2]}", "character 7: found '2]}', expected ',' or ']'"),
-        ("{a: 'b}", "character 8: found 'the end', expected a closing '"),
-        (r"{a: '\u12'}", 'character 6: found "u12\'}", expected four hexadecimal digits'),
-        (r"{a: '\udc00'}", 'character 11: found "\'}", expected both halves of a surrogate pair'),
-        ("{a: 010}", "character 7: found '}', expected a decimal number"),
-        ("{a: 1e400}", "character 4: found '1e400}', expected a value"),
-        ("{a: \udcff}", "character 4: no UTF-8"),
-        ("{nope: 1}", "nope: found no such field in ModelConfig"),
-        ("{input: 5}", "input: found 5, expected an object"),
-        ("{input: {dims: 'x'}}", "input.dims: found 'x', expected an integer of -922337203685"),
-        ("{max_batch_size: 2147483648}", "max_batch_size: found 2147483648, expected an integer"),
-        ("{platform: []}", "platform: found an array, expected a string"),
-        ("{model_transaction_policy: {decoupled: 1}}", "decoupled: found 1, expected true or fals"),
-        ("{input: {data_type: 'X'}}", "input.data_type: found 'X', expected DataType"),
-        ("{parameters: {a: {}, 'a': {}}}", "parameters: found key 'a' twice"),
-        (
-            "{dynamic_batching: {}, sequence_batching: {}}",
-            "sequence_batching: scheduling_choice is chosen already",
-        ),
-        (
-            "{sequence_batching: {direct: {minimum_slot_utilization: 1e39}}}",
-            "sequence_batching.direct.minimum_slot_utilization: found 1e+39, expected an FP32 nu",
-        ),
-        ("{a:" * 101, "expected at most 100 objects within one another"),
+        ("", "found '', expected a JSON object"),
+        ("[]", r"found '\[\]', expected a JSON object"),
+        ('{"max_batch_size": 4,}', "Failed to load JSON: .*: line 1 column 2"),
+        ('{"a":' * 100_000, "Failed to load JSON: maximum recursion depth exceeded"),
+        ('{"nope": 1}', 'Message type "inference.ModelConfig" has no field named "nope" at'),
+        ('{"input": [{"dims": ["x"]}]}', r"dims field: invalid literal .* 'x'"),
+        ('{"input": [{"data_type": 1e400}]}', "cannot convert float infinity to integer"),
+        ('{"name": "\\udc00"}', "Failed to parse name field: Unpaired surrogate"),
+        ('{"name": "\udc00"}', "Failed to parse name field: Unpaired surrogate"),
+        ('{"\\udc00": 1}', "Failed to parse JSON: SystemError"),
     ],
 )
-def test_an_error_says_where_and_what_was_expected(text, reason):
-    with pytest.raises(ValueError, match=re.escape(reason)):
+def test_an_error_is_one_line_that_can_be_sent(text, reason):
+    with pytest.raises(ValueError, match=reason) as raised:
         read(text)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert message.encode()

@@ -1,4 +1,4 @@
-"""Reading config.pbtxt, and what is said of one that cannot be read."""
+"""Reading config.pbtxt, and the errors of files that cannot be read."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_no_file_is_an_empty_configuration(path):
         ),
     ],
 )
-def test_a_fault_is_shown_with_its_place(path, text, said):
+def test_an_error_has_line_and_column(path, text, said):
     path.write_text(text)
     shown = fault(path)
     line, _, rest = said.partition(" : ")
@@ -70,17 +70,17 @@ def test_a_fault_is_shown_with_its_place(path, text, said):
     assert rest in shown
 
 
-def test_nothing_is_suggested_where_nothing_is_alike(path):
+def test_no_field_is_suggested_where_none_is_similar(path):
     path.write_text("xyzzy: 1")
     assert "Did you mean" not in fault(path)
 
 
-def test_bytes_that_are_not_utf8(path):
+def test_bytes_that_are_not_utf8_are_refused(path):
     path.write_bytes(b'name: "\xff"')
     assert "'utf-8' codec can't decode byte 0xff in position 7" in fault(path)
 
 
-def test_a_folder_in_its_place(path):
+def test_a_folder_named_config_pbtxt_is_refused(path):
     path.mkdir()
     assert "Is a directory" in fault(path)
 
@@ -93,7 +93,7 @@ def test_a_folder_in_its_place(path):
         ("nothing", "config.pbtxt"),
     ],
 )
-def test_a_configuration_of_that_name_is_preferred(tmp_path, name, file):
+def test_a_named_configuration_is_preferred(tmp_path, name, file):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "special.pbtxt").touch()
     assert pbtxt.locate(tmp_path, name) == tmp_path / file

@@ -57,11 +57,11 @@ ENSEMBLE_JSON = (
     ],
     ids=["model", "ensemble"],
 )
-def test_a_whole_configuration(text, name, rendered):
+def test_a_full_configuration_is_rendered(text, name, rendered):
     assert render.as_json(completed(text, name)) == rendered
 
 
-#: Objects as Triton prints them when they are present.
+#: Messages as Triton prints them if they are present.
 PRESENT = {
     "dynamic_batching { preferred_batch_size: [2] max_queue_delay_microseconds: 100 "
     "priority_levels: 2 default_priority_level: 1 default_queue_policy { timeout_action: DELAY "
@@ -120,11 +120,11 @@ PRESENT = {
 
 
 @pytest.mark.parametrize(("text", "rendered"), PRESENT.items())
-def test_an_object_that_is_present(text, rendered):
+def test_a_present_message_is_rendered(text, rendered):
     assert rendered in render.as_json(completed(text))
 
 
-def test_absent_objects_are_left_out():
+def test_absent_messages_are_left_out():
     keys = json.loads(render.as_json(completed("")))
     assert not keys.keys() & {
         "dynamic_batching",
@@ -155,12 +155,12 @@ def test_fractions_are_as_short_as_possible(text, rendered):
 
 
 @pytest.mark.parametrize(("used", "rendered"), [("", False), ("max_inflight_requests: 5", True)])
-def test_fields_of_newer_releases_show_only_when_used(used, rendered):
+def test_fields_of_newer_releases_are_rendered_only_if_set(used, rendered):
     config = proto(f"ensemble_scheduling {{ {used} }}")
     assert ("max_inflight_requests" in render.as_json(config)) is rendered
 
 
-def test_text_is_not_escaped_beyond_need():
+def test_only_necessary_characters_are_escaped():
     config = proto('name: "m" parameters { key: "é/" value { string_value: "\\"\\n" } }')
     assert '"é/":{"string_value":"\\"\\n"}' in render.as_json(config)
 

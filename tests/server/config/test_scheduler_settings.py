@@ -1,4 +1,4 @@
-"""The settings of the dynamic batcher, instances and sequences, as a configuration gives them."""
+"""Settings of the dynamic batcher, of instances and of sequences, read from configurations."""
 
 import pytest
 from server.support.configs import completed, model_config
@@ -17,7 +17,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 
 
-def test_the_batcher_without_settings_is_free():
+def test_the_batcher_without_settings_has_no_limits():
     batching = model_config("max_batch_size: 8 dynamic_batching { }").dynamic_batching
     assert batching == DynamicBatching((8,), 0)
     assert batching.is_free
@@ -240,7 +240,7 @@ def test_accepted(batching):
     check_sequence_inputs(message)
 
 
-def test_what_is_left_out_is_filled_in():
+def test_missing_settings_get_defaults():
     batching = completed(config("oldest { }")).sequence_batching
     assert batching.max_sequence_idle_microseconds == 1_000_000
     assert list(batching.oldest.preferred_batch_size) == [4]
@@ -248,13 +248,13 @@ def test_what_is_left_out_is_filled_in():
     assert not unbatched.oldest.preferred_batch_size
 
 
-def test_a_model_without_sequences_stays_without():
+def test_a_model_without_sequence_batching_has_no_settings():
     message = completed("max_batch_size: 4")
     assert not message.HasField("sequence_batching")
     assert model_config("max_batch_size: 4").sequence_batching is None
 
 
-def test_the_strategies():
+def test_both_strategies_are_read():
     direct = "direct { max_queue_delay_microseconds: 5 minimum_slot_utilization: 0.5 }"
     oldest = "oldest { max_candidate_sequences: 3 preferred_batch_size: [4, 2] }"
     assert model_config(config("")).sequence_batching.strategy == Direct(0, 0.0)
@@ -264,7 +264,7 @@ def test_the_strategies():
     assert model_config(negative).sequence_batching.strategy.max_candidates == 0
 
 
-def test_controls_and_states():
+def test_controls_and_states_are_read():
     text = config(
         control("S", f"{START} int32_false_true: [-1, 1]")
         + control("C", f"{CORRID} data_type: TYPE_STRING")

@@ -1,4 +1,4 @@
-"""The frozen configuration: what the server reads out of a completed message, warm-up included."""
+"""The frozen configuration, read from a completed message."""
 
 import pytest
 from server.support.configs import completed, ensemble, model_config, proto, step
@@ -43,7 +43,7 @@ def test_instances_are_numbered_within_their_group(groups, names):
     assert model_config(groups).instance_names == names
 
 
-def test_no_batcher():
+def test_without_dynamic_batching_there_are_no_settings():
     assert model_config("max_batch_size: 4").dynamic_batching is None
 
 
@@ -55,7 +55,7 @@ def test_preferred_sizes_are_sorted():
     assert config.dynamic_batching == DynamicBatching((2, 8), 100)
 
 
-def test_steps():
+def test_the_steps_of_an_ensemble_are_read():
     config = model_config(ensemble(step("a", {"X": "I"}, {"Y": "O"}, version=3)))
     assert config.ensemble == (EnsembleStep("a", 3, {"X": "I"}, {"Y": "O"}),)
     assert config.is_ensemble
@@ -69,7 +69,7 @@ def test_metadata_shows_the_platform_or_else_the_backend(text, platform):
     assert model_config(text).shown_platform == platform
 
 
-def test_the_decoupled_policy():
+def test_the_decoupled_policy_is_read():
     assert model_config("model_transaction_policy { decoupled: true }").decoupled
     assert not model_config("").decoupled
 
@@ -81,23 +81,23 @@ def test_the_json_is_that_of_the_whole_message():
 @pytest.mark.parametrize(
     ("max_batch_size", "shown"), [(0, (3, -1)), (4, (-1, 3, -1))], ids=["without", "with"]
 )
-def test_full_dims_have_the_batch_in_front(max_batch_size, shown):
+def test_full_dims_begin_with_the_batch_dimension(max_batch_size, shown):
     signature = model_config(
         f'max_batch_size: {max_batch_size} input {{ name: "X" data_type: TYPE_FP32 dims: [3, -1] }}'
     ).signature
     assert signature.full_dims(signature.inputs[0]) == shown
 
 
-def test_no_data_type_is_none():
+def test_a_number_without_a_data_type_has_no_value():
     assert pbtxt.datatype(proto('input { name: "X" }').input[0].data_type) is None
 
 
-def test_a_configuration_is_a_value():
+def test_configurations_are_compared_by_value():
     assert model_config("max_batch_size: 4") == model_config("max_batch_size: 4")
     assert completed("") == completed("")
 
 
-def test_samples_are_read():
+def test_warmup_samples_are_read():
     text = """
         model_warmup { name: "a" batch_size: 2 count: 3
           inputs { key: "Z" value { data_type: TYPE_STRING dims: [1] random_data: true } }
@@ -130,5 +130,5 @@ def test_samples_are_read():
     )
 
 
-def test_a_sample_of_no_batch_size_is_left_out():
+def test_a_warmup_sample_without_a_batch_size_is_left_out():
     assert warmup_samples(proto('model_warmup { name: "a" count: 3 }')) == ()

@@ -1,4 +1,4 @@
-"""What waits for clients: how much it is, when it is too much, and who is told."""
+"""Unread responses: their size, the limits, and the calls of watchers."""
 
 import threading
 from itertools import pairwise
@@ -12,7 +12,7 @@ from server.support.requests import PATIENCE_S, array_tensor, raw_tensor
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.dtypes import DataType
 
-MOST, MOST_OF_ALL, FEW = 10_000, 25_000, 1_000
+LIMIT, TOTAL_LIMIT, REDUCED_LIMIT = 10_000, 25_000, 1_000
 COST = 512  # of a response without tensors
 
 
@@ -35,12 +35,12 @@ moves = st.tuples(
 
 
 @given(st.lists(moves, max_size=60))
-def test_who_is_full_and_who_is_told(done):
-    backlogs = Backlogs(MOST, MOST_OF_ALL, FEW)
+def test_full_backlogs_are_reported_to_their_watchers(done):
+    backlogs = Backlogs(LIMIT, TOTAL_LIMIT, REDUCED_LIMIT)
     each = [Backlog(backlogs) for _ in range(4)]
     posted, kept, closed = [[] for _ in each], [0] * 4, [False] * 4
-    told = [[] for _ in each]
-    for backlog, heard in zip(each, told, strict=True):
+    reported = [[] for _ in each]
+    for backlog, heard in zip(each, reported, strict=True):
         backlog.watch(heard.append)
     for number, (what, size) in done:
         backlog = each[number]
@@ -59,32 +59,32 @@ def test_who_is_full_and_who_is_told(done):
             backlog.close()
             closed[number], posted[number], kept[number] = True, [], 0
         sizes = [sum(p) + k for p, k in zip(posted, kept, strict=True)]
-        full = [s > MOST or (s > FEW and sum(sizes) > MOST_OF_ALL) for s in sizes]
+        full = [s > LIMIT or (s > REDUCED_LIMIT and sum(sizes) > TOTAL_LIMIT) for s in sizes]
         assert [one.size for one in each] == sizes
-        for one, heard, is_full, own in zip(each, told, full, sizes, strict=True):
-            # Another's growth is noticed with one's own next response, before that is waited for.
-            assert one.is_full is is_full or (is_full and own <= MOST)
+        for one, heard, is_full, own in zip(each, reported, full, sizes, strict=True):
+            # The growth of another backlog takes effect with the next response to this one.
+            assert one.is_full is is_full or (is_full and own <= LIMIT)
             assert heard[-1:] in ([one.is_full], [])
             assert all(a is not b for a, b in pairwise(heard))
 
 
 @pytest.mark.parametrize("end", ["keep", "close", "lift"])
 def test_a_model_waits_until_there_is_room(end):
-    backlogs = Backlogs(MOST)
+    backlogs = Backlogs(LIMIT)
     backlog = Backlog(backlogs)
     backlog.wait()
-    backlog.keep(MOST + 1)
+    backlog.keep(LIMIT + 1)
     waits = threading.Thread(target=backlog.wait, daemon=True)
     waits.start()
     assert backlog.is_full
-    {"keep": lambda: backlog.keep(MOST), "close": backlog.close, "lift": backlogs.lift}[end]()
+    {"keep": lambda: backlog.keep(LIMIT), "close": backlog.close, "lift": backlogs.lift}[end]()
     waits.join(PATIENCE_S)
     assert not waits.is_alive()
 
 
-def test_who_comes_late_is_told_and_who_leaves_is_not():
-    backlog, heard = Backlog(Backlogs(MOST)), []
-    backlog.keep(MOST + 1)
+def test_a_watcher_gets_the_current_state_at_once_and_nothing_after_unwatch():
+    backlog, heard = Backlog(Backlogs(LIMIT)), []
+    backlog.keep(LIMIT + 1)
     backlog.watch(heard.append)
     assert heard == [True]
     backlog.unwatch(heard.append)
@@ -103,24 +103,24 @@ def test_who_comes_late_is_told_and_who_leaves_is_not():
     ],
     ids=["array", "bytes", "strings", "many strings", "none"],
 )
-def test_what_a_response_counts(tensor, size):
+def test_the_size_of_a_response_is_estimated(tensor, size):
     backlog = Backlog(Backlogs())
     backlog.add([tensor])
     assert backlog.size == COST + size
 
 
-def test_responses_are_counted_until_the_client_has_taken_them():
+def test_responses_are_counted_until_the_client_has_read_them():
     backlog = Backlog(Backlogs(), most_responses=2)
     assert (backlog.responses, backlog.is_full) == (0, False)
     backlog.add([])
     assert not backlog.is_full
     backlog.add([])
     assert backlog.is_full
-    backlog.keep(100)  # of the first, which the connection has now
+    backlog.keep(100)  # the connection now keeps the first response
     backlog.handled()
     assert (backlog.responses, backlog.is_full) == (2, True)
     backlog.keep(40)
-    assert (backlog.responses, backlog.is_full) == (2, True)  # a part waits as the whole does
+    assert (backlog.responses, backlog.is_full) == (2, True)  # a partly sent response counts
     backlog.keep(0)
     assert (backlog.responses, backlog.is_full) == (1, False)
     backlog.keep(30)

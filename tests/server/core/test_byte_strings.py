@@ -1,4 +1,4 @@
-"""Length-prefixed strings: there, back, and where they are cut."""
+"""Length-prefixed strings: packed, unpacked and truncated."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_byte_size_is_the_length_of_the_wire_form(elements):
 
 @pytest.mark.brute_force
 @given(ELEMENTS, st.data())
-def test_a_cut_is_found_behind_the_last_whole_element(elements, data):
+def test_a_truncated_element_is_found_after_the_complete_ones(elements, data):
     whole = wire(*elements)
     cut = whole[: data.draw(st.integers(0, len(whole)))]
     ends = [len(wire(*elements[:count])) for count in range(len(elements) + 1)]
@@ -47,7 +47,7 @@ def test_a_cut_is_found_behind_the_last_whole_element(elements, data):
 
 
 @given(ELEMENTS, st.data())
-def test_elements_are_counted_as_they_are_split(elements, data):
+def test_count_and_split_agree(elements, data):
     whole = wire(*elements)
     cut = memoryview(whole[: data.draw(st.integers(0, len(whole)))])
     found = []
@@ -69,7 +69,7 @@ def test_elements_are_counted_as_they_are_split(elements, data):
         pytest.param(b"\xff\xff\xff\xffab", 0, 2, 2**32 - 1, id="length huge"),
     ],
 )
-def test_malformed_says_what_was_left(raw, elements, available, length):
+def test_malformed_describes_the_remaining_bytes(raw, elements, available, length):
     with pytest.raises(Malformed) as caught:
         byte_strings.split(memoryview(raw))
     fault = caught.value
@@ -87,7 +87,7 @@ def test_malformed_says_what_was_left(raw, elements, available, length):
         (2.5, b"2.5"),
     ],
 )
-def test_element_bytes(element, stored):
+def test_elements_become_bytes(element, stored):
     assert byte_strings.element_bytes(element) == stored
 
 

@@ -22,7 +22,7 @@ def test_numbers_have_a_size_and_a_config_name(name, size):
     assert dtypes.BY_CONFIG_NAME[f"TYPE_{name}"] is datatype
 
 
-def test_bytes_are_called_string_in_a_config():
+def test_bytes_have_the_config_name_string():
     assert dtypes.BY_CONFIG_NAME["TYPE_STRING"] is DataType.BYTES
     assert DataType.BYTES.is_bytes
 
@@ -32,7 +32,7 @@ def test_there_are_no_other_types():
 
 
 @pytest.mark.parametrize("name", ["STRING", "fp32", "TYPE_FP32", "FLOAT", ""])
-def test_names_that_the_protocol_does_not_know(name):
+def test_other_names_are_unknown(name):
     assert name not in dtypes.BY_NAME
 
 
@@ -49,10 +49,10 @@ def test_names_that_the_protocol_does_not_know(name):
         ("S3", "BYTES"),
     ],
 )
-def test_of_array(dtype, name):
+def test_an_array_has_the_data_type_of_its_dtype(dtype, name):
     assert dtypes.of_array(np.empty(2, dtype)) is dtypes.BY_NAME[name]
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "U3", ">f4", "datetime64[s]"])
-def test_arrays_that_the_protocol_cannot_carry(dtype):
+def test_other_dtypes_have_no_data_type(dtype):
     assert dtypes.of_array(np.empty(2, dtype)) is None

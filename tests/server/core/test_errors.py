@@ -1,4 +1,4 @@
-"""Errors: how a code stands before a nested text; defects that are contained."""
+"""Errors: their codes and texts, and exceptions that are logged and suppressed."""
 
 import pytest
 from server.support.requests import Answers, BrokenSink, a_request
@@ -30,7 +30,7 @@ def test_str_is_the_bare_message():
     assert str(errors.internal("why")) == "why"
 
 
-def test_what_quotes_very_much_is_cut():
+def test_very_long_texts_are_shortened():
     error = errors.internal("x" * 10_000_000)
     assert len(str(error)) < 300_000
     assert error.message.endswith("... (10000000 characters)")
@@ -46,7 +46,7 @@ def test_what_quotes_very_much_is_cut():
         (errors.unsupported, Code.UNSUPPORTED),
     ],
 )
-def test_short_names_carry_their_code(make, code):
+def test_each_function_makes_an_error_of_its_code(make, code):
     assert make("why").code is code
 
 
@@ -60,7 +60,7 @@ class Untraceable:
         raise OSError("the disk is full")
 
 
-def test_a_defect_is_logged_and_the_next_block_runs(caplog):
+def test_an_exception_is_logged_and_the_next_block_runs(caplog):
     contained = Contained("nothing came of it")
     for _ in range(2):
         with contained:
@@ -69,24 +69,24 @@ def test_a_defect_is_logged_and_the_next_block_runs(caplog):
     assert "ValueError: a defect" in caplog.text
 
 
-def test_who_wants_to_end_the_process_may():
+def test_a_keyboard_interrupt_is_not_suppressed():
     with pytest.raises(KeyboardInterrupt), Contained("nothing came of it"):
         raise KeyboardInterrupt
 
 
-def test_a_response_that_nobody_takes_is_told_in_the_log(caplog):
+def test_a_response_that_its_sink_refuses_is_logged(caplog):
     deliver(BrokenSink(), RESPONSE)
     assert "a response of m version 3 to 'q' was lost" in caplog.text
 
 
-def test_the_only_answer_ends_the_trace():
+def test_the_only_response_ends_the_trace():
     trace, answers = NotedTrace(), Answers()
     answer(a_request(sink=answers, trace=trace), InferResponse("m", 3, "q", error=internal("no")))
     assert trace.told == [("answered", [], None)]
     assert answers.wait().error is not None
 
 
-def test_a_trace_that_cannot_be_written_costs_no_answer(caplog):
+def test_a_trace_that_cannot_be_written_does_not_affect_the_response(caplog):
     answers = Answers()
     answer(a_request(sink=answers, trace=Untraceable()), RESPONSE)
     assert answers.wait() is RESPONSE

@@ -1,4 +1,4 @@
-"""The order of libstdc++'s hash table: what a C++ program printed, and what holds for all names."""
+"""The order of libstdc++'s hash table: the output of a C++ program, and general properties."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ NAMES = st.lists(st.text(max_size=24), unique=True, max_size=60).map(tuple)
 
 
 @pytest.mark.parametrize(
-    ("put_in", "listed"),
+    ("inserted", "listed"),
     [
         ("", ""),
         ("INPUT0 INPUT1", "INPUT1 INPUT0"),
@@ -24,8 +24,8 @@ NAMES = st.lists(st.text(max_size=24), unique=True, max_size=60).map(tuple)
         ),
     ],
 )
-def test_it_is_the_order_of_the_table(put_in, listed):
-    assert arranged(tuple(put_in.split())) == tuple(listed.split())
+def test_names_have_the_order_of_the_table(inserted, listed):
+    assert arranged(tuple(inserted.split())) == tuple(listed.split())
 
 
 @given(names=NAMES)
@@ -34,12 +34,12 @@ def test_every_name_is_listed_once(names):
 
 
 @given(names=NAMES)
-def test_a_listing_can_be_gone_on_with(names):
-    """As if all had been put into one table: what is there first, then the others."""
+def test_names_can_be_added_to_a_listing(names):
+    """The result is that of one table into which all names are inserted."""
     half = len(names) // 2
     assert arranged(names[half:], onto=arranged(names[:half])) == arranged(names)
 
 
 @given(names=NAMES.filter(lambda names: len(names) <= 2))
-def test_two_names_come_out_of_two_tables_as_they_went_in(names):
+def test_two_names_keep_their_order_through_two_tables(names):
     assert arranged(arranged(names)) == names

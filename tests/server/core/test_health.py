@@ -1,9 +1,9 @@
-"""Whether a model is well."""
+"""The health of models."""
 
 from reference_server.core.health import Health
 
 
-def test_a_model_is_ill_while_one_of_its_instances_is():
+def test_a_model_is_unhealthy_while_an_instance_is():
     health = Health()
     assert health.reason == ""
     health.mark_unhealthy("a", "a fell")
@@ -15,20 +15,20 @@ def test_a_model_is_ill_while_one_of_its_instances_is():
     assert health.reason == ""
 
 
-def test_the_last_reason_counts():
+def test_a_new_reason_replaces_the_old_one():
     health = Health()
     health.mark_unhealthy("a", "first")
     health.mark_unhealthy("a", "second")
     assert repr(health) == "Health(second)"
 
 
-def test_an_instance_that_was_well_may_recover():
+def test_a_healthy_instance_may_be_marked_healthy():
     health = Health()
     health.mark_healthy("a")
     assert repr(health) == "Health(well)"
 
 
-def test_an_ensemble_is_ill_with_one_of_its_models():
+def test_an_ensemble_is_unhealthy_with_one_of_its_models():
     parts = [Health(), Health()]
     ensemble = Health(parts)
     parts[1].mark_unhealthy("m_0", "gone")
@@ -37,7 +37,7 @@ def test_an_ensemble_is_ill_with_one_of_its_models():
     assert ensemble.reason == ""
 
 
-def test_instances_are_asked_each_once():
+def test_each_instance_has_one_probe():
     health = Health()
     assert health.probes == ()
     health.add_probe("a", lambda: True)
@@ -46,7 +46,7 @@ def test_instances_are_asked_each_once():
     assert health.probes == (first, second)
 
 
-def test_an_ensembles_models_are_asked():
+def test_an_ensemble_has_the_probes_of_its_models():
     parts = [Health(), Health()]
     ensemble = Health(parts)
     assert ensemble.probes == ()

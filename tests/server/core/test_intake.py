@@ -1,4 +1,4 @@
-"""What long requests hold together: counted from their first byte until they are freed."""
+"""The memory budget of large requests."""
 
 import threading
 
@@ -11,7 +11,7 @@ from reference_server.core.intake import Intake, half_of_memory
 LONG = 100_000
 
 
-def test_what_grows_is_counted_until_nobody_sees_it():
+def test_a_request_is_charged_until_its_last_view_is_freed():
     intake = Intake()
     charge = intake.charge()
     assert charge.grow(600)
@@ -31,7 +31,7 @@ def test_what_grows_is_counted_until_nobody_sees_it():
     assert intake.held == 0
 
 
-def test_what_is_held_is_not_copied_and_can_be_written_if_it_could():
+def test_a_held_buffer_is_not_copied_and_stays_writable():
     charge = Intake().charge()
     data = np.zeros(4, np.uint8)
     charge.hold(data)[0] = 7
@@ -39,11 +39,11 @@ def test_what_is_held_is_not_copied_and_can_be_written_if_it_could():
     assert charge.hold(b"abc").readonly
 
 
-def test_beyond_the_bound_is_no_room_until_some_is_freed():
+def test_a_request_beyond_the_limit_is_refused_until_memory_is_freed():
     intake = Intake(2 * LONG)
     first = intake.keep(memoryview(bytes(LONG)))
     second = intake.keep(memoryview(bytes(LONG)))
-    with pytest.raises(ServerError, match="100000 bytes finds no room") as caught:
+    with pytest.raises(ServerError, match="100000 bytes rejected: the limit of") as caught:
         intake.keep(memoryview(bytes(LONG)))
     assert caught.value.code is Code.UNAVAILABLE
     assert not intake.charge().grow(1)
@@ -54,16 +54,16 @@ def test_beyond_the_bound_is_no_room_until_some_is_freed():
     assert second.nbytes == LONG
 
 
-def test_what_is_short_is_not_counted():
+def test_small_requests_are_not_charged():
     intake = Intake(1)
     kept = intake.keep(memoryview(bytes(65_536)))
     assert (kept.nbytes, intake.held) == (65_536, 0)
 
 
-def test_without_a_bound_there_is_always_room():
+def test_without_a_limit_nothing_is_refused():
     assert Intake(0).charge().grow(2**40)
 
 
-def test_half_of_the_memory_is_some():
+def test_half_of_the_memory_is_in_whole_mebibytes():
     assert half_of_memory() >= 2**24
     assert half_of_memory() % 2**20 == 0

@@ -1,4 +1,4 @@
-"""Numbers in texts, as C reads them."""
+"""Numbers at the start of texts, parsed as in C."""
 
 import pytest
 from hypothesis import given
@@ -28,14 +28,14 @@ from reference_server.core.numerals import leading_integer
         ("٣", None),
     ],
 )
-def test_what_leads_a_text_counts(text, number):
+def test_the_number_at_the_start_is_parsed(text, number):
     assert leading_integer(text) == number
 
 
 @given(st.integers(-(2**63), 2**64), st.text("xyz .,", max_size=3))
-def test_a_number_is_read_whatever_follows(number, rest):
+def test_text_after_a_number_is_ignored(number, rest):
     assert leading_integer(f"{number}{rest}") == number
 
 
-def test_of_a_number_without_end_twenty_digits_count():
+def test_only_twenty_digits_are_used():
     assert leading_integer("9" * 5000) == 10**20 - 1

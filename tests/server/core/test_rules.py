@@ -1,4 +1,4 @@
-"""The checks that every request passes before it is scheduled, and what they fill in."""
+"""The checks of requests before they are scheduled, and the fields that they set."""
 
 from math import prod
 
@@ -57,7 +57,7 @@ MOVED = signature({"X": (FP32, [4], {"reshape": [2, 2]})}, max_batch_size=4)
 
 
 def outcome(rules, inputs, pattern):
-    """What becomes of a request when it is admitted."""
+    """Return the result of admitting a request."""
     request = a_request(*inputs, pattern=pattern)
     try:
         rules.admit(request)
@@ -74,9 +74,7 @@ def outcome(rules, inputs, pattern):
     st.permutations("ABC"),
     st.sampled_from([None, object()]),
 )
-def test_requests_that_are_alike_are_admitted_as_each_by_itself(
-    model, shapes, sizes, order, pattern
-):
+def test_similar_requests_are_admitted_as_if_alone(model, shapes, sizes, order, pattern):
     names = [name for name in order if name in "AC"] + ["B"]
     if model is not TRIPLE:
         names = ["X" if model is not WORD_ROWS else "T"]
@@ -95,19 +93,19 @@ def test_a_pattern_is_checked_once():
     rules, pattern = RequestRules(PAIR), object()
     rules.admit(a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), pattern=pattern))
     again = a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), pattern=pattern)
-    again.inputs["A"].shape = ()  # nobody looks
+    again.inputs["A"].shape = ()  # not checked
     rules.admit(again)
     assert again.batch_size == 2
 
 
-def test_what_is_not_alike_is_checked_again():
+def test_other_requests_are_checked_again():
     rules = RequestRules(PAIR)
     rules.admit(a_request(fp32("A", 2, 4), int32("B", 2, 1, 2)))
     for request in (
         a_request(fp32("A", 1, 4), int32("B", 2, 1, 2)),
         a_request(fp32("B", 2, 4), int32("A", 2, 1, 2)),
         a_request(fp32("A", 2, 4), fp32("B", 2, 1, 2)),
-        a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), requested_outputs=("nobody",)),
+        a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), requested_outputs=("unknown",)),
     ):
         with pytest.raises(ServerError):
             rules.admit(request)
@@ -332,14 +330,14 @@ def test_refused(model, request_, text):
 
 
 @pytest.mark.parametrize("name", ["string content cut", "string length cut"])
-def test_only_a_string_whose_content_is_cut_is_for_the_backend_to_find(name):
+def test_only_truncated_contents_are_an_error_of_the_backend(name):
     model, request, _ = REFUSED[name]
     with pytest.raises(ServerError) as caught:
         RequestRules(model).admit(request)
     assert isinstance(caught.value, BackendError) is (name == "string content cut")
 
 
-def test_an_id_stands_in_the_text():
+def test_the_text_has_the_id_of_the_request():
     request = a_request(int32("X", 1), id="q7")
     assert refusal(PLAIN, request).startswith("[request id: q7] inference input")
 
@@ -370,7 +368,7 @@ ORDER = {
 
 
 @pytest.mark.parametrize(("model", "request_", "text"), ORDER.values(), ids=ORDER)
-def test_the_first_fault_answers(model, request_, text):
+def test_the_first_error_is_reported(model, request_, text):
     assert text in refusal(model, request_)
 
 
@@ -412,7 +410,7 @@ def test_batch_size(model, request_, rows):
 CUT_CONTENT = wire(b"a") + b"\x09\0\0\0ab"
 
 
-def test_rules_that_do_not_read_strings_admit_one_that_is_cut():
+def test_rules_that_do_not_read_strings_admit_truncated_ones():
     RequestRules(WORDS, reads_strings=False).admit(a_request(words(CUT_CONTENT, 2)))
 
 
@@ -472,7 +470,7 @@ SHARE_A_BATCH = {
 @pytest.mark.parametrize(
     ("model", "one", "other", "together"), SHARE_A_BATCH.values(), ids=SHARE_A_BATCH
 )
-def test_equal_keys_share_a_batch(model, one, other, together):
+def test_requests_with_equal_keys_share_a_batch(model, one, other, together):
     def completed(tensors):
         if model is FREE:
             tensors = [*tensors, fp32("N", tensors[0].shape[0], 2)]
@@ -484,26 +482,26 @@ def test_equal_keys_share_a_batch(model, one, other, together):
 # -------------------------------------------------------------------------------------- reshape
 
 
-def test_the_model_sees_the_shape_of_reshape():
+def test_the_model_receives_the_shape_of_reshape():
     model = signature({"X": (FP32, [4], {"reshape": (2, 2)})}, max_batch_size=8)
     request = admitted(model, a_request(fp32("X", 3, 4)))
     assert request.inputs["X"].shape == (3, 2, 2)
     assert request.inputs["X"].array().shape == (3, 2, 2)
 
 
-def test_a_batch_of_no_rows_with_the_data_of_one_is_a_row_without_a_batch():
+def test_zero_rows_with_the_data_of_one_become_a_row_without_a_batch_dimension():
     request = admitted(BATCHED, a_request(raw_tensor("X", FP32, [0, 4], bytes(16))))
     assert request.inputs["X"].shape == (4,)
     assert request.inputs["X"].array().shape == (4,)
     assert request.batch_size == 1
 
 
-def test_a_reshape_to_nothing_leaves_the_batch():
+def test_an_empty_reshape_keeps_the_batch_dimension():
     model = signature({"X": (FP32, [1], {"reshape": ()})}, max_batch_size=8)
     assert admitted(model, a_request(fp32("X", 3, 1))).inputs["X"].shape == (3,)
 
 
-def test_the_shape_of_the_request_is_what_is_checked():
+def test_the_shape_in_the_request_is_checked():
     model = signature({"X": (FP32, [4], {"reshape": (2, 2)})}, max_batch_size=8)
     assert "Expected [-1,4], got [1,2,2]" in refusal(model, a_request(fp32("X", 1, 2, 2)))
 
@@ -522,7 +520,7 @@ def test_reshaped(shape, dims, other, result):
     assert reshaped(shape, dims, other) == result
 
 
-#: Two layouts of the same elements: between free sizes stand fixed ones with one product.
+#: Two layouts of the same elements: the products of sizes between free dimensions are equal.
 BLOCKS = st.lists(
     st.sampled_from([((4,), (2, 2)), ((6,), (1, 6)), ((), ()), ((3, 2), (6,)), ((1,), ())]),
     min_size=1,
@@ -531,7 +529,7 @@ BLOCKS = st.lists(
 
 
 @given(BLOCKS, st.data())
-def test_a_reshape_keeps_the_elements_and_comes_back(blocks, data):
+def test_a_reshape_keeps_the_elements_and_can_be_reversed(blocks, data):
     dims, other = (), ()
     for left, right in blocks:
         dims, other = (*dims, *left, -1), (*other, *right, -1)

@@ -70,7 +70,10 @@ def test_a_request_without_room_is_refused_over_http(server: Server, way: str):
     if way == "in chunks":
         headers |= {"Transfer-Encoding": "chunked"}
     status, text = answered(server, sent, headers, chunked=way == "in chunks")
-    assert (status, b"finds no room" in text) == (503 if way == "packed" else 400, True)
+    assert (status, b"bytes rejected: the limit of" in text) == (
+        503 if way == "packed" else 400,
+        True,
+    )
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
@@ -83,7 +86,9 @@ def test_a_request_without_room_is_refused_over_grpc(server: Server, compression
             if fits:
                 assert client.infer("vector", [x], **ask).as_numpy("Y").size == count
                 continue
-            with pytest.raises(InferenceServerException, match="finds no room") as caught:
+            with pytest.raises(
+                InferenceServerException, match="bytes rejected: the limit of"
+            ) as caught:
                 client.infer("vector", [x], **ask)
             assert "RESOURCE_EXHAUSTED" in str(caught.value.status())
 

@@ -1,4 +1,4 @@
-"""The metrics of the response cache out of its counters."""
+"""The metrics of the response cache, computed from its counters."""
 
 from reference_server.core.telemetry import CacheReading, Sample
 from reference_server.observability.server_metrics import CACHE_FAMILIES, cache_samples

@@ -1,6 +1,6 @@
-"""The nanoseconds of statistics are those that went by: bounded by what model and client measure.
+"""Durations in statistics lie between those measured by the model and by the client.
 
-All three read the same clock of the machine, also where the model has a process of its own.
+All three read the same clock of the machine, even if the model has a process of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONFIG = """
     output { name: "Y" data_type: TYPE_INT64 dims: [1] }
 """
 BATCHED = f"{CONFIG} dynamic_batching {{ preferred_batch_size: 3 max_queue_delay_microseconds: "
-#: Answers with the nanoseconds of which it knows that they went by in `execute`.
+#: Returns the nanoseconds that it measured in `execute`.
 TIMING = """
     import time
     import numpy as np
@@ -69,58 +69,63 @@ def repository(
         yield opened
 
 
-def parts(told: Snapshot) -> list[int]:
+def parts(counted: Snapshot) -> list[int]:
     return [
         duration.ns
-        for duration in (told.queue, told.compute_input, told.compute_infer, told.compute_output)
+        for duration in (
+            counted.queue,
+            counted.compute_input,
+            counted.compute_infer,
+            counted.compute_output,
+        )
     ]
 
 
-def test_the_parts_of_a_request_fit_into_the_whole(repository: ModelRepository):
+def test_the_parts_of_a_request_add_up_to_less_than_the_whole(repository: ModelRepository):
     model = repository.model("alone")
     began = time.monotonic_ns()
     measured = [model.infer({"X": [[1]]}).outputs["Y"].item() for _ in range(3)]
     took = time.monotonic_ns() - began
-    told = model.statistics()
-    assert all(ns > 0 for ns in parts(told))
-    assert sum(parts(told)) <= told.success.ns <= took
-    assert sum(measured) <= told.compute_infer.ns
-    assert told.fail.ns == 0
+    counted = model.statistics()
+    assert all(ns > 0 for ns in parts(counted))
+    assert sum(parts(counted)) <= counted.success.ns <= took
+    assert sum(measured) <= counted.compute_infer.ns
+    assert counted.fail.ns == 0
 
 
-def test_each_request_of_a_batch_has_taken_the_time_of_the_batch(repository: ModelRepository):
+def test_each_request_of_a_batch_counts_the_time_of_the_batch(repository: ModelRepository):
     model = repository.model("batched")
     began = time.monotonic_ns()
     responses = model.infer_many([{"X": [[1]]}] * 3)
     took = time.monotonic_ns() - began
-    told = model.statistics()
-    batch = told.batches[3]
-    assert told.execution_count == 1
-    assert all(ns > 0 for ns in parts(told))
+    counted = model.statistics()
+    batch = counted.batches[3]
+    assert counted.execution_count == 1
+    assert all(ns > 0 for ns in parts(counted))
     for whole, once in (
-        (told.compute_input, batch.compute_input),
-        (told.compute_infer, batch.compute_infer),
-        (told.compute_output, batch.compute_output),
+        (counted.compute_input, batch.compute_input),
+        (counted.compute_infer, batch.compute_infer),
+        (counted.compute_output, batch.compute_output),
     ):
         assert whole.ns == 3 * once.ns
-    assert sum(parts(told)) <= told.success.ns <= 3 * took
+    assert sum(parts(counted)) <= counted.success.ns <= 3 * took
     assert responses[0].outputs["Y"].item() <= batch.compute_infer.ns
 
 
-def test_a_failed_request_has_taken_its_time_and_no_part_of_it(repository: ModelRepository):
+def test_a_failed_request_counts_its_time_but_no_parts(repository: ModelRepository):
     model = repository.model("failing")
     began = time.monotonic_ns()
     with pytest.raises(Exception, match="ValueError") as caught:
         model.infer({"X": [[1]]})
     took = time.monotonic_ns() - began
-    told = model.statistics()
+    counted = model.statistics()
     measured = int(str(caught.value).partition("ValueError: ")[2].split()[0])
-    assert measured <= told.fail.ns <= took
-    assert told.success.ns == 0
-    assert parts(told) == [0, 0, 0, 0]
+    assert measured <= counted.fail.ns <= took
+    assert counted.success.ns == 0
+    assert parts(counted) == [0, 0, 0, 0]
 
 
-def test_an_ensemble_has_taken_the_time_of_its_step_and_more(repository: ModelRepository):
+def test_an_ensemble_takes_longer_than_its_step(repository: ModelRepository):
     repository.model("around").infer({"X": [[1]]})
     around, inside = repository.model("around").statistics(), repository.model("step").statistics()
     assert 0 < inside.success.ns <= around.success.ns

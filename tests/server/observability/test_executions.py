@@ -1,4 +1,4 @@
-"""Executions of inline models that take long are told once, with where they are."""
+"""Long executions of inline models are logged once, with their stack."""
 
 import builtins
 import threading
@@ -31,7 +31,7 @@ class Clock:
 
 
 class Gate:
-    """Where the model waits."""
+    """The event that the model waits for."""
 
     def __init__(self):
         self.begun, self.ends = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ def instance(tmp_path, gate, clock, watch):
 
 @contextmanager
 def executing(instance, gate):
-    """While the model waits in `execute`."""
+    """A block during which the model waits in `execute`."""
     gate.begun.clear()
     gate.ends.clear()
     thread = threading.Thread(target=instance.execute, args=([kit.request()],))
@@ -78,7 +78,7 @@ def executing(instance, gate):
         thread.join()
 
 
-def test_a_long_execution_is_told_once_with_where_it_is(instance, gate, clock, watch, caplog):
+def test_a_long_execution_is_logged_once_with_its_stack(instance, gate, clock, watch, caplog):
     with executing(instance, gate):
         clock.now_ns += LIMIT_NS
         watch.look()
@@ -95,7 +95,7 @@ def test_a_long_execution_is_told_once_with_where_it_is(instance, gate, clock, w
     assert sample == Sample((("model", "m"), ("version", "1")), 1)
 
 
-def test_the_next_execution_is_told_anew(instance, gate, clock, watch, caplog):
+def test_the_next_long_execution_is_logged_again(instance, gate, clock, watch, caplog):
     for _ in range(2):
         clock.now_ns += 1
         with executing(instance, gate):
@@ -107,7 +107,7 @@ def test_the_next_execution_is_told_anew(instance, gate, clock, watch, caplog):
     assert watch.samples()[0].value == 2
 
 
-def test_nothing_is_told_where_there_is_no_limit(instance, gate, clock, caplog):
+def test_nothing_is_logged_without_a_limit(instance, gate, clock, caplog):
     watch = ExecutionWatch(clock, 0, InlineInstance._run.__code__)
     watch._instances.add(instance._running)
     with executing(instance, gate):
@@ -116,7 +116,9 @@ def test_nothing_is_told_where_there_is_no_limit(instance, gate, clock, caplog):
     assert not caplog.messages
 
 
-def test_who_executed_for_most_of_a_time_is_known_afterwards(instance, gate, clock, watch):
+def test_instances_that_executed_for_most_of_a_time_are_reported_afterwards(
+    instance, gate, clock, watch
+):
     assert watch.executing_since(1.0) == ""
     with executing(instance, gate):
         clock.now_ns += 800_000_000
@@ -126,7 +128,7 @@ def test_who_executed_for_most_of_a_time_is_known_afterwards(instance, gate, clo
     assert watch.executing_since(1.0) == ""
 
 
-def test_what_an_instance_wrote_in_is_watched_as_long_as_it_has_it(watch):
+def test_a_record_is_watched_until_it_is_freed(watch):
     running = watch.new("m_0_0", "m", 1)
     assert watch._all() == [running]
     del running

@@ -1,4 +1,4 @@
-"""The gauges of the machine, read from a /proc of the test's own."""
+"""The gauges of the machine, read from a /proc of the test."""
 
 import pytest
 from server.support.clock import SECOND_NS, ManualClock
@@ -21,7 +21,7 @@ def proc(tmp_path):
 
 
 def tick(proc, busy, idle):
-    """Let the CPU have been busy and idle for so many ticks, in all ways that count so."""
+    """Write the busy and idle ticks of the CPU, distributed over all states."""
     (proc / "stat").write_text(
         f"cpu  {busy} {busy} {busy} {idle} {idle} {busy} {busy} {busy} 77 88\ncpu0 9 9 9 9\n"
     )
@@ -37,7 +37,7 @@ def test_memory_in_use_is_what_is_not_available(clock, proc):
     assert read["nv_cpu_memory_used_bytes"] == 700 * 1024
 
 
-def test_utilization_is_that_of_the_time_since_the_last_reading(clock, proc):
+def test_utilization_is_measured_since_the_last_reading(clock, proc):
     host = HostMetrics(clock, 0, proc=proc)
     assert values(host)["nv_cpu_utilization"] == 0
     tick(proc, 101, 107)
@@ -47,7 +47,7 @@ def test_utilization_is_that_of_the_time_since_the_last_reading(clock, proc):
     assert values(host)["nv_cpu_utilization"] == 1
 
 
-def test_a_reading_lasts_for_the_interval(clock, proc):
+def test_a_reading_is_kept_for_the_interval(clock, proc):
     host = HostMetrics(clock, 2 * SECOND_NS, proc=proc)
     values(host)
     tick(proc, 101, 101)
@@ -62,12 +62,12 @@ def test_there_is_no_pinned_memory(clock, proc):
     assert read == {"nv_pinned_memory_pool_total_bytes": 0, "nv_pinned_memory_pool_used_bytes": 0}
 
 
-def test_a_machine_that_does_not_tell_has_no_gauges_of_its_cpu(clock, tmp_path):
+def test_without_proc_there_are_no_gauges_of_the_cpu(clock, tmp_path):
     read = values(HostMetrics(clock, 0, proc=tmp_path))
     assert [name for name in read if "cpu" in name] == []
 
 
-def test_this_machine_tells(clock):
+def test_this_machine_has_gauges_of_the_cpu(clock):
     host = HostMetrics(clock, 0)
     if (host._proc / "stat").exists():
         read = values(host)

@@ -1,4 +1,4 @@
-"""Connections that end badly are counted and told once a minute; a late loop is measured."""
+"""Incidents are counted and logged once a minute; delays of the event loop are measured."""
 
 import logging
 
@@ -9,7 +9,7 @@ from reference_server.testing import open_repository
 
 
 class Timers:
-    """A loop's clock, and what it is to call."""
+    """The clock and timers of an event loop."""
 
     def __init__(self):
         self.now_s, self.due = 50.0, None
@@ -66,27 +66,27 @@ def test_incidents_are_counted_by_protocol_and_reason(incidents):
     }
 
 
-def test_a_reason_is_told_at_once_and_then_once_a_minute_with_the_number_since(
+def test_a_reason_is_logged_at_once_and_then_once_a_minute_with_the_number_since(
     incidents, timers, lines
 ):
     for number in range(1000):
-        incidents.happened("http", "head", f"number {number}")
+        incidents.count("http", "head", f"number {number}")
     assert lines.pop() == "http connections ended, head: number 0"
     timers.now_s += 59.9
-    incidents.tell_rest()
+    incidents.log_pending()
     assert not lines
     timers.now_s += 0.1
-    incidents.tell_rest()
+    incidents.log_pending()
     assert lines.pop() == "http connections ended, head: 999 times, the last: number 999"
     timers.now_s += 60
-    incidents.tell_rest()
+    incidents.log_pending()
     assert not lines
 
 
-def test_reasons_do_not_wait_for_each_other(incidents, lines):
-    incidents.happened("http", "head", "a")
-    incidents.happened("http", "body", "b")
-    incidents.happened("grpc", "head", "c")
+def test_reasons_are_logged_independently(incidents, lines):
+    incidents.count("http", "head", "a")
+    incidents.count("http", "body", "b")
+    incidents.count("grpc", "head", "c")
     assert len(lines) == 3
 
 
@@ -94,7 +94,7 @@ def read(lag):
     return {name: samples[0].value for name, samples in lag.samples().items()}
 
 
-def test_the_loops_lag_is_summed_and_the_greatest_is_forgotten_after_a_minute(timers):
+def test_delays_are_added_up_and_the_greatest_is_dropped_after_a_minute(timers):
     ticks = []
     lag = LoopLag(lambda: ticks.append(timers.now_s), lambda since_s: "")
     lag.start(timers)
@@ -114,14 +114,14 @@ def test_the_loops_lag_is_summed_and_the_greatest_is_forgotten_after_a_minute(ti
     assert timers.due is None
 
 
-def test_a_late_loop_is_told_once_a_minute_with_the_worst_since(timers, lines):
+def test_a_late_loop_is_logged_once_a_minute_with_the_greatest_delay(timers, lines):
     lag = LoopLag(lambda: None, lambda since_s: f"'m' for {since_s:.1f} s" if since_s > 5 else "")
     lag.start(timers)
     timers.tick(0.09)
     assert not lines
     timers.tick(0.2)
     assert "late by 200 ms" in lines[0]
-    assert lines.pop().endswith("and all requests waited.")
+    assert lines.pop().endswith("or a busy processor blocked it.")
     timers.tick(7.0)
     timers.tick(1.0)
     assert not lines
@@ -129,11 +129,11 @@ def test_a_late_loop_is_told_once_a_minute_with_the_worst_since(timers, lines):
         timers.tick()
     (line,) = lines
     assert "late by 7000 ms" in line
-    assert line.endswith("Inline models that executed meanwhile: 'm' for 7.0 s")
+    assert line.endswith("Inline models that executed during this time: 'm' for 7.0 s")
 
 
 @pytest.mark.parametrize(("version", "shown"), [("2.51", False), ("newest", True)])
-def test_a_page_of_2_51_is_tritons(tmp_path, version, shown):
+def test_the_page_of_2_51_has_only_tritons_families(tmp_path, version, shown):
     with open_repository(tmp_path, options=[f"--triton-version={version}"]) as server:
         page = server.metrics()
     assert ("ge_server_loop_ticks_total 0" in page) is shown

@@ -1,4 +1,4 @@
-"""Summaries of latencies: which there are, what moves them, and their quantiles."""
+"""Summaries of latencies: their families, observations and quantiles."""
 
 import math
 import random
@@ -32,7 +32,7 @@ def statistics(*, cached):
 
 
 def shown(found):
-    """Counts and sums in microseconds, by the short names of the families."""
+    """Return counts and sums in microseconds by the short names of the families."""
     return {
         name.removeprefix("nv_").removesuffix("_summary_us"): (value.count, value.sum)
         for name, value in found.summaries().items()
@@ -51,7 +51,7 @@ def arrived(rows=1):
         (True, {"nv_cache_hit_summary_per_model", "nv_cache_miss_summary_per_model"}),
     ],
 )
-def test_models_with_the_cache_have_others(cached, others):
+def test_models_with_the_cache_have_other_summaries(cached, others):
     always = {head.name for head in LATENCY_FAMILIES[1:5]}
     assert statistics(cached=cached).summaries().keys() == always | others
 
@@ -92,14 +92,14 @@ def test_hits_and_misses_are_observed():
     }
 
 
-def test_the_quantiles_are_told():
+def test_the_configured_quantiles_are_estimated():
     found = statistics(cached=True)
     found.cache_missed(70_999)
     miss = found.summaries()["nv_cache_miss_summary_per_model"]
     assert miss == Quantiles(1, 70, ((0.5, 70),))
 
 
-def test_without_summaries_there_are_none():
+def test_without_summaries_nothing_is_observed():
     assert ModelStatistics("m", 1, ManualClock()).summaries() == {}
 
 
@@ -111,7 +111,7 @@ def sketched(values, targets=DEFAULT_QUANTILES):
 
 
 def rank_error(value, quantile, ordered):
-    """How many places `value` stands away from where the quantile is."""
+    """Return the distance in ranks between `value` and the quantile."""
     wanted = quantile * len(ordered)
     low, high = bisect_left(ordered, value) + 1, bisect_right(ordered, value)
     return max(0, low - wanted, wanted - high)
@@ -123,7 +123,7 @@ def rank_error(value, quantile, ordered):
     st.integers(1, 10_000),
     st.sampled_from(["shuffled", "ascending", "descending"]),
 )
-def test_the_rank_is_off_by_no_more_than_was_asked(seed, count, distinct, order):
+def test_the_error_of_the_rank_is_within_the_target(seed, count, distinct, order):
     source = random.Random(seed)
     values = [source.randrange(distinct) for _ in range(count)]
     if order != "shuffled":
@@ -134,35 +134,35 @@ def test_the_rank_is_off_by_no_more_than_was_asked(seed, count, distinct, order)
         assert rank_error(value, target.quantile, ordered) <= target.error * count + 1
 
 
-def test_few_values_are_told_exactly():
+def test_quantiles_of_few_values_are_exact():
     sketch = sketched([5, 1, 3])
     assert [sketch.value_at(quantile) for quantile in (0.1, 0.5, 0.99)] == [1, 3, 5]
 
 
-def test_of_nothing_there_is_no_quantile():
+def test_without_values_there_is_no_quantile():
     assert math.isnan(sketched([]).value_at(0.5))
 
 
 @pytest.mark.parametrize("quantile", [0, 1, 1.5])
-def test_the_ends_are_told_too(quantile):
+def test_the_extreme_quantiles_are_exact(quantile):
     sketch = sketched(range(2000), [Quantile(quantile, 0.01)])
     assert sketch.value_at(quantile) in (0, 1, 1999)
 
 
-def test_most_values_are_forgotten():
+def test_most_values_are_dropped():
     sketch = sketched(range(100_000))
     sketch.value_at(0.5)
     assert len(sketch._items) < 3000
 
 
-def test_a_summary_counts_and_adds():
+def test_a_summary_has_count_and_sum():
     summary = Summary([Quantile(0.5, 0.01)], ManualClock())
     for value in (1, 2, 6):
         summary.observe(value)
     assert summary.read() == Quantiles(3, 9, ((0.5, 2),))
 
 
-def test_a_summary_forgets_values_within_about_a_minute_but_not_that_they_were():
+def test_a_summary_drops_values_after_about_a_minute_but_keeps_count_and_sum():
     clock = ManualClock()
     summary = Summary([Quantile(0.5, 0.01)], clock)
     summary.observe(100)
@@ -178,7 +178,7 @@ def test_a_summary_forgets_values_within_about_a_minute_but_not_that_they_were()
     assert math.isnan(value)
 
 
-def test_a_summary_shows_what_was_observed_since_the_oldest_window():
+def test_a_summary_shows_the_values_since_the_oldest_window():
     clock = ManualClock()
     summary = Summary([Quantile(1, 0.01)], clock)
     summary.observe(9)

@@ -1,4 +1,4 @@
-"""Log lines, and which of them are shown."""
+"""Log lines: format, levels, files and the tail of the log."""
 
 import contextlib
 import logging
@@ -79,7 +79,7 @@ def test_arguments_are_filled_in():
     assert formatted(record("port %d", args=(8000,))).endswith('] "port 8000"')
 
 
-def test_a_verbatim_block_stands_below_its_head():
+def test_a_verbatim_block_follows_its_head():
     line = formatted(record("+--+\n|  |", verbatim=True))
     assert line == "I1114 22:13:20.500000 77 cli.py:5]\n+--+\n|  |"
 
@@ -101,14 +101,14 @@ def no_file_stays_open():
     yield
     logger = logging.getLogger(logs.ROOT)
     for handler in logger.handlers:
-        with contextlib.suppress(OSError):  # a disk that is full takes no last line either
+        with contextlib.suppress(OSError):  # closing writes, too, which a full disk refuses
             handler.close()
     logger.handlers.clear()
 
 
 @pytest.fixture
 def shown(tmp_path):
-    """A function: what of four records, one per level, is written under these options."""
+    """A function that logs one record per level and returns the levels written."""
     root = logging.getLogger(logs.ROOT)
 
     def write(**options):
@@ -135,7 +135,7 @@ def shown(tmp_path):
         ({"warning": False, "error": False}, ["INFO"]),
     ],
 )
-def test_each_level_is_switched_by_itself(shown, options, levels):
+def test_each_level_has_its_own_switch(shown, options, levels):
     assert shown(**options) == levels
 
 
@@ -148,7 +148,7 @@ def test_without_a_file_records_go_to_stderr(shown, capsys):
     assert captured.out == ""
 
 
-def test_other_loggers_are_left_alone(shown):
+def test_other_loggers_are_unchanged(shown):
     root = logging.getLogger()
     before = root.handlers[:], root.level
     shown()
@@ -156,7 +156,7 @@ def test_other_loggers_are_left_alone(shown):
     assert not logging.getLogger(logs.ROOT).propagate
 
 
-def test_what_is_shown_changes_while_the_server_runs(shown, tmp_path):
+def test_levels_can_change_while_the_server_runs(shown, tmp_path):
     shown()
     file = tmp_path / "live"
     logs.configure(LogOptions(file=str(file)))
@@ -172,7 +172,7 @@ def test_what_is_shown_changes_while_the_server_runs(shown, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
-def test_a_full_disk_is_told_once(capfd):
+def test_a_full_disk_is_reported_once(capfd):
     logs.configure(LogOptions(file="/dev/full"))
     for _ in range(3):
         logging.getLogger("reference_server").error("lost")
@@ -180,7 +180,7 @@ def test_a_full_disk_is_told_once(capfd):
     assert capfd.readouterr().err == text
 
 
-def test_bytes_of_a_client_that_are_no_text_do_not_lose_the_line(tmp_path, capfd):
+def test_bytes_that_are_not_text_are_escaped_in_a_line(tmp_path, capfd):
     logs.configure(LogOptions(file=str(tmp_path / "log")))
     logging.getLogger("reference_server").error(
         "input '%s'", b"\xcb".decode("utf-8", "surrogateescape")
@@ -204,20 +204,20 @@ def tail():
     logger.setLevel(level)
 
 
-def told(tail, number=0):
+def texts(tail, number=0):
     return [line.partition("]")[2] for _, line in tail.after(number)]
 
 
-def test_the_tail_keeps_what_the_log_shows_and_nothing_verbose(tail):
+def test_the_tail_keeps_the_shown_levels_without_verbose_lines(tail):
     log = logging.getLogger("reference_server.tests")
     logs.apply(LogOptions(verbose_level=1, warning=False))
     log.info("shown")
     log.debug("what a request held")
     log.warning("not wanted")
-    assert told(tail) == [' "shown"']
+    assert texts(tail) == [' "shown"']
 
 
-def test_the_tail_is_as_long_as_a_page_and_its_lines_as_well(tail):
+def test_the_tail_limits_the_number_and_length_of_lines(tail):
     log = logging.getLogger("reference_server.tests")
     for number in range(300):
         log.info("%s", f"{number} " + "x" * 10_000)
@@ -228,5 +228,5 @@ def test_the_tail_is_as_long_as_a_page_and_its_lines_as_well(tail):
 
 def test_a_number_of_an_earlier_process_gets_all_lines(tail):
     logging.getLogger("reference_server.tests").info("new")
-    assert told(tail, 17) == [' "new"']
-    assert told(tail, 1) == []
+    assert texts(tail, 17) == [' "new"']
+    assert texts(tail, 1) == []

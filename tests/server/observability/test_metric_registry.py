@@ -30,14 +30,14 @@ def values(registry):
     }
 
 
-def test_families_stand_by_kind_and_then_by_age():
+def test_families_are_sorted_by_type_and_then_by_age():
     registry = MetricRegistry([BUILT_IN, FamilyHead("nv_gauge", "", GAUGE)])
     for name, kind in (("h", HISTOGRAM), ("z", GAUGE), ("a", GAUGE), ("c", COUNTER)):
         registry.hold(name, "", kind)
     assert names(registry) == ["nv_count", "c", "nv_gauge", "z", "a", "h"]
 
 
-def test_a_family_keeps_its_place_and_its_description():
+def test_a_family_keeps_its_position_and_its_description():
     registry = MetricRegistry()
     first = registry.hold("first", "one", GAUGE)
     registry.hold("second", "two", GAUGE)
@@ -47,7 +47,7 @@ def test_a_family_keeps_its_place_and_its_description():
     assert values(registry) == {("first",): 0}
 
 
-def test_the_servers_own_series_stand_beside_those_that_models_add():
+def test_a_family_can_have_series_of_the_server_and_of_models():
     registry = MetricRegistry([BUILT_IN])
     hold = registry.hold("nv_count", "ignored", COUNTER)
     hold.series({"a": "b"}).increment(1)
@@ -56,7 +56,7 @@ def test_the_servers_own_series_stand_beside_those_that_models_add():
     assert list(family.samples) == [Sample((), 7), Sample((("a", "b"),), 1)]
 
 
-def test_models_cannot_contradict_the_servers_own():
+def test_models_cannot_change_the_type_of_the_servers_families():
     with pytest.raises(ServerError, match="already exists with different type"):
         MetricRegistry([BUILT_IN]).hold("nv_count", "", GAUGE)
 
@@ -80,7 +80,7 @@ def test_a_series_is_shown_until_its_last_hold_is_released():
     assert values(registry) == {}
 
 
-def test_a_series_that_all_have_released_is_made_anew():
+def test_a_released_series_starts_again_at_zero():
     registry = MetricRegistry()
     old = registry.hold("x", "", GAUGE)
     old.series({}).increment(1)
@@ -89,7 +89,7 @@ def test_a_series_that_all_have_released_is_made_anew():
 
 
 class Doomed:
-    """Holds a series until the garbage collector finds it."""
+    """An object that holds a series until the garbage collector frees it."""
 
     def __init__(self, registry):
         self.itself = self
@@ -107,7 +107,7 @@ def test_the_collector_may_release_while_a_family_is_read():
     for number in range(100):
         hold.series({"of": str(number)})
     threshold = gc.get_threshold()
-    gc.set_threshold(1)  # a collection at nearly every step, also where locks are held
+    gc.set_threshold(1)  # a collection at nearly every step, even while locks are held
     try:
         for _ in range(50):
             Doomed(registry)

@@ -1,4 +1,4 @@
-"""The metrics of models out of their statistics."""
+"""The metrics of models, computed from their statistics."""
 
 from reference_server.core.telemetry import Duration, FailureReason, Quantiles, Sample, Snapshot
 from reference_server.observability.server_metrics import (
@@ -26,7 +26,7 @@ SNAPSHOT = Snapshot(
 
 
 def values(name, *, tags=()):
-    """The series of one family, of a model with these statistics."""
+    """Return the series of one family for a model with these statistics."""
     found = model_samples([ModelReading(SNAPSHOT, 5, tags)])
     return {sample.labels: sample.value for sample in found[f"nv_inference_{name}"]}
 
@@ -53,7 +53,7 @@ def test_each_family_shows_its_statistic():
     }
 
 
-def test_models_that_ask_for_the_cache_have_series_of_it():
+def test_models_with_the_cache_have_series_of_it():
     found = model_samples([ModelReading(SNAPSHOT, 5, (), cached=True)])
     assert {name: found[f"nv_cache_{name}_per_model"][0].value for name in CACHE} == {
         "num_hits": 6,
@@ -66,7 +66,7 @@ def test_models_that_ask_for_the_cache_have_series_of_it():
 CACHE = ("num_hits", "hit_duration", "num_misses", "miss_duration")
 
 
-def test_without_counters_counts_stay_where_they_were_and_durations_are_gone():
+def test_without_counters_counts_are_zero_and_there_are_no_durations():
     found = model_samples([ModelReading(SNAPSHOT, 5, (), cached=True)], counters=False)
     assert {
         name.removeprefix("nv_inference_"): [sample.value for sample in series]
@@ -87,7 +87,7 @@ def test_summaries_are_shown_in_their_families():
     assert model_samples([reading])["nv_inference_queue_summary_us"] == [Sample(MODEL, quantiles)]
 
 
-def test_the_families_stand_in_tritons_order():
+def test_families_are_in_the_order_of_triton():
     assert [head.name.removeprefix("nv_") for head in MODEL_FAMILIES] == [
         "inference_request_success",
         "inference_request_failure",

@@ -1,4 +1,4 @@
-"""When each counter of a model moves, and by how much."""
+"""The counters of a model version."""
 
 import pytest
 from server.support.clock import ManualClock
@@ -23,12 +23,12 @@ def arrived(rows=1, *, received_ns=100, queued_ns=200):
     return a_request(batch_size=rows, received_ns=received_ns, queued_ns=queued_ns)
 
 
-#: Began at 300; inputs until 320, the model until 720, outputs until the clock's 1000.
+#: Started at 300; inputs until 320, the model until 720, outputs until 1000.
 EXECUTION = Execution((), input_end_ns=320, output_start_ns=720)
 
 
 def nothing_but(snapshot, **moved):
-    """Fail unless exactly the named durations of a snapshot moved, and to these values."""
+    """Assert that only the given durations of a snapshot changed, to these values."""
     for name in (
         *("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"),
         *("cache_hit", "cache_miss"),
@@ -36,7 +36,7 @@ def nothing_but(snapshot, **moved):
         assert getattr(snapshot, name) == Duration(*moved.get(name, (0, 0))), name
 
 
-def test_nothing_has_moved_at_first(statistics):
+def test_all_counters_start_at_zero(statistics):
     snapshot = statistics.snapshot()
     assert (snapshot.name, snapshot.version) == ("m", 1)
     assert (snapshot.last_inference_ms, snapshot.inference_count, snapshot.execution_count) == (
@@ -104,7 +104,7 @@ def test_a_failed_batch_counts_as_an_execution_and_not_as_inference(statistics):
     assert snapshot.batches[5].compute_infer.count == 1
 
 
-def test_an_ensemble_sums_up_its_steps(statistics):
+def test_an_ensemble_counts_the_sums_of_its_steps(statistics):
     steps = [Timing(1, 10, 100), Timing(2, 20, 200)]
     timing = statistics.composed(arrived(4), 250, steps)
     assert timing == Timing(3, 30, 300)
@@ -121,7 +121,7 @@ def test_an_ensemble_sums_up_its_steps(statistics):
     assert snapshot.batches[4].compute_infer == Duration(1, 30)
 
 
-def test_an_ensemble_without_steps_is_counted_as_one_of_quick_steps(statistics):
+def test_an_ensemble_without_executed_steps_has_durations_of_zero(statistics):
     statistics.composed(arrived(), 1000, [])
     nothing_but(
         statistics.snapshot(),
@@ -134,7 +134,7 @@ def test_an_ensemble_without_steps_is_counted_as_one_of_quick_steps(statistics):
 
 
 @pytest.mark.parametrize("comes_first", [True, False])
-def test_a_step_that_took_longer_adds_to_the_durations_alone(statistics, comes_first):
+def test_a_late_step_changes_only_the_durations(statistics, comes_first):
     def add():
         statistics.took_longer(arrived(4), Timing(1, 20, 300))
 
@@ -159,7 +159,7 @@ def test_a_refused_request_only_fails(statistics):
     assert snapshot.failures == {FailureReason.REJECTED: 1}
 
 
-def test_a_snapshot_stays_as_it_was(statistics):
+def test_a_snapshot_does_not_change(statistics):
     statistics.executed([arrived()], EXECUTION, 300)
     before = statistics.snapshot()
     statistics.executed([arrived()], EXECUTION, 300)
@@ -174,7 +174,7 @@ def test_a_cache_hit_is_a_success_without_an_execution(statistics):
     assert (snapshot.last_inference_ms, snapshot.inference_count, snapshot.batches) == (0, 0, {})
 
 
-def test_the_time_of_a_cache_miss_is_also_that_of_a_success(statistics):
+def test_the_duration_of_a_cache_miss_also_counts_for_successes(statistics):
     statistics.executed([arrived()], EXECUTION, 300)
     statistics.cache_missed(70)
     snapshot = statistics.snapshot()
@@ -182,7 +182,7 @@ def test_the_time_of_a_cache_miss_is_also_that_of_a_success(statistics):
     assert snapshot.success == Duration(1, 970)
 
 
-def test_requests_that_fill_places_count_in_the_size_of_a_batch_alone(statistics):
+def test_placeholders_count_only_for_the_size_of_a_batch(statistics):
     statistics.executed([arrived(0), arrived(1), arrived(0)], EXECUTION, 300)
     snapshot = statistics.snapshot()
     once = {"compute_input": (1, 20), "compute_infer": (1, 400), "compute_output": (1, 280)}
@@ -191,7 +191,7 @@ def test_requests_that_fill_places_count_in_the_size_of_a_batch_alone(statistics
     assert list(snapshot.batches) == [3]
 
 
-def test_of_a_failed_batch_too(statistics):
+def test_placeholders_count_for_the_size_of_a_failed_batch(statistics):
     statistics.failed([arrived(0), arrived(1)], 300)
     snapshot = statistics.snapshot()
     nothing_but(snapshot, fail=(1, 900))

@@ -1,4 +1,4 @@
-"""Spans on their way to a collector: never waited for, bounded, and counted."""
+"""Sending spans to a collector: without blocking, with a bounded queue, counted."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ def counts(exporter):
 
 
 class Posts:
-    """Takes bodies, as a collector that answers only when it is told to."""
+    """A collector that accepts bodies and answers at the command of the test."""
 
     def __init__(self):
         self.bodies = []
@@ -33,7 +33,7 @@ class Posts:
         self.bodies.append(json.loads(body))
 
     def names(self):
-        """The names of the spans in each body."""
+        """Return the names of the spans in each body."""
         return [
             [span["name"] for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]]
             for body in self.bodies
@@ -50,7 +50,7 @@ def exporter_to(posts, **options):
     return SpanExporter(OpenTelemetryOptions(**settings), posts)
 
 
-def test_what_finds_no_room_is_lost_at_once_while_the_collector_is_slow(posts):
+def test_spans_beyond_the_queue_are_lost_without_blocking(posts):
     exporter = exporter_to(posts, max_queue_size=3, max_export_batch_size=1)
     exporter.add(a_span("first"))
     posts.began.acquire()  # it is with the collector, and the queue is empty
@@ -73,7 +73,7 @@ def test_a_full_batch_does_not_wait_for_its_delay(posts):
     assert posts.names() == [["a", "b"], ["c"]]
 
 
-def test_what_the_collector_does_not_take_is_told_once_until_it_does(caplog):
+def test_refused_spans_are_logged_once_until_the_next_success(caplog):
     errors = iter([OSError("no way"), OSError("still none"), None, OSError("again")])
 
     def post(body):
@@ -92,14 +92,14 @@ def test_what_the_collector_does_not_take_is_told_once_until_it_does(caplog):
     ]
 
 
-def test_a_closed_exporter_takes_no_more(posts):
+def test_a_closed_exporter_accepts_no_spans(posts):
     exporter = exporter_to(posts)
     exporter.close()
     exporter.add(a_span())
     assert counts(exporter) == {"lost": 1, "sent": 0}
 
 
-def test_attributes_keep_their_kinds_and_text_is_text(posts):
+def test_attributes_keep_their_types_and_texts_are_valid(posts):
     posts.may_end.release()
     exporter = exporter_to(posts, resource={"service.name": "mine"})
     exporter.add(a_span(attributes={"i": 2**40, "f": 0.5, "b": True, "s": "\udc80", "no": None}))
@@ -119,7 +119,7 @@ def test_attributes_keep_their_kinds_and_text_is_text(posts):
     ]
 
 
-def test_a_collector_that_refuses_loses_spans_and_one_that_is_back_gets_the_next():
+def test_a_failing_collector_loses_spans_and_gets_the_next_after_recovery():
     with start_collector() as collector:
         exporter = SpanExporter(
             OpenTelemetryOptions(collector.url, schedule_delay_ms=0, max_export_batch_size=1)

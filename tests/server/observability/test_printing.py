@@ -1,4 +1,4 @@
-"""What models print: whole lines with names, and nothing else is touched."""
+"""The output of models: complete lines with names; other output is unchanged."""
 
 import bdb
 import io
@@ -25,7 +25,7 @@ def test_a_line_of_a_model_has_its_name(shown):
     assert shown.getvalue() == "[m_0] some 1\n"
 
 
-def test_who_has_no_name_writes_as_ever(shown):
+def test_output_without_a_name_is_unchanged(shown):
     stream = NamedLines(shown)
     print("some", end="", file=stream)
     assert shown.getvalue() == "some"
@@ -41,7 +41,7 @@ def test_who_has_no_name_writes_as_ever(shown):
     st.lists(st.integers(0, 5), max_size=20),
     st.sets(st.integers(0, 20)),
 )
-def test_however_it_is_written_each_line_has_the_name_once(text, sizes, flushes):
+def test_each_line_has_the_name_once_however_it_is_split(text, sizes, flushes):
     shown = io.StringIO()
     stream = NamedLines(shown)
     rest = text
@@ -58,7 +58,7 @@ def test_however_it_is_written_each_line_has_the_name_once(text, sizes, flushes)
     assert shown.getvalue() == "".join(expected)
 
 
-def test_what_is_flushed_is_shown_though_it_is_no_line(shown):
+def test_flush_writes_a_partial_line(shown):
     stream = NamedLines(shown)
     with speaking("m_0"):
         print("Proceed? ", end="", flush=True, file=stream)
@@ -85,7 +85,7 @@ def test_lines_of_threads_do_not_mix(shown):
     assert sorted(shown.getvalue().splitlines()) == ["[a] one two", "[b] one two"]
 
 
-def test_what_a_thread_has_left_unfinished_is_written_at_the_end(shown):
+def test_partial_lines_of_all_threads_are_written_at_the_end(shown):
     stream = NamedLines(shown)
 
     def speak():
@@ -100,7 +100,7 @@ def test_what_a_thread_has_left_unfinished_is_written_at_the_end(shown):
     assert shown.getvalue() == "[m_0] bye\n"
 
 
-def test_a_debugger_writes_as_ever(shown):
+def test_the_output_of_a_debugger_is_unchanged(shown):
     stream = NamedLines(shown)
     before = sys.gettrace()
     with speaking("m_0"):
@@ -115,7 +115,7 @@ def test_a_debugger_writes_as_ever(shown):
     assert shown.getvalue() == "(Pdb) [m_0] x\n"
 
 
-def test_the_stream_is_otherwise_what_it_was(tmp_path):
+def test_other_attributes_are_those_of_the_stream(tmp_path):
     with (tmp_path / "out").open("w", encoding="latin-1") as file:
         stream = NamedLines(file)
         assert (stream.fileno(), stream.encoding, stream.isatty()) == (
@@ -128,7 +128,7 @@ def test_the_stream_is_otherwise_what_it_was(tmp_path):
     assert (tmp_path / "out").read_text() == "[m] a\n[m] b\n"
 
 
-def test_a_name_lasts_as_long_as_it_should(shown):
+def test_a_name_is_restored_after_the_block(shown):
     stream = NamedLines(shown)
     with speaking("outer"):
         with speaking("inner"):
@@ -138,7 +138,7 @@ def test_a_name_lasts_as_long_as_it_should(shown):
     assert shown.getvalue() == "[inner] 1\n[outer] 2\n3\n"
 
 
-def test_the_servers_streams_are_replaced_for_a_while(capsys):
+def test_the_streams_are_replaced_within_the_block(capsys):
     before = sys.stdout, sys.stderr
     with named_output(), speaking("m"):
         print("out")

@@ -35,7 +35,7 @@ EMPTY = """\
 +-------+---------+--------+"""
 
 
-def test_columns_are_as_wide_as_what_stands_in_them():
+def test_columns_are_as_wide_as_their_contents():
     assert model_table([("vec", "1", "READY"), ("vec", "10", "READY")]) == SHORT
 
 
@@ -44,7 +44,7 @@ def test_a_status_of_several_lines_takes_several_rows():
     assert model_table(rows) == TALL
 
 
-def test_no_models():
+def test_a_table_without_models_has_a_head():
     assert model_table([]) == EMPTY
 
 
@@ -68,7 +68,7 @@ def test_a_long_status_is_wrapped_between_words_to_fit_the_terminal():
     assert model_table([("m", "1", LONG)], width=52) == IN_A_TERMINAL
 
 
-def test_a_terminal_that_is_too_narrow_leaves_the_status_some_room():
+def test_the_status_has_a_least_width_in_a_narrow_terminal():
     assert model_table([("m", "1", LONG)], width=10) == IN_A_TERMINAL
 
 
@@ -80,12 +80,12 @@ def test_no_line_is_wider_than_the_terminal(width):
     assert len(lines[0]) <= width
 
 
-def test_words_stay_whole_where_there_is_no_terminal():
+def test_words_are_not_broken_without_a_terminal():
     path = "/folder" * 30
     assert f"| {path} |" in model_table([("m", "1", path)])
 
 
-def test_a_terminal_has_a_width_and_other_files_have_none(tmp_path):
+def test_only_a_terminal_has_a_width(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 77, 0, 0))
     with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb"):

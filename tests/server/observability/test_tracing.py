@@ -1,4 +1,4 @@
-"""Traces: what is recorded, in which order, and into which files."""
+"""Traces: their elements, order and files."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def tracer(file):
-    """A function: a tracer that traces all, into one file."""
+    """A function that makes a tracer of all requests with one file."""
 
     def build(level=BOTH, **more):
         settings = {"rate": 1, "count": -1, "log_frequency": 0} | more
@@ -38,7 +38,7 @@ def written(tmp_path, name="trace.json"):
 
 
 def names(elements, id=1):
-    """What a trace tells, by its shortest names."""
+    """Return the elements of a trace by short names."""
     return [
         element["timestamps"][0]["name"]
         if "timestamps" in element
@@ -48,7 +48,7 @@ def names(elements, id=1):
     ]
 
 
-def test_a_request_is_told_from_its_first_to_its_last_moment(tracer, file, tmp_path):
+def test_all_events_of_a_request_are_recorded(tracer, file, tmp_path):
     trace = tracer().sample()
     trace.stamp("HTTP_RECV_START", 7)
     trace.accepted("m", 3, a_request(array_tensor("X", np.float32([1, 2])), id="q"))
@@ -78,21 +78,21 @@ def test_a_request_is_told_from_its_first_to_its_last_moment(tracer, file, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "recorded"),
     [
         (TraceLevel.TIMESTAMPS, ["m", "REQUEST_START", "QUEUE_START"]),
         (TraceLevel.TENSORS, ["TENSOR_QUEUE_INPUT"]),
     ],
 )
-def test_a_level_is_all_that_is_told(tracer, file, tmp_path, level, told):
+def test_only_the_elements_of_the_level_are_recorded(tracer, file, tmp_path, level, recorded):
     trace = tracer(level).sample()
     trace.accepted("m", 1, a_request(array_tensor("X", np.float32([1]))))
     trace.close()
     file.close()
-    assert names(written(tmp_path)) == told
+    assert names(written(tmp_path)) == recorded
 
 
-def test_a_step_is_told_before_its_ensemble_and_all_at_once(tracer, file, tmp_path):
+def test_a_step_is_written_before_its_ensemble_and_together_with_it(tracer, file, tmp_path):
     trace = tracer().sample()
     trace.accepted("e", 1, a_request())
     step = trace.child()
@@ -126,7 +126,7 @@ def test_a_step_is_told_before_its_ensemble_and_all_at_once(tracer, file, tmp_pa
     ],
     ids=str,
 )
-def test_elements_are_told_as_text(tracer, file, tmp_path, tensor, data):
+def test_elements_are_recorded_as_text(tracer, file, tmp_path, tensor, data):
     trace = tracer(TraceLevel.TENSORS).sample()
     trace.accepted("m", 1, a_request(tensor))
     trace.close()
@@ -136,7 +136,7 @@ def test_elements_are_told_as_text(tracer, file, tmp_path, tensor, data):
     assert element["tensor"]["shape"] == ",".join(map(str, tensor.shape))
 
 
-def test_an_input_without_elements_is_not_told(tracer, file, tmp_path):
+def test_an_input_without_elements_is_not_recorded(tracer, file, tmp_path):
     trace = tracer(TraceLevel.TENSORS).sample()
     empty = array_tensor("X", np.float32([]))
     trace.accepted("m", 1, a_request(empty))
@@ -153,7 +153,7 @@ def traced(tracer, count):
         trace.close()
 
 
-def test_numbered_files_are_written_when_full_and_when_a_setting_goes(tracer, tmp_path):
+def test_numbered_files_are_written_when_full_and_when_a_setting_is_replaced(tracer, tmp_path):
     one = tracer(log_frequency=2)
     traced(one, 3)
     assert [element["id"] for element in written(tmp_path, "trace.json.0")] == [1, 2]
@@ -162,7 +162,7 @@ def test_numbered_files_are_written_when_full_and_when_a_setting_goes(tracer, tm
     assert [element["id"] for element in written(tmp_path, "trace.json.1")] == [3]
 
 
-def test_a_trace_that_ends_after_its_setting_went_is_written(tracer, tmp_path):
+def test_a_trace_that_ends_after_its_setting_is_written(tracer, tmp_path):
     one = tracer(log_frequency=5)
     trace = one.sample()
     one.retire()
@@ -171,7 +171,7 @@ def test_a_trace_that_ends_after_its_setting_went_is_written(tracer, tmp_path):
     assert names(written(tmp_path, "trace.json.0")) == ["HTTP_RECV_START"]
 
 
-def test_a_trace_that_tells_nothing_leaves_no_gap(tracer, file, tmp_path):
+def test_an_empty_trace_leaves_no_gap(tracer, file, tmp_path):
     one = tracer(TraceLevel.TENSORS)
     one.sample().close()
     trace = one.sample()
@@ -181,13 +181,13 @@ def test_a_trace_that_tells_nothing_leaves_no_gap(tracer, file, tmp_path):
     assert names(written(tmp_path), 2) == ["TENSOR_BACKEND_OUTPUT"]
 
 
-def test_a_file_without_traces_is_not_made(tracer, file, tmp_path):
+def test_without_traces_no_file_is_created(tracer, file, tmp_path):
     tracer(log_frequency=5).retire()
     file.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_harms_nobody(tmp_path, caplog):
+def test_a_file_that_cannot_be_written_is_logged(tmp_path, caplog):
     file = TraceFile(str(tmp_path / "nowhere" / "trace.json"))
     file.append(["{}"])
     file.write_part(["{}"])

@@ -16,21 +16,21 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def newest(models):
-    """The newest."""
+    """A server that imitates the newest release."""
     with open_repository(models) as repository:
         yield repository
 
 
 @pytest.fixture(scope="package")
 def proven(models):
-    """2.51."""
+    """A server that imitates 2.51."""
     with open_repository(models, options=["--triton-version=2.51"]) as repository:
         yield repository
 
 
 @pytest.fixture(scope="package", params=["newest", "2.51"])
 def small(models, request):
-    """A server that takes 200 bytes; the flag does the same in both."""
+    """A server with a limit of 200 bytes, which both profiles handle alike."""
     options = [f"--triton-version={request.param}", "--http-max-input-size=200"]
     with open_repository(models, options=options) as repository:
         yield repository
@@ -38,6 +38,6 @@ def small(models, request):
 
 @pytest.fixture(scope="package")
 def open_to_clients(models):
-    """The newest, with shared memory for clients."""
+    """A server that imitates the newest release, with shared memory for clients."""
     with open_repository(models, options=["--allow-client-shm=true"]) as repository:
         yield repository

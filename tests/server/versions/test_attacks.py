@@ -1,4 +1,4 @@
-"""The classes of Triton's security bulletins: attacks are refused, and others are served.
+"""The classes of Triton's security bulletins: attacks are refused, other requests are served.
 
 docs/versions.md has them as a table. Each attack runs beside another client's requests.
 """
@@ -24,7 +24,7 @@ from reference_server.testing import ServerError, open_repository
 
 
 def http(path, body=b"", **headers):
-    """An attack by one request over HTTP; its status and text come of it."""
+    """Return an attack by one HTTP request, which returns status and text."""
 
     def attack(repository):
         reply = repository.http("POST", path, body, named(headers))
@@ -52,7 +52,7 @@ def over_grpc(message):
 
 
 def outputs(count):
-    """A message that wants very many outputs, the last of them twice."""
+    """Return a message that requests very many outputs, the last one twice."""
     message = tensor_message("vector", "X", "FP32", 1)
     for index in (*range(count), count - 1):
         message.outputs.add(name=f"Y{index}")
@@ -67,14 +67,14 @@ def load(**parameters):
 
 
 def archive(member):
-    """A tar file, as text of base64."""
+    """Return a tar file as base64."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo(member), io.BytesIO())
     return base64.b64encode(content.getvalue()).decode()
 
 
-#: Of a model that brings an environment of its own.
+#: The configuration of a model with an environment of its own.
 PACKED = json.dumps(
     {
         "backend": "python",
@@ -105,7 +105,7 @@ ATTACKS = {
             **{"file__1/model.py": FILE, "file__env.tar.gz": archive("../../../stolen")},
         ),
         400,
-        "parameter EXECUTION_ENV_PATH of model vector is not served",
+        "model vector: found parameter EXECUTION_ENV_PATH; expected none",
     ),
     "a model called ..": (
         http("/v2/repository/models/../load"),
@@ -164,7 +164,7 @@ ATTACKS = {
         400,
         "request JSON size of",
     ),
-    "a length that is none": (
+    "a negative length": (
         http(INFER, b"{}", Inference_Header_Content_Length="-99999999999"),
         400,
         "value is out of range",
@@ -178,10 +178,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize(("attack", "status", "told"), ATTACKS.values(), ids=ATTACKS)
-def test_an_attack_is_refused_and_others_are_served(newest, attack, status, told):
+@pytest.mark.parametrize(("attack", "status", "expected"), ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_is_refused_and_others_are_served(newest, attack, status, expected):
     (got, text), _ = bystander_answers_during(newest, attack)
-    assert (got, told in text) == (status, True)
+    assert (got, expected in text) == (status, True)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_no_form_of_a_url_gets_past_a_restriction(guarded, target):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """A server whose health is told to those who know a word."""
+    """A server that reports its health only to clients with a secret header."""
     folder = tmp_path_factory.mktemp("guarded")
     write_model(folder, "vector", VECTOR)
     with open_repository(folder, options=["--http-restricted-api=health:word=x"]) as repository:

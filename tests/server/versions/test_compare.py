@@ -1,4 +1,4 @@
-"""`python -m tools.versions compare`: what it prints of two versions of the interface."""
+"""`python -m tools.versions compare`, which prints the differences of two versions."""
 
 import zipfile
 
@@ -30,7 +30,7 @@ def test_flags_are_read_with_their_kinds_and_defaults():
     }
 
 
-def test_the_table_has_what_came_went_and_changed(tmp_path, capsys):
+def test_the_table_has_added_removed_and_changed_rows(tmp_path, capsys):
     (tmp_path / "old.txt").write_text(USAGE)
     changed = USAGE.replace("8000", "9000").replace("--log-format", "--log-shape")
     (tmp_path / "new.txt").write_text(changed)
@@ -43,7 +43,7 @@ def test_the_table_has_what_came_went_and_changed(tmp_path, capsys):
     )
 
 
-def test_what_one_side_alone_tells_is_not_compared():
+def test_a_part_that_only_one_side_has_is_not_compared():
     before = {"flags": {"--a": {"takes": "integer", "default": "1"}}, "metrics": {}}
     after = {"flags": {"--a": {"default": "1"}}, "schema": {}}
     assert versions.table(before, after) == (
@@ -73,10 +73,10 @@ def test_the_schema_has_fields_values_of_enums_and_calls():
 def test_a_source_that_cannot_be_read_says_why(tmp_path):
     with zipfile.ZipFile(tmp_path / "other.whl", "w"):
         pass
-    for source, told in {
+    for source, reason in {
         "tritonserver": "not a source; the sources are",
         f"{tmp_path}/none.whl": "there is no such file",
         f"{tmp_path}/other.whl": "no tritonclient/grpc/model_config_pb2.py in it",
     }.items():
-        with pytest.raises(SystemExit, match=told):
+        with pytest.raises(SystemExit, match=reason):
             versions.main(["snapshot", source])

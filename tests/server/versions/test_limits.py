@@ -1,6 +1,6 @@
 """The limits of requests over HTTP, in both profiles: rows of docs/versions.md.
 
-2.51 is compared with the real server in tests/contract; what is said of newest is from source.
+tests/contract compares 2.51 with the real server; the rows of newest are from Triton's sources.
 """
 
 import gzip
@@ -43,12 +43,12 @@ def test_json_of_more_bytes_is_refused(small, path, size):
     assert reply.headers["Content-Type"] == "application/json"
 
 
-def test_what_is_unknown_is_told_before_the_size(small):
+def test_an_unknown_model_is_reported_before_the_size(small):
     assert small.http("POST", "/v2/models/none/infer", b"x" * 999).status == 404
     assert small.http("GET", INFER, b"x" * 999).status == 405
 
 
-def test_json_of_the_limit_is_read(small):
+def test_json_at_the_limit_is_read(small):
     text = json.dumps(vector(1, [1]))
     assert post(small, INFER, text.ljust(200).encode())[0] == 200
     assert post(small, INFER, text.ljust(201).encode())[0] == 400
@@ -63,7 +63,7 @@ def test_the_binary_part_is_not_limited(small):
     assert (reply.status, reply.json()) == (400, too_large(201))
 
 
-def test_a_bomb_of_compressed_zeros_holds_nobody_up(newest):
+def test_a_bomb_of_compressed_zeros_does_not_block_other_requests(newest):
     bomb = zlib.compressobj(9)
     packed = b"".join([*(bomb.compress(bytes(1 << 20)) for _ in range(256)), bomb.flush()])
     headers = {"Content-Encoding": "gzip"}
@@ -74,7 +74,7 @@ def test_a_bomb_of_compressed_zeros_holds_nobody_up(newest):
     assert "Decompressed data size exceeds" in reply.json()["error"]
 
 
-def test_long_json_holds_nobody_up(newest):
+def test_long_json_does_not_block_other_requests(newest):
     body = json.dumps(vector(3_000_000, [0.5] * 3_000_000)).encode()
     reply, answers = bystander_answers_during(
         newest, lambda attacked: attacked.http("POST", INFER, body)
@@ -93,7 +93,7 @@ def test_a_raw_body_is_limited(small, size, status):
         )
 
 
-def test_a_tensor_in_json_is_limited_by_its_shape_whatever_data_comes(small):
+def test_a_tensor_in_json_is_limited_by_its_shape_regardless_of_its_data(small):
     reply = small.http("POST", INFER, json.dumps(vector(51, [1])).encode())
     assert (reply.status, reply.json()["error"]) == (
         400,
@@ -102,7 +102,7 @@ def test_a_tensor_in_json_is_limited_by_its_shape_whatever_data_comes(small):
     )
 
 
-def test_the_inputs_of_generate_count_together(small):
+def test_the_inputs_of_generate_are_limited_together(small):
     body = json.dumps({"A": [0] * 40, "B": [0] * 11}, separators=(",", ":")).encode()
     reply = small.http("POST", "/v2/models/two/generate", body)
     assert (reply.status, reply.json()["error"]) == (
@@ -114,7 +114,7 @@ def test_the_inputs_of_generate_count_together(small):
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize(("size", "status"), [(200, 200), (201, 400), (1_000_000, 400)])
-def test_what_a_compressed_body_becomes_is_limited(small, coding, size, status):
+def test_a_decompressed_body_is_limited(small, coding, size, status):
     text = json.dumps(vector(1, [1])).ljust(size).encode()
     packed = gzip.compress(text) if coding == "gzip" else zlib.compress(text)
     reply = small.http("POST", INFER, packed, {"Content-Encoding": coding})
@@ -126,7 +126,7 @@ def test_what_a_compressed_body_becomes_is_limited(small, coding, size, status):
         )
 
 
-def test_by_default_the_newest_takes_64_mib_and_2_51_any_size(newest, proven):
+def test_by_default_newest_accepts_64_mib_and_2_51_any_size(newest, proven):
     body = json.dumps(vector(16777217, [1])).encode()
     assert "byte_size (67108868 bytes)" in newest.http("POST", INFER, body).json()["error"]
     assert "Unable to parse 'data'" in proven.http("POST", INFER, body).json()["error"]
@@ -147,16 +147,16 @@ def test_by_default_the_newest_takes_64_mib_and_2_51_any_size(newest, proven):
         "/v2/logging",
     ],
 )
-def test_what_begins_no_value_is_called_empty(newest, proven, path, document):
+def test_a_document_without_a_value_is_reported_as_empty(newest, proven, path, document):
     at = len(document) - len(document.lstrip())
     for server, why in {newest: "The document is empty.", proven: "Invalid value."}.items():
         reply = server.http("POST", path, document.encode())
-        told = f"failed to parse the request JSON buffer: {why} at {at}"
-        assert (reply.status, reply.json()) == (500, {"error": told})
+        expected = f"failed to parse the request JSON buffer: {why} at {at}"
+        assert (reply.status, reply.json()) == (500, {"error": expected})
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ("abc", "Unable to parse Inference-Header-Content-Length, got: abc"),
         (
@@ -167,19 +167,19 @@ def test_what_begins_no_value_is_called_empty(newest, proven, path, document):
         ("-1", "inference header size should be in range (0, 8), got: -1"),
     ],
 )
-def test_a_header_length_is_a_number(newest, value, told):
+def test_a_header_length_is_a_number(newest, value, expected):
     reply = newest.http("POST", INFER, bytes(8), {"Inference-Header-Content-Length": value})
-    assert (reply.status, reply.json()["error"]) == (400, told)
+    assert (reply.status, reply.json()["error"]) == (400, expected)
     assert reply.headers["Content-Type"] == "text/plain"
 
 
-def test_digits_at_its_beginning_are_enough(newest):
+def test_text_after_the_digits_is_ignored(newest):
     body = json.dumps(vector(1, [1])).encode()
     length = f"{len(body)}abc"
     reply = newest.http("POST", INFER, body, {"Inference-Header-Content-Length": length})
     assert reply.status == 200
 
 
-def test_in_2_51_what_is_no_number_is_0(proven):
+def test_in_2_51_a_length_that_is_not_a_number_is_0(proven):
     reply = proven.http("POST", INFER, bytes(8), {"Inference-Header-Content-Length": "abc"})
     assert reply.status == 200

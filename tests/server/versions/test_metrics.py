@@ -30,7 +30,7 @@ METRICS = """
 def folder(tmp_path_factory):
     repository = tmp_path_factory.mktemp("measured")
     write_model(repository, "vector")
-    write_model(repository, "told", VECTOR + METRICS % FIRST, IDENTITY)
+    write_model(repository, "expected", VECTOR + METRICS % FIRST, IDENTITY)
     write_ensemble(repository, "chain", CHAIN)
     return repository
 
@@ -42,12 +42,12 @@ def measured(folder):
 
 
 def series(page, family):
-    """The values by what stands before them."""
+    """Return the values by family and labels."""
     lines = [line.rpartition(" ") for line in page.splitlines() if line.startswith(family)]
     return {name.removeprefix(family): float(value) for name, _, value in lines}
 
 
-def test_each_version_tells_how_long_it_took_to_load(measured):
+def test_each_version_has_a_metric_of_its_load_duration(measured):
     page = measured.metrics()
     found = series(page, LOAD)
     assert found['{model="vector",version="1"}'] > 0
@@ -61,11 +61,11 @@ def test_each_version_tells_how_long_it_took_to_load(measured):
 
 
 def test_first_responses_are_counted_of_all_models(measured):
-    for model in ("vector", "chain", "told"):
+    for model in ("vector", "chain", "expected"):
         path = INFER.replace("vector", model)
         before = series(measured.metrics(), FIRST)[f'_count{{model="{model}",version="1"}}']
         assert asked(measured, path, vector(1, [1]))[0] == 200
-        assert asked(measured, path, {"inputs": []})[0] == 400  # which no model is asked
+        assert asked(measured, path, {"inputs": []})[0] == 400  # refused before it reaches a model
         after = series(measured.metrics(), FIRST)[f'_count{{model="{model}",version="1"}}']
         assert after == before + 1
 
@@ -78,7 +78,7 @@ def test_buckets_are_those_of_triton_or_of_the_configuration(measured):
         return [name.removeprefix(start)[:-2] for name in found if name.startswith(start)]
 
     assert bounds("vector") == ["100", "500", "2000", "5000", "+Inf"]
-    assert bounds("told") == ["1000000", "2000000", "+Inf"]
+    assert bounds("expected") == ["1000000", "2000000", "+Inf"]
 
 
 def test_without_the_setting_there_is_no_histogram(newest, proven):
@@ -86,7 +86,7 @@ def test_without_the_setting_there_is_no_histogram(newest, proven):
     assert LOAD not in proven.metrics()
 
 
-def test_a_first_response_is_timed_in_whole_milliseconds():
+def test_a_first_response_is_measured_in_whole_milliseconds():
     clock = ManualClock()
     firsts = FirstResponses(clock)
     request, silent = a_request(), a_request()
@@ -96,13 +96,13 @@ def test_a_first_response_is_timed_in_whole_milliseconds():
     request.sink.send(InferResponse("m", 1, "", final=False))
     clock.advance(seconds=10)
     request.sink.send(InferResponse("m", 1, ""))
-    silent.sink.send(InferResponse("m", 1, "", empty=True))  # no response, but the end
+    silent.sink.send(InferResponse("m", 1, "", empty=True))  # ends the request without a response
     assert (firsts.read().count, firsts.read().sum) == (1, 100)
     assert firsts.read().buckets == ((100, 1), (500, 1), (2000, 1), (5000, 1))
 
 
 @pytest.mark.parametrize(
-    ("control", "told"),
+    ("control", "expected"),
     [
         ("{ histogram_options { buckets: 1 } }", "metric control must specify 'metric_identifier'"),
         (
@@ -119,24 +119,24 @@ def test_a_first_response_is_timed_in_whole_milliseconds():
         ),
     ],
 )
-def test_metrics_that_are_not_whole_fail_the_load(tmp_path, caplog, control, told):
+def test_incomplete_metrics_fail_the_load(tmp_path, caplog, control, expected):
     write_model(tmp_path, "m", VECTOR + "model_metrics { metric_control " + control + " }")
     with open_repository(tmp_path, models=[]) as repository:
         with pytest.raises(ServerError, match="failed to poll from model repository"):
             repository.load("m")
-        assert told in caplog.text
+        assert expected in caplog.text
 
 
-def test_another_family_has_no_buckets_of_a_model(tmp_path, caplog):
+def test_buckets_of_other_families_are_ignored(tmp_path, caplog):
     write_model(tmp_path, "m", VECTOR + METRICS % "nv_other")
     with open_repository(tmp_path):
         assert "Metric family 'nv_other' in 'metric_identifier' is not a" in caplog.text
 
 
-def test_the_limit_of_an_ensemble_is_always_named(measured, folder):
+def test_the_limit_of_an_ensemble_is_always_in_its_configuration(measured, folder):
     reply = measured.http("GET", "/v2/models/chain/config").json()
     assert reply["ensemble_scheduling"]["max_inflight_requests"] == 0
     assert list(reply["ensemble_scheduling"]) == ["step", "max_inflight_requests"]
     assert "model_metrics" not in reply
-    told = measured.http("GET", "/v2/models/told/config").json()
-    assert list(told)[-1] == "model_metrics"
+    expected = measured.http("GET", "/v2/models/expected/config").json()
+    assert list(expected)[-1] == "model_metrics"

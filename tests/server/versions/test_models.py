@@ -1,6 +1,6 @@
 """Loading, readiness and calls of models, in both profiles: rows of docs/versions.md.
 
-2.51 is compared with the real server in tests/contract; what is said of newest is from source.
+tests/contract compares 2.51 with the real server; the rows of newest are from Triton's sources.
 """
 
 import json
@@ -16,13 +16,13 @@ from reference_server.testing import Code, ServerError, open_repository
 
 
 @pytest.mark.parametrize("body", ['{"ready":1}', '{"ready":"x"}', '{"ready":null}'])
-def test_the_index_is_asked_for_with_true_or_false(newest, body):
+def test_ready_of_the_index_must_be_a_boolean(newest, body):
     reply = newest.http("POST", "/v2/repository/index", body.encode())
-    told = "Invalid value for 'ready': expected a boolean"
-    assert (reply.status, reply.json()) == (400, {"error": told})
+    expected = "Invalid value for 'ready': expected a boolean"
+    assert (reply.status, reply.json()) == (400, {"error": expected})
 
 
-def test_unloading_takes_json_alone(newest, proven):
+def test_an_unload_request_must_be_json(newest, proven):
     path = "/v2/repository/models/none/unload"
     assert newest.http("POST", path, b"{").status == 500
     assert newest.http("POST", path, b"").status == 200
@@ -32,7 +32,7 @@ def test_unloading_takes_json_alone(newest, proven):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("", "Model name cannot be empty. Please enter a valid name to deploy."),
         (" \t", "Model name cannot be empty. Please enter a valid name to deploy."),
@@ -47,15 +47,15 @@ def test_unloading_takes_json_alone(newest, proven):
         ("a..b", "failed to load 'a..b', failed to poll from model repository"),
     ],
 )
-def test_names_of_models_are_no_paths(newest, name, told):
+def test_names_of_models_must_not_be_paths(newest, name, expected):
     with pytest.raises(ServerError) as caught:
         newest.grpc("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name))
-    assert caught.value.message == told
+    assert caught.value.message == expected
 
 
 @pytest.mark.parametrize("version", ["newest", "2.51"])
 @pytest.mark.parametrize("form", ["path", "link"])
-def test_labels_are_read_within_the_model_alone(tmp_path, version, form):
+def test_labels_are_read_only_within_the_model(tmp_path, version, form):
     (tmp_path / "secret").write_text("s3cret")
     file = "../../secret"
     folder = tmp_path / "models" / "m"
@@ -75,14 +75,14 @@ def test_labels_are_read_within_the_model_alone(tmp_path, version, form):
 
 
 @pytest.mark.parametrize("name", ["a;b", "a$(b)", "a`b", "a'b", "a|b", "a~b"])
-def test_names_of_models_are_no_commands(tmp_path, name):
+def test_names_of_models_must_not_be_commands(tmp_path, name):
     write_model(tmp_path, name)
     write_model(tmp_path, "a b.c-d_e")
     with open_repository(tmp_path, models=["a b.c-d_e"]) as repository:
         with pytest.raises(ServerError) as caught:
             repository.load(name)
-        told = "Invalid argument: Invalid stub name: contains invalid characters;\n"
-        assert caught.value.message.endswith(told)
+        expected = "Invalid argument: Invalid stub name: contains invalid characters;\n"
+        assert caught.value.message.endswith(expected)
     with open_repository(tmp_path, models=[name], options=["--triton-version=2.51"]):
         pass
 
@@ -92,7 +92,7 @@ LARGE = "dims: [4611686018427387904, 2]"
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "expected"),
     [
         (
             VECTOR.replace("dims: [-1]", LARGE, 1),
@@ -104,13 +104,13 @@ LARGE = "dims: [4611686018427387904, 2]"
         ),
     ],
 )
-def test_sizes_of_a_configuration_fit_64_bits(tmp_path, config, told):
+def test_sizes_of_a_configuration_must_fit_64_bits(tmp_path, config, expected):
     write_model(tmp_path, "m", config)
     write_model(tmp_path, "free", VECTOR.replace("[-1]", "[4611686018427387904, 2, -1]"))
     with open_repository(tmp_path, models=["free"]) as repository:
         with pytest.raises(ServerError) as caught:
             repository.load("m")
-        assert told in caught.value.message
+        assert expected in caught.value.message
     with open_repository(tmp_path, models=["m"], options=["--triton-version=2.51"]):
         pass
 
@@ -131,15 +131,14 @@ def test_2_51_has_no_limit_of_requests_in_flight(tmp_path, caplog):
     with open_repository(tmp_path, models=["vector"], options=options) as repository:
         with pytest.raises(ServerError, match="failed to poll from model repository"):
             repository.load("chain")
-        assert (
-            "ensemble_scheduling.max_inflight_requests of model chain is not served" in caplog.text
-        )
+        field = "ensemble_scheduling.max_inflight_requests"
+        assert f"model chain: found field {field}; expected fields of Triton 2.51" in caplog.text
 
 
 # ---------------------------------------------------------------------- readiness
 
 
-def test_models_say_whether_they_and_the_server_are_ready(newest, proven, models):
+def test_models_decide_whether_they_and_the_server_are_ready(newest, proven, models):
     mark = models / "moody" / "moody"
 
     def ready(repository):
@@ -153,8 +152,8 @@ def test_models_say_whether_they_and_the_server_are_ready(newest, proven, models
         assert newest.http("GET", "/v2/health/live").status == 200
         assert not newest.grpc("ServerReady", pb.ServerReadyRequest()).ready
         assert ready(proven) == [200, 200]
-        told = "INTERNAL: Model moody - Error when running inference: Failed for execute the"
-        assert told in answer_to(newest, "ask moody")
+        expected = "INTERNAL: Model moody - Error when running inference: Failed for execute the"
+        assert expected in answer_to(newest, "ask moody")
         assert answer_to(newest, "ready moody") == "False"
     finally:
         mark.unlink()
@@ -162,7 +161,7 @@ def test_models_say_whether_they_and_the_server_are_ready(newest, proven, models
 
 
 def answer_to(repository, text):
-    """What the model `asks` tells."""
+    """Return the answer of the model `asks`."""
     entry = {"name": "T", "datatype": "BYTES", "shape": [1], "data": [text]}
     reply = repository.http(
         "POST", "/v2/models/asks/infer", json.dumps({"inputs": [entry]}).encode()
@@ -171,36 +170,36 @@ def answer_to(repository, text):
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("none", "Request for unknown model: 'none' is not found"),
         ("vector/versions/7", "Request for unknown model: 'vector' version 7 is not found"),
     ],
 )
-def test_asking_whether_an_unknown_model_is_ready_is_an_error(newest, proven, path, told):
+def test_asking_whether_an_unknown_model_is_ready_is_an_error(newest, proven, path, expected):
     reply = newest.http("GET", f"/v2/models/{path}/ready")
-    assert (reply.status, reply.json()) == (404, {"error": told})
+    assert (reply.status, reply.json()) == (404, {"error": expected})
     assert reply.headers["Content-Type"] == "text/plain"
     reply = proven.http("GET", f"/v2/models/{path}/ready")
     assert (reply.status, reply.json()) == (400, {"error": "Model version not ready"})
 
 
-def test_over_grpc_it_is_one_too(newest, proven):
+def test_an_unknown_model_is_an_error_over_grpc(newest, proven):
     with pytest.raises(ServerError) as caught:
         newest.grpc("ModelReady", pb.ModelReadyRequest(name="none"))
     assert caught.value.code is Code.NOT_FOUND
     assert not proven.grpc("ModelReady", pb.ModelReadyRequest(name="none")).ready
 
 
-# ---------------------------------------------------------------------- models that ask others
+# ---------------------------------------------------------------------- models that call others
 
 
-def test_models_are_told_the_codes_of_answers(newest, proven):
+def test_models_receive_the_codes_of_errors(newest, proven):
     assert answer_to(newest, "ask fails") == "__ErrorCode.NOT_FOUND: no such thing"
     assert answer_to(proven, "ask fails") == "__ErrorCode.INTERNAL: no such thing"
 
 
-def test_what_is_unknown_is_told_as_such(newest, proven):
+def test_an_unknown_model_is_reported_to_models(newest, proven):
     unknown = "Request for unknown model: 'none' is not found"
     assert answer_to(newest, "ask none") == (
         f"__ErrorCode.INTERNAL: Model none - Error when running inference: {unknown}"
@@ -260,7 +259,7 @@ NEWER_CALLS = """
     import triton_python_backend_utils as pb_utils
     import c_python_backend_utils as native
 
-    def told(call):
+    def outcome(call):
         try:
             return str(call())
         except Exception as error:
@@ -286,8 +285,8 @@ NEWER_CALLS = """
                     type(made).__name__, type(answers).__name__,
                 ],
             }
-            told_by = {name: told(call) for name, call in calls.items()}
-            rows = np.array([f"{name}={text}" for name, text in told_by.items()], object)
+            outcomes = {name: outcome(call) for name, call in calls.items()}
+            rows = np.array([f"{name}={text}" for name, text in outcomes.items()], object)
             return [pb_utils.InferenceResponse([pb_utils.Tensor("U", rows)]) for _ in requests]
 """
 ANSWERS = """
@@ -299,7 +298,7 @@ ANSWERS = """
                 request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=1)
 """
 CLASSES = "[True, True, True, 'InferenceResponse', 'ResponseIterator']"
-#: As the real 2.51 says it.
+#: The text of the real 2.51.
 REFUSED = (
     "TypeError: __init__(): incompatible constructor arguments. The following argument types are "
     "supported:\n    1. c_python_backend_utils.InferenceResponse(output_tensors: "
@@ -337,5 +336,5 @@ def test_models_see_the_api_of_their_release(tmp_path, host, version):
     options = [f"--triton-version={version}", f"--backend-config=python,host={host}"]
     with open_repository(tmp_path, options=options) as repository:
         repository.load("answers")
-        told = repository.load("asks").infer({"X": np.array([b"x"], object)}).outputs["U"]
-        assert dict(row.decode().split("=", 1) for row in told) == NEWER[version]
+        expected = repository.load("asks").infer({"X": np.array([b"x"], object)}).outputs["U"]
+        assert dict(row.decode().split("=", 1) for row in expected) == NEWER[version]

@@ -1,4 +1,4 @@
-"""The page of rows: its counts are those of its tables."""
+"""docs/versions.md: the counts in its text are those of its tables."""
 
 import re
 from collections import Counter
@@ -16,16 +16,16 @@ def test_the_counts_are_those_of_the_rows():
     ]
     statuses = [status.partition(":")[0] for *_, status in rows]
     fixed = sum("security" in proven or "as in newest" in proven for _, _, proven, _, _ in rows)
-    told = re.search(
+    stated = re.search(
         r"Of (\d+) rows newest \*has\* (\d+), (\d+) \*differ\*,\snone is .* holds in (\d+) rows, "
         r".* other (\d+) are",
         PAGE,
         re.DOTALL,
     )
-    assert told is not None
+    assert stated is not None
     found = Counter(statuses)
     assert set(found) == {"has", "differs"}
-    assert [*map(int, told.groups())] == [
+    assert [*map(int, stated.groups())] == [
         *(len(rows), found["has"], found["differs"]),
         *(fixed, len(rows) - fixed),
     ]

@@ -1,6 +1,6 @@
 """The metadata, and shared memory of clients, in both profiles: rows of docs/versions.md.
 
-2.51 is compared with the real server in tests/contract; what is said of newest is from source.
+tests/contract compares 2.51 with the real server; the rows of newest are from Triton's sources.
 """
 
 import json
@@ -15,7 +15,7 @@ from reference_server.core.profiles import NEWEST
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.testing import Code, ServerError
 
-# ---------------------------------------------------------------------- who it is
+# ---------------------------------------------------------------------- metadata
 
 
 def test_the_metadata_names_the_release(newest, proven):
@@ -47,7 +47,7 @@ def test_clients_may_not_register_over_grpc(newest, kind, verb):
     assert (caught.value.code, caught.value.message) == (Code.UNSUPPORTED, DISABLED)
 
 
-def test_what_is_registered_is_told_all_the_same(newest):
+def test_the_status_is_reported_without_client_shared_memory(newest):
     reply = newest.http("GET", "/v2/systemsharedmemory/status")
     assert (reply.status, reply.body) == (200, b"[]")
     assert newest.http("GET", "/v2/systemsharedmemory/region/r/status").status == 404
@@ -62,18 +62,18 @@ def test_in_2_51_clients_may_register(proven):
 
 
 @pytest.mark.parametrize("key", ["", "/", "///"])
-def test_a_key_is_more_than_slashes(open_to_clients, key):
+def test_a_key_must_not_consist_of_slashes(open_to_clients, key):
     body = json.dumps({"key": key, "byte_size": 8}).encode()
     reply = open_to_clients.http("POST", "/v2/systemsharedmemory/region/r/register", body)
-    told = f"cannot register shared memory region 'r' - invalid shm key '{key}'"
-    assert (reply.status, reply.json()["error"]) == (400, told)
+    expected = f"cannot register shared memory region 'r' - invalid shm key '{key}'"
+    assert (reply.status, reply.json()["error"]) == (400, expected)
 
 
 IN_REGION = "Invalid offset + byte size for shared memory region: 'part'"
 
 
 @pytest.mark.parametrize(
-    ("offset", "size", "status", "told"),
+    ("offset", "size", "status", "expected"),
     [
         (0, 8, 200, ""),
         (0, 0, 400, "input byte size mismatch for input 'X' for model 'vector'. Expected 8, got 0"),
@@ -90,7 +90,7 @@ IN_REGION = "Invalid offset + byte size for shared memory region: 'part'"
         (0, 2**64 - 1, 400, IN_REGION),
     ],
 )
-def test_a_part_lies_within_its_region(open_to_clients, region, offset, size, status, told):
+def test_a_part_must_be_within_its_region(open_to_clients, region, offset, size, status, expected):
     where = {
         "shared_memory_region": "part",
         "shared_memory_offset": offset,
@@ -98,12 +98,12 @@ def test_a_part_lies_within_its_region(open_to_clients, region, offset, size, st
     }
     reply = open_to_clients.http("POST", INFER, json.dumps(vector(2, parameters=where)).encode())
     assert reply.status == status
-    assert told in reply.body.decode()
+    assert expected in reply.body.decode()
 
 
 @pytest.fixture
 def region(open_to_clients):
-    """A region `part` of 64 bytes."""
+    """Register a region `part` of 64 bytes."""
     with shared_object(bytes(64)) as key:
         body = json.dumps({"key": key, "byte_size": 64}).encode()
         at = "/v2/systemsharedmemory/region/part"
@@ -112,7 +112,7 @@ def region(open_to_clients):
         assert open_to_clients.http("POST", f"{at}/unregister").status == 200
 
 
-def test_a_region_in_use_goes_with_its_last_request():
+def test_a_region_in_use_is_released_with_its_last_request():
     memory = SharedMemory(profile=NEWEST)
     with shared_object(bytes(4096)) as key:
         memory.register_system("r", key, 64)
@@ -120,7 +120,7 @@ def test_a_region_in_use_goes_with_its_last_request():
         first.read("r", 0, 8)
         memory.unregister(SystemRegion, "r")
         memory.unregister(SystemRegion)
-        second.read("r", 0, 8)  # which may still be named
+        second.read("r", 0, 8)  # still usable by this request
         with pytest.raises(ServerError, match="already in manager"):
             memory.register_system("r", key, 64)
         first.release()

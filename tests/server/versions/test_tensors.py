@@ -1,6 +1,6 @@
 """Tensors, sequences and headers of requests, in both profiles: rows of docs/versions.md.
 
-2.51 is compared with the real server in tests/contract; what is said of newest is from source.
+tests/contract compares 2.51 with the real server; the rows of newest are from Triton's sources.
 """
 
 import json
@@ -14,19 +14,19 @@ from reference_server.testing import Code, ServerError, open_repository
 # ---------------------------------------------------------------------- outputs named twice
 
 
-def test_an_output_is_requested_once(newest, proven):
+def test_an_output_may_be_requested_only_once(newest, proven):
     body = vector(1, [1]) | {"id": "q", "outputs": [{"name": "Y"}, {"name": "Y"}]}
     reply = newest.http("POST", INFER, json.dumps(body).encode())
-    told = "[request id: q] output 'Y' already exists in request"
-    assert (reply.status, reply.json()) == (400, {"error": told})
+    expected = "[request id: q] output 'Y' already exists in request"
+    assert (reply.status, reply.json()) == (400, {"error": expected})
     assert proven.http("POST", INFER, json.dumps(body).encode()).status == 200
 
 
-# ---------------------------------------------------------------------- what is asked for
+# ---------------------------------------------------------------------- sizes and data
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "expected"),
     [
         ([2**63], "shape [-9223372036854775808] contains one or more invalid dimensions"),
         (
@@ -37,16 +37,16 @@ def test_an_output_is_requested_once(newest, proven):
         ([2**64 - 1], "JSON input 'X' has a byte_size (18446744073709551615"),
     ],
 )
-def test_sizes_in_json_that_no_int64_holds(newest, shape, told):
+def test_sizes_in_json_beyond_an_int64_are_refused(newest, shape, expected):
     document = {"inputs": [{"name": "X", "datatype": "FP32", "shape": shape, "data": [1]}]}
     if shape == [2**64 - 1]:
-        told = "JSON input 'X' has a byte_size ("
+        expected = "JSON input 'X' has a byte_size ("
     status, error = asked(newest, INFER, document)
     assert status == 400
-    assert told in error
+    assert expected in error
 
 
-def test_more_bytes_than_an_int64_counts(newest):
+def test_byte_sizes_beyond_an_int64_are_refused(newest):
     document = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [2**62], "data": [1]}]}
     assert asked(newest, INFER, document) == (
         400,
@@ -56,7 +56,7 @@ def test_more_bytes_than_an_int64_counts(newest):
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "expected"),
     [
         (("rows", "X", "FP32", 1, -2), "tensor 'X' contains an invalid dimension [1,-2]"),
         (
@@ -78,42 +78,42 @@ def test_more_bytes_than_an_int64_counts(newest):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_sizes_over_grpc_that_are_none(newest, message, told):
+def test_invalid_sizes_over_grpc_are_refused(newest, message, expected):
     with pytest.raises(ServerError) as caught:
         newest.grpc("ModelInfer", tensor_message(*message))
-    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, told)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, expected)
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         ([1], "Failed to parse 'data' field: shape does not match true shape"),
         ([1, 2, 3], "Unable to parse 'data': Shape does not match true shape of 'data' field"),
     ],
 )
-def test_elements_that_are_too_few_or_too_many(newest, data, told):
-    assert asked(newest, INFER, vector(2, data)) == (500, told)
+def test_a_wrong_number_of_elements_is_refused(newest, data, expected):
+    assert asked(newest, INFER, vector(2, data)) == (500, expected)
 
 
-def test_no_string_where_there_is_to_be_one(newest):
+def test_a_missing_string_is_refused(newest):
     document = {"inputs": [{"name": "T", "datatype": "BYTES", "shape": [2], "data": []}]}
-    told = "Failed to parse 'data' field: output buffer unavailable"
-    assert asked(newest, "/v2/models/text/infer", document) == (500, told)
+    expected = "Failed to parse 'data' field: output buffer unavailable"
+    assert asked(newest, "/v2/models/text/infer", document) == (500, expected)
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "expected"),
     [
         ("vector", "unexpected shape for input 'X' for model 'vector'. Expected [-1], got []. "),
         ("rows", "input 'X' has no shape but model requires batch dimension for 'rows'"),
     ],
 )
-def test_generate_takes_an_empty_list_for_a_tensor_without_a_shape(newest, model, told):
+def test_generate_reads_an_empty_list_as_a_tensor_without_a_shape(newest, model, expected):
     status, error = asked(newest, f"/v2/models/{model}/generate", {"X": []})
-    assert (status, told in error) == (400, True)
+    assert (status, expected in error) == (400, True)
 
 
-def test_an_output_is_requested_once_over_grpc_too(newest, proven):
+def test_an_output_may_be_requested_only_once_over_grpc(newest, proven):
     message = tensor_message("vector", "X", "FP32", 1)
     message.outputs.add(name="Y")
     message.outputs.add(name="Y")
@@ -123,7 +123,7 @@ def test_an_output_is_requested_once_over_grpc_too(newest, proven):
 
 
 @pytest.mark.parametrize(
-    ("model", "sequence_id", "told"),
+    ("model", "sequence_id", "expected"),
     [
         ("numbered", "a", "'ID' data-type is 'BYTES', but model 'numbered' expects 'UINT64'"),
         ("named", 7, "'ID' data-type is 'UINT64', but model 'named' expects 'BYTES'"),
@@ -132,18 +132,18 @@ def test_an_output_is_requested_once_over_grpc_too(newest, proven):
         ("named", "a", None),
     ],
 )
-def test_correlation_ids_have_the_type_of_their_control(newest, model, sequence_id, told):
+def test_correlation_ids_must_have_the_type_of_their_control(newest, model, sequence_id, expected):
     entry = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}
     parameters = {"sequence_start": True, "sequence_end": True}
     if sequence_id is not None:
         parameters["sequence_id"] = sequence_id
     document = {"inputs": [entry], "parameters": parameters}
     status, error = asked(newest, f"/v2/models/{model}/infer", document)
-    if told is None:
+    if expected is None:
         assert status == 200
     else:
         start = "[request id: <id_unknown>] sequence batching control "
-        assert (status, error) == (400, start + told)
+        assert (status, error) == (400, start + expected)
 
 
 def test_headers_of_reserved_names_are_not_forwarded(models):
@@ -151,16 +151,16 @@ def test_headers_of_reserved_names_are_not_forwarded(models):
         models, models=["vector"], options=["--http-header-forward-pattern=^(priority|x-|triton)"]
     ) as repository:
         body = vector(1, [1])
-        told = "Header 'priority' is reserved for Triton usage and cannot be forwarded."
-        assert asked(repository, INFER, body, priority="1", x_a="2") == (400, told)
-        told = "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
+        expected = "Header 'priority' is reserved for Triton usage and cannot be forwarded."
+        assert asked(repository, INFER, body, priority="1", x_a="2") == (400, expected)
+        expected = "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
         reply = repository.http("POST", INFER, json.dumps(body).encode(), {"triton_x": "1"})
-        assert reply.json()["error"] == told
+        assert reply.json()["error"] == expected
         assert asked(repository, INFER, body, Priority="1", timeout="3")[0] == 200
 
 
 @pytest.mark.parametrize(("elements", "status"), [(1_000_000, 200), (1_000_001, 400)])
-def test_only_so_many_elements_are_classified(newest, elements, status):
+def test_the_number_of_classified_elements_is_limited(newest, elements, status):
     message = pb.ModelInferRequest(model_name="vector")
     message.inputs.add(name="X", datatype="FP32", shape=[elements])
     message.raw_input_contents.append(bytes(4 * elements))

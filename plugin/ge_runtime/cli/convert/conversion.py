@@ -295,9 +295,9 @@ def _after(words: Sequence[Token], place: int) -> int:
 
 
 def _key(entry: str) -> str:
-    """The key of one entry of `parameters`, written as a message."""
-    key = parse(entry[1:-1]).get("key", "")
-    return key if isinstance(key, str) else ""
+    """Return the key of an entry of `parameters`, which is given with its braces."""
+    entries = parse(f"parameters {entry}")["parameters"]
+    return next(iter(entries)) if isinstance(entries, dict) else ""
 
 
 def _removed(field: ConfigField, kept: Sequence[bool]) -> Iterator[tuple[int, int]]:

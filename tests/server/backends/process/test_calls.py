@@ -132,7 +132,7 @@ def test_a_model_waits_for_a_client_that_does_not_read(start: Start, asked: Aske
             super().watch(watcher)
             told.set()
 
-    backlog = Watched(Backlogs(most=10))
+    backlog = Watched(Backlogs(limit=10))
     backlog.keep(11)
     happened: list[str] = []
 

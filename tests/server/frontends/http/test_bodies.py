@@ -72,7 +72,7 @@ def test_without_room_a_long_body_is_refused(in_place):
     body.add(PIECE)
     if in_place:
         body.place(80_000, 0)
-    with pytest.raises(NoRoom, match=r"80000 bytes finds no room.* 70000 bytes together"):
+    with pytest.raises(NoRoom, match=r"80000 bytes rejected: the limit of 70000 bytes"):
         body.filled(40_000) if in_place else body.add(PIECE)
 
 
