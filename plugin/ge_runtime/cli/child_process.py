@@ -67,8 +67,8 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
         )
     except FileNotFoundError:
         return ChildResult(Outcome.ABSENT)
-    except OSError as error:
-        return ChildResult(Outcome.FAILED, error=str(error))
+    except OSError as failure:
+        return ChildResult(Outcome.FAILED, error=str(failure))
     try:
         stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -78,13 +78,13 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
     except BaseException:  # Ctrl-C does not reach a process group of its own
         _kill(process)
         raise
-    if process.returncode == 0:
+    code = process.returncode
+    if code == 0:
         return ChildResult(Outcome.DONE, stdout=stdout, stderr=stderr)
-    if process.returncode < 0:
-        outcome, error = Outcome.CRASHED, f"signal {-process.returncode}"
+    if code < 0:
+        outcome, error = Outcome.CRASHED, f"signal {-code}"
     else:
-        outcome = Outcome.FAILED
-        error = _error_line(stderr, stdout) or f"exit code {process.returncode}"
+        outcome, error = Outcome.FAILED, _error_line(stderr, stdout) or f"exit code {code}"
     return ChildResult(outcome, error=error, stdout=stdout, stderr=stderr)
 
 
