@@ -353,7 +353,7 @@ def _refuse_inputs_without_rows(config: RuntimeConfig) -> None:
     described = [name for entry in config.batch_inputs for name in entry.targets]
     if names := [f"input '{name}'" for name in (*config.offsets, *described)]:
         raise ArtifactFault(
-            f"gears of '{config.model}': ATC cannot compile them: they cannot list "
+            f"gears of '{config.model}': ATC does not support "
             f"{'; '.join(names)}"
         )
 

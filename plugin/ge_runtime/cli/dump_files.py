@@ -131,7 +131,7 @@ def _tensors(
         nbytes = _number(tensor, size)
         if not own:
             if nbytes > len(data):
-                raise ValueError(f"found {len(data)} bytes of a tensor; expected {nbytes}")
+                raise ValueError(f"found {len(data)} bytes of a tensor, expected {nbytes}")
             own, data = bytes(data[:nbytes]), data[nbytes:]
         dtype = _TYPES.get(_number(tensor, 1))
         dims = _numbers(_fields(tensor.get(3, [b""])[0]), 1)

@@ -249,7 +249,7 @@ def test_models_without_a_graph_are_ignored(run, repository):
 
 
 def test_a_folder_without_models_exits_with_2(run, tmp_path):
-    expected = f"ge-runtime: {tmp_path}: found no model; expected folders with a config.pbtxt\n"
+    expected = f"ge-runtime: {tmp_path}: found no model, expected folders with a config.pbtxt\n"
     assert run(PLAIN, tmp_path) == (2, "", expected)
 
 

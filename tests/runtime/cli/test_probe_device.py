@@ -241,7 +241,7 @@ def test_the_command_needs_a_device(monkeypatch, environment, capsys):
 
 def test_an_unknown_card_is_refused(environment, capsys):
     assert run("--device", 1) == EXIT_UNUSABLE
-    assert "--device: found 1; expected 0 to 0" in capsys.readouterr().err
+    assert "--device: found 1, expected 0 to 0" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_first_question(

@@ -142,11 +142,11 @@ def compare(
     onnx = version_dir / "model.onnx"
     if config.stages:
         raise ArtifactFault(
-            f"{folder}: found parameter 'stages'; expected one graph, model.onnx and model.om. Put "
+            f"{folder}: found parameter 'stages', expected one graph, model.onnx and model.om. Put "
             "each stage into its own folder"
         )
     if not onnx.is_file():
-        raise ArtifactFault(f"{onnx}: file not found; expected the graph that model.om is made of")
+        raise ArtifactFault(f"{onnx}: file not found, expected the graph that model.om is made of")
     place = device or (config.devices[0] if config.device_kind == "npu" else "npu:0")
     with CardGraphs(place, folder, version_dir / "model.om", config) as card:
         if inputs is not None:
@@ -183,7 +183,7 @@ def compare(
             )
         if by == "dump":
             raise ArtifactFault(
-                f"--by dump: found no dump of {card.om.name}; expected CANN to write one, which it "
+                f"--by dump: found no dump of {card.om.name}, expected CANN to write one, which it "
                 "does not do in containers. Use --by parts"
             )
         layers = CutLayers(graph, card, fed, limit)
@@ -226,7 +226,7 @@ def random_inputs(
             break
     else:
         known = "; ".join(_sizes_text({ROWS: each.rows, **each.extents}) for each in gears)
-        raise ArtifactFault(f"--gear: found {_sizes_text(sizes or {})}; expected one of: {known}")
+        raise ArtifactFault(f"--gear: found {_sizes_text(sizes or {})}, expected one of: {known}")
     values = Values(config)
     blocks = [values.block(gear.extents, (seed, row)) for row in range(gear.rows)]
     layout = Layout.of(blocks, rows=gear.rows, extents=gear.extents, packed=config.packing)
@@ -256,5 +256,5 @@ def _limit(text: str) -> float:
     except ValueError:
         limit = -1.0
     if not 0 <= limit < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text!r}; expected a number of at least 0")
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of at least 0")
     return limit

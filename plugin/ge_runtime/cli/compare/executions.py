@@ -152,7 +152,7 @@ def _execute(
         fed = {name: array for name, array in inputs.items() if name in known}
         if missing := known - fed.keys():
             raise ArtifactFault(
-                f"{om}: found no array for {', '.join(sorted(missing))}; expected one for each "
+                f"{om}: found no array for {', '.join(sorted(missing))}, expected one for each "
                 "input of the graph"
             )
         return engine.run(fed, dict.fromkeys(names))

@@ -110,7 +110,7 @@ def _axes(text: str) -> tuple[str, tuple[str, ...]]:
     name, equals, names = text.partition("=")
     if not equals or not all(split_names(names)):
         raise argparse.ArgumentTypeError(
-            f"found {text!r}; expected a tensor and names, e.g. image=height,width"
+            f"found {text!r}, expected a tensor and names, e.g. image=height,width"
         )
     return name.strip(), split_names(names)
 

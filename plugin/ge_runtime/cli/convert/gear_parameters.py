@@ -64,7 +64,7 @@ def read_open_dims(
     gears = _groups(options.get(DIMS, ("", ""))[1], count)
     if gears is None:
         parameter, value = options.get(DIMS, (f"graph.{DIMS}", "not set"))
-        why = f"{SHAPE} has {count} dim(s) of -1; expected a value for each in every gear"
+        why = f"{SHAPE} has {count} dim(s) of -1, expected a value for each in every gear"
         report.require(parameter, value, why, "write e.g. 1,64;8,64 for two gears of two")
         return []
     values = iter(zip(*gears, strict=True))  # one for each -1: its size in every gear

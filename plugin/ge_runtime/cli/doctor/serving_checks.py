@@ -60,7 +60,7 @@ def read_models(repository: Path) -> list[Model]:
         is_model = (repository / "config.pbtxt").is_file()
         hint = f". It is a model; use its repository, {repository.parent}" if is_model else ""
         raise RuntimeFault(
-            f"{repository}: found no model; expected folders with a config.pbtxt{hint}"
+            f"{repository}: found no model, expected folders with a config.pbtxt{hint}"
         )
     return [_read_model(folder) for folder in folders if _artifacts(folder)]
 

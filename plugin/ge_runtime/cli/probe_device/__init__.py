@@ -133,7 +133,7 @@ def _device_facts(device: int) -> Mapping[str, str]:
         )
     count = int(result.facts["devices"])
     if not 0 <= device < count:
-        raise DeviceFault(f"--device: found {device}; expected 0 to {count - 1}")
+        raise DeviceFault(f"--device: found {device}, expected 0 to {count - 1}")
     return result.facts
 
 

@@ -166,7 +166,7 @@ def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys
     # CANN's documents say that containers do not support dumps.
     monkeypatch.setattr(DumpConfig, "read", refuse)
     assert run("compare", folder, "--by", "dump") == 2
-    assert "--by dump: found no dump of model.om; expected CANN to write one" in (
+    assert "--by dump: found no dump of model.om, expected CANN to write one" in (
         capsys.readouterr().err
     )
     found = compare(folder, None)
@@ -219,7 +219,7 @@ def test_inputs_have_the_runtimes_masks_and_gears(tmp_path, capsys):
     assert run("compare", folder, "--gear", "batch=8,tokens=32", "--seed", "3") == 0
     assert "inputs of seed 3 at batch 8, tokens 32" in capsys.readouterr().out
     assert run("compare", folder, "--gear", "tokens=9", "--limit", "0.5") == 2
-    assert "found tokens=9; expected one of: batch=1,tokens=8; " in capsys.readouterr().err
+    assert "found tokens=9, expected one of: batch=1,tokens=8; " in capsys.readouterr().err
 
 
 def test_models_that_cannot_be_compared_are_refused(folder, capsys):
@@ -230,11 +230,11 @@ def test_models_that_cannot_be_compared_are_refused(folder, capsys):
     assert "found none, expected model.simulator.om or model.om, for AscendSimulator: " in err
     (folder / "1" / "model.onnx").unlink()
     assert run("compare", folder) == 2
-    assert "model.onnx: file not found; expected the graph" in capsys.readouterr().err
+    assert "model.onnx: file not found, expected the graph" in capsys.readouterr().err
     with (folder / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "stages" value { string_value: "a, b" } }\n')
     assert run("compare", folder) == 2
-    assert "found parameter 'stages'; expected one graph" in capsys.readouterr().err
+    assert "found parameter 'stages', expected one graph" in capsys.readouterr().err
     for limit in ("-1", "inf", "small"):
         with pytest.raises(SystemExit):
             run("compare", folder, "--limit", limit)
