@@ -195,5 +195,5 @@ def _integer(value: object, place: str) -> int:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if type(value) is not int or value < 1:
-        raise ValueError(f"{place}: found {value!r}, expected an integer of at least 1")
+        raise ValueError(f"{place}: found {value!r}, expected a whole number of at least 1")
     return value

@@ -40,8 +40,8 @@ def test_csv_with_a_count_column(written):
         ("a,a\n1,1\n", "line 1: found 'a,a', expected a header"),
         ("", "line 1: found '', expected a header"),
         ("tokens\n", "found no sizes, expected at least one"),
-        ("tokens\n12\n-3\n", "line 3, column 'tokens': found '-3', expected an integer"),
-        ("tokens,count\n12,0\n", "line 2, column 'count': found 0, expected an integer"),
+        ("tokens\n12\n-3\n", "line 3, column 'tokens': found '-3', expected a whole number"),
+        ("tokens,count\n12,0\n", "line 2, column 'count': found 0, expected a whole number"),
         ("a,b\n1\n", "line 2: found 1 values, expected 2"),
     ],
 )
@@ -73,8 +73,8 @@ def test_numbers_along_several_axes(written):
     ("text", "axes", "message"),
     [
         ("12 13", [], "found sizes without axis names. Use --axes to name them"),
-        ("12\n0 13", ["a"], "line 2: found 0, expected an integer of at least 1"),
-        ("12\n13 x", ["a"], "line 2: found 'x', expected an integer of at least 1"),
+        ("12\n0 13", ["a"], "line 2: found 0, expected a whole number of at least 1"),
+        ("12\n13 x", ["a"], "line 2: found 'x', expected a whole number of at least 1"),
         ("12 13\n14", ["a", "b"], r"line 2: found '14', expected a size for each of \['a', 'b'\]"),
     ],
 )
@@ -114,8 +114,8 @@ def test_a_list_of_numbers(written):
     [
         ([12], [], "found sizes without axis names. Use --axes to name them"),
         ([12, [3, 4]], ["tokens"], r"\[1\]: found \[3, 4\], expected a size for each of"),
-        ([12, 1.5], ["tokens"], r"\[1\]: found 1.5, expected an integer of at least 1"),
-        ([12, True], ["tokens"], r"\[1\]: found True, expected an integer of at least 1"),
+        ([12, 1.5], ["tokens"], r"\[1\]: found 1.5, expected a whole number of at least 1"),
+        ([12, True], ["tokens"], r"\[1\]: found True, expected a whole number of at least 1"),
         ("[12", ["tokens"], "Expecting ',' delimiter"),
         ({"axes": ["a"], "counts": [[3, 1]]}, ["b"], "found no axis 'b', expected one of: a"),
         ({"sizes": [1]}, [], "axes: found None, expected a list of names"),
@@ -175,8 +175,8 @@ def test_axes_of_several_inputs(written):
         ([{"ids": {"b64": "AA"}}], r"data\[0\].ids: found no 'shape', expected one"),
         ([{"ids": {"shape": 3}}], r"data\[0\].ids: found shape 3, expected a list of sizes"),
         ([{"ids": {"shape": [2, 3]}}], r"data\[0\].ids: found shape \[2, 3\], expected 1 dims"),
-        ([{"ids": {"shape": [0]}}], r"data\[0\].ids: shape: found 0, expected an integer"),
-        ([[{"ids": []}]], r"data\[0\]\[0\].ids: found 0, expected an integer of at least 1"),
+        ([{"ids": {"shape": [0]}}], r"data\[0\].ids: shape: found 0, expected a whole number"),
+        ([[{"ids": []}]], r"data\[0\]\[0\].ids: found 0, expected a whole number of at least 1"),
         ([], "found no sizes, expected at least one"),
     ],
 )

@@ -1,6 +1,6 @@
 """Read the facts about a machine, without judging them.
 
-A value that could not be read is None or empty.
+Values that cannot be read are None or empty.
 """
 
 from __future__ import annotations

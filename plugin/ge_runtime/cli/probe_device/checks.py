@@ -33,7 +33,7 @@ class DeviceCheck:
     """The consequence if the answer is another one."""
     probe: Probe
     risk: str = ""
-    """A danger for the device that serving does not have; empty if there is none."""
+    """A danger for the device that serving does not have, or ""."""
 
 
 CHECKS: Final = (
