@@ -71,7 +71,7 @@ clients: $(VENV)/serving  ## fetch the oldest client library that is supported, 
 oracle:  ## install tritonserver and perf_analyzer into .oracle/
 	$(PYTHON) tools/oracle.py
 
-perf: models oracle  ## measure both servers on all rows of docs/performance.md, in turns; QUICK=1 in two minutes
+perf: models oracle  ## measure both servers on all rows of docs/performance.md; QUICK=1 in two minutes
 	mkdir -p build
 	$(PY) -m benchmarks.bars $(if $(QUICK),--quick) --json build/bars.json --plot build/bars.png
 
@@ -153,13 +153,13 @@ matrix:  ## unit and wheel with each Python from 3.10 to 3.13, 3.10 and 3.11 wit
 	test -z "$$failed" || { echo "matrix: failed with$$failed"; exit 1; }
 
 HOURS ?= 0
-campaign: $(VENV)/dev oracle  ## attack both servers, bystanders beside it, ten minutes; HOURS=8 for more
-	$(PY) -m campaign --hours $(HOURS)
+campaign: $(VENV)/dev oracle  ## attack both servers while bystanders check the responses, ten minutes; HOURS=8 for more
+	$(PY) -m benchmarks.attack --hours $(HOURS)
 
-# An input that fails is reduced, and kept in tests/campaign/reduced, which the tests replay.
+# A failing input is reduced and saved in tests/campaign/reduced, which the tests replay.
 SECONDS ?= 60
-fuzz: $(VENV)/fuzz  ## bytes into all decoders, guided by coverage, SECONDS=60 each
-	$(PY) -m campaign.fuzz --seconds $(SECONDS)
+fuzz: $(VENV)/fuzz  ## fuzz all decoders, guided by coverage, SECONDS=60 each
+	$(PY) -m benchmarks.attack.fuzz --seconds $(SECONDS)
 
 ## Maintain
 

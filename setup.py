@@ -1,7 +1,6 @@
-"""What of the package is compiled where a C compiler is; all else is said in pyproject.toml.
+"""The modules that Cython compiles: each one with a .pxd file beside it. See pyproject.toml.
 
-That is each module with a .pxd beside it. Without a compiler, or where it fails, the build goes on:
-the same files then run as Python.
+Without a C compiler, or if it fails, the build continues, and the same files run interpreted.
 """
 
 from pathlib import Path
@@ -14,12 +13,12 @@ extensions = [
         [str(types.with_suffix(".py"))],
         depends=[str(types)],
         optional=True,
-        extra_compile_args=["-g0"],  # a fifth of the size
+        extra_compile_args=["-g0"],  # no debug symbols: a fifth of the size
     )
-    # None yet where an image installs what the project depends on before it has the code.
+    # The list is empty while an image installs the dependencies before it copies the code.
     for types in sorted(Path("reference_server").glob("*/*.pxd"))
 ]
 for extension in extensions:
-    extension.cython_c_in_temp = True  # beside the sources it would be taken for one of them
+    extension.cython_c_in_temp = True  # else the .c files lie among the sources
 
 setup(ext_modules=extensions)

@@ -1,13 +1,13 @@
-"""What others notice of a model that computes 50 ms for each request, and always has the next one.
+"""Latency of other requests while a model computes 50 ms for each of its requests.
 
     python -m benchmarks.busy_models                            three minutes
     python -m benchmarks.busy_models --work python --servers reference process
 
-The threads of a Python process share one lock, and a model of the inline host computes in the
-server's. `python` computes in Python, which gives the lock on from time to time; `numpy` in matrix
-products, which do without it; `call` in single calls of C code that keep it for 50 ms. `process` is
-the reference server with that model in a process of its own. Meanwhile a bystander asks for the
-server's health and for a small inference of another model, every few milliseconds.
+The inline host runs models in the server's process, so they share its GIL. The busy model computes
+in Python, which releases the GIL periodically (`python`); in matrix products, which release it
+(`numpy`); or in single calls of C code that hold it for 50 ms (`call`). `process` is the reference
+server with the busy model in a process of its own. A bystander sends health checks and small
+inferences of another model every few milliseconds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bars import IN_PROCESS, MICRO, http
-from benchmarks.bystanders import bystander
-from benchmarks.closed_loop import HttpClient, ask_for, starter
-from benchmarks.instruments import percentile, print_machine_facts, print_table
+from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import HTTP, closed_loop, connect, starter
+from benchmarks.rows import IN_PROCESS, MICRO, http
+from triton_replay.comparing.latencies import percentile_of
 
-IN_FLIGHT = 2  # of the busy model, so that one always waits
+PAUSE_S = 0.004
+IN_FLIGHT = 2
+"""Requests in flight of the busy model, so that one always waits."""
 WORK = {
     "python": "sum(number * number for number in range(1_000))",
     "numpy": "MATRIX @ MATRIX",
@@ -70,7 +72,7 @@ output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
 
 @contextlib.contextmanager
 def repository(work: str, *, in_process: bool) -> Iterator[Path]:
-    """The busy model, and the one that the bystander asks."""
+    """A repository with the busy model and the bystander's model."""
     with tempfile.TemporaryDirectory(prefix="busy-") as name:
         folder = Path(name)
         shutil.copytree(MICRO / "identity", folder / "identity_1")
@@ -81,8 +83,32 @@ def repository(work: str, *, in_process: bool) -> Iterator[Path]:
         yield folder
 
 
+def bystander(http: str, seconds: float) -> dict[str, list[float]]:
+    """Send health checks and small inferences over HTTP; return the seconds of each response."""
+    document = b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[4],"data":[1,2,3,4]}]}'
+    requests = {
+        "health": b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n",
+        "inference": b"POST /v2/models/identity_1/infer HTTP/1.1\r\nHost: x\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(document), document),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in requests}
+    with contextlib.ExitStack() as stack:
+        clients = {name: stack.enter_context(connect(http)) for name in requests}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for name, request in requests.items():
+                started = time.perf_counter()
+                clients[name].sendall(request)
+                response = clients[name].recv(65_536)
+                taken[name].append(time.perf_counter() - started)
+                if not response.startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(f"bystander's {name} request: received {response!r}")
+            time.sleep(PAUSE_S)
+    return taken
+
+
 def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
-    """The bystander's answers, and the busy model's: seconds each."""
+    """Return the latencies of the bystander's and the busy model's requests, in seconds."""
     start = starter("triton" if server == "triton" else "reference")
     with (
         repository(work, in_process=server == "process") as folder,
@@ -91,15 +117,15 @@ def measure(work: str, server: str, seconds: float) -> dict[str, list[float]]:
     ):
         sent = http("busy", {"INPUT": np.zeros((1, 4), np.float32)})
         bystander(running.http, 0.2)
-        load = (running.http, HttpClient, sent, 1, IN_FLIGHT, seconds + 2)
-        busy = pool.apply_async(ask_for, load)
-        time.sleep(1)  # in which the process has begun to ask
+        load = (running.http, HTTP, sent, IN_FLIGHT, seconds + 2)
+        busy = pool.apply_async(closed_loop, load)
+        time.sleep(1)  # until the client process has started
         taken = bystander(running.http, seconds)
         return {**taken, "busy": [us / 1e6 for us in busy.get()]}
 
 
 def main() -> None:
-    """Measure, and print a line for each kind of work and server."""
+    """Run the command."""
     options = parse_arguments()
     print_machine_facts()
     turns: dict[tuple[str, str], list[list[float]]] = {}
@@ -109,8 +135,8 @@ def main() -> None:
                 taken = measure(work, server, options.seconds)
                 turns.setdefault((work, server), []).append(
                     [
-                        *(1e3 * percentile(taken["health"], share) for share in (50, 99)),
-                        *(1e3 * percentile(taken["inference"], share) for share in (50, 99)),
+                        *(1e3 * percentile_of(taken["health"], share) for share in (50, 99)),
+                        *(1e3 * percentile_of(taken["inference"], share) for share in (50, 99)),
                         len(taken["busy"]) / (options.seconds + 2),
                     ]
                 )
@@ -123,8 +149,8 @@ def main() -> None:
         ("work", "server", "health p50", "p99", "other p50", "p99", "busy model's per second"), rows
     )
     if options.json:
-        said = [{"point": point, "turns": each} for point, each in turns.items()]
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+        figures = [{"point": point, "turns": each} for point, each in turns.items()]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -134,11 +160,12 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     servers = ["reference", "process", "triton"]
-    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
-    parser.add_argument("--servers", nargs="+", choices=servers, default=servers)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each turn (5)")
-    parser.add_argument("--turns", type=int, default=3, help="of each server (3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures")
+    add = parser.add_argument
+    add("--work", nargs="+", choices=WORK, default=list(WORK), help="types of work (all)")
+    add("--servers", nargs="+", choices=servers, default=servers, help="servers (all)")
+    add("--seconds", type=float, default=5.0, help="duration of each turn (5)")
+    add("--turns", type=int, default=3, help="turns of each server (3)")
+    add("--json", type=Path, metavar="FILE", help="write the figures of each turn")
     return parser.parse_args()
 
 

@@ -1,128 +1,188 @@
-"""Measure `triton-replay load` beside NVIDIA's perf_analyzer: what a request costs the client.
+"""Closed loops of prepared requests, the servers under test, and the CPU time they use.
 
-    python -m benchmarks.load                     both servers, about ten minutes
-    python -m benchmarks.load --servers reference --rounds 1 --seconds 1
-
-Both ask the same server, in turns, in a closed loop. While one runs, its CPU time and the server's
-count of requests are read twice: starting up costs nothing, and a busy machine hardly matters.
+The requests are bytes prepared in advance, and responses are only counted, so that the client uses
+little of the machine. The load generator is that of `triton_replay.loading`.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import http.client
-import json
-import statistics
+import itertools
+import multiprocessing
+import os
+import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from benchmarks.closed_loop import cpu_us
-from benchmarks.instruments import ROOT, print_machine_facts
-from benchmarks.perf import SERVERS, copy_models
-from tests.support.servers import Server
+from benchmarks.instruments import ROOT
+from tests.support import servers
+from triton_replay.addresses import parse_address
+from triton_replay.loading.loop import Loop
+from triton_replay.wire.grpc_connection import GrpcConnection
+from triton_replay.wire.grpc_messages import SERVICE
+from triton_replay.wire.http_connection import HttpConnection
+from triton_replay.wire.slots import Connection
+from triton_replay.wire.sockets import Resolved, resolve
 
-TOOLS = {
-    "perf_analyzer": (sys.executable, str(ROOT / "tools" / "oracle.py"), "perf"),
-    "load": (sys.executable, "-m", "triton_replay", "load"),
-}
-WAYS = {
-    "HTTP": ("-i", "http"),
-    "gRPC": ("-i", "grpc"),
-    "gRPC, streams": ("-i", "grpc", "--streaming"),
-}
-CONCURRENCIES = (1, 8, 32)
-MODEL = "identity"
+FIRST_RESPONSE_S = 20.0
+"""Time until the first response, if none arrives during the load."""
+TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    """Measure, and print a row for each way and number of requests in flight."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.load",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+# -- the client
+
+
+@dataclass(frozen=True)
+class Http:
+    """HTTP with one request in flight per connection."""
+
+    def connect(self, server: Resolved, loop: Loop) -> Connection:
+        return HttpConnection(server, loop.poll, loop.by_number)
+
+
+@dataclass(frozen=True)
+class Grpc:
+    """gRPC with several calls in flight per connection.
+
+    Args:
+        calls: Concurrent calls per connection.
+        streaming: Whether the calls are ModelStreamInfer, with one request in flight each.
+        many: Whether a request has any number of responses, the last one marked.
+    """
+
+    calls: int = 1
+    streaming: bool = False
+    many: bool = False
+
+    def connect(self, server: Resolved, loop: Loop) -> Connection:
+        method = "ModelStreamInfer" if self.streaming else "ModelInfer"
+        return GrpcConnection(
+            server,
+            loop.poll,
+            loop.by_number,
+            f"{SERVICE}/{method}",
+            (),
+            self.calls,
+            streaming=self.streaming,
+            many=self.many,
+        )
+
+
+Client = Http | Grpc
+HTTP = Http()
+
+
+def closed_loop(
+    address: str, client: Client, requests: Sequence[bytes], in_flight: int, seconds: float
+) -> array[float]:
+    """Keep requests in flight, each in turn; return the sorted latencies in microseconds."""
+    server, turn = resolve(parse_address(address, "server"), "server"), itertools.cycle(requests)
+    loop = Loop(
+        partial(client.connect, server),
+        lambda slot: next(turn),
+        lambda slot: None,
+        timeout=FIRST_RESPONSE_S,
     )
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each tool (default: 3)")
-    parser.add_argument("--seconds", type=float, default=3, help="of one turn (default: 3)")
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
-    options = parser.parse_args()
-    print_machine_facts()
-    with tempfile.TemporaryDirectory(prefix="load-") as directory:
-        repository = Path(directory) / "repository"
-        copy_models(repository, [MODEL])
-        for name in options.servers:
-            with SERVERS[name](repository, allow_metrics=False) as server:
-                print_rows(name, server, options)
+    try:
+        loop.keep(in_flight)
+        end = time.perf_counter_ns() + round(seconds * 1e9)
+        loop.run(end)
+        if not loop.record.ends:
+            loop.run(end + round(FIRST_RESPONSE_S * 1e9), ends=1)
+    finally:
+        loop.close()
+    record = loop.record
+    if record.failed:
+        raise SystemExit(f"{address}: request failed: {next(iter(record.failed.values()))}")
+    pairs = zip(record.starts, record.ends, strict=True)
+    return array("d", sorted((end - start) / 1e3 for start, end in pairs))
 
 
-def print_rows(name: str, server: Server, options: argparse.Namespace) -> None:
-    """A row for each way and number of requests in flight: the median of the turns."""
-    print(f"\n=== {name}: us of CPU time of the client, requests per second and core, per second")
-    print(f"{'way':14} {'in flight':>9}  " + "  ".join(f"{tool:>24}" for tool in TOOLS))
-    for way, flags in WAYS.items():
-        for concurrency in CONCURRENCIES:
-            turns: dict[str, list[tuple[float, float]]] = {tool: [] for tool in TOOLS}
-            for _ in range(options.rounds):
-                for tool in TOOLS:
-                    turns[tool].append(turn(server, tool, flags, concurrency, options.seconds))
-            cells = []
-            for found in turns.values():
-                cost = statistics.median(cost for cost, _ in found)
-                rate = statistics.median(rate for _, rate in found)
-                cells.append(f"{cost:6.1f} {1e6 / cost:8.0f} {rate:8.0f}")
-            print(f"{way:14} {concurrency:9}  " + "  ".join(cells), flush=True)
-
-
-def turn(
-    server: Server, tool: str, flags: tuple[str, ...], concurrency: int, seconds: float
-) -> tuple[float, float]:
-    """CPU time of the client for a request in microseconds, and requests per second."""
-    address = server.grpc if "grpc" in flags else server.http
-    asynchronous = ("--async",) if "--streaming" in flags else ()  # perf_analyzer needs it
-    words = ("-m", MODEL, "-u", address, *flags, *asynchronous)
-    endless = ("-p", "600000", "--concurrency-range", str(concurrency))
-    with running(*TOOLS[tool], *words, *endless) as client:
-        before = count(server)
-        while count(server) < before + 100:  # until it has started
-            if client.poll() is not None:
-                raise SystemExit(f"{tool} has ended by itself: {client.args}")
-            time.sleep(0.05)
-        time.sleep(0.3)
-        began, cpu, first = time.perf_counter(), cpu_us(client.pid), count(server)
-        time.sleep(seconds)
-        cpu, requests = cpu_us(client.pid) - cpu, count(server) - first
-        took = time.perf_counter() - began
-    return cpu / requests, requests / took
+Run = Callable[..., "array[float]"]
 
 
 @contextlib.contextmanager
-def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A client that runs until the block ends."""
-    quiet = subprocess.DEVNULL
-    environment = {"PYTHONPATH": str(ROOT / "replay"), "PATH": "/usr/bin:/bin"}
-    client = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet)
+def client_process() -> Iterator[Run]:
+    """Yield a function that calls another one in a client process, the same for all calls."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        yield lambda loop, *arguments: pool.apply(loop, arguments)
+
+
+def connect(address: str) -> socket.socket:
+    """Open a blocking TCP connection."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+# -- the servers
+
+
+@contextlib.contextmanager
+def sketch(repository: Path, **_: object) -> Iterator[Any]:
+    """Start `benchmarks.sketch_server`, the floor of the comparison."""
+    (port,) = servers.free_ports(1)
+    command = [sys.executable, "-m", "benchmarks.sketch_server", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    address = f"127.0.0.1:{port}"
     try:
-        yield client
+        while True:
+            with contextlib.suppress(OSError):
+                connect(address).close()
+                break
+            time.sleep(0.05)
+        yield SimpleNamespace(process=process, http=address)
     finally:
-        client.kill()
-        client.wait()
+        process.kill()
+        process.wait()
 
 
-def count(server: Server) -> int:
-    """Requests that the server has answered so far."""
-    host, _, port = server.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port))
-    try:
-        connection.request("GET", f"/v2/models/{MODEL}/stats")
-        (stats,) = json.loads(connection.getresponse().read())["model_stats"]
-    finally:
-        connection.close()
-    return int(stats["inference_count"])
+@contextlib.contextmanager
+def of_tree(tree: str, repository: Path, **flags: servers.Flag) -> Iterator[servers.Server]:
+    """Start the reference server of another checkout."""
+    paths = [tree, f"{tree}/plugin"]
+    program = ("-c", f"import runpy, sys; sys.path[:0] = {paths!r}; {RUN}")
+    with servers.start_reference_server(repository, program=program, **flags) as server:
+        yield server
 
 
-if __name__ == "__main__":
-    main()
+RUN = "runpy.run_module('reference_server', run_name='__main__')"
+STARTERS: dict[str, Callable[..., Any]] = {
+    "sketch": sketch,
+    "reference": servers.start_reference_server,
+    "triton": servers.start_tritonserver,
+}
+
+
+def starter(name: str) -> Callable[..., Any]:
+    """Return the function that starts the server with this name; `tree:PATH` is a checkout."""
+    kind, _, tree = name.partition(":")
+    return partial(of_tree, str(Path(tree).resolve())) if kind == "tree" else STARTERS[name]
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    processes = [pid]
+    for each in processes:  # the list grows during the loop
+        for task in Path(f"/proc/{each}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                processes += map(int, (task / "children").read_text().split())
+    return processes
+
+
+def cpu_us(pid: int) -> float:
+    """Return the CPU time of a process and its descendants, in microseconds."""
+    ticks = 0
+    for each in family(pid):
+        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks * TICK_US

@@ -1,10 +1,10 @@
-"""Write the requests that perf_analyzer sends, in its own JSON form, into benchmarks/data/.
+"""Write the requests in benchmarks/data/, in perf_analyzer's JSON format.
 
     python -m benchmarks.make_data
 
-The files are committed, so this runs only when they shall change. It needs scikit-learn (the
-`train` extra) for the handwritten digits. Texts and digits are held-out ones: no model was trained
-on them. Every sample has a shape of its own, so lengths and sizes vary as they do in the field.
+The files are committed, so run this only to change them. It needs scikit-learn (the `train` extra)
+for the handwritten digits. No model was trained on these texts and digits. Lengths and sizes vary
+as in real traffic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGE_REQUESTS = 24
 
 
 def text_requests() -> list[dict]:
-    """Two requests in three hold one sentence; the others a paragraph, or several texts."""
+    """Create requests with one sentence, with a paragraph, or with several texts."""
     rng = random.Random(SEED)
     sentences = {
         language: [s.text for s in read_sentences() if s.held_out and s.language == language]
@@ -46,7 +46,7 @@ def text_requests() -> list[dict]:
 
 
 def image_requests() -> list[dict]:
-    """One digit each, from 6 to 64 pixels high and wide, of any aspect from 1:2 to 2:1."""
+    """Create requests with one digit each, 6 to 64 pixels high and wide, aspect 1:2 to 2:1."""
     rng = np.random.default_rng(SEED)
     sources = load_sources(held_out=True).images
     requests = []
@@ -54,7 +54,7 @@ def image_requests() -> list[dict]:
         size = draw_size(rng, SIZE_BUCKETS[number % len(SIZE_BUCKETS)])
         source = sources[rng.integers(len(sources))]
         (image,) = draw_disturbed(source[None], size, rng)
-        # Two digits are all that eight bits of grey would tell, and keep the file small.
+        # Two digits match the resolution of eight bits and keep the file small.
         pixels = [round(float(pixel), 2) for pixel in image.ravel()]
         requests.append({"image": {"content": pixels, "shape": [1, *size]}})
     return requests
@@ -68,7 +68,7 @@ def main() -> None:
         ("ge_classifier", image_requests()),
     ):
         path = DATA / f"{model}.json"
-        # A line for each request, so that a change can be read.
+        # One line per request, so that a diff is readable.
         lines = ",\n".join(
             json.dumps(request, ensure_ascii=False, separators=(",", ":")) for request in requests
         )

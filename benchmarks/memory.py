@@ -1,13 +1,13 @@
-"""What models take of memory, and what was planned: alone, several in one process, in the service.
+"""Memory of models, compared with the plan: alone, several in one process, in the service.
 
     python -m benchmarks.memory                          at the repository's limits: some minutes
     python -m benchmarks.memory --tokens 128 --rows 16 --side 128          smaller executions
     python -m benchmarks.memory --parts models --json memory.json
 
-Each figure is of a process of its own: its anonymous memory (/proc/self/smaps_rollup), which nobody
-else has, less what was there when another model had been loaded, executed and closed: what the
-libraries take. "At load" is as the load leaves it, "busy" after each model has executed twice at
-its limits. A process with a model through the service counts with the service's.
+Each figure is measured in a process of its own: the growth of its anonymous memory
+(/proc/self/smaps_rollup) after another model was loaded, executed and closed, so that the memory of
+libraries does not count. "at load" is measured after the load, "busy" after each model has executed
+twice at its limits. With the device service, the memory of the service counts as well.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ MODELS = {
     "ocr_angle": (),
     "voice_activity": (),
 }
-"""Models with a graph, and the outputs that their model.py makes.
+"""Models with a graph, and the outputs that their model.py computes.
 
-Larger than what allocators keep: text_classifier has 9 KiB of weights.
+text_classifier is missing because its 9 KiB of weights are below the resolution of the figures.
 """
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 
 
 def main() -> None:
+    """Run the command."""
     options = parse_arguments()
     if options.child:
         print(json.dumps(child(json.loads(options.child))))
@@ -67,21 +68,22 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--tokens", type=int, help="the longest text (of each model, its own)")
-    parser.add_argument("--rows", type=int, help="the largest batch (its own)")
-    parser.add_argument("--side", type=int, help="the largest side of images (its own)")
-    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4], help="of encoders")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="tables (all)")
+    add("--tokens", type=int, help="longest text (each model's limit)")
+    add("--rows", type=int, help="largest batch (each model's limit)")
+    add("--side", type=int, help="largest side of images (each model's limit)")
+    add("--counts", type=int, nargs="+", default=[1, 2, 4], help="numbers of encoders (1 2 4)")
+    add("--json", type=Path, metavar="FILE", help="write all figures")
+    add("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-# --------------------------------------------------------------------------------------- parts
+# -- parts
 
 
 def models(limits: Mapping[str, int]) -> list[dict]:
-    """Each model of the repository, and its plan."""
+    """Measure each model of the repository and its plan."""
     rows = [measured([str(REPOSITORY / name)], limits) for name in MODELS]
     print_table(
         ["model", "weights planned", "at load", "planned", "busy", "busy/planned"],
@@ -95,12 +97,12 @@ def models(limits: Mapping[str, int]) -> list[dict]:
 
 
 def together(limits: Mapping[str, int]) -> list[dict]:
-    """Several encoders in one process, of equal files and of different ones."""
+    """Measure several encoders in one process, with equal and with different files."""
     return _several(limits, {})
 
 
 def service(limits: Mapping[str, int]) -> list[dict]:
-    """The same, executed in the device service."""
+    """Measure several encoders that execute in the device service."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder
         return _several(limits, {"placement": "service"})
@@ -112,7 +114,7 @@ def _several(limits: Mapping[str, int], parameters: Mapping[str, str]) -> list[d
         copies = [copy_of_encoder(Path(folder) / str(n), n) for n in range(max(limits["counts"]))]
         for count in limits["counts"]:
             equal = measured(copies[:1] * count, limits, parameters)
-            alone = count == 1  # the same process again, but for its file
+            alone = count == 1  # the file does not matter
             different = equal if alone else measured(copies[:count], limits, parameters)
             results.append({"models": count, "equal": equal, "different": different})
     print_table(
@@ -130,24 +132,24 @@ PARTS = {"models": models, "together": together, "service": service}
 
 
 def copy_of_encoder(folder: Path, number: int) -> str:
-    """The encoder under another name, its file of other content."""
+    """Copy the encoder under another name, with a different file."""
     (folder / "1").mkdir(parents=True)
     source = REPOSITORY / "text_encoder"
     graph = (source / "1" / "model.onnx").read_bytes()
-    # Protobuf reads two messages, one after the other, as one.
+    # Concatenated protobuf messages are parsed as one merged message.
     graph += onnx.ModelProto(doc_string=f"copy {number}").SerializeToString()
     (folder / "1" / "model.onnx").write_bytes(graph)
     (folder / "config.pbtxt").write_text((source / "config.pbtxt").read_text())
     return str(folder)
 
 
-# ------------------------------------------------------------------------------- one process
+# -- one process
 
 
 def measured(
     folders: list[str], limits: Mapping[str, int], parameters: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Bytes that a process with these models takes, and that are planned for one of them."""
+    """Measure a process with these models; return its bytes, and the plan of the first model."""
     task = {"folders": folders, "limits": dict(limits), "parameters": parameters or {}}
     command = [sys.executable, "-m", "benchmarks.memory", "--child", json.dumps(task)]
     finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
@@ -157,7 +159,7 @@ def measured(
 def child(task: Mapping[str, object]) -> dict[str, int]:
     limits, parameters = task["limits"], task["parameters"]
     small = {"tokens": 32, "rows": 2, "side": 32}
-    keep = opened(str(REPOSITORY / "ge_classifier"), small, parameters)  # keeps the service alive
+    keep = opened(str(REPOSITORY / "ge_classifier"), small, parameters)  # so the service stays up
     for name in ("text_encoder", "ge_classifier"):
         runtime = opened(str(REPOSITORY / name), small, {})
         execute(runtime)
@@ -192,7 +194,7 @@ def opened(folder: str, limits: Mapping[str, int], parameters: Mapping[str, str]
 
 
 def execute(runtime: Runtime) -> None:
-    """One request as large as the limits allow."""
+    """Execute the largest request that the limits allow."""
     config = runtime.config
     sizes = {axis: config.limits[axis] for axis in config.limits}
     request = {
@@ -207,9 +209,9 @@ def execute(runtime: Runtime) -> None:
 
 
 def anonymous_bytes() -> int:
-    """Of this process and of the device services that it uses."""
+    """Return the anonymous memory of this process and of its device services."""
     gc.collect()
-    time.sleep(0.1)  # the service is done with what it was asked
+    time.sleep(0.1)  # until the service has completed its work
     folder = os.environ.get("XDG_RUNTIME_DIR", "/nowhere")
     own = [os.getpid(), *map(int, pids_of_services(folder))]
     found = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in own]
@@ -217,7 +219,7 @@ def anonymous_bytes() -> int:
 
 
 def pids_of_services(folder: str) -> list[str]:
-    """Processes whose runtime folder this is, and that are the service's."""
+    """Return the pids of the device services in this runtime folder."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -225,7 +227,7 @@ def pids_of_services(folder: str) -> list[str]:
             environment = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        served = any(b"ge_runtime.service" in part for part in command)
+        served = any(b"ge_runtime.npu.service" in part for part in command)
         if served and f"XDG_RUNTIME_DIR={folder}".encode() in environment:
             pids.append(process.name)
     return pids

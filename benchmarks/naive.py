@@ -1,7 +1,7 @@
-"""The plain approach to requests of unequal lengths, as it is usually written: the baseline.
+"""Baseline for requests of different lengths: padded batches, built with torch.
 
-torch pads each request to one length, joins them, and allocates for every call; a bump allocator
-holds the batch and frees only when nothing of it is in use. Imported by `benchmarks.ragged`.
+torch pads each request, concatenates the batch and allocates memory for every call; a bump
+allocator holds the batch. Imported by `benchmarks.ragged`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from ge_runtime.engines.base import Engine
 
-WIDTH = 384  # of an embedding
+WIDTH = 384
+"""Size of an embedding."""
 
 
 class OutOfMemory(Exception):
-    """The allocator's end is reached; what lies before it is not free before all of it is."""
+    """The block is used up; memory is reused only after all pieces are free."""
 
 
 class BumpAllocator:
-    """Hands out a fixed block of memory from front to back, and starts over once it is unused."""
+    """Allocates from a fixed block, front to back, and restarts when all pieces are free."""
 
     def __init__(self, nbytes: int) -> None:
         self._block = torch.empty(nbytes, dtype=torch.uint8)
         self._end = self._in_use = 0
-        self.high_water = 0
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         nbytes = -(-math.prod(shape) * dtype.itemsize // 64) * 64
@@ -36,7 +36,6 @@ class BumpAllocator:
         piece = self._block[self._end : self._end + math.prod(shape) * dtype.itemsize]
         self._end += nbytes
         self._in_use += 1
-        self.high_water = max(self.high_water, self._end)
         return piece.view(dtype).view(shape)
 
     def free(self) -> None:
@@ -46,17 +45,22 @@ class BumpAllocator:
 
 
 class Naive:
-    """Answers batches of token rows with an encoder, each batch in one batch."""
+    """Executes each batch of token rows in one padded execution of an encoder.
+
+    Args:
+        engine: The encoder.
+        pad_to: Length of every row; None for the longest row of the batch.
+        allocator: Memory of the batch.
+    """
 
     def __init__(self, engine: Engine, pad_to: int | None, allocator: BumpAllocator) -> None:
-        """pad_to: the length that every row gets; None for that of the batch's longest."""
         self._engine = engine
         self._pad_to = pad_to
         self._allocator = allocator
         self.allocated_bytes = 0
 
     def infer(self, rows: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-        """rows: [1, length] each. Returns an embedding [1, WIDTH] for each."""
+        """Return an embedding [1, WIDTH] for each row [1, length]."""
         length = self._pad_to or max(row.shape[1] for row in rows)
         padded, masks = [], []
         for row in rows:
@@ -81,22 +85,3 @@ class Naive:
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor:
         self.allocated_bytes += tensor.nbytes
         return tensor
-
-
-def batches_until_exhausted(capacity: int, batch_bytes: list[int], in_flight: int) -> int | None:
-    """After how many batches a bump allocator is used up, `in_flight` of them alive at any time.
-
-    Two are enough for it never to be empty. None if it outlives the given batches.
-    """
-    allocator = BumpAllocator(capacity)
-    alive = 0
-    for count, nbytes in enumerate(batch_bytes):
-        try:
-            allocator.allocate((nbytes,), torch.uint8)
-        except OutOfMemory:
-            return count
-        alive += 1
-        if alive == in_flight:
-            allocator.free()  # the oldest has been answered
-            alive -= 1
-    return None

@@ -1,11 +1,11 @@
-"""Measure the reference server and NVIDIA's tritonserver with NVIDIA's perf_analyzer.
+"""The reference server and NVIDIA's tritonserver, measured by NVIDIA's perf_analyzer.
 
-    python -m benchmarks.perf             all of it, about a quarter of an hour
+    python -m benchmarks.perf             all loads, about a quarter of an hour
     python -m benchmarks.perf --quick     a smoke test, about three minutes
 
-Both servers serve the same folders: model_repository/ and, for the cost of the server itself, a
-model that only gives its input back. They run one at a time, in turns, with the same load for the
-same time; perf_analyzer runs on the same machine and takes its share of it from both alike.
+Both servers serve the same folders: model_repository/ and a model that returns its input, which
+shows the cost of the server itself. The servers run in turns, one at a time, with the same loads.
+perf_analyzer runs on the same machine and uses a part of it in both cases.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tools import oracle
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
 
-# perf_analyzer measures in windows and reports the mean of the last three; it gets just these.
+# perf_analyzer reports the mean of the last three windows, so it measures only three.
 WINDOWS = 3
-# Long enough for the first requests of a model, which are slow.
+# Covers the first requests of a model, which are slow.
 WARM_UP_MS = 500
 
 SERVERS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
@@ -43,7 +43,7 @@ SERVERS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
 
 @dataclass(frozen=True)
 class Workload:
-    """One model under one kind of load; `name` is the model's, with what else tells loads apart."""
+    """A load on a model. `name` is the name of the model, with a suffix for other loads on it."""
 
     name: str
     about: str
@@ -70,7 +70,7 @@ WORKLOADS = {
         ),
         Workload(
             "text_pipeline_fused",
-            "the same texts through the same steps, in one model",
+            "texts of the project, one to eight in a request, in one model",
             ("--input-data", "benchmarks/data/text_pipeline.json"),
             (1, 4, 16),
             (1, 16),
@@ -84,21 +84,21 @@ WORKLOADS = {
         ),
         Workload(
             "identity",
-            "16 bytes in, the same 16 bytes out: what the server itself costs",
+            "16 bytes in, the same 16 bytes out: the cost of the server itself",
             (),
             (1, 2, 4, 8, 16, 32),
             (1, 16),
         ),
         Workload(
             "identity/shared-memory",
-            "the same, in regions",
+            "16 bytes in shared memory",
             SHARED_MEMORY,
             (1, 8, 32),
             (1, 8),
         ),
         Workload(
             "identity/grpc",
-            "the same over gRPC",
+            "16 bytes over gRPC",
             (),
             (1, 8, 32),
             (1, 8),
@@ -106,7 +106,7 @@ WORKLOADS = {
         ),
         Workload(
             "identity/grpc-stream",
-            "the same over streams of gRPC",
+            "16 bytes over gRPC streams",
             ("--streaming",),
             (1, 8, 32),
             (1, 8),
@@ -114,7 +114,7 @@ WORKLOADS = {
         ),
         Workload(
             "identity/grpc-shared-memory",
-            "the same over gRPC, in regions",
+            "16 bytes in shared memory over gRPC",
             SHARED_MEMORY,
             (1, 8, 32),
             (1, 8),
@@ -126,10 +126,10 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What perf_analyzer measured at one point; latencies in microseconds."""
+    """perf_analyzer's figures at one point. Latencies are microseconds."""
 
     server: str
-    model: str  # with the way it was asked
+    model: str
     concurrency: int
     throughput: float
     p50: float
@@ -137,11 +137,11 @@ class Result:
 
 
 class PerfAnalyzerFailed(Exception):
-    """perf_analyzer ended with an error; the text has its command line and what it printed."""
+    """perf_analyzer failed. The text has its command line and output."""
 
 
 def main() -> None:
-    """Measure what the command line asks for, and print each table and a summary."""
+    """Run the command: print the table of each point and a summary."""
     options = parse_arguments()
     if not oracle.is_installed():
         raise SystemExit("perf_analyzer and tritonserver are not installed; run `make oracle`")
@@ -167,21 +167,21 @@ def parse_arguments() -> argparse.Namespace:
         prog="python -m benchmarks.perf",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="The summary ends with the command that repeats any one of its rows.",
+        epilog="The summary ends with a command that repeats one of its rows.",
     )
     parser.add_argument(
         "--models",
         nargs="+",
         choices=WORKLOADS,
         default=list(WORKLOADS),
-        help="which loads to run: models, and ways to ask them (default: all)",
+        help="loads to run (default: all)",
     )
     parser.add_argument(
         "--servers",
         nargs="+",
         choices=SERVERS,
         default=list(SERVERS),
-        help="which servers, in the order of their turns (default: reference, then triton)",
+        help="servers, in the order of their turns (default: reference, triton)",
     )
     parser.add_argument(
         "--concurrency",
@@ -194,18 +194,18 @@ def parse_arguments() -> argparse.Namespace:
         "--window",
         type=int,
         metavar="MS",
-        help=f"length of one of the {WINDOWS} windows of each point (default: 2000, quick: 1500)",
+        help=f"duration of each of the {WINDOWS} windows (default: 2000, quick: 1500)",
     )
     parser.add_argument(
         "--rounds",
         type=int,
         metavar="N",
-        help="turns of each server; the summary gives the median (default: 2)",
+        help="turns of each server, for medians (default: 2)",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="fewer points, shorter windows, one turn: shows that it works, not how fast",
+        help="fewer points, shorter windows, one turn: a test, not a measurement",
     )
     options = parser.parse_args()
     options.window = options.window or (1500 if options.quick else 2000)
@@ -214,7 +214,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def copy_models(repository: Path, models: list[str]) -> None:
-    """Put the models into one repository; the real server writes into what it serves."""
+    """Copy the models to one repository: the real server writes to its repository."""
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
     shutil.copytree(HERE / "micro_repository", repository, ignore=ignored)
     if any(WORKLOADS[name].model != "identity" for name in models):
@@ -238,29 +238,29 @@ def measure(name: str, repository: Path, options: argparse.Namespace) -> Iterato
 
 
 def warm_up(workload: Workload, server: Server, concurrency: int) -> None:
-    """Let the first requests pass; what they take is nobody's business.
+    """Send requests without measuring them.
 
-    By time, because perf_analyzer sometimes waits for ever when it is told how many requests to
-    send (`--request-count`) and a server is quick with them.
+    The load has a duration, because with `--request-count` perf_analyzer sometimes hangs if the
+    server is fast.
     """
     how = ("-p", str(WARM_UP_MS), "-r", str(WINDOWS), "-s", "999")
-    with contextlib.suppress(PerfAnalyzerFailed):  # a window without an answer
-        run_perf_analyzer(*what(workload, server, concurrency), *how)
+    with contextlib.suppress(PerfAnalyzerFailed):  # a window without a response
+        run_perf_analyzer(*target(workload, server, concurrency), *how)
 
 
 def measure_point(
     workload: Workload, server: Server, concurrency: int, window: int
 ) -> dict[str, str]:
-    """Measure one point and print its table; a window too short for one request is doubled."""
+    """Measure one point and print its table. Double a window that is too short for a request."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.csv"
         how = ("-p", str(window), "-r", str(WINDOWS), "-s", "999", "-f", str(report))
         try:
-            output = run_perf_analyzer(*what(workload, server, concurrency), *how)
+            output = run_perf_analyzer(*target(workload, server, concurrency), *how)
         except PerfAnalyzerFailed as failure:
             if "larger time window" not in str(failure):
                 raise
-            print(f"no request ends within {window} ms; once more with twice that", flush=True)
+            print(f"no response within {window} ms; the window is doubled", flush=True)
             return measure_point(workload, server, concurrency, 2 * window)
         start = output.index("Request concurrency")
         table = output[start : output.index("Inferences/Second vs.", start)]
@@ -269,8 +269,8 @@ def measure_point(
         return row
 
 
-def what(workload: Workload, server: Server, concurrency: int) -> list[str]:
-    """The arguments of perf_analyzer that say what is measured, and where."""
+def target(workload: Workload, server: Server, concurrency: int) -> list[str]:
+    """Return perf_analyzer's arguments for the model, the server and the concurrency."""
     address = server.grpc if workload.protocol == "grpc" else server.http
     return [
         *("-m", workload.model, "-u", address, "-i", workload.protocol, *workload.flags),
@@ -279,7 +279,7 @@ def what(workload: Workload, server: Server, concurrency: int) -> list[str]:
 
 
 def run_perf_analyzer(*arguments: str) -> str:
-    """Run perf_analyzer and give what it printed."""
+    """Run perf_analyzer and return its output."""
     program = [sys.executable, str(ROOT / "tools" / "oracle.py"), "perf", *arguments]
     finished = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     if finished.returncode:

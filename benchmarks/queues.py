@@ -1,12 +1,12 @@
-"""What a scheduler's decisions cost, by how many requests wait: its queues, without their threads.
+"""Cost of a scheduler's decisions for a growing number of waiting requests.
 
     python -m benchmarks.queues                        a minute
     python -m benchmarks.queues --depths 1 1000 --json queues.json
 
-Each queue that a configuration can ask for is filled, and kept at that depth: one instance takes a
-batch, as many requests come as it has taken, it ends. The clock is the benchmark's own, so that
-nobody waits. The figures are the time of one request: that it comes, is decided about and goes. A
-line that rises with the depth would be a server that gets slower the more it is behind.
+Each queue that a configuration can select is filled to a depth and kept there: one instance takes a
+batch, the same number of requests arrives, and the batch ends. Time is simulated, and no threads
+run. The figures are the time per request, from its arrival to its end. They should not grow with
+the depth: otherwise a server with a backlog would become slower.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from reference_server.repository.schedulers import work_queue
 from reference_server.scheduling.work_queue import WorkQueue
 
 TURNS = 3
-STEP_NS = 1_000_000  # between two batches
+STEP_NS = 1_000_000
+"""Simulated time between two batches."""
 
 MODEL = """
     backend: "python" max_batch_size: 32
@@ -54,22 +55,22 @@ BATCHING = {
     "oldest": """sequence_batching { max_sequence_idle_microseconds: 3600000000
         oldest { max_candidate_sequences: 64 } }""",
 }
-#: A queue, and how many sequences its requests are of: 0 if each is one.
 QUEUES = {name: (name, 0) for name in BATCHING} | {
     "direct, 32 long": ("direct", 32),
     "oldest, 32 long": ("oldest", 32),
 }
+"""Queues, and the number of sequences of their requests; 0: one sequence per request."""
 
 
-class Nobody:
-    """A sink that drops what it is sent."""
+class NullSink:
+    """A sink that discards responses."""
 
     def send(self, response: InferResponse) -> None:
-        """Drop it."""
+        """Discard a response."""
 
 
 def configured(name: str) -> WorkQueue:
-    """The queue of that name, of a model with one instance."""
+    """Create the queue of this name, for a model with one instance."""
     text = MODEL + BATCHING[QUEUES[name][0]]
     config = text_format.Parse(text, model_config_pb2.ModelConfig())
     complete(config, Path("m"))
@@ -77,7 +78,7 @@ def configured(name: str) -> WorkQueue:
 
 
 def requests(name: str, count: int) -> Iterator[InferRequest]:
-    """Requests of one row for the queue of that name, of three levels in turn."""
+    """Yield requests of one row for the queue of this name, with priorities 1 to 3 in turn."""
     array = np.zeros((1, 1), np.float32)
     sequences = QUEUES[name][1]
     whole = SequenceFlag.START | SequenceFlag.END
@@ -86,7 +87,7 @@ def requests(name: str, count: int) -> Iterator[InferRequest]:
         yield InferRequest(
             "m",
             {"X": Tensor("X", DataType.FP32, array.shape, array=array)},
-            Nobody(),
+            NullSink(),
             id=f"{number}",
             correlation_id=number % sequences + 1 if sequences else number + 1,
             flags=flags if sequences else whole,
@@ -100,48 +101,48 @@ class Stage:
     def __init__(self, name: str, depth: int, count: int) -> None:
         self._work = configured(name)
         self._now = 0
-        self._coming = iter(list(requests(name, depth + count)))
-        self._come(depth)
+        self._requests = iter(list(requests(name, depth + count)))
+        self._offer(depth)
 
-    def _come(self, count: int) -> None:
-        for request in itertools.islice(self._coming, count):
+    def _offer(self, count: int) -> None:
+        for request in itertools.islice(self._requests, count):
             request.queued_ns = self._now
             self._work.offer(request, self._now)
 
     def play(self, count: int) -> int:
-        """Have so many requests taken, or some more, and as many come; tells how many."""
-        gone = 0
+        """Execute at least `count` requests while the same number arrives; return the number."""
+        done = 0
         work = self._work
-        while gone < count:
-            self._now += STEP_NS  # which is longer than any delay
+        while done < count:
+            self._now += STEP_NS  # longer than any queue delay
             batch = work.take(0, self._now)
             if batch is None or work.refused(self._now):
-                raise SystemExit(f"{work}: nothing to take, or a request was refused")
+                raise SystemExit(f"{work}: no batch, or a rejected request")
             taken = sum(request.batch_size > 0 for request in batch)
-            self._come(taken)
+            self._offer(taken)
             for request in batch:
                 request.sink.send(InferResponse("m", 1, request.id))
             work.finished(0, batch, [], self._now)
             work.next_deadline_ns()
-            gone += taken
-        return gone
+            done += taken
+        return done
 
 
 def measure(name: str, depth: int, count: int) -> float:
-    """Microseconds for each of `count` requests, while `depth` others wait."""
+    """Return the microseconds per request for `count` requests while `depth` others wait."""
     stage = Stage(name, depth, count)
-    with _load_out_of_sight():
+    with _frozen_collector():
         began = time.perf_counter()
-        gone = stage.play(count)
-        return (time.perf_counter() - began) * 1e6 / gone
+        done = stage.play(count)
+        return (time.perf_counter() - began) * 1e6 / done
 
 
 @contextlib.contextmanager
-def _load_out_of_sight() -> Iterator[None]:
-    """Have the garbage collector look at nothing that is there already, but at what comes.
+def _frozen_collector() -> Iterator[None]:
+    """Exclude all existing objects from garbage collection until the block ends.
 
-    A look at all of 100,000 waiting requests fell into some turns, and not into others: they are
-    made at once here, before the clock starts, and a full collection follows on such growth.
+    Otherwise some turns would include a full collection of the 100,000 waiting requests, which the
+    benchmark creates at once.
     """
     gc.collect()
     gc.freeze()
@@ -152,7 +153,7 @@ def _load_out_of_sight() -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure every queue at every depth, in turns, and print the medians."""
+    """Run the command."""
     options = parse_arguments()
     print_machine_facts()
     points = list(itertools.product(options.queues, options.depths))
@@ -161,15 +162,15 @@ def main() -> None:
         for point in points:
             turns[point].append(measure(*point, options.requests))
     medians = {point: statistics.median(each) for point, each in turns.items()}
-    print(f"microseconds for a request, by how many wait; medians of {TURNS} turns")
+    print(f"microseconds per request, by waiting requests; medians of {TURNS} turns")
     rows = []
     for name in options.queues:
         found = [medians[name, depth] for depth in options.depths]
         rows.append([name, *(f"{us:.2f}" for us in found), f"{1e6 / found[-1]:,.0f}"])
     print_table(["queue", *(f"{depth:,}" for depth in options.depths), "per second"], rows)
     if options.json:
-        said = [{"queue": name, "depth": depth, "us": us} for (name, depth), us in medians.items()]
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+        rows = [{"queue": name, "depth": depth, "us": us} for (name, depth), us in medians.items()]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -179,10 +180,11 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     depths = [1, 10, 100, 1_000, 10_000, 100_000]
-    parser.add_argument("--queues", nargs="+", choices=QUEUES, default=list(QUEUES))
-    parser.add_argument("--depths", nargs="+", type=int, default=depths, metavar="REQUESTS")
-    parser.add_argument("--requests", type=int, default=20_000, help="of each turn (20,000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    add = parser.add_argument
+    add("--queues", nargs="+", choices=QUEUES, default=list(QUEUES), help="queues (all)")
+    add("--depths", nargs="+", type=int, default=depths, metavar="N", help="waiting requests")
+    add("--requests", type=int, default=20_000, help="requests per turn (20,000)")
+    add("--json", type=Path, metavar="FILE", help="write the figures")
     return parser.parse_args()
 
 

@@ -1,31 +1,27 @@
-"""Requests of unequal lengths in NVIDIA's tritonserver: three ways to serve them, one load.
+"""Requests of different lengths in NVIDIA's tritonserver: three ways to serve them.
 
     python -m benchmarks.ragged_server                     about a minute and a half
     python -m benchmarks.ragged_server --seconds 30 --rounds 3
 
-1. normal: a model as it is usually written; the server batches requests of equal shape.
+1. normal: an ordinary model; the server batches requests of equal shape only.
 2. client gears: the same model; clients pad their rows to one of a few lengths.
-3. ge_runtime: model_repository/text_encoder, with `allow_ragged_batch` and everything in its
-   config.pbtxt; clients send rows as they are.
+3. ge_runtime: model_repository/text_encoder, with `allow_ragged_batch`; clients do not pad.
 
-The clients are closed loops in one process on the same machine: each sends its next request when
-it has the answer to the one before. All ways get the same rows in the same order.
+The load is a closed loop on the same machine, with the same rows in the same order for all ways.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import http.client
 import itertools
 import json
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,38 +30,31 @@ from google.protobuf import text_format
 from benchmarks import traces
 from benchmarks.instruments import (
     ROOT,
-    percentile,
     print_machine_facts,
     print_table,
     read_config,
 )
+from benchmarks.load import HTTP, closed_loop
 from tests.support.servers import Server, start_tritonserver
 from tools import oracle
+from triton_replay.comparing.latencies import percentile_of
 
 PLAIN = ROOT / "benchmarks" / "ragged_repository" / "plain_encoder"
 RAGGED = ROOT / "model_repository" / "text_encoder"
-ROWS_SENT = 2000  # then from the first one again
-OPEN_CLIENTS = 400  # where requests arrive by themselves: as many may wait at once
+ROWS_SENT = 2000
+"""Number of different rows; they are sent repeatedly."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One request, ready to be sent, and the tokens in it that are no padding."""
+    """A request as bytes, and the number of its tokens without padding."""
 
     content: bytes
     tokens: int
 
 
-@dataclass
-class Load:
-    """What clients saw while it counted."""
-
-    counting: bool = False
-    tokens: int = 0
-    seconds: list[float] = field(default_factory=list)
-
-
 def main() -> None:
+    """Run the command."""
     options = parse_arguments()
     if not oracle.is_installed():
         raise SystemExit("tritonserver is not installed; run `make oracle`")
@@ -100,18 +89,19 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--trace", choices=traces.TOKEN_TRACES, default="mix", help="(mix)")
+    trace_help = "distribution of row lengths (mix)"
+    parser.add_argument("--trace", choices=traces.TOKEN_TRACES, default="mix", help=trace_help)
     parser.add_argument("--clients", type=int, default=32, help="requests in flight (32)")
-    parser.add_argument("--seconds", type=float, default=10, help="measured, of each way (10)")
-    parser.add_argument("--warm-up", type=float, default=3, help="seconds before (3)")
-    parser.add_argument("--rounds", type=int, default=1, help="turns; the median counts (1)")
-    parser.add_argument("--seed", type=int, default=11, help="of lengths and contents (11)")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of each way (10)")
+    parser.add_argument("--warm-up", type=float, default=3, help="seconds of warm-up (3)")
+    parser.add_argument("--rounds", type=int, default=1, help="turns, for medians (1)")
+    parser.add_argument("--seed", type=int, default=11, help="seed of lengths and tokens (11)")
     parser.add_argument(
         "--gears",
         type=lambda text: sorted(map(int, text.split(","))),
         default=[16, 48, 144, 512],
         metavar="N,N,...",
-        help="the lengths that clients pad to (16,48,144,512)",
+        help="lengths that clients pad to (16,48,144,512)",
     )
     parser.add_argument(
         "--set",
@@ -120,13 +110,13 @@ def parse_arguments() -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="more parameters for the config.pbtxt of ge_runtime's model",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     return parser.parse_args()
 
 
 @contextmanager
 def repository(parameters: list[str]) -> Iterator[Path]:
-    """Both models in one folder of their own: the real server writes into what it serves."""
+    """Copy both models to a temporary folder: the real server writes to its repository."""
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.onnx", "*.pt2")
     with tempfile.TemporaryDirectory(prefix="ragged-") as directory:
         for source in (PLAIN, RAGGED):
@@ -141,7 +131,7 @@ def repository(parameters: list[str]) -> Iterator[Path]:
         yield Path(directory)
 
 
-# ------------------------------------------------------------------------------------- clients
+# -- clients
 
 
 def gear_of(row: np.ndarray, gears: list[int]) -> int:
@@ -149,7 +139,7 @@ def gear_of(row: np.ndarray, gears: list[int]) -> int:
 
 
 def as_sent(model: str, row: np.ndarray, padded: int) -> Sent:
-    """The row as a binary request. padded: the length it is padded to, if that is more."""
+    """Return a binary request with a row, padded to the length `padded` if that is larger."""
     tokens = row.shape[1]
     ids = np.zeros((1, max(tokens, padded)), np.int64)
     ids[:, :tokens] = row
@@ -174,79 +164,21 @@ def as_sent(model: str, row: np.ndarray, padded: int) -> Sent:
 
 
 def measure(server: Server, model: str, requests: list[Sent], options: argparse.Namespace) -> dict:
-    load, before, after, seconds = asyncio.run(run_load(server.http, model, requests, options))
+    """Load the server; return the clients' figures and the mean batch by its statistics."""
+    load = (server.http, HTTP, [request.content for request in requests], options.clients)
+    closed_loop(*load, options.warm_up)
+    before = statistics_of(server.http, model)
+    latencies = closed_loop(*load, options.seconds)
+    after = statistics_of(server.http, model)
     executions = after["execution_count"] - before["execution_count"]
+    sizes = itertools.islice(itertools.cycle(requests), len(latencies))
     return {
         "mean_batch": (after["inference_count"] - before["inference_count"]) / executions,
-        "useful_tokens_per_second": load.tokens / seconds,
-        "requests_per_second": len(load.seconds) / seconds,
-        "p50_ms": percentile(load.seconds, 50) * 1e3,
-        "p99_ms": percentile(load.seconds, 99) * 1e3,
+        "useful_tokens_per_second": sum(request.tokens for request in sizes) / options.seconds,
+        "requests_per_second": len(latencies) / options.seconds,
+        "p50_ms": percentile_of(latencies, 50) / 1e3,
+        "p99_ms": percentile_of(latencies, 99) / 1e3,
     }
-
-
-async def run_load(
-    address: str,
-    model: str,
-    requests: list[Sent],
-    options: argparse.Namespace,
-    arrivals: Iterator[float] | None = None,
-) -> tuple[Load, dict, dict, float]:
-    """Load the server; returns what the clients saw, and the statistics around that time.
-
-    arrivals: see `client`; there are as many clients then as could ever wait at once.
-    """
-    load, sent = Load(), itertools.cycle(requests)
-    count = options.clients if arrivals is None else OPEN_CLIENTS
-    clients = [asyncio.create_task(client(address, sent, load, arrivals)) for _ in range(count)]
-    try:
-        await over(clients, options.warm_up)
-        before = await asyncio.to_thread(statistics_of, address, model)
-        started, after = time.perf_counter(), before
-        # A slow machine may need the time more than once for a first answer.
-        while not load.seconds or after["execution_count"] == before["execution_count"]:
-            load.counting = True
-            await over(clients, options.seconds)
-            load.counting, seconds = False, time.perf_counter() - started
-            after = await asyncio.to_thread(statistics_of, address, model)
-    finally:
-        for task in clients:
-            task.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
-    return load, before, after, seconds
-
-
-async def over(clients: list[asyncio.Task], seconds: float) -> None:
-    """Let the clients run for a time. Raises what one of them raised."""
-    ended, _ = await asyncio.wait(clients, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    for task in ended:
-        task.result()
-
-
-async def client(
-    address: str, requests: Iterator[Sent], load: Load, arrivals: Iterator[float] | None = None
-) -> None:
-    """One connection: a request, its answer, the next request, until cancelled.
-
-    arrivals: the moments at which requests arrive, of all clients together, on the clock of
-    `time.perf_counter`. A request waits from then on, whether a client is free or not.
-    """
-    reader, writer = await asyncio.open_connection(*address.split(":"))
-    try:
-        for request in requests:
-            started = time.perf_counter() if arrivals is None else next(arrivals)
-            await asyncio.sleep(started - time.perf_counter())
-            writer.write(request.content)
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
-            body = await reader.readexactly(int(length))
-            if not head.startswith(b"http/1.1 200 "):
-                raise RuntimeError(f"{head!r} {body!r}")
-            if load.counting:
-                load.seconds.append(time.perf_counter() - started)
-                load.tokens += request.tokens
-    finally:
-        writer.close()
 
 
 def statistics_of(address: str, model: str) -> dict:
@@ -258,7 +190,7 @@ def statistics_of(address: str, model: str) -> dict:
         connection.close()
 
 
-# -------------------------------------------------------------------------------------- output
+# -- output
 
 
 def print_results(results: dict[str, list[dict]], options: argparse.Namespace) -> None:
@@ -286,7 +218,7 @@ def print_results(results: dict[str, list[dict]], options: argparse.Namespace) -
             for way, row in medians.items()
         ],
     )
-    print("mean batch: requests that the server hands to the model at a time, by its statistics")
+    print("mean batch: requests per call of the model, by the server's statistics")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""What a request costs by how much there is: models, shared memory regions, connections.
+"""Cost of a request for growing numbers of models, shared memory regions and connections.
 
     python -m benchmarks.scaling                                        five minutes
     python -m benchmarks.scaling --curves models --servers reference --turns 1
     python -m benchmarks.scaling --json scaling.json --plot scaling.png
 
-Closed loops of small requests over HTTP, which take turns through the models, the regions or the
-connections. Servers take turns, and the table shows medians; CPU time is that of all of a server's
-processes. What is not flat gets slower by being used more. tritonserver has a process for each
-model, so it is left out where a thousand are asked for.
+The loads are closed loops of small requests over HTTP, which use the models, regions or connections
+in turn. Servers take turns, and the table shows medians; CPU time is that of all of a server's
+processes. tritonserver is not measured with a thousand models, because it has a process for each.
 """
 
 from __future__ import annotations
@@ -24,24 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.bars import COLORS, MICRO, SUMMANDS, WARM_UP_S, http, http_in_regions, regions
-from benchmarks.closed_loop import (
-    HttpClient,
-    Run,
-    ask_for,
-    client_process,
-    connected,
-    cpu_us,
-    starter,
-)
-from benchmarks.instruments import percentile, print_machine_facts, print_table
+from benchmarks.bars import COLORS, WARM_UP_S
+from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import HTTP, Run, client_process, closed_loop, connect, cpu_us, starter
+from benchmarks.rows import MICRO, SUMMANDS, http, http_in_regions, regions
+from triton_replay.comparing.latencies import percentile_of
 
 IN_FLIGHT = 8
 ELEMENTS = 1_000  # FP32 in a region, and as many for the answer
 
 
 class Turn(NamedTuple):
-    """One turn at one point; times in microseconds."""
+    """Figures of one turn of one server at one point. Times are microseconds."""
 
     curve: str
     count: int
@@ -54,10 +47,17 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """What there is more and more of.
+    """A load with a growing number of something.
 
-    `requests` are those for so many, `in_flight` of them at once; `idle` connections are open
-    beside. `most` is what tritonserver is asked for.
+    Args:
+        about: Description.
+        counts: The numbers to measure.
+        requests: Creates the requests for a number.
+        models: Number of models.
+        in_flight: Requests in flight.
+        idle: Additional idle connections.
+        regions: Number of shared memory regions.
+        most: Largest number to measure with tritonserver.
     """
 
     about: str
@@ -71,13 +71,13 @@ class Curve:
 
 
 def add_sub(count: int) -> list[bytes]:
-    """A request to each of so many models."""
+    """Return a request for each of `count` models."""
     return [http(f"add_sub_{number}", SUMMANDS)[0] for number in range(count)]
 
 
 CURVES = {
     "models": Curve(
-        "models, asked in turn", (1, 10, 100, 1_000), add_sub, models=lambda count: count, most=100
+        "models, used in turn", (1, 10, 100, 1_000), add_sub, models=lambda count: count, most=100
     ),
     "regions": Curve(
         "regions, used in turn",
@@ -86,13 +86,13 @@ CURVES = {
         regions=lambda count: count,
     ),
     "busy": Curve(
-        "connections, a request in flight on each",
+        "connections with a request in flight each",
         (1, 8, 64, 256, 512),
         lambda count: add_sub(1),
         in_flight=lambda count: count,
     ),
     "idle": Curve(
-        "idle connections beside eight",
+        "idle connections in addition to eight",
         (0, 64, 512),
         lambda count: add_sub(1),
         idle=lambda count: count,
@@ -101,7 +101,7 @@ CURVES = {
 
 
 def measure(key: str, count: int, server: str, run: Run, seconds: float) -> Turn:
-    """One turn of one server at one point."""
+    """Measure one turn of one server at one point."""
     curve = CURVES[key]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scaling-")))
@@ -111,18 +111,18 @@ def measure(key: str, count: int, server: str, run: Run, seconds: float) -> Turn
         running = stack.enter_context(starter(server)(folder, allow_metrics=False))
         stack.enter_context(regions(running.http, curve.regions(count), 4 * ELEMENTS))
         for _ in range(curve.idle(count)):
-            stack.enter_context(connected(running.http))
-        load = (HttpClient, curve.requests(count), 1, curve.in_flight(count))
-        run(ask_for, running.http, *load, max(WARM_UP_S, seconds / 2))
+            stack.enter_context(connect(running.http))
+        load = (HTTP, curve.requests(count), curve.in_flight(count))
+        run(closed_loop, running.http, *load, max(WARM_UP_S, seconds / 2))
         before = cpu_us(running.process.pid)
-        latencies = run(ask_for, running.http, *load, seconds)
+        latencies = run(closed_loop, running.http, *load, seconds)
         cpu = (cpu_us(running.process.pid) - before) / len(latencies)
-        shares = (percentile(latencies, share) for share in (50, 99))
+        shares = (percentile_of(latencies, share) for share in (50, 99))
         return Turn(key, count, server, len(latencies) / seconds, cpu, *shares)
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Run the command."""
     options = parse_arguments()
     print_machine_facts()
     turns: dict[tuple[str, int, str], list[Turn]] = {}
@@ -152,14 +152,14 @@ def main() -> None:
             ],
         )
     if options.json:
-        said = [turn._asdict() for each in turns.values() for turn in each]
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+        figures = [turn._asdict() for each in turns.values() for turn in each]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
     if options.plot:
         plot(medians, options.plot)
 
 
 def plot(medians: list[Turn], file: Path) -> None:
-    """Draw CPU time over what there is more of. Needs matplotlib."""
+    """Draw CPU time over the numbers of each curve. Needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -175,7 +175,7 @@ def plot(medians: list[Turn], file: Path) -> None:
             place.plot(counts, cpu, "o-", color=COLORS.get(server), label=server)
         place.set_xscale("symlog")
         place.set_xlabel(CURVES[key].about)
-        place.set_ylabel("CPU time of a request, us")
+        place.set_ylabel("CPU time per request, us")
         place.set_ylim(bottom=0)
         place.grid(alpha=0.3)
         place.legend(fontsize=8)
@@ -190,13 +190,14 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    add = parser.add_argument
+    add("--curves", nargs="+", choices=CURVES, default=list(CURVES), help="loads (all)")
     servers = ["reference", "triton"]
-    parser.add_argument("--servers", nargs="+", default=servers, metavar="SERVER")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each point (2)")
-    parser.add_argument("--turns", type=int, default=3, help="of each server (3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (needs matplotlib)")
+    add("--servers", nargs="+", default=servers, metavar="SERVER", help="servers (both)")
+    add("--seconds", type=float, default=2.0, help="duration of each point (2)")
+    add("--turns", type=int, default=3, help="turns of each server (3)")
+    add("--json", type=Path, metavar="FILE", help="write the figures of each turn")
+    add("--plot", type=Path, metavar="FILE", help="draw the figures (needs matplotlib)")
     return parser.parse_args()
 
 

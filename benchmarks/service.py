@@ -1,13 +1,13 @@
-"""What the device service costs: the same model in the same batches, in process and through it.
+"""Cost of the device service: the same batches in process and through the service.
 
     python -m benchmarks.service                 all cases, about a minute
-    python -m benchmarks.service --seconds 60    the same with percentiles that mean more
-    python -m benchmarks.service --cases image   one of them
+    python -m benchmarks.service --seconds 60    longer, for meaningful percentiles
+    python -m benchmarks.service --cases image   one case
 
-Each pair is one call in process and one through the service, in turns, first one and then the
-other, so that whatever else the machine does hits both alike. Both have one thread for executions
-and the same engine. The service is one of its own, in a runtime folder that is gone afterwards.
-`benchmarks.service_server` asks the same of a model in NVIDIA's tritonserver.
+Each pair is one call in process and one through the service, in alternating order, so that other
+work on the machine affects both. Both use one execution thread and the same engine. The service
+runs in a temporary runtime folder. `benchmarks.service_server` measures it in NVIDIA's
+tritonserver.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from benchmarks import traces
 from benchmarks.instruments import (
     ROOT,
     open_runtime,
-    percentile,
     print_machine_facts,
     print_table,
     read_config,
 )
 from ge_runtime.runtime import Runtime
 from model_factory.onnx_graph import GraphWriter
+from triton_replay.comparing.latencies import percentile_of
 
 ENCODER = ROOT / "model_repository" / "text_encoder"
 SIDE = 224
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0", "intra_op_threads": "1"}
 WARM = 20
-"""Pairs that are not counted."""
+"""Pairs of the warm-up."""
 
 
 @dataclass
 class Comparison:
-    """One case; times are seconds of a call."""
+    """Figures of one case. Times are seconds of a call."""
 
     case: str
     pairs: int
     nbytes: int
-    """Of a batch's inputs."""
+    """Size of a batch's inputs."""
     local_p50: float
     local_p99: float
     service_p50: float
@@ -63,11 +63,12 @@ class Comparison:
 
     @property
     def lost(self) -> float:
-        """The share of the throughput of one caller that is lost."""
+        """Share of one caller's throughput that is lost."""
         return 1 - self.local_p50 / self.service_p50
 
 
 def main() -> None:
+    """Run the command."""
     options = parse_arguments()
     print_machine_facts()
     with service_folder():
@@ -87,15 +88,15 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each case (10)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="(all)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each case (10)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     return parser.parse_args()
 
 
 @contextmanager
 def service_folder() -> Iterator[None]:
-    """Services of this benchmark alone. What the environment says is put back."""
+    """Use a temporary runtime folder for device services until the block ends."""
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, XDG_RUNTIME_DIR=folder),
@@ -108,7 +109,7 @@ def temporary_folders() -> Iterator[Path]:
         yield Path(folder)
 
 
-# --------------------------------------------------------------------------------------- cases
+# -- cases
 
 
 Inputs = dict[str, np.ndarray]
@@ -116,7 +117,7 @@ Inputs = dict[str, np.ndarray]
 
 @dataclass
 class Case:
-    """A model, and what it is asked: batches of requests."""
+    """A model and batches of requests."""
 
     version: Path
     config: ModelConfig
@@ -127,12 +128,12 @@ class Case:
 
 
 def image(folder: Path) -> Case:
-    """One image of 602,112 bytes, of which the graph takes the means: small answers."""
+    """One image of 602,112 bytes, reduced to its means: small outputs."""
     return _image(folder, "ReduceMean")
 
 
 def copy(folder: Path) -> Case:
-    """One image of 602,112 bytes, given back as it is: answers as large."""
+    """One image of 602,112 bytes, returned unchanged: large outputs."""
     return _image(folder, "Identity")
 
 
@@ -158,7 +159,7 @@ def _image(folder: Path, node: str) -> Case:
 
 
 def tokens(requests: int) -> Callable[[Path], Case]:
-    """Batches of so many requests with few tokens each, for the sentence encoder."""
+    """Return a case with batches of short texts for the sentence encoder."""
 
     def case(folder: Path) -> Case:
         lengths = traces.token_lengths("queries", 20 * requests, seed=5)
@@ -183,7 +184,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
 }
 
 
-# ----------------------------------------------------------------------------------- measuring
+# -- measuring
 
 
 def compare(name: str, case: Case, seconds: float) -> Comparison:
@@ -211,10 +212,10 @@ def compare(name: str, case: Case, seconds: float) -> Comparison:
         name,
         len(ours),
         sum(array.nbytes for request in batches[0] for array in request.values()),
-        percentile(ours, 50),
-        percentile(ours, 99),
-        percentile(theirs, 50),
-        percentile(theirs, 99),
+        percentile_of(ours, 50),
+        percentile_of(ours, 99),
+        percentile_of(theirs, 50),
+        percentile_of(theirs, 99),
         statistics.mean(ours),
         statistics.mean(theirs),
     )
@@ -250,7 +251,7 @@ def print_comparisons(results: list[Comparison]) -> None:
             for one in results
         ],
     )
-    print("KB: of a batch's inputs; lost: of one caller's throughput, by p50")
+    print("KB: inputs of a batch; lost: share of one caller's throughput, by p50")
 
 
 if __name__ == "__main__":

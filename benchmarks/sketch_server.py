@@ -1,9 +1,9 @@
-"""The least that could answer a small request of `add_sub` over HTTP in Python: a floor, no server.
+"""A minimal HTTP server for `add_sub` in Python: a lower bound of the cost of a request.
 
     python -m benchmarks.sketch_server PORT
 
-uvloop, httptools, orjson and the model's two lines of NumPy; what comes in one turn of the loop is
-one batch. Nothing is checked, counted, scheduled or configured.
+It uses uvloop, httptools, orjson and the model's two lines of NumPy. The requests of one loop
+iteration are one batch. It validates, counts and schedules nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INPUT_BYTES = 64
 
 
 class Connection(asyncio.Protocol):
-    """One client, whose requests all have the two binary inputs of `add_sub`."""
+    """One client connection; all requests have the two binary inputs of `add_sub`."""
 
     def __init__(self, batch: list[tuple[asyncio.Transport, bytes]]) -> None:
         self.batch = batch
@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
 
 
 def answer(batch: list[tuple[asyncio.Transport, bytes]]) -> None:
-    """Execute all that came in the turn, and answer it."""
+    """Execute a batch and send the responses."""
     for transport, body in batch:
         start = len(body) - 2 * INPUT_BYTES
         orjson.loads(body[:start])
@@ -62,7 +62,7 @@ def answer(batch: list[tuple[asyncio.Transport, bytes]]) -> None:
 
 
 async def main() -> None:
-    """Serve until killed."""
+    """Serve until the process is killed."""
     batch: list[tuple[asyncio.Transport, bytes]] = []
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(batch), "127.0.0.1", int(sys.argv[1]))

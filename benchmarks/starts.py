@@ -1,12 +1,12 @@
-"""How long servers take to start, and what they hold of memory when nobody asks.
+"""Start time and idle memory of both servers.
 
     python -m benchmarks.starts                           three minutes
     python -m benchmarks.starts --models 1 200 --servers reference
 
-A start is over when the server says that it is ready, with so many copies of a small model
-(benchmarks/micro_repository/add_sub). Memory is PSS, each page shared among those who have it, of
-all of a server's processes, a second later. Servers take turns, and the table shows medians; the
-first start of each is not counted, since Python may compile its modules then.
+A start ends when the server reports that it is ready, with copies of a small model
+(benchmarks/micro_repository/add_sub). Memory is the PSS of all of a server's processes a second
+later. Servers take turns, and the table shows medians; the first start of each server is not
+counted, because Python may compile its modules.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.bars import MICRO
-from benchmarks.closed_loop import family, starter
 from benchmarks.instruments import print_machine_facts, print_table
+from benchmarks.load import family, starter
+from benchmarks.rows import MICRO
 
 SETTLED_S = 1.0
 
 
 class Turn(NamedTuple):
-    """One start."""
+    """Figures of one start."""
 
     models: int
     server: str
@@ -38,7 +38,7 @@ class Turn(NamedTuple):
 
 
 def measure(models: int, server: str) -> Turn:
-    """Start a server, and look at its memory."""
+    """Start a server and measure its memory."""
     with tempfile.TemporaryDirectory(prefix="starts-") as name:
         for number in range(models):
             shutil.copytree(MICRO / "add_sub", Path(name) / f"add_sub_{number}")
@@ -56,10 +56,10 @@ def _pss_kib(pid: int) -> int:
 
 
 def main() -> None:
-    """Measure, and print a line for each number of models and server."""
+    """Run the command."""
     options = parse_arguments()
     print_machine_facts()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled, too
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as in an installation
     for server in options.servers:
         measure(1, server)
     turns: dict[tuple[int, str], list[Turn]] = {}
@@ -71,7 +71,7 @@ def main() -> None:
         point: [statistics.median(figures) for figures in list(zip(*each, strict=True))[2:]]
         for point, each in turns.items()
     }
-    print(f"medians of {options.turns} turns; of `x` tritonserver is 1")
+    print(f"medians of {options.turns} turns; x: ratio to triton")
     rows = []
     for (models, server), (seconds, mib) in medians.items():
         real = medians.get((models, "triton"))
@@ -79,8 +79,8 @@ def main() -> None:
         rows.append([server, models, f"{seconds:.2f}", f"{mib:,.0f}", *ratios])
     print_table(("server", "models", "ready s", "MiB", "sooner x", "less x"), rows)
     if options.json:
-        said = [turn._asdict() for each in turns.values() for turn in each]
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+        figures = [turn._asdict() for each in turns.values() for turn in each]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -89,11 +89,12 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--models", nargs="+", type=int, default=[1, 50], metavar="COUNT")
+    add = parser.add_argument
+    add("--models", nargs="+", type=int, default=[1, 50], metavar="N", help="models (1 50)")
     servers = ["reference", "triton"]
-    parser.add_argument("--servers", nargs="+", default=servers, metavar="SERVER")
-    parser.add_argument("--turns", type=int, default=5, help="of each server (5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures")
+    add("--servers", nargs="+", default=servers, metavar="SERVER", help="servers (both)")
+    add("--turns", type=int, default=5, help="turns of each server (5)")
+    add("--json", type=Path, metavar="FILE", help="write the figures of each turn")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
-"""Sizes of requests as they come in the field: seeded, log-normal, cut into batches of arrival.
+"""Realistic sizes of requests: log-normal distributions, reproducible by a seed.
 
-Imported by the other benchmarks. `python -m benchmarks.traces` shows what the traces look like.
+Imported by other benchmarks. `python -m benchmarks.traces` prints their percentiles.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# One draw in ten thousand of a normal distribution lies this many deviations above its median.
 ONE_IN_TEN_THOUSAND = 3.719
+"""Quantile 0.9999 of the standard normal distribution."""
 
 QUERY_SHARE = 0.8
 VOCABULARY = 30_000
@@ -20,7 +20,7 @@ VOCABULARY = 30_000
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Sizes around a median; about one in ten thousand would pass the largest, and is cut."""
+    """A log-normal distribution whose 0.9999 quantile is the largest size; larger ones are cut."""
 
     median: int
     largest: int
@@ -32,15 +32,15 @@ class LogNormal:
         return sizes.clip(self.least, self.largest)
 
 
-# Tokens, [CLS] and [SEP] among them: what people type into a search box, and what it finds.
+# Tokens with [CLS] and [SEP]: search queries, and passages that a search returns.
 QUERIES = LogNormal(median=12, largest=128, least=3)
 PASSAGES = LogNormal(median=90, largest=512, least=3)
-# Pixels of a side.
+# Image sides in pixels.
 SIDES = LogNormal(median=256, largest=768, least=8)
 
 
 def draw_mix(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-    """Four queries for each passage, in random order."""
+    """Draw four queries for each passage, in random order."""
     queries, passages = QUERIES.draw(rng, count), PASSAGES.draw(rng, count)
     return np.where(rng.random(count) < QUERY_SHARE, queries, passages)
 
@@ -50,18 +50,18 @@ LARGEST = {"queries": QUERIES.largest, "passages": PASSAGES.largest, "mix": PASS
 
 
 def token_lengths(trace: str, count: int, seed: int) -> NDArray[np.int64]:
-    """[count] lengths in tokens. trace: a name of TOKEN_TRACES."""
+    """Return `count` lengths in tokens from a distribution in TOKEN_TRACES."""
     return TOKEN_TRACES[trace](np.random.default_rng(seed), count)
 
 
 def token_rows(lengths: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """For each length a row of as many token ids, [1, length]."""
+    """Return a row of random token ids [1, length] for each length."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, VOCABULARY, (1, length)) for length in lengths]
 
 
 def images(count: int, channels: int, seed: int) -> list[NDArray[np.float32]]:
-    """[1, channels, height, width] each, sides of aspects from 1:2 to 2:1."""
+    """Return images [1, channels, height, width] with aspects from 1:2 to 2:1."""
     rng = np.random.default_rng(seed)
     heights = SIDES.draw(rng, count)
     widths = (heights * np.exp2(rng.uniform(-1, 1, count))).round().astype(np.int64)
@@ -72,11 +72,12 @@ def images(count: int, channels: int, seed: int) -> list[NDArray[np.float32]]:
 
 
 def batches(items: list, size: int) -> list[list]:
-    """The items in runs of `size`: what arrives while the batch before is executed."""
+    """Split the items into batches of `size`; drop an incomplete batch."""
     return [items[start : start + size] for start in range(0, len(items) - size + 1, size)]
 
 
 def main() -> None:
+    """Print percentiles of all traces."""
     print(f"{'trace':10} {'median':>7} {'mean':>7} {'p90':>5} {'p99':>5} {'largest':>8}")
     for trace in TOKEN_TRACES:
         lengths = token_lengths(trace, 100_000, seed=0)

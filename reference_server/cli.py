@@ -18,7 +18,7 @@ except ImportError:  # no uvloop on this platform: the same server, slower
 from reference_server import arguments as command_line
 from reference_server import config_options, preflight, trace_config
 from reference_server.arguments import CommandParser
-from reference_server.codecs.json_data import IS_COMPILED
+from reference_server.codecs.compiled import IS_COMPILED
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
 from reference_server.observability import logs, printing
@@ -234,10 +234,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.profile.version,
         options.profile.name,
     )
-    log.info(
-        "Numbers in JSON are read and printed by %s",
-        "compiled code" if IS_COMPILED else "Python: nothing was compiled when it was installed",
-    )
+    if not IS_COMPILED:
+        log.warning(
+            "reference_server runs interpreted: no compiled modules are installed. A JSON request "
+            "of 1,000 numbers takes about 4 ms of CPU time instead of 0.1 ms. Install a wheel, or "
+            "install again with a C compiler."
+        )
     hints = preflight.hints(options)
     for warning in (*warnings, *hints):
         log.warning("%s", warning)

@@ -115,7 +115,7 @@ class Server:
             options.control_mode,
             self.gateway.check_ready,
             options.profile,
-            takes_files=options.file_override,
+            accepts_files=options.file_override,
         )
         self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
         self._shared_memory = SharedMemory(
@@ -173,7 +173,7 @@ class Server:
         ]
         for front in fronts.values():
             if front is not None:
-                forks.listens(front.port)
+                forks.close_port_in_forks(front.port)
         if opened:
             log.warning(
                 "Open to all networks of this machine: %s. Whoever reaches these ports may ask "

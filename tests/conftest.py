@@ -10,8 +10,8 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Examples are the same in every run and have no time limit, since cores are shared. `make quick` uses
-# the profile "quick"; tests that set their own number of examples keep it.
+# Examples are the same in every run and have no time limit, since cores are shared. `make quick`
+# uses the profile "quick"; tests that set their own number of examples keep it.
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -25,8 +25,8 @@ if "GE_RUNTIME_CACHE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["GE_RUNTIME_CACHE"], ignore_errors=True)
 
 
-# A background job of a script starts with SIGINT ignored, and so would all processes that tests start
-# and interrupt. A handler is not inherited: they get the default again.
+# A background job of a script starts with SIGINT ignored, which processes inherit. Tests interrupt
+# processes that they start: a handler is not inherited, so these get the default action.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,14 +1,14 @@
-"""`triton_python_backend_utils` for code outside of any server: tests, editors, type checkers.
+"""`triton_python_backend_utils` for code outside of a server: tests, editors, type checkers.
 
-A server gives each model instance a module of its own under this name. So does Triton, whose model
-processes look for theirs behind all that is installed: there this package steps aside.
+The server gives each model instance its own module of this name. Triton's model processes find
+Triton's module behind all installed packages; there this package loads that module instead.
 """
 
 from __future__ import annotations
 
 import sys
 
-if "c_python_backend_utils" in sys.builtin_module_names:  # as in Triton's model processes alone
+if "c_python_backend_utils" in sys.builtin_module_names:  # true in Triton's model processes only
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
     from pathlib import Path

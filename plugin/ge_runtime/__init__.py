@@ -1,6 +1,6 @@
-"""The runtime of compiled graphs: requests of any sizes share executions in planned memory.
+"""Serves compiled graphs: requests of any sizes share executions in planned memory.
 
-Models in Triton use `ge_runtime.adapters.triton`; everything else starts at `Runtime.open`.
+Models in Triton use `ge_runtime.adapters.triton`; all other code starts with `Runtime.open`.
 """
 
 from ge_runtime.config import RuntimeConfig

@@ -1,4 +1,4 @@
-"""Opens all parts of a runtime, each before those that need it."""
+"""Opens all parts of a runtime in the order of their dependence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ge_runtime import components
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel, LiveCost
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.own_gears import OwnGearPartitioner
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import EnginePlace, RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts, for_chip
@@ -34,11 +33,11 @@ from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
-from ge_runtime.scheduling.sequences import SequenceStates
 from ge_runtime.specs import TensorSpec
 
 if TYPE_CHECKING:
-    # Loaded by models that have a pool: see `_join_pool`.
+    # Loaded at run time only by models that need them.
+    from ge_runtime.scheduling.sequences import SequenceStates
     from ge_runtime.workspace.pool import Membership
 
 
@@ -52,22 +51,22 @@ class Assembly:
     admission: Admission
     partitioner: Partitioner
     costs: LiveCost
-    """What the partitioner predicts by, corrected by what executions take."""
+    """The cost model of the partitioner, corrected by the times of executions."""
     kept_costs: KeptCosts | None
-    """Where the costs are kept for the next start."""
+    """The file with the costs for the next start."""
     executors: tuple[Executor, ...]
-    """One for each of the places of the configuration."""
+    """One executor for each place of the configuration."""
     backends: tuple[DeviceBackend, ...]
-    """Where the executors' engines run, one for each."""
+    """The device backend of each executor."""
     plan: Plan
-    """Of each executor."""
+    """The memory plan of each executor."""
     pool: Membership | None
     sequences: SequenceStates | None
-    """None if the graph carries no state."""
+    """None if the graph has no state."""
     unplanned: tuple[str, ...]
-    """What of its memory and work is in no plan, for people."""
+    """Memory and work that is in no plan, as lines of the report."""
     histogram: Histogram | None
-    """The sizes recorded before, which derived gears were chosen for."""
+    """The sizes recorded earlier, from which gears were derived."""
     report: tuple[str, ...]
 
 
@@ -79,9 +78,9 @@ def assemble(
     derived: Collection[str],
     limits: ReadLimits = read_limits,
 ) -> Assembly:
-    """All parts of the model in `version_dir`, with its memory allocated and its engines warm.
+    """Open all parts of the model in `version_dir`, allocate its memory and warm up its engines.
 
-    See `Runtime.open`, what it raises included; then nothing stays open.
+    See `Runtime.open` for arguments and exceptions. After an exception nothing stays open.
     """
     cores = cores_of_process()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
@@ -89,11 +88,11 @@ def assemble(
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
-    with ExitStack() as opened:  # closed again if anything below fails
+    with ExitStack() as opened:  # closed if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
-        artifacts = for_chip(artifacts, backends[0].hardware)  # as the first has them
-        # A compiled file has its gears in itself: known once it is open, and before all that is
-        # planned from them.
+        artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
+        # A compiled file contains its gears: they are known once it is open, and needed for all
+        # planning below.
         if engines[0].shapes is not None:
             files = shown(*(artifact.path for artifact in artifacts))
             config = with_compiled_gears(config, engines[0].shapes, files)
@@ -104,7 +103,7 @@ def assemble(
         contract = Contract.between(config, engines[0].signature)
         footprint = Footprint.of(config, contract)
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
-        found = limits()  # before anything that is planned counts as used
+        found = limits()  # before planned memory counts as used
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
         largest = [footprint.shapes(gear) for gear in gearing.planned]
@@ -126,9 +125,9 @@ def assemble(
             cores=cores,
         )
         kept = None if kept_costs is None else kept_costs.load()
-        costs, told = warm_up(executors, config, gearing.gears, rules.terms, kept)
+        costs, cost_report = warm_up(executors, config, gearing.gears, rules.terms, kept)
         checked = _load_check(executors, config, gearing.gears, _state_specs(contract))
-        # Only now: engines may allocate in their first executions, and never again.
+        # Only now, as engines may allocate in their first executions, and never later.
         for backend in backends:
             backend.freeze()
         sequences = _sequences(config, contract)
@@ -136,7 +135,7 @@ def assemble(
     if kept_costs is not None and kept is None:
         kept_costs.save(costs)
     elif kept_costs is not None:
-        told = f"{told}, kept in {kept_costs.path}"
+        cost_report = f"{cost_report}, kept in {kept_costs.path}"
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
         *experimental_notes(artifacts, config.device_kind),
@@ -148,7 +147,7 @@ def assemble(
         *overlap_lines(config, artifacts, plan),
         *(f"stays in the device service: {line}" for line in config.resident.report),
         f"load check: {checked}",
-        f"a launch costs: {told}",
+        f"an execution costs: {cost_report}",
     )
     return Assembly(
         config=config,
@@ -172,7 +171,7 @@ def assemble(
 def _open(
     config: RuntimeConfig, artifacts: Sequence[Artifact], instance_name: str, opened: ExitStack
 ) -> tuple[list[DeviceBackend], list[Engine]]:
-    """A backend and an engine for each of the places, which `opened` closes."""
+    """Open a backend and an engine for each place; `opened` closes them."""
     backends: list[DeviceBackend] = []
     engines: list[Engine] = []
     for place in config.places:
@@ -201,7 +200,7 @@ def _backend(
             config,
             executor=place.executor,
             buffers=place.buffers,
-            records=place == config.places[0],  # of several engines the first one's executions
+            records=place == config.places[0],  # only the first engine's executions are recorded
         )
         return open_backend(place.device, settings, engine=engine)
     service_backend = components.load(components.PLACEMENTS["service"])
@@ -216,7 +215,10 @@ def _backend(
 
 
 def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str]:
-    """What no plan holds. Raises ConfigFault for what would be compiled while serving."""
+    """Return the memory and work outside of all plans.
+
+    Raises ConfigFault if sizes would be compiled while serving.
+    """
     if not isinstance(engine, Limited):
         return ()
     if engine.compiles_each_shape and not (gears.fixed and config.oversize == "error"):
@@ -230,7 +232,7 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
 
 
 def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int) -> str:
-    """What executes, for people."""
+    """Return the line of the report about the processor."""
     if config.device_kind == "cpu":
         return f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)"
     return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
@@ -260,10 +262,10 @@ def _load_check(
     gears: Gears,
     states: Sequence[TensorSpec],
 ) -> str:
-    """What was found, for people. Raises ConfigFault if padding or company changes answers."""
+    """Return the line of the report. Raises ConfigFault if answers depend on other requests."""
     if not config.load_check:
         return "off, by config.pbtxt"
-    # Loaded for models that are checked alone.
+    # Only loaded for models that are checked.
     from ge_runtime.verification.load_check import LoadCheck
 
     first, *others = executors
@@ -273,11 +275,14 @@ def _load_check(
 def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:
     if not contract.states:
         return None
+    # Only loaded for graphs with states.
+    from ge_runtime.scheduling.sequences import SequenceStates
+
     return SequenceStates(_state_specs(contract), config.states.kept)
 
 
 def _state_specs(contract: Contract) -> list[TensorSpec]:
-    """What is kept of sequences, under the names of the graph's inputs."""
+    """Return the states of sequences, under the names of the graph's inputs."""
     return [replace(state.spec, name=state.source) for state in contract.states]
 
 
@@ -285,6 +290,9 @@ def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partit
     equal = config.equal_axes
     partitioner = BatchPartitioner(gears, cost, config.rows, equal)
     if config.reproducible:
+        # Only loaded for models whose answers are reproducible.
+        from ge_runtime.batching.own_gears import OwnGearPartitioner
+
         return OwnGearPartitioner(partitioner, gears)
     if config.packing is None:
         return partitioner
@@ -292,24 +300,25 @@ def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partit
 
 
 def _host_bytes(config: RuntimeConfig, plan: Plan) -> int:
-    """What is still to come of the plan in the host's memory, for all engines."""
+    """Return the bytes of the plan still to be allocated in host memory, for all engines."""
     on_host, engines = config.device_kind == "cpu", len(config.places)
     return host_bytes(plan, on_host=on_host, engines=engines)
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:
-    """The model's share in the pool of the host, if it is to have one.
+    """Join the pool of the host if the model has one.
 
-    The executors of a card and the engines on a GPU have workspace of their own.
+    Executors of a card and engines on a GPU have their own workspace.
 
-    Raises NeverFits if it is too small, ConfigFault if nobody knows what the model needs of it.
+    Raises NeverFits if the pool is too small, ConfigFault if the model's workspace is unknown.
     """
     if config.workspace_pool_bytes is None or config.device_kind != "cpu":
         return None
     if not plan.workspace_known:
-        cure = "expected the package that reads it: `pip install 'ge-runtime[plan]'`"
-        found = "parameter 'workspace_pool_mib': found a graph whose workspace nobody can tell"
-        raise ConfigFault(config.model, [f"{found}, {cure}"])
+        found = "parameter 'workspace_pool_mib': found a graph whose workspace cannot be computed"
+        expected = "the package that reads the graph: `pip install 'ge-runtime[plan]'`"
+        raise ConfigFault(config.model, [f"{found}, expected {expected}"])
+    # Only loaded for models that have a pool.
     # Loaded for models that have a pool alone.
     from ge_runtime.workspace.pool import PROCESS_POOLS
 
@@ -322,9 +331,9 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
 def _planned_memory(
     engine: Engine, backend: DeviceBackend, largest: Sequence[Shapes], plan: Plan
 ) -> tuple[Arena, AnswerSlots]:
-    """Memory of the backend, for the inputs and answers of the engine's executions.
+    """Allocate memory of the backend for the inputs and answers of the engine's executions.
 
-    largest: see `Engine.bind`. Raises PlanFault if the memory cannot be had.
+    For `largest` see `Engine.bind`. Raises PlanFault if the memory cannot be allocated.
     """
     memory = backend.memory
     try:
@@ -332,7 +341,7 @@ def _planned_memory(
         inputs = memory.allocate("inputs", plan.inputs_bytes)
         slots = plan.answer_slots
         if isinstance(engine, Remote):
-            # One of the planned slots is the engine's own: see `footprint.answer_slots`.
+            # One planned slot is the engine's own: see `gearing.answer_slots`.
             engine.reserve(plan.answers_bytes)
             slots -= 1
         answers = [memory.allocate("answers", plan.answers_bytes) for _ in range(slots)]

@@ -1,4 +1,4 @@
-"""The clock port: what waits or has deadlines is given a clock, which tests control."""
+"""The clock interface for code that waits or has deadlines; tests replace the clock."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Monotonic time, and waiting for it. Safe from any thread."""
+    """Monotonic time, and waits with a deadline. Safe from any thread."""
 
     def now(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Return seconds since a fixed moment; never decreases."""
 
     def wait(self, condition: threading.Condition, until: float) -> None:
-        """Block until the condition is notified, or `now()` is `until` or later.
+        """Block until the condition is notified or `now()` reaches `until`.
 
-        The caller holds the condition's lock; as with `Condition.wait` it is let go meanwhile and
-        held again on return. `until` may be `math.inf`. May return early for no reason: callers
-        look again at what they waited for.
+        May return early without a reason, so callers must check what they waited for.
+
+        Args:
+            condition: A condition whose lock the caller holds. As in `Condition.wait`, the lock is
+                released during the wait and held again on return.
+            until: Seconds as in `now()`; `math.inf` waits without a deadline.
         """
 
 
@@ -33,5 +36,5 @@ class SystemClock:
         if until == math.inf:
             condition.wait()
         else:
-            # Beyond TIMEOUT_MAX Python raises OverflowError; callers look again after it anyway.
+            # Above TIMEOUT_MAX Python raises OverflowError; callers check after a wait anyway.
             condition.wait(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))

@@ -1,8 +1,8 @@
-"""The table of engines, device backends and placements: names, and where their classes are.
+"""The table of engines, device backends and placements: their names and classes.
 
 Classes are written as "module:Class" and imported when they are chosen, so that a model on the CPU
-loads no code of other devices. Another package registers its engine by an entry point of the group
-`ge_runtime.engines`, whose object is an `EngineEntry`, or several of them.
+loads no code for other devices. Another package registers its engine with an entry point of the
+group `ge_runtime.engines`, whose object is one or several `EngineEntry`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Requirement:
     """A package that an engine needs."""
 
     name: str
-    """For people."""
+    """The name in messages."""
     install: str = ""
-    """The command that brings it; by default `pip install` of its name."""
+    """The command that installs it; by default `pip install` of its name."""
     module: str = ""
-    """What Python imports, where that is not the name."""
+    """The module to import, if it is not the name."""
     file: str = ""
-    """A path in the package, where builds of it for other devices lack something."""
+    """A path in the package that builds for other devices lack."""
 
     @property
     def cure(self) -> str:
-        """The command that brings it."""
+        """The command that installs the package."""
         return self.install or f"pip install {self.name}"
 
 
@@ -44,26 +44,26 @@ class EngineEntry:
     """An engine on one kind of device."""
 
     name: str
-    """As the parameter 'engine' has it."""
+    """The value of the parameter 'engine'."""
     device_kind: str
     """A key of DEVICES."""
     suffix: str
-    """Of its artifacts."""
+    """The suffix of its artifacts."""
     engine: str
-    """Its class, an `engines.base.Engine`. How it is opened, its device's backend tells."""
+    """The class, an `engines.base.Engine`, which the backend of its device opens."""
     requires: Requirement
     backend: str = ""
-    """The class of the device backend that opens it, where that is not the device's own."""
+    """The class of the device backend that opens it, if it is not the device's own."""
     preferred_because: str = ""
-    """Why it comes before others of its device, where that is told."""
+    """The reason why it precedes other engines of its device, for the load report."""
     experimental: bool = False
-    """Whether it was never run on such a device."""
+    """True if it was never run on such a device."""
     by_chip: bool = False
-    """Whether artifacts for several chips may lie side by side: see `artifact.chip_file`."""
+    """True if there may be an artifact for each of several chips: see `artifact.chip_file`."""
 
     @property
     def backend_class(self) -> str:
-        """Where the class of its device backend is."""
+        """The class of the device backend that opens it."""
         return self.backend or DEVICES[self.device_kind].backend
 
 
@@ -76,29 +76,29 @@ class DeviceEntry:
     build: str
     """The command that builds its artifacts."""
     prepare: str = ""
-    """A function to call before its packages are looked for."""
+    """A function to call before packages of this kind are searched."""
 
 
 DEVICES: Final[Mapping[str, DeviceEntry]] = {
     "cpu": DeviceEntry("ge_runtime.engines.backend:HostBackend", "make models"),
     "cuda": DeviceEntry("ge_runtime.engines.cuda_backend:CudaBackend", "make models"),
     "npu": DeviceEntry(
-        "ge_runtime.engines.ascend_backend:AscendBackend",
+        "ge_runtime.npu.engines.ascend_backend:AscendBackend",
         "ge-runtime build",
-        prepare="ge_runtime.ascend.installation:apply_pythonpath",
+        prepare="ge_runtime.npu.driver.installation:apply_pythonpath",
     ),
 }
-"""Kind of device, as the parameter 'devices' has it before the colon."""
+"""Kind of device, the part of 'devices' before the colon, to its entry."""
 
-PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.service.backend:ServiceBackend"}
-"""The parameter 'placement': the class of a device backend other than the device's own."""
+PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.npu.service.backend:ServiceBackend"}
+"""Value of the parameter 'placement' to the device backend that replaces the device's own."""
 
 _SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
 
 _BUILT_IN: Final = (
-    # In each device's order of preference. onnxruntime leads: it is a fraction of torch's size and
-    # writes results where they are planned. On an Ascend card om leads: of it alone all memory is
-    # planned before a byte is allocated.
+    # In order of preference for each device. onnxruntime is first, as it is much smaller than torch
+    # and writes results to planned memory. On an Ascend card om is first, as it is the only engine
+    # whose memory is planned completely before anything is allocated.
     EngineEntry(
         name="onnxruntime",
         device_kind="cpu",
@@ -141,7 +141,7 @@ _BUILT_IN: Final = (
         name="om",
         device_kind="npu",
         suffix=".om",
-        engine="ge_runtime.engines.om:OmEngine",
+        engine="ge_runtime.npu.engines.om:OmEngine",
         requires=Requirement("acl", _SET_ENV),
         preferred_because="all its memory is planned",
         by_chip=True,
@@ -150,16 +150,16 @@ _BUILT_IN: Final = (
         name="torch",
         device_kind="npu",
         suffix=".pt2",
-        engine="ge_runtime.engines.torch_npu:TorchNpuEngine",
+        engine="ge_runtime.npu.engines.torch_npu:TorchNpuEngine",
         requires=Requirement("torch_npu"),
-        backend="ge_runtime.engines.torch_npu:TorchNpuBackend",
+        backend="ge_runtime.npu.engines.torch_npu:TorchNpuBackend",
         experimental=True,
     ),
     EngineEntry(
         name="ge_session",
         device_kind="npu",
         suffix=".air",
-        engine="ge_runtime.engines.ge_session:GeSessionEngine",
+        engine="ge_runtime.npu.engines.ge_session:GeSessionEngine",
         requires=Requirement("ge", _SET_ENV),
         experimental=True,
     ),
@@ -167,33 +167,33 @@ _BUILT_IN: Final = (
 
 
 def engine_entries() -> tuple[EngineEntry, ...]:
-    """All engines, those of each device in order of preference; those of other packages last."""
+    """Return all engines, for each device in order of preference; other packages' are last."""
     return (*_BUILT_IN, *_registered())
 
 
 def engine_names() -> tuple[str, ...]:
-    """The engines' names, each once."""
+    """Return the engines' names, each once."""
     return tuple(dict.fromkeys(entry.name for entry in engine_entries()))
 
 
 def suffixes() -> dict[str, str]:
-    """Engine: its artifacts' suffix."""
+    """Return the suffix of each engine's artifacts, by engine."""
     return {entry.name: entry.suffix for entry in engine_entries()}
 
 
 def engines_on(device_kind: str) -> dict[str, EngineEntry]:
-    """The engines of a kind of device by name, the preferred one first."""
+    """Return the engines of a kind of device by name, the preferred one first."""
     return {entry.name: entry for entry in engine_entries() if entry.device_kind == device_kind}
 
 
-def load(target: str) -> Any:  # noqa: ANN401 - whatever has that name
-    """The class or function "module:name". Imports the module."""
+def load(target: str) -> Any:  # noqa: ANN401 - any class or function
+    """Import and return the class or function "module:name"."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 
 
 def prepare(device_kind: str) -> None:
-    """Has what a kind of device needs before its packages are looked for."""
+    """Prepare this process for a kind of device, before its packages are searched."""
     function = DEVICES[device_kind].prepare
     if function:
         load(function)()
@@ -201,8 +201,8 @@ def prepare(device_kind: str) -> None:
 
 @cache
 def _registered() -> tuple[EngineEntry, ...]:
-    """The engines of other packages. Read once: it takes milliseconds with many packages."""
-    # Imported late: it takes tens of milliseconds, which only loads of models should cost.
+    """Return the engines of other packages. Cached, as it takes milliseconds with many packages."""
+    # Imported here, as it takes tens of milliseconds, which only loads of models should cost.
     from importlib.metadata import entry_points
 
     entries: list[EngineEntry] = []
@@ -218,7 +218,7 @@ def _registered() -> tuple[EngineEntry, ...]:
                     )
                 taken.add((entry.name, entry.device_kind))
                 entries.append(entry)
-        # Whatever another package raises: models that do not use its engine are served.
+        # Any exception of another package: models that do not use its engine must still load.
         except Exception as error:
-            _log.warning("entry point '%s' of %s is not used: %s", point.name, ENTRY_POINTS, error)
+            _log.warning("entry point '%s' of %s is ignored: %s", point.name, ENTRY_POINTS, error)
     return tuple(entries)

@@ -1,8 +1,8 @@
-"""The counts of the runtime, as plain numbers.
+"""Counters of the runtime, as plain numbers.
 
-`docs/runtime.md` says what each means; `adapters.metrics_exporter` gives them to Triton. Fields
-have the names of the metrics, which stay as they are: there, a launch is an execution, and the
-departed are the abandoned.
+`docs/runtime.md` explains each; `adapters.metrics_exporter` exports them to Triton. Fields have the
+names of the metrics, which must not change: there, an execution is called a launch, and an
+abandoned request a departed one.
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ from typing import Final
 
 @dataclass(slots=True)
 class Counts:
-    """Everything counted since the runtime was opened. Sizes are elements, times seconds."""
+    """All counts since the runtime was opened. Sizes are in elements, times in seconds."""
 
     useful_elements: int = 0
-    """Rows times their own sizes, of all executions."""
+    """Sum over all executions of rows times their own sizes."""
     executed_elements: int = 0
-    """Rows times sizes of the batches, padding included."""
+    """Sum over all executions of rows times the sizes of the batch, padding included."""
     copied_bytes: int = 0
-    """Moved by gather and scatter."""
+    """Bytes copied by gather and scatter."""
     launches: int = 0
     launch_seconds: float = 0.0
-    """In the engine."""
+    """Time in the engine."""
     predicted_seconds: float = 0.0
-    """That the cost model said of these executions, gathering and scattering included."""
+    """Time that the cost model predicted for these executions, with gather and scatter."""
     measured_seconds: float = 0.0
-    """That they took, in the same sense."""
+    """Time that these executions took, with gather and scatter."""
     failed_launches: int = 0
-    """Executions that failed, which are not among the launches."""
+    """Failed executions, which are not counted as launches."""
     launch_rows: Counter[int] = field(default_factory=Counter)
-    """Rows of an execution, padding left out: how many executions had so many."""
+    """Number of rows, without padding, to the number of executions with that number."""
     gear_hits: Counter[str] = field(default_factory=Counter)
-    """Gear, e.g. "8x64": executions of that size."""
+    """Gear, e.g. "8x64", to the number of executions of that size."""
     shared_launches: Counter[str] = field(default_factory=Counter)
-    """Executions of several requests, by why they may share one: see `batching.groups.Reason`."""
+    """Reason why requests may share an execution (`batching.groups.Reason`) to the number of
+    executions with several requests."""
     gear_misses: int = 0
-    """Requests that no gear held."""
+    """Requests that fit no gear."""
     workspace_waits: int = 0
     """Executions that had to wait for workspace."""
     workspace_wait_seconds: float = 0.0
     isolations: int = 0
-    """Executions that failed and were cut in halves, or failed with a single request."""
+    """Executions that failed and were split in halves, or failed with a single request."""
     culprits: int = 0
-    """Requests found to make an execution fail."""
+    """Requests identified as the cause of a failed execution."""
     departed: int = 0
     """Requests dropped because their callers cancelled or their deadlines passed."""
     refused: int = 0
-    """Requests that were not sound."""
+    """Invalid requests."""
     early_answers: int = 0
-    """Answers that left before the last execution of their request batch had ended."""
+    """Answers sent before the last execution of their request batch ended."""
     early_seconds: float = 0.0
-    """By which they left before that, of all of them together."""
+    """Sum over early answers of the time between answer and end of the request batch."""
     answer_seconds: float = 0.0
-    """From the beginning of request batches until answers left, of all requests together."""
+    """Sum over all requests of the time from the start of the request batch to the answer."""
     answers_spilled: int = 0
-    """Executions whose answers needed memory beyond the plan, because all slots were held."""
+    """Executions whose answers needed memory beyond the plan, as all slots were in use."""
 
     def add(self, more: Counts) -> None:
-        """Count these as well."""
+        """Add other counts to these."""
         for name in _NUMBERS:
             if amount := getattr(more, name):
                 setattr(self, name, getattr(self, name) + amount)
-        # Most counts are of one batch, in which most counters are empty.
+        # Most counts come from one batch, in which most counters are empty.
         if more.launch_rows:
             self.launch_rows.update(more.launch_rows)
         if more.gear_hits:
@@ -74,7 +75,7 @@ class Counts:
             self.shared_launches.update(more.shared_launches)
 
     def since(self, earlier: Counts) -> Counts:
-        """What was counted after `earlier`, a copy of these counts."""
+        """Return the difference to `earlier`, a copy of these counts."""
         return Counts(
             **{name: getattr(self, name) - getattr(earlier, name) for name in _NUMBERS},
             launch_rows=self.launch_rows - earlier.launch_rows,
@@ -87,18 +88,18 @@ _NUMBERS: Final = tuple(f.name for f in fields(Counts) if f.type in ("int", "flo
 
 
 class SharedCounts:
-    """Counts that many threads add to."""
+    """Counts that several threads add to. Safe from any thread."""
 
     def __init__(self) -> None:
         self._counts = Counts()
         self._lock = Lock()
 
     def add(self, more: Counts) -> None:
-        """Count these as well, at once."""
+        """Add other counts in one step."""
         with self._lock:
             self._counts.add(more)
 
     def snapshot(self) -> Counts:
-        """A copy of all counts at one moment."""
+        """Return a consistent copy of all counts."""
         with self._lock:
             return self._counts.since(Counts())

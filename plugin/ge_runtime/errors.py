@@ -1,7 +1,7 @@
-"""The errors of the runtime: one tree under RuntimeFault.
+"""The exceptions of ge_runtime; all derive from RuntimeFault.
 
-A fault says what was found, what was expected and where. It knows nothing of Triton: which
-status code a client sees is decided in `adapters` alone.
+A message names the place, what was found, what was expected and often the remedy. `adapters`
+translates exceptions to Triton's status codes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from pathlib import Path
 
 
 class RuntimeFault(Exception):
-    """The root of all that ge_runtime raises on purpose."""
+    """Base class of all exceptions that ge_runtime raises deliberately."""
 
 
 class ConfigFault(RuntimeFault):
-    """The model's configuration, or its agreement with the graph, is wrong; `faults` lists it all.
+    """The model's configuration is wrong, or does not match the graph.
 
     Raised at load, never while serving.
+
+    Attributes:
+        faults: The message of every error found.
     """
 
     def __init__(self, model: str, faults: Sequence[str]) -> None:
@@ -28,51 +31,51 @@ class ConfigFault(RuntimeFault):
 
 
 class ArtifactFault(RuntimeFault):
-    """No artifact, or one that cannot be opened. Raised at load."""
+    """An artifact is missing or cannot be opened. Raised at load."""
 
 
 class PlanFault(RuntimeFault):
-    """Memory that cannot be had at load, or a buffer larger than what was planned for it."""
+    """Planned memory cannot be allocated at load, or a buffer is larger than planned."""
 
 
 class EngineFault(RuntimeFault):
-    """The engine failed while it executed a batch; one of its requests may be to blame."""
+    """The engine failed while it executed a batch; one of its requests may be the cause."""
 
 
 class EngineLost(RuntimeFault):
-    """The engine or its device is gone: no request is to blame, and none can be executed."""
+    """The engine or its device is lost: no request is the cause, and none can be executed."""
 
 
 class ServiceFault(RuntimeFault):
-    """The device service cannot be started, reached or understood. Raised at load."""
+    """The device service cannot be started or reached, or does not match. Raised at load."""
 
 
 class NoDevice(RuntimeFault):
-    """A device that config.pbtxt names cannot be used here. Raised at load."""
+    """A device that config.pbtxt names is not available. Raised at load."""
 
 
 class OutOfMemory(RuntimeFault):
-    """A device, or an engine on it, has not the bytes asked for. Less may still be had."""
+    """A device, or an engine on it, cannot allocate a buffer. A smaller one may still fit."""
 
 
 class DeviceFault(RuntimeFault):
-    """Memory of a device was used in a way that is never right: freed twice, or after its free."""
+    """Device memory was used incorrectly: freed twice, or used after it was freed."""
 
 
 class PoolFault(RuntimeFault):
-    """No lease of workspace; the subclass says why."""
+    """Workspace could not be leased; the subclass gives the reason."""
 
 
 class NeverFits(PoolFault):
-    """More than the pool's whole capacity was asked for."""
+    """A lease was requested that is larger than the pool's capacity."""
 
 
 class PoolFull(PoolFault):
-    """As many as may wait for the pool are waiting."""
+    """The largest allowed number of waiting leases is reached."""
 
 
 class PoolTimeout(PoolFault):
-    """The deadline passed before the bytes were free."""
+    """The deadline passed before enough bytes were free."""
 
 
 class PoolCancelled(PoolFault):
@@ -80,7 +83,7 @@ class PoolCancelled(PoolFault):
 
 
 class PoolClosed(PoolFault):
-    """The pool was closed, before or while somebody waited."""
+    """The pool was closed, before or during the wait."""
 
 
 class RuntimeClosed(RuntimeFault):
@@ -88,31 +91,31 @@ class RuntimeClosed(RuntimeFault):
 
 
 class RequestFault(RuntimeFault):
-    """The caller's fault: one request that cannot be executed. Its neighbours are unharmed."""
+    """A request cannot be executed; the caller is the cause. Other requests are not affected."""
 
 
 class ShapeMismatch(RequestFault):
-    """A tensor of a request whose shape is not one that the model takes."""
+    """The shape of a tensor of a request is not one that the model accepts."""
 
 
 class GearOverflow(ShapeMismatch):
-    """A request that no gear holds."""
+    """A request is larger than every gear."""
 
 
 class HandleFault(RequestFault):
-    """A handle that no model gave for this input."""
+    """A handle for this input was not issued by the expected model."""
 
 
 class HandleGone(HandleFault):
-    """A handle of a row that is not on the device, or not any more: all of it is to come again."""
+    """A handle's row is no longer on the device: the whole request must be sent again."""
 
 
 class RowsTaken(PoolFault):
-    """No place was free on the device for rows that are to stay there."""
+    """The device has no free place for rows that are to stay there."""
 
 
 class Abandoned(RuntimeFault):
-    """The caller of a request no longer waits for its answer: `Expired` or `Cancelled`."""
+    """The caller of a request does not wait for its answer any more: `Expired` or `Cancelled`."""
 
 
 class Expired(Abandoned):
@@ -124,15 +127,15 @@ class Cancelled(Abandoned):
 
 
 def shown(path: Path, *others: Path) -> str:
-    """Files of a model as texts name them: the model's folder, its version and their names."""
+    """Return files of a model as messages name them: model folder, version and file names."""
     return ", ".join(("/".join(path.parts[-3:]), *(other.name for other in others)))
 
 
 def forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks of an error that is kept as a value, and of those it came from.
+    """Drop the tracebacks of a stored exception and of its causes.
 
-    Tracebacks hold frames and these their variables: the tensors of a whole request batch, and the
-    error itself, so that nothing of it all is freed before the next garbage collection.
+    A traceback holds frames with their variables: the tensors of a whole request batch, and the
+    exception itself. Nothing of this would be freed before the next garbage collection.
     """
     link: BaseException | None = error
     while link is not None:

@@ -1,7 +1,7 @@
-"""Sizes that follow from the sizes of axes: "(height + 1) // 2".
+"""Sizes computed from the sizes of axes, e.g. "(height + 1) // 2".
 
-Values only. A relation never falls when an axis grows. So it is largest where the axes are at their
-limits, which is where memory is planned, and largest in a batch where the batch is.
+A relation never decreases when an axis grows. So it is largest at the limits of the axes, for which
+memory is planned, and largest in a batch where the axes are.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Term: TypeAlias = "int | str | tuple[Callable[[int, int], int], Term, Term]"
 """A number, the name of an axis, or an operation on two terms."""
 
 _LONGEST: Final = 200
-"""Characters. The parser recurses, and no size is that hard to say."""
+"""Characters. The parser is recursive, and no real size needs a longer text."""
 _WRITTEN: Final = re.compile(r"(?:[A-Za-z_]\w*\b|\d+\b|[\s+*/(),-])+", re.ASCII)
-"""Checked before parsing: of other spellings, such as 1if, Python's parser would warn."""
+"""Checked before parsing: Python's parser warns about other spellings, such as 1if."""
 _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -28,24 +28,29 @@ _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _CHOICES: Final[Mapping[str, Callable[[int, int], int]]] = {"max": max, "min": min}
-"""Functions of two or more terms. They never fall when a term grows."""
+"""Functions of two or more terms that never decrease when a term grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """An integer expression over axes. Made by `parse`."""
+    """An integer expression over axes. Created by `parse`. Immutable."""
 
     text: str
-    """As Python would write it: without needless brackets and spaces."""
+    """The expression in Python's spelling, without needless parentheses and spaces."""
     term: Term
 
     @classmethod
     def parse(cls, text: str) -> Relation:
-        """The relation that `text` writes with + - * // max min and brackets, over axes.
+        """Parse an expression over axes with + - * // max min and parentheses.
 
-        Raises ValueError with what was expected. No axis may be subtracted or divided by, not
-        within brackets either, and no factor of an axis may be negative: then the relation never
-        falls when an axis grows.
+        No axis may be subtracted or be in a divisor, and no factor of an axis may be negative. This
+        ensures that the relation never decreases when an axis grows.
+
+        Args:
+            text: The expression.
+
+        Raises:
+            ValueError: The expression is not allowed; with what was expected.
         """
         if len(text) > _LONGEST or not _WRITTEN.fullmatch(text):
             raise ValueError(_GRAMMAR)
@@ -55,16 +60,16 @@ class Relation:
             raise ValueError(_GRAMMAR) from error
         term = _read(tree)
         if not any(_axes(term)):
-            raise ValueError("an expression with an axis; sizes that are fixed belong in dims")
+            raise ValueError("an expression with an axis; fixed sizes belong in dims")
         return cls(ast.unparse(tree), term)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that it depends on, each once, in order."""
+        """The axes of the expression, each once, in order."""
         return tuple(dict.fromkeys(_axes(self.term)))
 
     def size(self, sizes: Mapping[str, int]) -> int:
-        """Its value where the axes have these sizes; can be less than 1. KeyError without one."""
+        """Return the value for these sizes of axes; may be below 1. Raises KeyError."""
         return _value(self.term, sizes)
 
     def __str__(self) -> str:
@@ -75,7 +80,7 @@ _GRAMMAR: Final = "axes and whole numbers with +, -, *, //, max(,), min(,) and b
 
 
 def _read(node: ast.expr) -> Term:
-    """The term of a syntax tree. Raises ValueError unless it never falls when an axis grows."""
+    """Return the term of a syntax tree. Raises ValueError if it can decrease with an axis."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Constant) and type(node.value) is int:  # True is a constant too
@@ -90,8 +95,8 @@ def _read(node: ast.expr) -> Term:
         raise ValueError("no axis to be subtracted: a size must not fall when an axis grows")
     if isinstance(node.op, ast.FloorDiv) and (varies or _least(right) < 1):
         raise ValueError("divisors that are fixed and at least 1")
-    # A factor that grows must not meet one below 0. `_least` is the least of either, since what was
-    # read so far never falls.
+    # A growing factor must not be multiplied by a negative one. `_least` is the minimum of either,
+    # as no term read so far decreases.
     if isinstance(node.op, ast.Mult) and (
         (varies and _least(left) < 0) or (any(_axes(left)) and _least(right) < 0)
     ):
@@ -100,7 +105,7 @@ def _read(node: ast.expr) -> Term:
 
 
 def _read_choice(node: ast.Call) -> Term:
-    """The term of max(...) or min(...), two by two. Raises ValueError as `_read` does."""
+    """Return the term of max(...) or min(...), nested in pairs. Raises ValueError."""
     choose = _CHOICES.get(node.func.id) if isinstance(node.func, ast.Name) else None
     if choose is None or len(node.args) < 2 or node.keywords:
         raise ValueError(_GRAMMAR)
@@ -117,7 +122,7 @@ def _axes(term: Term) -> Iterator[str]:
 
 
 def _least(term: Term) -> int:
-    """The value where every axis is 1: the least that it can be, as it never falls."""
+    """Return the value with every axis at 1: the minimum, as a term never decreases."""
     return _value(term, dict.fromkeys(_axes(term), 1))
 
 

@@ -15,7 +15,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
-from ge_runtime.engines.backend import DecodesJpeg, LetsRowsGo, Watched
+from ge_runtime.engines.backend import DecodesJpeg, ReleasesRows, Watched
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -35,22 +35,22 @@ from ge_runtime.scheduling.request_batch import (
     PooledWorkspace,
     RequestBatch,
 )
-from ge_runtime.scheduling.sequences import State, with_state
 from ge_runtime.specs import ROWS, Tensors
 
 if TYPE_CHECKING:
     from ge_runtime.devices.jpeg import JpegDecoder
+    from ge_runtime.scheduling.sequences import State
 
-Leave: TypeAlias = Callable[[int, Answer], None]
-"""Takes the answer of the request at a place in the batch while others are still executed."""
+OnAnswer: TypeAlias = Callable[[int, Answer], None]
+"""Receives the place of a request in the batch and its answer, before the batch is complete."""
 
 _log = logging.getLogger(__name__)
 
 
 class Runtime:
-    """One instance of a model: its graph, opened, and all memory that it will ever need.
+    """One instance of a model: its open graph and all memory that it will ever need.
 
-    Made by `open`. Safe from any thread; executions on one device take turns.
+    Created by `open`. Safe from any thread; executions on one device are serialized.
     """
 
     def __init__(self, name: str, version_dir: Path, parts: Assembly, clock: Clock) -> None:
@@ -67,9 +67,9 @@ class Runtime:
             else None
         )
         self._watched = [own for own in parts.backends if isinstance(own, Watched)]
-        self._letting_go = [own for own in parts.backends[:1] if isinstance(own, LetsRowsGo)]
+        self._releasing = [own for own in parts.backends[:1] if isinstance(own, ReleasesRows)]
         self._recorded = Histogram((ROWS, *parts.config.limits))
-        self._open = True  # this and the next guarded by the condition
+        self._open = True  # this and the next are guarded by `_idle`
         self._batches = 0  # in progress
         self._idle = Condition()
 
@@ -86,12 +86,28 @@ class Runtime:
     ) -> Runtime:
         """Read the configuration, open the artifact, plan and allocate all memory, warm up.
 
-        version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
-        instance_name: for people. derived: the outputs that the model's own code makes. clock: of
-        the callers' deadlines. limits: what the machine has of memory. Raises ConfigFault,
-        ArtifactFault, PlanFault, NoDevice, EngineLost for a card that was lost before,
-        ServiceFault, or NeverFits if an execution needs more workspace than the pool has; then
-        nothing stays open.
+        After an exception nothing stays open.
+
+        Args:
+            version_dir: The folder with the artifact.
+            model_config: Triton's model configuration, parsed from JSON.
+            instance_name: The name used in logs, reports and errors.
+            derived: Names of the outputs that the model's own code computes.
+            clock: The clock of the callers' deadlines; by default the machine's.
+            limits: Returns the memory that the machine has available.
+
+        Returns:
+            The open runtime. The caller closes it.
+
+        Raises:
+            ConfigFault: The configuration is invalid or does not match the graph, or the load check
+                found answers that depend on padding or on other requests.
+            ArtifactFault: The artifact is missing or cannot be opened.
+            PlanFault: The planned memory does not fit.
+            NoDevice: A device is not available.
+            EngineLost: The card was lost earlier in this process.
+            ServiceFault: The device service cannot be started or reached.
+            NeverFits: An execution needs more workspace than the pool has.
         """
         parts = assemble(
             version_dir,
@@ -104,17 +120,17 @@ class Runtime:
 
     @property
     def config(self) -> RuntimeConfig:
-        """What config.pbtxt says."""
+        """The model's configuration."""
         return self._parts.config
 
     @property
     def plan(self) -> Plan:
-        """What was planned for each device."""
+        """The memory plan of each executor."""
         return self._parts.plan
 
     @property
     def report(self) -> tuple[str, ...]:
-        """What was decided at load, line by line: engines and why, threads, gears, memory, cost."""
+        """The decisions made at load, line by line: engines, threads, gears, memory, costs."""
         return self._parts.report
 
     def infer(
@@ -123,22 +139,30 @@ class Runtime:
         callers: Sequence[Caller] | None = None,
         *,
         originals: Sequence[Tensors] | None = None,
-        leave: Leave | None = None,
+        on_answer: OnAnswer | None = None,
     ) -> list[Answer]:
-        """One answer per request, in order: its outputs by name, or its own fault.
+        """Execute a batch of requests. Blocks until all are answered. Safe from any thread.
 
-        requests: each all inputs by name, [rows, *dims]; where config.pbtxt declares prepared
-        tensors, those instead. callers: of each request, if anything is known of them.
-        originals: the requests as they came, if tensors were prepared from them.
-        leave: is given each answer that is there while other requests are still executed, on the
-        calling thread; it must not raise. A caller who has been answered is not asked any more.
-        With `early_answers: false` it is given none.
+        Each request is checked separately. The valid ones are partitioned into the executions with
+        the least predicted time. A request that makes its execution fail is identified, and only
+        that request gets the fault. Requests whose callers do not wait any more are not executed.
 
-        Each request is checked by itself. The sound ones are partitioned into the executions of
-        least predicted time; one that makes its execution fail is found, and alone gets the fault.
-        Those whose callers have left are not executed. Outputs are [rows, *dims], with the
-        request's own sizes, in memory that is not written again while they are in use. Raises
-        RuntimeClosed after `close`. Blocks until all are answered; from any thread.
+        Args:
+            requests: Each request has all inputs by name, arrays of shape [rows, *dims] and the
+                declared type; if config.pbtxt declares prepared tensors, those instead.
+            callers: The caller of each request: deadline, cancellation, id and sequence.
+            originals: The requests as clients sent them, if tensors were prepared from them.
+            on_answer: Called on this thread with each answer that is complete while other requests
+                are still executed. It must not raise. Its caller is not asked for cancellation any
+                more. Never called with `early_answers: false`.
+
+        Returns:
+            One answer per request, in order: its outputs by name, [rows, *dims] with the request's
+            own sizes, or its RuntimeFault. The memory of outputs is not reused while they are
+            referenced.
+
+        Raises:
+            RuntimeClosed: `close` was called before.
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         originals = requests if originals is None else originals
@@ -161,11 +185,11 @@ class Runtime:
                 counts=self._counts,
                 clock=self._clock,
             )
-            let_go = None
-            if leave is not None and self.config.early_answers:
+            release = None
+            if on_answer is not None and self.config.early_answers:
                 places = [place for place, own in enumerate(verdicts) if isinstance(own, Block)]
-                let_go = partial(self._let_go, leave, request_batch, places, originals)
-            self._execute(request_batch, let_go)
+                release = partial(self._answer_early, on_answer, request_batch, places, originals)
+            self._execute(request_batch, release)
             for executor in self._parts.executors:
                 executor.end_batch()
             if sequences is not None:
@@ -178,7 +202,7 @@ class Runtime:
         return answers
 
     def jpeg_decoder(self) -> JpegDecoder:
-        """The device's, where it has one; else the host's. Raises ArtifactFault without Pillow."""
+        """Return the device's JPEG decoder, or the host's. Raises ArtifactFault without Pillow."""
         from ge_runtime.devices.jpeg import PillowDecoder
 
         host = PillowDecoder()
@@ -186,12 +210,12 @@ class Runtime:
         own = backend.jpeg_decoder(host) if isinstance(backend, DecodesJpeg) else None
         return own or host
 
-    def let_go(self, request: Tensors) -> None:
-        """The request fails: rows of its that stay on the device, for this model, may go.
+    def release(self, request: Tensors) -> None:
+        """Release the device-resident rows of a failed request of this model.
 
-        Those that `infer` answers with a fault are let go of there.
+        `infer` does this itself for requests that it answers with a fault.
         """
-        for name in self.config.resident.inputs if self._letting_go else ():
+        for name in self.config.resident.inputs if self._releasing else ():
             handles = request.get(name)
             if (
                 handles is not None
@@ -199,10 +223,10 @@ class Runtime:
                 and handles.ndim == 1 + len(HANDLE_DIMS)
                 and handles.shape[1:] == HANDLE_DIMS
             ):
-                self._letting_go[0].let_rows_go(handles)
+                self._releasing[0].release_rows(handles)
 
     def is_ready(self) -> bool:
-        """Whether requests would be executed: open, no engine lost, and its devices are well."""
+        """Return whether requests can be executed: open, no engine lost, all devices healthy."""
         return (
             self._open
             and not any(executor.lost for executor in self._parts.executors)
@@ -210,13 +234,13 @@ class Runtime:
         )
 
     def counts(self) -> Counts:
-        """All that was counted since the runtime was opened."""
+        """Return all counts since the runtime was opened."""
         counts = self._counts.snapshot()
         counts.answers_spilled = sum(executor.spilled for executor in self._parts.executors)
         return counts
 
     def gauges(self) -> dict[str, float]:
-        """Values at this moment, by the names that `adapters.metrics_exporter` has for them."""
+        """Return current values, by their names in `adapters.metrics_exporter`."""
         parts, plan = self._parts, self._parts.plan
         gauges: dict[str, float] = {
             "cost_drift": parts.costs.drift,
@@ -231,7 +255,7 @@ class Runtime:
                 for memory in backend.memories
             ),
         }
-        for backend in self._watched[:1]:  # gauges are an instance's: of several its first device's
+        for backend in self._watched[:1]:  # an instance reports the gauges of its first device
             gauges |= backend.telemetry()
         resident = own_resident_bytes()
         if resident is not None:
@@ -243,12 +267,12 @@ class Runtime:
         return gauges
 
     def memory_usage(self) -> list[dict[str, object]]:
-        """What is planned per device, in the form of Triton's model statistics."""
+        """Return the planned memory of each device, in the form of Triton's model statistics."""
         plan, usage = self._parts.plan, []
         pinned = plan.io_bytes if plan.device_io_bytes else 0
         for place, backend in zip(self.config.places, self._parts.backends, strict=True):
             own, device = plan.total_bytes - pinned, int(backend.name.partition(":")[2] or 0)
-            if place.buffers:  # weights and workspace are those of the executor's first set
+            if place.buffers:  # weights and workspace are counted with the executor's first set
                 own = plan.device_io_bytes
             usage.append({"type": backend.kind.upper(), "id": device, "byte_size": own})
             if pinned:
@@ -256,16 +280,16 @@ class Runtime:
         return usage
 
     def close(self) -> None:
-        """Free the graph and all memory, after the executions in progress. Safe to call twice.
+        """Free the graph and all memory after the executions in progress. Safe to call twice.
 
-        What answers are views of stays theirs.
+        Memory that answers refer to stays valid.
         """
         with self._idle:
             if not self._open:
                 return
             self._open = False
             self._idle.wait_for(lambda: not self._batches)
-        # The reverse of how they were opened: engines work in the backends' memory.
+        # In the reverse order of opening: engines work in the backends' memory.
         self._dispatcher.close()
         for executor in self._parts.executors:
             executor.close()
@@ -299,62 +323,63 @@ class Runtime:
                 raise state
             block = self._parts.admission.admit(request, caller.request_id)
             if state is not None:
-                block = with_state(block, state)
+                block = block.with_state(state)
         except RequestFault as fault:
             missed = isinstance(fault, GearOverflow)
             self._counts.add(Counts(refused=1, gear_misses=missed))
             return fault
         if self.config.histogram is not None:
-            # What an execution needs for it, not the size of its tensors: gears hold the former.
+            # The size that an execution needs, not that of the tensors: gears are chosen for it.
             self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
         return block
 
     def _execute(
-        self, request_batch: RequestBatch, let_go: Callable[[Sequence[int]], None] | None
+        self, request_batch: RequestBatch, release: Callable[[Sequence[int]], None] | None
     ) -> None:
-        """Returns when all executions have run.
+        """Run all executions.
 
-        let_go: takes requests, places in the batch, that are answered early; None: all wait.
+        release: receives the places in the batch of requests that are answered early; None if all
+        answers wait for the last execution.
         """
         plan, executors = request_batch.plan(), len(self._parts.executors)
         seconds = sum(execution.seconds for execution in plan)
-        early = EarlyAnswers(len(request_batch), seconds, executors, let_go, self._clock)
+        early = EarlyAnswers(len(request_batch), seconds, executors, release, self._clock)
 
         def in_order(places: Sequence[int]) -> Sequence[int]:
-            if let_go is None:
+            if release is None:
                 return places
             own = request_batch.earliest_answers([plan[place] for place in places])
             return [places[place] for place in own]
 
         tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]
-        self._dispatcher.run_all(tasks, early.hear, in_order)
+        self._dispatcher.run_all(tasks, early.add, in_order)
         self._counts.add(early.counts())
 
-    def _let_go(
+    def _answer_early(
         self,
-        leave: Leave,
+        on_answer: OnAnswer,
         request_batch: RequestBatch,
         places: Sequence[int],
         originals: Sequence[Tensors],
         members: Sequence[int],
     ) -> None:
-        """Give away the answers of `members`; places: of all sound requests among all requests."""
+        """Pass on the answers of `members`; `places` are those of the valid requests."""
         own = [places[member] for member in members]
         answers = request_batch.answers(members)
         self._finish(answers, [originals[place] for place in own])
         for place, answer in zip(own, answers, strict=True):
-            leave(place, answer)
+            on_answer(place, answer)
 
     def _finish(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
-        """Make answers what callers get. Those that left early are finished once more."""
+        """Complete answers for their callers. Early answers are completed twice, harmlessly."""
         for answer, original in zip(answers, originals, strict=True):
             if isinstance(answer, RuntimeFault):
-                forget_frames(answer)  # which hold the tensors of the whole batch
-                self.let_go(original)
+                forget_frames(answer)  # frames hold the tensors of the whole batch
+                self.release(original)
         self._pass(answers, originals)
 
     def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
-        """Add the outputs that are inputs."""
+        """Add the outputs that are request inputs."""
         passthrough = self.config.passthrough
         if passthrough:
             for answer, original in zip(answers, originals, strict=True):
@@ -362,9 +387,9 @@ class Runtime:
                     answer.update({name: original[source] for name, source in passthrough.items()})
 
     def _record(self, path: Path) -> None:
-        """Add the sizes of this run to those in the file, other instances' among them."""
-        # Read and written in two steps: of instances that close at the same moment one's sizes may
-        # be lost, but never a part of the file.
+        """Add the sizes of this run to the file, which may have those of other instances."""
+        # Not atomic: of two instances that close at the same moment, one may overwrite the other's
+        # sizes, but the file is always complete.
         with suppress(FileNotFoundError, HistogramFault):
             self._recorded.merge(Histogram.load(path))
         try:

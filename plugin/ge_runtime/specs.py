@@ -1,7 +1,7 @@
-"""The specs of tensors: element types, dimensions with names, and the two together.
+"""Specs of tensors: element types and dimensions with names.
 
-Values only. A dimension is a fixed size, the name of an axis whose size each request brings, a
-relation between axes, or UNKNOWN. The batch dimension is never part of a spec.
+A dimension is a fixed size, the name of an axis whose size each request determines, a relation
+between axes, or UNKNOWN. The batch dimension is never part of a spec.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Dim: TypeAlias = int | str | Relation
 Number: TypeAlias = bool | int | float
 
 UNKNOWN: Final = -1
-"""A size that is known only once the graph has run."""
+"""A size that is only known after the graph was executed."""
 
 ROWS: Final = "batch"
-"""The word for the rows of a batch where axes are named; no axis has this name."""
+"""The name of the rows of a batch where axes are named; no axis has this name."""
 
 
 class DType(Enum):
-    """Triton's element types; the value is the protocol's name."""
+    """Triton's element types; the values are the names in the protocol."""
 
     BOOL = "BOOL"
     UINT8 = "UINT8"
@@ -49,39 +49,40 @@ class DType(Enum):
 
     @classmethod
     def of_config(cls, name: str) -> DType:
-        """The type that config.pbtxt calls `name`, e.g. TYPE_FP32. Raises KeyError if none."""
+        """Return the type that config.pbtxt calls `name`, e.g. TYPE_FP32. Raises KeyError."""
         return _BY_CONFIG_NAME[name]
 
     @property
     def config_name(self) -> str:
-        """The name in config.pbtxt, where BYTES is spelled TYPE_STRING."""
+        """The name in config.pbtxt, which calls BYTES TYPE_STRING."""
         return "TYPE_STRING" if self is DType.BYTES else f"TYPE_{self.value}"
 
     @property
     def is_integer(self) -> bool:
-        """Whether elements are whole numbers, signed or not."""
+        """True for signed and unsigned integers."""
         return "INT" in self.value
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type of an array of these elements; BYTES are `bytes` in an object array.
+        """The NumPy type of arrays of these elements; BYTES are `bytes` in an object array.
 
-        BF16 is uint16, the elements' bits: NumPy has no such type, and laying rows into a batch
-        and taking it apart moves bits without reading them. Nothing may compute with such an
-        array, and its NumPy type does not tell it from UINT16: the spec does.
+        BF16 is uint16, the bits of the elements, as NumPy has no such type. Batches are built and
+        split by moving bits, so nothing needs to compute with such an array. Only the spec
+        distinguishes it from UINT16.
         """
         return _NUMPY[self]
 
     @property
     def largest(self) -> int | float:
-        """The largest finite number among the elements. Raises KeyError if they are no numbers."""
+        """The largest finite number of this type. Raises KeyError for BOOL and BYTES."""
         return _LARGEST[self]
 
     def scalar(self, value: Number) -> np.generic:
-        """`value` as one element, of the type `numpy`; for BF16 its bits. Not for BYTES.
+        """Return `value` as one element of the type `numpy`; for BF16 its bits. Not for BYTES.
 
-        A BF16 is `value` as FP32, rounded to the nearest, ties to even: what frameworks make of
-        it. value: within the range of the type.
+        Args:
+            value: A number within the range of the type. For BF16 it is rounded from FP32 to the
+                nearest, ties to even, as frameworks do.
         """
         if self is DType.BF16:
             return _bfloat16(value)
@@ -90,8 +91,8 @@ class DType(Enum):
 
 
 def _bfloat16(value: float) -> np.uint16:
-    """The upper half of an FP32's bits, rounded to nearest even by what the lower half adds."""
-    if math.isnan(value):  # whose bits must not be rounded up to those of a number
+    """Return the upper half of the bits of an FP32, rounded to nearest even."""
+    if math.isnan(value):  # rounding its bits up could give those of a number
         return np.uint16(0x7FC0)
     bits = int(np.float32(value).view(np.uint32))
     return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
@@ -144,10 +145,15 @@ class TensorSpec:
         return tuple(names)
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The dimensions with each axis replaced by its size, and each relation by its value.
+        """Return the dimensions with each axis replaced by its size, each relation by its value.
 
-        UNKNOWN stays. Raises KeyError for an axis without a size. Whether the value of a relation
-        is a size at all, 1 or more, is for whoever has the sizes to see to.
+        UNKNOWN stays. The value of a relation may be below 1; callers have to check.
+
+        Args:
+            sizes: Axis to size.
+
+        Raises:
+            KeyError: An axis has no size.
         """
         return tuple(
             sizes[dim] if isinstance(dim, str) else dim if isinstance(dim, int) else dim.size(sizes)

@@ -1,4 +1,4 @@
-"""Where Python models run: the backend's settings, and the choice of each model's host."""
+"""The hosts of Python models: the backend's settings, and the choice of a host per model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reference_server.observability.executions import ExecutionWatch
 
 
 class Host(enum.Enum):
-    """Where a model runs."""
+    """The kind of host that runs a model."""
 
     INLINE = "inline"
     PROCESS = "process"
@@ -34,17 +34,17 @@ class Host(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
-    """What `--backend-config=python,...` says, checked."""
+    """The checked settings of `--backend-config=python,...`."""
 
     host: Host = Host.INLINE
     supervision: Supervision = field(default_factory=Supervision)
 
     def host_of(self, parameter: str) -> Host:
-        """Where a model runs; `parameter` is its own choice, if it has one. Raises ServerError."""
+        """Return a model's host; `parameter` is its EXECUTION_HOST or empty. Raises ServerError."""
         return _parsed_host("EXECUTION_HOST", parameter) if parameter else self.host
 
 
-#: Triton's own settings of numbers: the least value, and what is said of smaller ones.
+#: Triton's integer settings: the least value, and Triton's text for smaller values.
 _LEAST = {
     "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),  # Triton says 4, means 1
     "shm-growth-byte-size": (1, "can't be smaller than or equal to zero."),
@@ -52,16 +52,17 @@ _LEAST = {
     "thread-pool-size": (1, "can't be less than 1."),
     "shm_message_queue_size": (-(2**63), ""),
 }
-#: All settings that mean something, here or in Triton.
+#: All settings that this server or Triton reads.
 PYTHON_SETTINGS = frozenset(
     {"host", "stub-restart", "stub-execution-timeout-seconds", "shm-region-prefix-name", *_LEAST}
 )
 
 
 def python_settings(given: Mapping[str, str]) -> PythonSettings:
-    """The settings in `given`; those that only Triton's own processes need are checked as there.
+    """Return the checked settings of `given`.
 
-    Unknown names mean nothing. Raises ServerError.
+    Settings that only Triton's processes need are checked as in Triton. Unknown names are ignored.
+    Raises ServerError.
     """
     for name, (least, complaint) in _LEAST.items():
         if name in given and _integer(given[name]) < least:
@@ -78,7 +79,7 @@ def python_settings(given: Mapping[str, str]) -> PythonSettings:
 def _integer(text: str) -> int:
     number = leading_integer(text)
     if number is None or not -(2**63) <= number < 2**63:
-        raise invalid_arg("stol")  # the C function that the real backend reads it with
+        raise invalid_arg("stol")  # the C function in Triton's text
     return number
 
 
@@ -100,11 +101,15 @@ def _refused(name: str, text: str, known: Iterable[str]) -> ServerError:
 
 
 class PythonHosts:
-    """Makes instances of Python models where each wants to run. Any thread.
+    """Creates instances of Python models on their hosts. Thread-safe.
 
-    `given` are the backend's settings; each method raises ServerError if one of them is wrong.
-    `executions` watches those that run inline.
-    `chosen` is what a model's own configuration says of its host, empty if nothing.
+    Each method raises ServerError if a setting is invalid.
+
+    Args:
+        given: The backend's settings, as on the command line.
+        clock: The clock of the instances.
+        metrics: The server's metrics.
+        executions: A watch on the executions of inline instances.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class PythonHosts:
         metrics: Metrics,
         executions: ExecutionWatch | None = None,
     ) -> None:
-        # Read at each load, not here: in Triton a bad value fails the models, not the server.
+        # Checked at each load: in Triton an invalid value fails the models, not the server.
         self._given = given
         self._clock = clock
         self._metrics = metrics
@@ -128,10 +133,14 @@ class PythonHosts:
         health: Health,
         prepare: Callable[[OpenInstance], None] | None = None,
     ) -> ModelInstance:
-        """An instance, not open yet.
+        """Return an instance that is not open yet.
 
-        `health` hears of it if its process dies, or if its model tells whether it is ready.
-        `prepare` is for the one that takes the place of an instance whose process died.
+        Args:
+            spec: The instance's specification.
+            calls: The server's operations for BLS requests and model control.
+            chosen: The model's EXECUTION_HOST, or an empty string.
+            health: Receives the death of the instance's process, and the model's readiness probe.
+            prepare: Called with an instance whose process was started again, before it serves.
         """
         settings = python_settings(self._given)
         if _host(settings, chosen) is Host.INLINE:
@@ -153,7 +162,7 @@ class PythonHosts:
         config: dict[str, Any],
         chosen: str,
     ) -> dict[str, Any]:
-        """`config` as the model itself completes it. Blocks for as long as the model does."""
+        """Return `config` completed by the model. Blocks as long as the model does."""
         if _host(python_settings(self._given), chosen) is Host.INLINE:
             with printing.speaking(model_name):
                 return inline.auto_complete(
@@ -162,7 +171,7 @@ class PythonHosts:
         return auto_complete_in_process(model_file, version_directory, model_name, config)
 
 
-#: What libraries say where a model meets the threads, or the other models, of one process.
+#: Texts of library errors whose cause is that models share a process and its threads.
 _CURED_BY_A_PROCESS = (
     "main thread",  # signal.signal, set_wakeup_fd, Tk, Matplotlib's windows
     "context has already been set",  # multiprocessing.set_start_method
@@ -173,14 +182,14 @@ _CURED_BY_A_PROCESS = (
 
 
 def process_advice(error: BaseException | None) -> str:
-    """What to add to the text of an inline model's `error`, if a process of its own cures it."""
+    """Return a hint for an inline model's error that its own process would avoid, else ''."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen and sys.platform == "linux":
         seen.add(id(error))
         if any(sign in _text(error) for sign in _CURED_BY_A_PROCESS):
             return (
-                "\nThis model runs in the server's process, on a thread, beside other models. In a "
-                "process of its own, as in Triton, it can do this. In its config.pbtxt: "
+                "\nThe model runs on a thread of the server's process, beside other models; this "
+                "operation needs a process of its own, as in Triton. Set in its config.pbtxt: "
                 'parameters { key: "EXECUTION_HOST" value: { string_value: "process" } }'
             )
         error = error.__cause__ or error.__context__
@@ -190,12 +199,12 @@ def process_advice(error: BaseException | None) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # whatever a model's own class does
+    except BaseException:  # the `__str__` of a model's class may raise anything
         return ""
 
 
 def _host(settings: PythonSettings, chosen: str) -> Host:
     host = settings.host_of(chosen)
     if host is Host.PROCESS and sys.platform != "linux":
-        raise unsupported("models run in processes of their own on Linux alone; use host=inline")
+        raise unsupported(f"host: found process on {sys.platform}; expected inline")
     return host

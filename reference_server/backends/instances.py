@@ -1,4 +1,4 @@
-"""What instances of Python models have in common, wherever they run: spec, readiness, reshape."""
+"""The parts that all instances of Python models share: specification, readiness, reshape."""
 
 from __future__ import annotations
 
@@ -16,19 +16,29 @@ from reference_server.core.rules import OutputLayouts, ShowingSink
 
 log = logging.getLogger(__name__)
 
-#: How long a model may take to say whether it is ready; as in Triton 26.03 and later.
+#: The time limit for a model's `is_ready`, as in Triton 26.03 and later.
 READINESS_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What tells one instance of a Python model from all others.
+    """The specification of one instance of a Python model.
 
-    `config_json` is the completed configuration as the model reads it, `output_names` the outputs
-    that it declares. `kind` is `CPU`, `GPU` or `MODEL`. A request to a decoupled model has any
-    number of responses; an iterative one may ask to be given a request again. `state_names` are
-    outputs that the server keeps for the next request of a sequence. `has_newer_api` as in
-    TritonProfile.
+    Attributes:
+        name: The instance's name.
+        model_name: The model's name.
+        model_version: The model's version.
+        model_directory: The model's folder.
+        version_directory: The version's folder.
+        model_filename: The file in the version's folder that defines `TritonPythonModel`.
+        config_json: The completed configuration that the model receives.
+        output_names: The outputs that the model declares.
+        kind: `CPU`, `GPU` or `MODEL`.
+        device_id: The number of the device.
+        is_decoupled: Whether a request has any number of responses.
+        is_iterative: Whether the model may reschedule requests.
+        state_names: The outputs that the server keeps for the next request of a sequence.
+        has_newer_api: As in TritonProfile.
     """
 
     name: str
@@ -52,7 +62,7 @@ class InstanceSpec:
         return self.version_directory / self.model_filename
 
     def arguments(self) -> dict[str, str]:
-        """What `initialize` is given."""
+        """Return the argument of `initialize`."""
         return {
             "model_config": self.config_json,
             "model_instance_kind": self.kind,
@@ -65,10 +75,10 @@ class InstanceSpec:
 
 
 class Readiness:
-    """What one instance says of itself. Any thread.
+    """The readiness of one instance. Thread-safe.
 
-    `ask` asks the model; it may block, and has a thread of its own while it does. Whoever comes
-    meanwhile waits for the same answer, so one that never comes costs one thread.
+    `ask` calls the model and may block; it runs on a separate thread. Concurrent calls wait for the
+    same result, so a model that never returns costs one thread.
     """
 
     def __init__(
@@ -81,7 +91,7 @@ class Readiness:
         self._answer: futures.Future[bool] | None = None
 
     def __call__(self) -> bool:
-        """Whether it says so; False if it has not said so in time. Blocks until then."""
+        """Wait for the model's readiness; return False after the time limit."""
         with self._lock:
             answer = self._answer
             if answer is None:
@@ -92,29 +102,29 @@ class Readiness:
         try:
             return answer.result(self._limit_s)
         except futures.TimeoutError:
-            log.error("'%s' did not say within %g s whether it is ready", self._name, self._limit_s)
+            log.error("'%s': is_ready did not return within %g s", self._name, self._limit_s)
             return False
 
     def _run(self, answer: futures.Future[bool]) -> None:
         ready = False
         try:
             ready = self._ask()
-        except Exception:  # a defect must not leave those waiting who come later
-            log.exception("'%s' cannot be asked whether it is ready", self._name)
+        except Exception:  # a defect must not block the waiting callers
+            log.exception("'%s': is_ready could not be called", self._name)
         finally:
-            with self._lock:  # first: whoever asks once this is answered gets a newer answer
+            with self._lock:  # before the result, so that a later call asks again
                 self._answer = None
             answer.set_result(ready)
 
 
 def with_reshaped_outputs(instance: ModelInstance, signature: Signature) -> ModelInstance:
-    """`instance`, giving every output in its `dims`; the same object if there is nothing to do."""
+    """Return an instance with reshaped outputs, or `instance` if no output has a reshape."""
     layouts = OutputLayouts(signature)
     return _Reshaping(instance, layouts) if layouts else instance
 
 
 class _Reshaping:
-    """An instance that gives the outputs of another their `reshape`d shapes."""
+    """An instance that applies the configured `reshape` to the outputs of another."""
 
     def __init__(self, instance: ModelInstance, layouts: OutputLayouts) -> None:
         self._instance = instance
@@ -136,7 +146,7 @@ class _Reshaping:
             request.sink = ShowingSink(self._layouts, request.sink)
         execution = self._instance.execute(requests)
         for request, sink in zip(requests, sinks, strict=True):
-            request.sink = sink  # those that are given again get another
+            request.sink = sink  # rescheduled requests are wrapped again
         for response in execution.responses:
             if response is not None:
                 self._layouts.show(response)

@@ -1,1 +1,1 @@
-"""Bytes or messages to core values and back: no socket, no clock, no event loop."""
+"""Decode and encode bodies and messages; without sockets, clocks and event loops."""

@@ -1,4 +1,4 @@
-"""Compressed HTTP bodies (RFC 9110, section 8.4): the coding that a header asks for, both ways."""
+"""Compressed HTTP bodies (RFC 9110, section 8.4): compress, decompress, and choose a coding."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from reference_server.core.errors import invalid_arg, unsupported
 CODINGS = ("gzip", "deflate")
 UNSUPPORTED_CODING = "Unsupported compression type"
 _GZIP_WINDOW = zlib.MAX_WBITS | 16
-#: Tells zlib to see for itself whether the data is gzip or zlib.
+#: Makes zlib detect whether the data is gzip or zlib.
 _ANY_WINDOW = zlib.MAX_WBITS | 32
-# What a few bytes may become, and above that how many times as much as was sent.
+#: Any body may decompress to the first size; a longer one to a multiple of its own size.
 _FREE_BYTES = 1 << 28
 _LARGEST_RATIO = 32
-#: What is unpacked in one go, and out of how much: zlib copies what it has not come to.
+#: The largest output and input of one call of zlib, which copies the input that it leaves.
 _PIECE = 1 << 18
 _PACKED_PIECE = 1 << 16
 
 
 class Unpacker(Protocol):
-    """The side of `zlib.decompressobj` that is used here."""
+    """The part of the interface of `zlib.decompressobj` that is used here."""
 
     @property
     def eof(self) -> bool:
-        """Whether the stream has ended."""
+        """True if the stream has ended."""
 
     @property
     def unconsumed_tail(self) -> bytes:
-        """What it has not come to."""
+        """The input that was not decompressed yet."""
 
     def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
-        """At most so many bytes of the plain form; raises zlib.error."""
+        """Decompress to at most `max_length` bytes. Raises zlib.error."""
 
 
 def most_bytes(packed: int) -> int:
-    """How long the plain form of so many compressed bytes may be.
+    """Return the most bytes that a body of `packed` bytes may decompress to.
 
-    zlib packs zeros a thousandfold: without a bound a megabyte takes a gigabyte of the server's
-    memory. Tensors that are worth sending are far from it.
+    zlib compresses zeros by a factor of 1000, so without a bound a megabyte takes a gigabyte of the
+    server's memory. Real tensors are far from this factor.
     """
     return max(_FREE_BYTES, _LARGEST_RATIO * packed)
 
 
 def unpack(unpacker: Unpacker, packed: bytes | memoryview, most: int) -> bytes | memoryview:
-    """The plain form of `packed`, or its first `most` bytes. Raises zlib.error.
+    """Decompress `packed`, up to its first `most` bytes. Raises zlib.error.
 
-    In pieces: what zlib gives at once it puts together with the interpreter's lock held, 256 MiB
-    for a quarter of a second.
+    The output is decompressed in pieces: zlib joins the output of one call while it holds the GIL,
+    a quarter of a second for 256 MiB.
     """
     pieces: deque[bytes] = deque()
     size = 0
@@ -65,7 +65,7 @@ def unpack(unpacker: Unpacker, packed: bytes | memoryview, most: int) -> bytes |
             left = unpacker.unconsumed_tail
         if size == most or unpacker.eof:
             break
-    # It may have taken all, and not have given all that became of it.
+    # All input is consumed, but zlib may still hold output.
     while size < most and not unpacker.eof:
         pieces.append(unpacker.decompress(b"", min(_PIECE, most - size)))
         size += len(pieces[-1])
@@ -75,7 +75,7 @@ def unpack(unpacker: Unpacker, packed: bytes | memoryview, most: int) -> bytes |
         return pieces[0]
     plain = np.empty(size, np.uint8)
     end = 0
-    while pieces:  # each is freed once it is copied, which NumPy does without the lock
+    while pieces:  # NumPy copies each without the GIL; then it is freed
         piece = pieces.popleft()
         start, end = end, end + len(piece)
         plain[start:end] = np.frombuffer(piece, np.uint8)
@@ -83,13 +83,21 @@ def unpack(unpacker: Unpacker, packed: bytes | memoryview, most: int) -> bytes |
 
 
 def decompress(coding: str | None, body: memoryview, limit: InputLimit = UNLIMITED) -> memoryview:
-    """The plain body that a request's `Content-Encoding` hides.
+    """Decompress the body of a request.
 
-    A stream that is cut gives what there is of it; what is no stream from its first byte on gives
-    nothing, as in Triton. Raises ServerError UNSUPPORTED for a coding that is not known, and
-    INVALID_ARG for an empty body, for one that is damaged further on, which Triton executes, and
-    for one whose plain form is longer than `limit`, or without one than `most_bytes`: no more than
-    that is ever unpacked.
+    As in Triton, a truncated stream gives its readable part, and a body that is no stream from its
+    first byte on gives nothing.
+
+    Args:
+        coding: The value of `Content-Encoding`.
+        body: The compressed body.
+        limit: Limits the decompressed size; without a limit, `most_bytes` does. No more than that
+            is ever decompressed.
+
+    Raises:
+        ServerError: UNSUPPORTED for an unknown coding; INVALID_ARG for an empty body, for a stream
+            that is damaged after its first bytes (which Triton executes), or if the decompressed
+            body exceeds the limit.
     """
     if coding in (None, "identity"):
         return body
@@ -116,7 +124,7 @@ def decompress(coding: str | None, body: memoryview, limit: InputLimit = UNLIMIT
 
 
 def _begins(body: memoryview) -> bool:
-    """Whether anything comes out of it before it is found to be damaged."""
+    """Return whether at least one byte can be decompressed."""
     try:
         return bool(zlib.decompressobj(_ANY_WINDOW).decompress(body, 1))
     except zlib.error:
@@ -124,7 +132,7 @@ def _begins(body: memoryview) -> bool:
 
 
 def compress(coding: str, parts: Iterable[memoryview | bytes]) -> bytes:
-    """`parts`, one after the other, as one compressed stream."""
+    """Compress `parts` to one stream."""
     window = _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS
     encoder = zlib.compressobj(wbits=window)
     chunks = [encoder.compress(part) for part in parts]
@@ -132,9 +140,9 @@ def compress(coding: str, parts: Iterable[memoryview | bytes]) -> bytes:
 
 
 def accepted(header: str) -> str:
-    """The coding that an `Accept-Encoding` header prefers: `gzip`, `deflate`, or none ("").
+    """Return the coding that an `Accept-Encoding` header prefers, or "" for no compression.
 
-    Of equal weights the first wins; a weight counts only in the form `;q=`.
+    The first of equal weights wins. A weight counts only in the form `;q=`.
     """
     best, best_weight = "", 0.0
     for item in header.split(","):

@@ -1,19 +1,19 @@
-"""The generate extension: a flat JSON object to a request, and a response to a flat JSON object.
+"""Decodes and encodes the generate extension: requests and responses as flat JSON objects.
 
-Members that have the name of an input become that input; all others become parameters.
+Members with the name of an input become that input; all others become parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs import json_writer, rapid_json
 from reference_server.codecs.infer_json import read_parameter
 from reference_server.codecs.infer_json_response import encode_parameter
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
-from reference_server.codecs.json_data import encode_string
-from reference_server.codecs.rapid_json_reader import JsonValue
-from reference_server.core import turns
+from reference_server.codecs.json_exact_reader import JsonValue
+from reference_server.codecs.json_tensor_reader import read_tensor
+from reference_server.codecs.json_writer import write_string
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
@@ -31,22 +31,31 @@ def decode(
     profile: TritonProfile = V2_51,
     limit: InputLimit = UNLIMITED,
 ) -> InferRequest:
-    """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
-    if len(body) <= rapid_json.LONG:
-        return _decode(rapid_json.loads(body, profile), signature, body, sink, profile, limit)
-    document = None
-    with turns.uncollected():
-        try:
-            document = rapid_json.loads(body, profile)
-            return _decode(document, signature, body, sink, profile, limit)
-        finally:
-            turns.let_go(document)
+    """Decode the body of a generate request.
+
+    Args:
+        signature: The inputs of the model, by which members become inputs or parameters.
+        body: The JSON.
+        sink: The sink of the responses.
+        profile: The Triton release to imitate.
+        limit: Limits the total size of the inputs.
+
+    Raises:
+        ServerError: The request is refused.
+    """
+    repeated: set[tuple[int, str]] = set()
+    return rapid_json.decode(
+        body,
+        lambda document: _decode(document, repeated, signature, sink, profile, limit),
+        profile,
+        repeated,
+    )
 
 
 def _decode(
     document: JsonValue,
+    repeated: set[tuple[int, str]],
     signature: Signature,
-    body: memoryview,
     sink: ResponseSink,
     profile: TritonProfile,
     limit: InputLimit,
@@ -54,7 +63,7 @@ def _decode(
     request = InferRequest(signature.name, {}, sink)
     if isinstance(document, dict) and "id" in document:
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    reader = _Reader(signature, request, rapid_json.repeated_names(body, document), profile, limit)
+    reader = _Reader(signature, request, repeated, profile, limit)
     for name, value in reader.given(rapid_json.members(document), 1):
         if name == _NESTED:
             reader.read_nested(value)
@@ -64,22 +73,22 @@ def _decode(
 
 
 class _Reader:
-    """Puts members into one request, as inputs or as parameters.
+    """Adds members to a request, as inputs or as parameters.
 
-    `repeated` are the depths and names of members that stand in their object more than once.
+    `repeated` contains the depths and names of members that occur more than once in their object.
     """
 
     def __init__(
         self,
         signature: Signature,
         request: InferRequest,
-        repeated: frozenset[tuple[int, str]],
+        repeated: set[tuple[int, str]],
         profile: TritonProfile,
         limit: InputLimit,
     ) -> None:
         self._profile = profile
         self._limit = limit
-        self._bytes = 0  # of the inputs so far
+        self._bytes = 0  # the size of the inputs so far
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._request = request
@@ -88,7 +97,7 @@ class _Reader:
         request.parameters = self._parameters
 
     def given(self, members: dict[str, JsonValue], depth: int) -> Iterable[tuple[str, JsonValue]]:
-        """The members in their order; one that is repeated twice, with its first value."""
+        """Yield the members in order; a repeated one twice, with its first value."""
         for name, value in members.items():
             yield name, value
             if (depth, name) in self._repeated:
@@ -121,7 +130,7 @@ class _Reader:
             raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
         array = _data(config, value, shape)
         if value == [] and self._profile.newer_request_checks:
-            shape = ()  # which no model takes
+            shape = ()  # no model accepts it
         tensor = Tensor(name, config.datatype, shape, array=array)
         if self._limit.most is not None:
             self._limit.check_sum(self._bytes, name, tensor.byte_size)
@@ -129,7 +138,7 @@ class _Reader:
         inputs[name] = tensor
 
     def _shape(self, config: TensorConfig, count: int) -> Shape:
-        """The shape of `count` elements: the innermost free size takes what fixed ones leave."""
+        """Return the shape of `count` elements; the innermost variable size is derived from it."""
         shape = list(self._signature.full_dims(config))
         for size in shape:
             if size > 0:
@@ -158,23 +167,23 @@ def _data(config: TensorConfig, value: JsonValue, shape: Shape) -> Array:
             f"receiving {config.datatype.value} data via JSON is not supported. Please use the "
             f"binary data format for input {config.name}"
         )
-    return json_data.read(value if isinstance(value, list) else [value], config.datatype, shape)
+    return read_tensor(value if isinstance(value, list) else [value], config.datatype, shape)
 
 
 def encode(response: InferResponse) -> bytes:
-    """The object of a response without error, its members sorted by name.
+    """Encode a response without error as a JSON object with members sorted by name.
 
-    Raises ServerError if an output has no form in JSON.
+    Raises ServerError if an output has no JSON form.
     """
-    members = {b"id": encode_string(response.id)} if response.id else {}
-    members[b"model_name"] = encode_string(response.model_name)
+    members = {b"id": write_string(response.id)} if response.id else {}
+    members[b"model_name"] = write_string(response.model_name)
     members[b"model_version"] = b'"%d"' % response.model_version
     for key, value in response.parameters:
         members.setdefault(_name(key), encode_parameter(value))
     for tensor in response.outputs:
         members.setdefault(_name(tensor.name), _value(tensor))
     return b"{%b}" % b",".join(
-        b"%b:%b" % (encode_string(name), members[name]) for name in sorted(members)
+        b"%b:%b" % (write_string(name), members[name]) for name in sorted(members)
     )
 
 
@@ -188,5 +197,5 @@ def _value(tensor: Tensor) -> bytes:
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    elements = json_data.encode(tensor.array())
+    elements = json_writer.write_array(tensor.array())
     return elements[1:-1] if tensor.array().size == 1 else elements

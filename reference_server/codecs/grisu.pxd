@@ -1,4 +1,4 @@
-"""The types of C that `grisu.py` gets where Cython compiles it."""
+"""The C types of `grisu.py`."""
 
 cimport cython
 
@@ -6,7 +6,7 @@ cdef extern from *:
     """
     typedef unsigned __int128 uint128;
     """
-    ctypedef unsigned long long uint128  # to Cython only: C knows better
+    ctypedef unsigned long long uint128  # Cython has no name for it; C uses the typedef above
 
 ctypedef unsigned long long uint64
 ctypedef long long int64
@@ -15,7 +15,7 @@ cdef int _FIRST_POINT, _LAST_POINT, _MOST_DIGITS, _ROUNDED_PLACES
 cdef uint64 _TOP_BIT
 cdef const uint64[::1] _TENS, _POWERS
 cdef const int64[::1] _BINARY_EXPONENTS
-cdef const unsigned char[::1] _INFINITY, _NAN
+cdef const unsigned char[::1] _INFINITY, _NAN, _FIRST_DIGITS, _SECOND_DIGITS
 cdef unsigned char _MINUS, _POINT, _ZERO, _COMMA, _E
 
 @cython.locals(
@@ -26,13 +26,10 @@ cdef unsigned char _MINUS, _POINT, _ZERO, _COMMA, _E
 )
 cdef (uint64, int) _grisu(uint64 bits) noexcept
 
-@cython.locals(position=Py_ssize_t, place=Py_ssize_t, bits=uint64)
-cdef bytes _texts(
-    const unsigned char* numbers, Py_ssize_t count, int size, unsigned char* out
+@cython.locals(position=Py_ssize_t, place=Py_ssize_t, bits=uint64, high=uint64)
+cdef bytes _write_all(
+    const unsigned char* numbers, Py_ssize_t count, bint is_double, unsigned char* out
 )
-
-@cython.locals(bits=uint64)
-cdef uint64 _four(const unsigned char* numbers, Py_ssize_t place) noexcept
 
 @cython.locals(bits=uint64, biased=int64, fraction=uint64)
 cdef uint64 _widened(uint64 single) noexcept

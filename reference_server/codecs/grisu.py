@@ -1,37 +1,24 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Doubles as decimal text: Grisu2 as RapidJSON has it, one double after the other.
+"""Prints doubles as decimal text with Grisu2, as RapidJSON implements it.
 
 Its digits always read back as the same double, but for every third double of 17 digits they are
-not those of `repr`: Grisu2 keeps clear of the ends of the rounding interval, and RapidJSON's
-version often leaves out the last step, to the closest digits.
+not those of `repr`: Grisu2 avoids the ends of the rounding interval, and RapidJSON's version often
+leaves out the last step to the closest digits.
 
-Where a C compiler is, Cython makes C of this file when the package is built; `grisu.pxd` has the
-types. So there are only whole numbers here, of 64 bits where it says so and of 128 for products,
-and bytes are written one by one. As Python that is slow: many doubles are then `grisu_numpy`'s.
+Cython compiles this file where a C compiler is; `grisu.pxd` has the C types. So all numbers here
+are integers of 64 bits, of 128 bits for products, and bytes are written one by one.
 """
 
 from __future__ import annotations
 
 import array
-import math
-import struct
 
-IS_COMPILED = not __file__.endswith(".py")
-
-#: Decimal points that print as such (0 in `0.5`, 1 in `5.0`); beyond them an exponent does.
-FIRST_POINT, LAST_POINT = -5, 21
-#: Enough for every double.
-MOST_DIGITS = 17
-#: After more fraction digits than this, RapidJSON does not look for closer ones.
-ROUNDED_PLACES = 8
-#: Below this, a whole double is an exact integer, whose digits no printer disputes.
-EXACT_INTEGERS = 2**53
-#: A sign, a zero, a point, five zeros, all digits, and a comma.
+#: The longest text of a double: a sign, a zero, a point, five zeros, 17 digits, and a comma.
 _LONGEST = 26
 
 
 def power_of_ten(exponent: int) -> tuple[int, int]:
-    """10**exponent as a 64-bit significand, rounded to nearest, and a binary exponent."""
+    """Return 10**exponent as a 64-bit significand, rounded to nearest, and a binary exponent."""
     if exponent < 0:
         divisor = 10**-exponent
         bits = divisor.bit_length() + 63
@@ -41,57 +28,50 @@ def power_of_ten(exponent: int) -> tuple[int, int]:
     return (1 + (power << 65 >> bits)) >> 1, bits - 64
 
 
-def text(value: float) -> str:
-    """`value` as RapidJSON prints it: at least one decimal, exponents from 1e21 and below 1e-6."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value.is_integer() and abs(value) < EXACT_INTEGERS:
-        return repr(value)
-    sign = "-" if value < 0 else ""
-    (bits,) = struct.unpack("<Q", struct.pack("<d", abs(value)))
-    significand, exponent = _grisu(bits)
-    digits = str(significand)
-    point = len(digits) + exponent
-    if not FIRST_POINT <= point <= LAST_POINT:
-        return f"{sign}{digits[0]}{'.' if len(digits) > 1 else ''}{digits[1:]}e{point - 1}"
-    if point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    return f"{sign}{digits[:point]:0<{point}}.{digits[point:] or '0'}"
+def write_doubles(numbers: bytes, size: int) -> bytes:
+    """Return the comma-separated texts of numbers, printed as doubles.
 
+    A text has at least one decimal. There is an exponent from 1e21 and below 1e-6.
 
-def texts(numbers: bytes, size: int) -> bytes:
-    """Numbers of `size` bytes, 4 or 8, as `text` prints them as doubles, joined by commas.
-
-    They are little-endian, and at least one.
+    Args:
+        numbers: At least one little-endian float.
+        size: The size of a float in bytes: 4 or 8.
     """
     count = len(numbers) // size
-    return _texts(numbers, count, size, bytearray(_LONGEST * count))
+    return _write_all(numbers, count, size == 8, bytearray(_LONGEST * count))
 
 
-# What follows has types of C, and names that Python does not see there. No whole number that is
-# written in it may need more than 32 bits: Cython would take it for an object.
+# Compiled, all names below are C variables and functions. No integer literal may need more than 32
+# bits: Cython would make it a Python object.
 
-_FIRST_POINT, _LAST_POINT = FIRST_POINT, LAST_POINT
-_MOST_DIGITS, _ROUNDED_PLACES = MOST_DIGITS, ROUNDED_PLACES
+#: Positions of the decimal point without an exponent: 0 in `0.5`, 1 in `5.0`.
+_FIRST_POINT, _LAST_POINT = -5, 21
+#: Every double has a text of this many digits.
+_MOST_DIGITS = 17
+#: After more fraction digits than this, RapidJSON does not look for closer digits.
+_ROUNDED_PLACES = 8
 _TOP_BIT = 1 << 63
 _TENS = array.array("Q", [10**exponent for exponent in range(_MOST_DIGITS + 1)])
 #: Powers of ten in steps of eight digits, from 1e-340 on: significands, binary exponents.
 _POWERS = array.array("Q", [power_of_ten(each)[0] for each in range(-340, 333, 8)])
 _BINARY_EXPONENTS = array.array("q", [power_of_ten(each)[1] for each in range(-340, 333, 8)])
 _INFINITY, _NAN = b"Infinity", b"NaN"
+#: The two digits of the numbers below 100.
+_FIRST_DIGITS = b"".join(b"%d" % (number // 10) for number in range(100))
+_SECOND_DIGITS = b"".join(b"%d" % (number % 10) for number in range(100))
 _MINUS, _POINT, _ZERO, _COMMA, _E = b"-.0,e"
 
 
 def _grisu(bits: int) -> tuple[int, int]:
-    """The digits of a positive finite double and their decimal exponent: `0.25` gives `(25, -2)`.
+    """Return the digits of a positive finite double and their decimal exponent.
 
-    Grisu2 scales the double and the ends of its rounding interval by a power of ten, so that they
-    become 64-bit fixed-point numbers with `shift` fraction bits. The digits are those of the upper
-    end, cut at the first place where the rest lies within the interval.
+    0.25 gives `(25, -2)`. Grisu2 scales the double and the ends of its rounding interval by a power
+    of ten to 64-bit fixed-point numbers with `shift` fraction bits. The digits are those of the
+    upper end, cut at the first place where the remainder lies within the interval.
     """
     biased = bits >> 52
     significand = bits - (biased << 52) << 11
-    # Half way to the neighbours; the one below a power of two is twice as close.
+    # Half the distance to each neighbour; below a power of two the neighbour is twice as close.
     above = below = 1024
     if biased:
         if significand == 0:
@@ -131,7 +111,7 @@ def _grisu(bits: int) -> tuple[int, int]:
             unit *= 10
             exponent += 1
     else:
-        # Most doubles need all the digits that they may have.
+        # Most doubles need all digits.
         places = _MOST_DIGITS - 1
         while _TENS[_MOST_DIGITS - places] <= digits:
             places -= 1
@@ -157,27 +137,35 @@ def _grisu(bits: int) -> tuple[int, int]:
     return digits, exponent
 
 
-def _texts(numbers: bytes, count: int, size: int, out: bytearray) -> bytes:
+def _write_all(numbers: bytes, count: int, is_double: bool, out: bytearray) -> bytes:
+    """Write `count` floats of 4 or 8 bytes."""
     position = 0
     place = 0
     for _ in range(count):
-        bits = _four(numbers, place)
-        bits = _widened(bits) if size == 4 else bits | _four(numbers, place + 4) << 32
-        place += size
+        bits = numbers[place + 3]
+        bits = bits << 8 | numbers[place + 2]
+        bits = bits << 8 | numbers[place + 1]
+        bits = bits << 8 | numbers[place]
+        place += 4
+        if is_double:
+            high = numbers[place + 3]
+            high = high << 8 | numbers[place + 2]
+            high = high << 8 | numbers[place + 1]
+            high = high << 8 | numbers[place]
+            place += 4
+            bits |= high << 32
+        else:
+            bits = _widened(bits)
         position = _write(bits, out, position)
     return bytes(out[: position - 1])
 
 
-def _four(numbers: bytes, place: int) -> int:
-    """The four bytes that begin there."""
-    bits = numbers[place + 3]
-    bits = bits << 8 | numbers[place + 2]
-    bits = bits << 8 | numbers[place + 1]
-    return bits << 8 | numbers[place]
-
-
 def _widened(single: int) -> int:
-    """The bits of a number of 32 bits as a double. A conversion might tell of some that are NaN."""
+    """Return the bits of a 32-bit float as a double.
+
+    The bits are converted, since a conversion of the float reports an invalid operation for some
+    NaNs.
+    """
     bits = single >> 31 << 63
     biased = single >> 23 & 255
     fraction = single & 8388607
@@ -222,14 +210,14 @@ def _write_finite(bits: int, out: bytearray, position: int) -> int:
     digits = 0
     exponent = 0
     is_whole = bits == 0
-    if 1023 <= biased <= 1075:  # from 1 up to what is an exact integer
+    if 1023 <= biased <= 1075:  # from 1 up to 2**53, where whole doubles are exact
         shift = 1075 - biased
         digits = bits - (biased - 1 << 52)
         is_whole = digits >> shift << shift == digits
         digits >>= shift
     if not is_whole:
         digits, exponent = _grisu(bits)
-    size = 1 if is_whole else _MOST_DIGITS  # most have few digits, or all
+    size = 1 if is_whole else _MOST_DIGITS  # most doubles have few digits, or all
     while digits >= _TENS[size]:
         size += 1
     while size > 1 and digits < _TENS[size - 1]:
@@ -245,7 +233,7 @@ def _write_finite(bits: int, out: bytearray, position: int) -> int:
         out[position + point + 1] = _ZERO
         return position + point + 2
     if point > 0:
-        # The digits before the point give way to it.
+        # Move the digits before the point, to make room for it.
         _write_digits(digits, size, out, position + 1)
         for place in range(point):
             out[position + place] = out[position + place + 1]
@@ -284,7 +272,7 @@ def _write_digits(digits: int, size: int, out: bytearray, position: int) -> None
         shorter = digits // 100
         pair = digits - 100 * shorter
         digits = shorter
-        out[place] = _ZERO + pair // 10
-        out[place + 1] = _ZERO + pair % 10
+        out[place] = _FIRST_DIGITS[pair]
+        out[place + 1] = _SECOND_DIGITS[pair]
     if place > position:
         out[position] = _ZERO + digits

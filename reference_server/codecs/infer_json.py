@@ -1,6 +1,6 @@
-"""The body of an HTTP inference request to a core request: JSON, JSON with binary data, or raw.
+"""Decodes the body of an HTTP inference request: JSON, JSON with binary data, or raw data.
 
-Faults are found, and answered, in the order in which Triton finds them.
+Faults are reported in Triton's order.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from math import prod
 
 import numpy as np
 
-from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs import json_tensor_reader, rapid_json
 from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
-from reference_server.codecs.json_memo import JsonMemo, Span, Spans
-from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.codecs.json_exact_reader import JsonValue
+from reference_server.codecs.json_request_cache import JsonRequestCache, Span, Spans
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import dtypes, request, turns
+from reference_server.core import dtypes, gil, request
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -27,17 +27,22 @@ from reference_server.core.tensor import Array, Shape, Tensor, check_rank
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
 _MAX_INT64 = 2**63 - 1
-#: JSON that is longer is read as a whole: its numbers are most of the work.
-_LONGEST_TAKEN_APART = 1 << 16
+#: Longer JSON is not looked up in the cache: its numbers are most of the work.
+_LONGEST_CACHED = 1 << 16
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 
 
 def json_length(header: str | None, body_length: int, *, strictly: bool = False) -> int:
-    """How many bytes of the body are JSON; 0 says that the body is a raw tensor.
+    """Return how many bytes of the body are JSON; 0 if the body is a raw tensor.
 
-    `header` is the text of `Inference-Header-Content-Length`, read as C reads numbers: what
-    leads it counts; if that is no number it is 0, unless it is read `strictly`. Raises ServerError
-    INVALID_ARG if it is not a length within the body.
+    Args:
+        header: The value of `Inference-Header-Content-Length`, if any. Like in C, text behind the
+            number is ignored.
+        body_length: The size of the body in bytes.
+        strictly: Whether a value without a number, or beyond int32, is refused.
+
+    Raises:
+        ServerError: INVALID_ARG if the value is not a length within the body.
     """
     if header is None:
         return body_length
@@ -58,17 +63,17 @@ def json_length(header: str | None, body_length: int, *, strictly: bool = False)
 
 
 class InferRequestDecoder:
-    """Reads bodies. Used by one thread, since it remembers headers that it has read.
+    """Decodes bodies, with a cache. Used by one thread, except for `decode_uncached`.
 
-    `limit` is for JSON, for raw bodies, and for what inputs in JSON become.
+    `limit` applies to JSON, to raw bodies, and to the tensors that are made from JSON.
     """
 
     def __init__(self, profile: TritonProfile = V2_51, limit: InputLimit = UNLIMITED) -> None:
         self._profile = profile
         self._limit = limit
-        self._memo = JsonMemo()
-        # Of what is remembered only the JSON is held against the limit: strings take little more.
-        self._remembers = limit.most is None or limit.most >= 2 * _LONGEST_TAKEN_APART
+        self._cache = JsonRequestCache()
+        # A cached request is checked by the size of its JSON alone; its strings take little more.
+        self._uses_cache = limit.most is None or limit.most >= 2 * _LONGEST_CACHED
 
     def decode(
         self,
@@ -78,27 +83,38 @@ class InferRequestDecoder:
         sink: ResponseSink,
         regions: Regions,
     ) -> tuple[InferRequest, ResponseForm]:
-        """The request in `body`, whose first `length` bytes are JSON, and its response's form.
+        """Decode a body.
 
-        Tensors with binary data are views of `body`; `regions` are read. Raises ServerError.
+        Args:
+            signature: The model.
+            body: The body. Tensors with binary data are views of it.
+            length: The number of bytes of JSON at its start.
+            sink: The sink of the responses.
+            regions: The shared memory that inputs are read from.
+
+        Returns:
+            The request, and the form of its response.
+
+        Raises:
+            ServerError: The request is refused.
         """
-        if not 0 < length <= _LONGEST_TAKEN_APART:
-            return self.decode_alone(signature, body, length, sink, regions)
+        if not 0 < length <= _LONGEST_CACHED:
+            return self.decode_uncached(signature, body, length, sink, regions)
         self._limit.check_json(length)
-        # By the header alone: what it says is the same for each model but for its name, which is
-        # not in it. Whether a model takes such a request is checked after this.
-        taken, known = self._memo.find(bytes(body[:length]))
-        if known is not None:
-            filled = known.fill(signature.name, taken, body[length:], sink, regions)
-            if filled is not None:
-                return filled
+        # The JSON is the same for all models, since it does not contain the name of the model.
+        # Whether the model accepts the request is checked later.
+        parts, template = self._cache.find(bytes(body[:length]))
+        if template is not None:
+            cached = template.fill(signature.name, parts, body[length:], sink, regions)
+            if cached is not None:
+                return cached
         spans = Spans()
         request, form = self._decode_json(signature, body, length, sink, regions, spans)
-        if known is None and self._remembers:
-            self._memo.keep(taken, request, form, spans)
+        if template is None and self._uses_cache:
+            self._cache.keep(parts, request, form, spans)
         return request, form
 
-    def decode_alone(
+    def decode_uncached(
         self,
         signature: Signature,
         body: memoryview,
@@ -106,7 +122,7 @@ class InferRequestDecoder:
         sink: ResponseSink,
         regions: Regions,
     ) -> tuple[InferRequest, ResponseForm]:
-        """The same, without a look at what was read before. Any thread."""
+        """Decode a body without the cache. Any thread."""
         if length == 0:
             self._limit.check_raw(len(body))
             return decode_raw(signature, body, sink), _RAW_FORM
@@ -122,17 +138,12 @@ class InferRequestDecoder:
         regions: Regions,
         spans: Spans,
     ) -> tuple[InferRequest, ResponseForm]:
-        """The request and its response's form; `spans` is told what they have in shared memory."""
-        if length <= rapid_json.LONG:
-            document = rapid_json.loads(body[:length], self._profile)
-            return self._read(document, signature, body, length, sink, regions, spans)
-        document = None
-        with turns.uncollected():
-            try:
-                document = rapid_json.loads(body[:length], self._profile)
-                return self._read(document, signature, body, length, sink, regions, spans)
-            finally:
-                turns.let_go(document)
+        """Decode JSON; `spans` receives the parts of shared memory that it names."""
+        return rapid_json.decode(
+            body[:length],
+            lambda document: self._read(document, signature, body, length, sink, regions, spans),
+            self._profile,
+        )
 
     def _read(
         self,
@@ -154,7 +165,7 @@ class InferRequestDecoder:
 
 
 class _Reader:
-    """Reads the inputs of one request, handing out the binary data from front to back."""
+    """Reads the inputs of one request, which take the binary data from front to back."""
 
     def __init__(
         self,
@@ -209,31 +220,34 @@ class _Reader:
     ) -> Array:
         count = prod(shape) if shape else 0
         if shape and self._profile.newer_size_checks:
-            count = json_data.element_count(name, datatype, shape)
-        if not count:  # no elements: Triton does not look at what is there
+            count = json_tensor_reader.element_count(name, datatype, shape)
+        if not count:  # no elements: Triton ignores the data
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
-        if datatype is None or datatype in json_data.BINARY_ONLY:
-            rapid_json.parse_member(entry, "data", rapid_json.as_array)  # before the type
+        if datatype is None or datatype in json_tensor_reader.BINARY_ONLY:
+            rapid_json.parse_member(
+                entry, "data", rapid_json.as_array
+            )  # checked before the datatype
             if datatype is None:
                 raise invalid_arg(f"invalid datatype for input {name}")
             raise invalid_arg(
                 f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
                 f"data format for input {name}"
             )
-        # By its shape, before its elements are looked at: they may be few, and it large.
+        # Before the elements are read: a large shape may come with few of them.
         self._limit.check_tensor(name, count * datatype.byte_size)
-        array = json_data.read(
-            entry["data"], datatype, shape, tells_missing=self._profile.newer_request_checks
+        array = json_tensor_reader.read_tensor(
+            entry["data"], datatype, shape, reports_missing=self._profile.newer_request_checks
         )
         if datatype.is_bytes and self._limit.most is not None:
-            characters = sum(sum(map(len, some)) for some in turns.slices(array.tolist()))
+            characters = sum(sum(map(len, some)) for some in gil.slices(array.tolist()))
             self._limit.check_tensor(name, 4 * array.size + characters)
         return array
 
     def read_outputs(self, document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
-        """The forms by name, of outputs named twice the first; `request` gets their names.
+        """Return the forms of the outputs by name; the first form of an output wins.
 
-        The spans are told of those that go to shared memory. Raises ServerError.
+        `request` receives the names, and the spans receive the parts of shared memory. Raises
+        ServerError.
         """
         forms: dict[str, OutputForm] = {}
         if "outputs" not in rapid_json.fields(document):
@@ -270,7 +284,7 @@ class _Reader:
 
 
 def _check_one_content(entry: JsonValue) -> dict[str, JsonValue]:
-    """The input's parameters, once it is clear that it says exactly once where its data is."""
+    """Return the parameters of an input. Raises unless it has exactly one source of its data."""
     parameters: JsonValue = {}
     given: list[str] = []
     if isinstance(entry, dict):
@@ -297,11 +311,11 @@ def _read_shape(name: str, entry: JsonValue) -> Shape:
         raise rapid_json.prefixed("Unable to parse 'shape'", error) from None
 
 
-# -- parameters: those that Triton knows, and those for the model
+# -- parameters: those of Triton, and those for the model
 
 
 def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
-    """Read them into `request`; the form of outputs that are not listed. Raises ServerError."""
+    """Read the parameters into `request`, and return the default form. Raises ServerError."""
     default = OutputForm()
     given = rapid_json.fields(document)
     if "parameters" not in given:
@@ -335,12 +349,12 @@ def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
 
 
 def read_parameter(name: str, value: JsonValue) -> Parameter:
-    """A parameter for the model. Raises ServerError INVALID_ARG for a value that cannot be one."""
+    """Return a parameter for the model. Raises ServerError INVALID_ARG for an unfit value."""
     if not isinstance(value, (bool, int, float, str)):
         raise invalid_arg(
             f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
         )
-    # What is no int64 Triton reads as a double, though JSON has it as a whole number.
+    # Triton reads an integer beyond int64 as a double.
     return float(value) if type(value) is int and value > _MAX_INT64 else value
 
 
@@ -352,11 +366,11 @@ def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
     return request.string_id(text)
 
 
-# -- outputs: where they go, and in what form
+# -- outputs: their places and forms
 
 
 def _read_output_span(parameters: dict[str, JsonValue]) -> Span | None:
-    """Where in shared memory an output is to go; None if nowhere there."""
+    """Return the part of shared memory that an output is written to, or None."""
     if "shared_memory_region" not in parameters:
         return None
     if "classification" in parameters:
@@ -378,7 +392,7 @@ def _read_form(parameters: dict[str, JsonValue], most_classified: int | None) ->
             classes = rapid_json.as_uint64(parameters["classification"])
         except ServerError as error:
             raise rapid_json.prefixed("Unable to set 'classification'", error) from None
-    _read_span(parameters)  # which can only be mistyped here
+    _read_span(parameters)  # only to refuse wrong types
     binary = "binary_data" in parameters and rapid_json.parse_member(
         parameters, "binary_data", rapid_json.as_bool
     )
@@ -386,7 +400,7 @@ def _read_form(parameters: dict[str, JsonValue], most_classified: int | None) ->
 
 
 def _read_span(parameters: dict[str, JsonValue]) -> Span | None:
-    """Where in shared memory a tensor is; None if it is elsewhere. Mistyped members are refused."""
+    """Return the part of shared memory that a tensor is in, or None. Refuses wrong types."""
     region: str | None = None
     offset = size = 0
     if "shared_memory_region" in parameters:

@@ -1,6 +1,6 @@
-"""A core response to the body of an HTTP inference reply: JSON, then binary data.
+"""Encodes a response as the body of an HTTP inference reply: JSON, then binary data.
 
-Layout, field order and numbers are Triton's; tensors with binary data are not copied.
+Layout, field order and numbers are Triton's. Tensors with binary data are not copied.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reference_server.codecs import json_data
-from reference_server.codecs.json_data import encode_string
+from reference_server.codecs import json_writer
+from reference_server.codecs.json_tensor_reader import BINARY_ONLY
+from reference_server.codecs.json_writer import write_string
 from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg
@@ -20,16 +21,16 @@ from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse
 from reference_server.core.tensor import Shape, Tensor
 
-#: JSON up to this length is joined: longer parts are dearer to copy than to send by themselves.
+#: JSON up to this length is joined. Longer parts are cheaper to send one by one than to copy.
 _JOINED_BYTES = 1 << 16
-#: What is remembered of responses: no more outputs of one, and no more of them.
-_MOST_OUTPUTS, _MOST_KNOWN = 16, 1024
+#: The most outputs of a cached response, and the most cached responses.
+_MOST_OUTPUTS, _MOST_CACHED = 16, 1024
 
 
 class EncodedResponse(NamedTuple):
     """The parts of a body: the JSON, in one part if it is short, then binary data in output order.
 
-    `json_length` is None if the body is JSON alone; then no header announces it.
+    `json_length` is the value of a header, or None without binary data, where no header is needed.
     """
 
     parts: list[bytes | memoryview]
@@ -37,20 +38,20 @@ class EncodedResponse(NamedTuple):
 
 
 class InferResponseEncoder:
-    """Encodes responses. JSON that says what was said before, of other data, is made once."""
+    """Encodes responses, with a cache of the constant parts of their JSON."""
 
     def __init__(self) -> None:
-        # Without the id and the `data`: what is before, between and behind these.
-        self._known: dict[tuple[object, ...], list[bytes]] = {}
+        # The JSON between the id and the `data` of the outputs, by the properties of the outputs.
+        self._cache: dict[tuple[object, ...], list[bytes]] = {}
 
     def encode(
         self, response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
     ) -> EncodedResponse:
-        """As the function `encode`. Any thread."""
+        """Return what the function `encode` returns. Any thread."""
         outputs = response.outputs
         if response.parameters or not form.is_plain or len(outputs) > _MOST_OUTPUTS:
             return encode(response, form, signature, labels)
-        said: list[object] = [response.model_name, response.model_version]
+        properties: list[object] = [response.model_name, response.model_version]
         data: list[list[bytes]] = []
         binary: list[bytes | memoryview] = []
         for tensor in outputs:
@@ -62,37 +63,37 @@ class InferResponseEncoder:
                     binary.append(raw)
             else:
                 data.append(_data(tensor))
-            said += (tensor.name, tensor.datatype, tensor.shape, size)
-        key = tuple(said)
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            known = self._known[key] = _around(response, form)
+            properties += (tensor.name, tensor.datatype, tensor.shape, size)
+        key = tuple(properties)
+        constant = self._cache.get(key)
+        if constant is None:
+            if len(self._cache) >= _MOST_CACHED:
+                self._cache.clear()
+            constant = self._cache[key] = _constant_parts(response, form)
         if not data:
-            head = _opening(response) + known[0]
+            head = _opening(response) + constant[0]
             return EncodedResponse([head, *binary], len(head) if binary else None)
-        text = [_opening(response), known[0]]
-        for pieces, behind in zip(data, known[1:], strict=True):
+        text = [_opening(response), constant[0]]
+        for pieces, behind in zip(data, constant[1:], strict=True):
             text += pieces
             text.append(behind)
         return _encoded(text, binary)
 
 
-def _around(response: InferResponse, form: ResponseForm) -> list[bytes]:
-    """What of the JSON is around the `data` of outputs that are neither classes nor in buffers."""
-    around = [_model(response.model_name, response.model_version) + b',"outputs":[']
+def _constant_parts(response: InferResponse, form: ResponseForm) -> list[bytes]:
+    """Return the JSON around the `data` of plain outputs: no classes, no buffers."""
+    parts = [_model(response.model_name, response.model_version) + b',"outputs":[']
     for number, tensor in enumerate(response.outputs):
         if number:
-            around[-1] += b","
-        around[-1] += _head(tensor.name, tensor.datatype, tensor.shape)
+            parts[-1] += b","
+        parts[-1] += _head(tensor.name, tensor.datatype, tensor.shape)
         if form.of(tensor.name).binary:
-            around[-1] += b',"parameters":{"binary_data_size":%d}}' % len(tensor.raw())
+            parts[-1] += b',"parameters":{"binary_data_size":%d}}' % len(tensor.raw())
         else:
-            around[-1] += b',"data":['
-            around.append(b"]}")
-    around[-1] += b"]}"
-    return around
+            parts[-1] += b',"data":['
+            parts.append(b"]}")
+    parts[-1] += b"]}"
+    return parts
 
 
 def _encoded(text: list[bytes], binary: list[bytes | memoryview]) -> EncodedResponse:
@@ -102,15 +103,15 @@ def _encoded(text: list[bytes], binary: list[bytes | memoryview]) -> EncodedResp
 
 
 def _opening(response: InferResponse) -> bytes:
-    return b'{"id":%b,' % encode_string(response.id) if response.id else b"{"
+    return b'{"id":%b,' % write_string(response.id) if response.id else b"{"
 
 
 def encode(
     response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
 ) -> EncodedResponse:
-    """The body of a response without error; outputs with a buffer are written there.
+    """Encode a response without error; outputs with a buffer are written to it.
 
-    Raises ServerError if an output has no such form, or does not fit its buffer.
+    Raises ServerError if an output cannot have the requested form, or does not fit its buffer.
     """
     text = [
         _opening(response),
@@ -135,16 +136,16 @@ def encode(
     return _encoded(text, binary)
 
 
-@lru_cache(_MOST_KNOWN)
+@lru_cache(_MOST_CACHED)
 def _model(name: str, version: int) -> bytes:
-    return b'"model_name":%b,"model_version":"%d"' % (encode_string(name), version)
+    return b'"model_name":%b,"model_version":"%d"' % (write_string(name), version)
 
 
-@lru_cache(_MOST_KNOWN)
+@lru_cache(_MOST_CACHED)
 def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
     assert datatype is not None
     return b'{"name":%b,"datatype":"%b","shape":[%b]' % (
-        encode_string(name),
+        write_string(name),
         datatype.value.encode(),
         ",".join(map(str, shape)).encode(),
     )
@@ -152,33 +153,33 @@ def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
 
 def _data(tensor: Tensor) -> list[bytes]:
     datatype = tensor.datatype
-    if datatype in json_data.BINARY_ONLY:
+    if datatype in BINARY_ONLY:
         raise invalid_arg(
             f"sending {datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
     if tensor.is_raw and datatype is not None and datatype.is_bytes:
-        written = json_data.string_pieces(tensor.raw(), prod(tensor.shape))
+        written = json_writer.write_packed_strings(tensor.raw(), prod(tensor.shape))
         if written is not None:
             return written
-    return json_data.pieces(tensor.array())
+    return json_writer.write_elements(tensor.array())
 
 
 def _parameters(response: InferResponse) -> bytes:
     if not response.parameters:
         return b""
     pairs = b",".join(
-        encode_string(key) + b":" + encode_parameter(value) for key, value in response.parameters
+        write_string(key) + b":" + encode_parameter(value) for key, value in response.parameters
     )
     return b',"parameters":{%b}' % pairs
 
 
 def encode_parameter(value: bool | int | float | str) -> bytes:
-    """A parameter of a response as JSON."""
+    """Encode a parameter of a response as JSON."""
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if isinstance(value, str):
-        return encode_string(value)
+        return write_string(value)
     if isinstance(value, int):
         return b"%d" % value
-    return json_data.encode(np.array([value]))[1:-1]
+    return json_writer.write_array(np.array([value]))[1:-1]

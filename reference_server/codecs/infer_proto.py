@@ -1,6 +1,6 @@
-"""ModelInferRequest to a core request.
+"""Decodes ModelInferRequest.
 
-Faults are found, and answered, in the order in which Triton finds them.
+Faults are reported in Triton's order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from reference_server.codecs import proto_wire
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_spans import Span, read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
+from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import byte_strings, dtypes, request, turns
+from reference_server.core import byte_strings, dtypes, gil, request
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -32,14 +32,14 @@ from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Tensor, check_rank
 
-#: Asks for a last, empty response if the model ends without one. Only decoupled models do.
+#: Requests a last, empty response if the model ends without one, as only decoupled models do.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 _UINT64 = 2**64
 _NOTHING = memoryview(b"")
 _PLAIN = OutputForm()
-#: Fields of InferTensorContents, in the order in which Triton looks at them: which data type each
-#: is named after, and which data types' elements it may hold.
+#: The fields of InferTensorContents, in the order in which Triton checks them: the datatype that
+#: gives the field its name, and the datatypes whose elements it can contain.
 _TYPED = {
     "bool_contents": ("BOOL", (DataType.BOOL,)),
     "int_contents": ("INT32", (DataType.INT8, DataType.INT16, DataType.INT32)),
@@ -52,20 +52,21 @@ _TYPED = {
 }
 
 
-class _Said(NamedTuple):
-    """What a message says: its template, and which inputs and outputs are in shared memory.
+class _Layout(NamedTuple):
+    """The template of a message, and its inputs and outputs in shared memory.
 
-    `spans` has one entry for each input, None where its data is in the message. `placed` are
-    outputs; the template's form is that of the others, since a buffer is good for one request.
+    `spans` has one entry for each input, None for an input with data in the message. `outputs` are
+    those in shared memory; the template has the form of the others, since a buffer is valid for one
+    request.
     """
 
     template: RequestTemplate
     spans: tuple[Span | None, ...]
-    placed: tuple[tuple[str, Span], ...]
+    outputs: tuple[tuple[str, Span], ...]
     raw_count: int
 
     @classmethod
-    def of(cls, message: ModelInferRequest, request: InferRequest, form: ResponseForm) -> _Said:
+    def of(cls, message: ModelInferRequest, request: InferRequest, form: ResponseForm) -> _Layout:
         spans = tuple(map(read_span, message.inputs))
         placed = [(output.name, read_span(output)) for output in message.outputs]
         plain = {name: own for name, own in form.outputs.items() if own.buffer is None}
@@ -79,7 +80,7 @@ class _Said(NamedTuple):
     def request(
         self, received: ReceivedRequest, sink: ResponseSink, regions: Regions
     ) -> tuple[InferRequest, ResponseForm]:
-        """The next request that says the same, over its own data. Raises ServerError."""
+        """Make a request of this layout with its own data. Raises ServerError."""
         template, form, raw = self.template, self.template.form, iter(received.raw)
         inputs = {
             name: Tensor(
@@ -87,82 +88,83 @@ class _Said(NamedTuple):
             )
             for (name, datatype, shape), span in zip(template.inputs, self.spans, strict=True)
         }
-        if self.placed:
+        if self.outputs:
             buffers = {
-                name: OutputForm(buffer=regions.output_buffer(*span)) for name, span in self.placed
+                name: OutputForm(buffer=regions.output_buffer(*span)) for name, span in self.outputs
             }
             form = ResponseForm(outputs={**form.outputs, **buffers})
         return template.request(template.model_name, received.request_id, inputs, sink), form
 
 
 @dataclass(slots=True)
-class _KnownMessage:
-    """A message without its data, and what it says, once it has been asked."""
+class _CachedMessage:
+    """A message without its data, and its layout once it has been decoded."""
 
     message: ModelInferRequest
-    said: _Said | None = None
+    layout: _Layout | None = None
 
 
-#: Fields of a message from which on it takes long to read.
+#: A codec thread parses messages with more fields.
 _MANY_FIELDS = 1 << 10
-#: Bytes that are read at once whatever they are.
+#: The event loop parses messages of at most this size, with any content.
 _SHORT = 1 << 12
 
 
 class InferMessageDecoder:
-    """Reads messages. Used by one thread, since it remembers those that it has read.
+    """Decodes messages, with a cache. Used by one thread.
 
-    Not so for one that `takes_long`: any thread may `read` and `decode` it; and any may `decode`
-    one that has tensors in regions.
+    Any thread may `read` and `decode` a message that `is_large`, and may `decode` one that has
+    tensors in shared memory.
     """
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
         self._profile = profile
-        self._memo: RequestMemo[_KnownMessage] = RequestMemo()
+        self._cache: RequestCache[_CachedMessage] = RequestCache()
 
-    def takes_long(self, data: Data) -> bool:
-        """Whether to read `data` takes more than some milliseconds: it has long typed contents.
+    def is_large(self, data: Data) -> bool:
+        """Return whether parsing takes more than some milliseconds.
 
-        Or very many fields.
+        That is so for long typed contents and for very many fields.
         """
-        return len(data) > _SHORT and proto_wire.takes_long(
-            data, proto_wire.LONG_HEAD, _MANY_FIELDS
-        )
+        return len(data) > _SHORT and proto_wire.is_large(data, proto_wire.LONG_HEAD, _MANY_FIELDS)
 
     def read(self, data: Data) -> ReceivedRequest:
-        """The request in `data`. Raises ServerError INTERNAL if it is none."""
+        """Parse a message. Raises ServerError INTERNAL if it is malformed."""
         found, request_id, raw = proto_wire.split(data)
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY or self.takes_long(data):  # on whatever thread this is
+        if len(found) > LONGEST_KEY or self.is_large(data):  # also on a codec thread
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
-        known = self._memo.recall(head)
+        known = self._cache.find(head)
         if known is None:
-            known = _KnownMessage(proto_wire.parse(head))
-            self._memo.keep(head, known)
+            known = _CachedMessage(proto_wire.parse(head))
+            self._cache.keep(head, known)
         return ReceivedRequest(known.message, request_id, raw, head)
 
     def decode(
         self, signature: Signature, received: ReceivedRequest, sink: ResponseSink, regions: Regions
     ) -> tuple[InferRequest, ResponseForm]:
-        """The request that `read` gave, and the form of its response. Raises ServerError."""
-        known = None if received.head is None else self._memo.recall(received.head)
-        said = None if known is None else known.said
+        """Return the request that `read` has parsed, and the form of its response.
+
+        Raises ServerError.
+        """
+        known = None if received.head is None else self._cache.find(received.head)
+        layout = None if known is None else known.layout
         if (
-            said is not None
-            and len(received.raw) >= said.raw_count
-            and said.template.model_name == signature.name
+            layout is not None
+            and len(received.raw) >= layout.raw_count
+            and layout.template.model_name == signature.name
         ):
-            return said.request(received, sink, regions)
+            return layout.request(received, sink, regions)
         request, form = decode(signature, received, sink, regions, self._profile)
         if known is not None:
-            said = _Said.of(received.message, request, form)
+            layout = _Layout.of(received.message, request, form)
             is_repeated = len(request.requested_outputs) < len(received.message.outputs)
-            # Typed contents are data that nobody else has.
-            if len(received.raw) >= said.raw_count and not is_repeated:
-                known.said = said
+            # Typed contents differ from request to request.
+            if len(received.raw) >= layout.raw_count and not is_repeated:
+                known.layout = layout
         return request, form
 
 
@@ -173,44 +175,44 @@ def decode(
     regions: Regions,
     profile: TritonProfile = V2_51,
 ) -> tuple[InferRequest, ResponseForm]:
-    """The request, and the form of its response. Raises ServerError.
+    """Return the request, and the form of its response. Raises ServerError.
 
-    Tensors with raw contents are views of what was received; `regions` are read.
+    Tensors with raw contents are views of the received bytes; inputs in `regions` are read.
     """
     message = received.message
     request = InferRequest(signature.name, {}, sink, id=received.request_id)
     _read_parameters(message, request)
-    for tensor in turns.spread(message.inputs):
+    for tensor in gil.with_pauses(message.inputs):
         if tensor.name in request.inputs:
             raise invalid_arg(f"{request.label} input '{tensor.name}' already exists in request")
         check_rank(tensor.name, len(tensor.shape))
         request.inputs[tensor.name] = Tensor(
             tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
         )
-    names = [output.name for output in turns.spread(message.outputs)]
+    names = [output.name for output in gil.with_pauses(message.outputs)]
     request.requested_outputs = tuple(dict.fromkeys(names))
     if profile.newer_request_checks and len(request.requested_outputs) < len(names):
         again = Counter(names).most_common(1)[0][0]
         raise invalid_arg(f"{request.label} output '{again}' already exists in request")
     _read_inputs(signature.name, received, request, regions)
     forms: dict[str, OutputForm] = {}
-    for output in turns.spread(message.outputs):
+    for output in gil.with_pauses(message.outputs):
         form = _read_form(output, regions, profile.max_classified_elements)
-        if form != _PLAIN:  # named more than once, an output has the first form that was asked for
+        if form != _PLAIN:  # the first of several forms of an output wins
             forms.setdefault(output.name, form)
     return request, ResponseForm(outputs=forms)
 
 
 def wants_empty_final(message: ModelInferRequest) -> bool:
-    """Whether a stream's client is told of the end of its request where no response says so."""
+    """Return whether the client of a stream requests an empty last response."""
     parameters = message.parameters
     return _EMPTY_FINAL_RESPONSE in parameters and parameters[_EMPTY_FINAL_RESPONSE].bool_param
 
 
 def _read_parameters(message: ModelInferRequest, request: InferRequest) -> None:
     passed: dict[str, Parameter] = {}
-    # A map has no order of its own; this one is the same each time.
-    for key in turns.ordered(message.parameters):
+    # A map has no order; sorted names give the same order each time.
+    for key in gil.sorted_names(message.parameters):
         value = message.parameters[key]
         kind = value.WhichOneof("parameter_choice")
         if key == "sequence_id":
@@ -290,9 +292,9 @@ def _read_form(
 def _read_inputs(
     model: str, received: ReceivedRequest, request: InferRequest, regions: Regions
 ) -> None:
-    """Give every input of `request` its elements."""
+    """Add the data to all inputs of `request`."""
     raw = iter(received.raw)
-    for tensor in turns.spread(received.message.inputs):
+    for tensor in gil.with_pauses(received.message.inputs):
         placed = request.inputs[tensor.name]
         span = read_span(tensor)
         if span is not None:
@@ -325,7 +327,7 @@ def _with_data(tensor: Tensor, data: memoryview) -> Tensor:
 
 
 def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
-    """`tensor` with the elements in the one field of `contents` that has any."""
+    """Return `tensor` with the elements of the only field of `contents` that has any."""
     where = f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model}'"
     filled = named = ""
     for field, (datatype_name, allowed) in _TYPED.items():
@@ -348,7 +350,7 @@ def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
         return Tensor(tensor.name, datatype, tensor.shape, array=array)
     numbers: npt.NDArray[Any] = np.empty(len(values), dtypes.BY_NAME[named].numpy)
     start = 0
-    for some in turns.slices(values):
+    for some in gil.slices(values):
         numbers[start : start + len(some)] = some
         start += len(some)
     _check_range(numbers, datatype, where)
@@ -357,7 +359,7 @@ def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
 
 
 def _check_range(numbers: npt.NDArray[Any], datatype: DataType, where: str) -> None:
-    """Refuse what would lose its upper bits; the real server drops them silently."""
+    """Refuse integers out of range, whose upper bits the real server drops silently."""
     if numbers.dtype.kind not in "iu" or numbers.dtype == datatype.numpy:
         return
     limits = np.iinfo(np.dtype(datatype.numpy))

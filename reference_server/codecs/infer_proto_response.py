@@ -1,4 +1,4 @@
-"""A core response to ModelInferResponse, and what a stream makes of it or of an error."""
+"""Encodes a response as ModelInferResponse, and responses and errors of streams."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse, Parameter
 from reference_server.core.tensor import Shape
 
-#: Says in a streamed response whether it is the last one to its request.
+#: The parameter of a streamed response that marks the last response to its request.
 _FINAL_RESPONSE = "triton_final_response"
 _UINT64 = 2**64
 _NOTHING = memoryview(b"")
-#: Longer ids are too seldom the same to be worth their memory.
+#: Longer ids repeat too seldom to be worth the memory of the cache.
 _SHORT = 64
-#: Of an output the name, the type and the shape.
+#: The name, the datatype and the shape of an output.
 _Output = tuple[str, DataType | None, Shape]
 
 
@@ -36,10 +36,10 @@ def encode(
     *,
     final: bool | None = None,
 ) -> Parts:
-    """The parts of a ModelInferResponse, for a response without error.
+    """Encode a response without error as the parts of a ModelInferResponse.
 
-    `final` tells a stream's client whether another response to the request follows. Raises
-    ServerError if an output has no such form.
+    `final` marks the last response of a stream's request; None for a unary call. Raises ServerError
+    if an output cannot have the requested form.
     """
     outputs: list[_Output] = []
     raw: list[memoryview] = []
@@ -55,9 +55,9 @@ def encode(
                 raw.append(_NOTHING)
             else:
                 raw.append(tensor.raw())
-    # Parameters are no part of a key: to a dictionary, 1 and True are the same.
+    # A response with parameters is not cached: as a key of a dictionary, 1 equals True.
     is_plain = not response.parameters and len(response.id) <= _SHORT
-    head = _known_head if is_plain else _head
+    head = _cached_head if is_plain else _head
     return response_parts(
         head(
             response.model_name,
@@ -79,7 +79,7 @@ def _head(
     final: bool | None,
     parameters: Sequence[tuple[str, Parameter]],
 ) -> bytes:
-    """The message without its data."""
+    """Return the message without its data."""
     message = ModelInferResponse(model_name=model, model_version=str(version), id=request_id)
     _write_parameters(message, parameters)
     if final is not None:
@@ -91,8 +91,8 @@ def _head(
     return head
 
 
-#: A model's answers mostly differ in their data alone.
-_known_head = lru_cache(maxsize=1024)(_head)
+#: Most responses of a model differ only in their data.
+_cached_head = lru_cache(maxsize=1024)(_head)
 
 
 def _write_parameters(
@@ -103,7 +103,7 @@ def _write_parameters(
         if isinstance(value, bool):
             written.bool_param = value
         elif isinstance(value, int):
-            # A correlation id is unsigned, its field here is not.
+            # A correlation id is unsigned, but this field is signed.
             written.int64_param = (value + _UINT64 // 2) % _UINT64 - _UINT64 // 2
         elif isinstance(value, str):
             written.string_param = value
@@ -112,7 +112,7 @@ def _write_parameters(
 
 
 def encode_refusal(request_id: str, error: ServerError) -> bytes:
-    """What a stream says of a request that was refused before it was scheduled."""
+    """Encode the message of a stream for a request that was refused before scheduling."""
     return _serialized(
         ModelStreamInferResponse(
             error_message=error.message, infer_response=ModelInferResponse(id=request_id)
@@ -121,7 +121,7 @@ def encode_refusal(request_id: str, error: ServerError) -> bytes:
 
 
 def encode_failure(received: ReceivedRequest, error: ServerError, *, final: bool) -> bytes:
-    """What a stream says of the request `received` if its model answered with `error`."""
+    """Encode the message of a stream for a request that its model answered with `error`."""
     response = _without_outputs(received, final=final)
     return _serialized(
         ModelStreamInferResponse(error_message=error.message, infer_response=response)
@@ -129,7 +129,7 @@ def encode_failure(received: ReceivedRequest, error: ServerError, *, final: bool
 
 
 def encode_empty(received: ReceivedRequest) -> bytes:
-    """What a stream says when the request `received` has ended without another response."""
+    """Encode the message of a stream for a request that ended without another response."""
     return _serialized(
         ModelStreamInferResponse(infer_response=_without_outputs(received, final=True))
     )

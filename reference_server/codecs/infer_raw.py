@@ -1,4 +1,4 @@
-"""A body that is the data of the model's only input, without any JSON, to a core request."""
+"""Decodes a body without JSON, which is the data of the model's only input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference_server.core.tensor import Tensor
 
 
 def decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
-    """The request with `body` as the data of that input. Raises ServerError INVALID_ARG."""
+    """Return the request with `body` as its input. Raises ServerError INVALID_ARG."""
     label = "[request id: <id_unknown>]"
     count = len(signature.inputs)
     if count != 1:

@@ -1,6 +1,7 @@
-"""What `--http-max-input-size` limits, with Triton's texts: JSON, raw bodies, what they become.
+"""The limit of `--http-max-input-size`, with Triton's error texts.
 
-The binary tensors behind the JSON of an uncompressed request are not limited.
+It applies to JSON, to raw bodies, and to the tensors that are made from JSON. Binary tensors after
+the JSON of an uncompressed request are not limited.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ _CURE = "Use --http-max-input-size to increase the limit."
 
 @dataclass(frozen=True, slots=True)
 class InputLimit:
-    """`most` bytes; None is any number. All methods raise ServerError INVALID_ARG."""
+    """A limit of `most` bytes; None is no limit. All methods raise ServerError INVALID_ARG."""
 
     most: int | None = None
 
     def check_json(self, size: int) -> None:
-        """Refuse a JSON text of more bytes."""
+        """Refuse JSON of more bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"request JSON size of {size} bytes exceeds the maximum allowed input size of "
@@ -27,7 +28,7 @@ class InputLimit:
             )
 
     def check_raw(self, size: int) -> None:
-        """Refuse a body of more bytes that is the data of an input."""
+        """Refuse a raw body of more bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value "
@@ -35,7 +36,7 @@ class InputLimit:
             )
 
     def check_tensor(self, name: str, size: int) -> None:
-        """Refuse an input in JSON that becomes more bytes."""
+        """Refuse a JSON input whose tensor has more bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum "
@@ -43,7 +44,7 @@ class InputLimit:
             )
 
     def check_sum(self, before: int, name: str, size: int) -> None:
-        """Refuse an input of generate that becomes more bytes together with those `before`."""
+        """Refuse an input of generate that has more bytes together with the inputs before it."""
         if self.most is not None and before + size > self.most:
             raise invalid_arg(
                 f"request size of {before} bytes with input '{name}' of size {size} bytes exceeds "
@@ -51,7 +52,7 @@ class InputLimit:
             )
 
     def decompressed_too_large(self) -> ServerError:
-        """What is said of a body that decompresses to more bytes."""
+        """Return the error for a body that decompresses to more bytes."""
         return invalid_arg(
             f"Decompressed data size exceeds the maximum allowed value of {self.most} bytes. "
             f"{_CURE}"

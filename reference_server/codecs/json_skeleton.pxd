@@ -1,4 +1,4 @@
-"""The types of C that `json_skeleton.py` gets where Cython compiles it."""
+"""The C types of `json_skeleton.py`."""
 
 cimport cython
 
@@ -15,7 +15,7 @@ cdef class Skeleton:
     size=Py_ssize_t, id_start=Py_ssize_t, id_end=Py_ssize_t, request_id=bytes, text=list,
     arrays=list, position=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t,
 )
-cpdef Skeleton skeleton(bytes json)
+cpdef Skeleton split_request(bytes json)
 
 @cython.locals(found=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) _id(bytes json, Py_ssize_t size) except *

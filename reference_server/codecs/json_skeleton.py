@@ -1,23 +1,22 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""The JSON of a request taken apart: its arrays of elements, its id, and what is around these.
+"""Splits the JSON of a request into a constant part and variable parts: its id and `data` arrays.
 
-Written for Cython as `grisu` is: `json_skeleton.pxd` has the types.
+Cython compiles this file where a C compiler is; `json_skeleton.pxd` has the C types.
 """
 
 from __future__ import annotations
 
-from reference_server.codecs import json_strings
+from reference_server.codecs import json_string_arrays
 
-IS_COMPILED = not __file__.endswith(".py")
-
-#: What stands for a part that was taken out. No JSON has it.
+#: Replaces each variable part. No valid JSON contains it.
 GAP = b"\0"
 
 
 class Skeleton:
-    """`text` is the JSON with gaps for `request_id` and `arrays`.
+    """The parts of the JSON of one request.
 
-    An id that is None is not there, or is left where it is.
+    `text` is the JSON in which a gap replaces the id and each of the `arrays`. Without an id,
+    or if the id stays in `text`, `request_id` stays None.
     """
 
     def __init__(self, text: bytes, request_id: bytes | None, arrays: list[bytes]) -> None:
@@ -26,8 +25,8 @@ class Skeleton:
         self.arrays = arrays
 
 
-def skeleton(json: bytes) -> Skeleton:
-    """Take the JSON text apart, as far as bytes can tell: that it is right is not known yet."""
+def split_request(json: bytes) -> Skeleton:
+    """Split the JSON text of a request. The text is not checked and may be malformed."""
     size = len(json)
     id_start, id_end = _id(json, size)
     request_id = None
@@ -56,7 +55,7 @@ def skeleton(json: bytes) -> Skeleton:
     return Skeleton(GAP.join(text), request_id, arrays)
 
 
-# What follows has types of C, and names that Python does not see there.
+# Compiled, all names below are C variables and functions.
 
 _DATA, _ID = b'"data":', b'"id":'
 _OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT, _COMMA, _QUOTE, _BACKSLASH = b'[]{},"\\'
@@ -64,9 +63,9 @@ _SPACE, _TILDE, _TAB, _LINE, _RETURN = b" ~\t\n\r"
 
 
 def _id(json: bytes, size: int) -> tuple[int, int]:
-    """Where the id begins and ends, if it is what it says; -1 if not.
+    """Return the start and end of the id, -1 without one.
 
-    That is without escapes, control characters, or other letters than ASCII's.
+    An id with escapes, control characters or non-ASCII characters counts as none.
     """
     found = json.find(_ID)
     if found < 0:
@@ -84,20 +83,20 @@ def _id(json: bytes, size: int) -> tuple[int, int]:
 
 
 def _value(json: bytes, size: int, position: int) -> int:
-    """Where the value begins whose colon ends at `position`."""
+    """Return the start of the value whose colon ends at `position`."""
     return position + 1 if position < size and json[position] == _SPACE else position
 
 
 def _array_end(json: bytes, size: int, start: int) -> int:
-    """Where the array ends that begins at `start`; 0 if none does, or that is not easily told."""
+    """Return the end of the array that begins at `start`; 0 if it is not found easily."""
     if start == size or json[start] != _OPEN:
         return 0
     first = start
     while first < size and json[first] in (_OPEN, _SPACE, _LINE, _TAB, _RETURN):
         first += 1
     if first < size and json[first] == _QUOTE:
-        return json_strings.array_end(json, size, start) if json_strings.IS_COMPILED else 0
-    # Numbers up to the next name, or to the end of the input, and brackets behind them.
+        return json_string_arrays.find_array_end(json, size, start)
+    # Numbers extend to the next name, or to the end of the text; go back over other brackets.
     position = json.find(b'"', first)
     if position < 0:
         position = size

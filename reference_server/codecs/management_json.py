@@ -1,4 +1,4 @@
-"""The JSON of all HTTP operations but inference, both ways."""
+"""Decodes and encodes the JSON of all HTTP operations except inference."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import orjson
 
 from reference_server.codecs import rapid_json
-from reference_server.codecs.json_data import encode_string
-from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.codecs.json_exact_reader import JsonValue
+from reference_server.codecs.json_writer import write_string
 from reference_server.core.errors import ServerError, internal, invalid_arg, unavailable
 from reference_server.core.metadata import (
     CudaRegion,
@@ -41,7 +41,7 @@ _HANDLE_BYTES = 64
 
 
 def server_metadata(metadata: ServerMetadata) -> bytes:
-    """Name, version, extensions."""
+    """Encode name, version and extensions of the server."""
     return orjson.dumps(
         {
             "name": metadata.name,
@@ -52,7 +52,7 @@ def server_metadata(metadata: ServerMetadata) -> bytes:
 
 
 def model_metadata(metadata: ModelMetadata) -> bytes:
-    """Name, versions, platform, inputs, outputs."""
+    """Encode name, versions, platform, inputs and outputs of a model."""
     signature = metadata.signature
     return orjson.dumps(
         {
@@ -74,7 +74,7 @@ def _tensor(signature: Signature, tensor: TensorConfig) -> JsonObject:
 
 
 def statistics(snapshots: Sequence[Snapshot]) -> bytes:
-    """The counters of each model version, in the order given."""
+    """Encode the counters of each model version, in the given order."""
     return orjson.dumps({"model_stats": [_model(snapshot) for snapshot in snapshots]})
 
 
@@ -118,7 +118,7 @@ def _duration(duration: Duration) -> JsonObject:
 
 
 def index_request(body: Buffer, profile: TritonProfile) -> bool:
-    """Whether only ready versions are asked for. Raises ServerError."""
+    """Return whether the request is for ready versions only. Raises ServerError."""
     if not len(body):
         return False
     document = rapid_json.loads(body, profile)
@@ -131,25 +131,25 @@ def index_request(body: Buffer, profile: TritonProfile) -> bool:
 
 
 def index(rows: Iterable[tuple[str, int | None, str | None, str]]) -> bytes:
-    """The index: rows of name, version, state and reason; what is not known is left out."""
+    """Encode rows of name, version, state and reason; unknown values are left out."""
     return b"[%b]" % b",".join(_row(*row) for row in rows)
 
 
 def _row(name: str, version: int | None, state: str | None, reason: str) -> bytes:
-    members = [b'"name":' + encode_string(name)]
+    members = [b'"name":' + write_string(name)]
     if version is not None:
         members.append(b'"version":"%d"' % version)
     if state is not None:
-        members.append(b'"state":' + encode_string(state))
+        members.append(b'"state":' + write_string(state))
     if reason:
-        members.append(b'"reason":' + encode_string(reason))
+        members.append(b'"reason":' + write_string(reason))
     return b"{%b}" % b",".join(members)
 
 
 def load_parameters(body: Buffer, profile: TritonProfile = V2_51) -> dict[str, str | bytes]:
-    """The parameters of a load request: `config` as text, `file:...` as bytes.
+    """Return the parameters of a load request: `config` as text, `file:...` as bytes.
 
-    Raises ServerError for what is neither, and for values that are no strings.
+    Raises ServerError for other parameters, and for values that are no strings.
     """
     parameters: dict[str, str | bytes] = {}
     document = rapid_json.loads(body, profile) if len(body) else None
@@ -167,19 +167,16 @@ def load_parameters(body: Buffer, profile: TritonProfile = V2_51) -> dict[str, s
 
 
 def _from_base64(text: str) -> bytes:
-    """The bytes that base64 stands for; as in Triton, characters of another alphabet are skipped.
-
-    So is what is left of a group that is not whole.
-    """
+    """Decode base64. As in Triton, other characters and an incomplete last group are skipped."""
     digits = _NOT_BASE64_BYTES.sub(b"", text.encode("utf-8", "surrogateescape"))
     digits = digits[:-1] if len(digits) % 4 == 1 else digits
     return base64.b64decode(digits + b"=" * (-len(digits) % 4))
 
 
 def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
-    """Whether an unload request wants that. As in Triton, a body that makes no sense says no.
+    """Return whether dependents are unloaded, too; False for an unexpected body, as in Triton.
 
-    Raises ServerError for one that is not even JSON where the profile does.
+    Raises ServerError for a body that is not JSON, if the profile does.
     """
     if not len(body):
         return False
@@ -196,21 +193,21 @@ def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
         return False
 
 
-# -- settings: members are read one by one, as they are asked for: what stands before a fault
-# has been applied, as in Triton
+# -- settings: members are read one by one, on demand: as in Triton, changes before a fault are
+# applied
 
 
 def encode_log_settings(settings: Mapping[str, LogValue]) -> bytes:
-    """The body of a reply."""
+    """Encode the log settings."""
     return orjson.dumps(settings)
 
 
 def read_log_settings(
     body: memoryview, profile: TritonProfile = V2_51
 ) -> Iterator[tuple[str, LogValue]]:
-    """The changes in a request's body, in the order in which Triton looks for them.
+    """Yield the changes in a body, in Triton's order; null and unknown settings are ignored.
 
-    Raises ServerError; what is none of the settings, or null, is left out.
+    Raises ServerError.
     """
     fields = _fields(rapid_json.loads(body, profile))
     for name, read in _LOG_READERS.items():
@@ -222,7 +219,7 @@ def read_log_settings(
 def _read_log_format(value: JsonValue) -> str:
     text = rapid_json.as_string(value)
     if text not in ("default", "ISO8601"):
-        # Over gRPC it is another code and another text.
+        # Over gRPC, code and text differ.
         raise unavailable(f"invalid argument for --log_format, got: {text}")
     return text
 
@@ -238,25 +235,25 @@ _LOG_READERS: dict[str, Callable[[JsonValue], LogValue]] = {
 
 
 def encode_trace_settings(settings: Mapping[str, Sequence[str]]) -> bytes:
-    """The body of a reply: the levels are a list, all others strings.
+    """Encode the trace settings: the levels are a list, all others strings.
 
-    As in Triton, a setting that was given several times is as many members of one name.
+    As in Triton, a setting that was given several times becomes several members with one name.
     """
     members = [
-        (name, told)
+        (name, shown)
         for name, values in settings.items()
-        for told in ([list(values)] if name == "trace_level" else values)
+        for shown in ([list(values)] if name == "trace_level" else values)
     ]
-    parts = (orjson.dumps(name) + b":" + orjson.dumps(told) for name, told in members)
+    parts = (orjson.dumps(name) + b":" + orjson.dumps(shown) for name, shown in members)
     return b"{" + b",".join(parts) + b"}"
 
 
 def read_trace_settings(
     body: memoryview, profile: TritonProfile = V2_51
 ) -> Iterator[tuple[str, TraceChange]]:
-    """The changes in a request's body, in the order in which Triton looks for them.
+    """Yield the changes in a body, in Triton's order; unknown settings are ignored.
 
-    Raises ServerError; what is none of the settings is left out.
+    Raises ServerError.
     """
     fields = _fields(rapid_json.loads(body, profile))
     for name, read in _TRACE_READERS.items():
@@ -277,7 +274,7 @@ def _read_count(value: JsonValue) -> list[str]:
     (text,) = _read_text(value)
     number = leading_integer(text)
     if number is not None and -(2**31) <= number < -1:
-        # Over gRPC a space stands before the number.
+        # Over gRPC, there is a space before the number.
         raise invalid_arg(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{text}")
     return [text]
 
@@ -292,7 +289,7 @@ _TRACE_READERS: dict[str, Callable[[JsonValue], list[str]]] = {
 
 
 def _fields(value: JsonValue) -> dict[str, JsonValue]:
-    """The members of an object; anything else has none."""
+    """Return the members of an object, and an empty dict for any other value."""
     return value if isinstance(value, dict) else {}
 
 
@@ -300,7 +297,7 @@ def _fields(value: JsonValue) -> dict[str, JsonValue]:
 
 
 class SystemRegistration(NamedTuple):
-    """What a client says of a system region, apart from its name."""
+    """The registration of a system region, without its name."""
 
     key: str
     byte_size: int
@@ -308,7 +305,7 @@ class SystemRegistration(NamedTuple):
 
 
 class CudaRegistration(NamedTuple):
-    """What a client says of a CUDA region, apart from its name."""
+    """The registration of a CUDA region, without its name."""
 
     raw_handle: bytes
     device_id: int
@@ -316,7 +313,7 @@ class CudaRegistration(NamedTuple):
 
 
 def system_registration(body: memoryview, profile: TritonProfile = V2_51) -> SystemRegistration:
-    """The body of a registration. Raises ServerError, in the real server's order of faults."""
+    """Decode a registration. Raises ServerError, in the real server's order of faults."""
     document = rapid_json.loads(body, profile)
     key = rapid_json.c_string(rapid_json.as_string(_field(document, "key")))
     offset = 0
@@ -327,7 +324,7 @@ def system_registration(body: memoryview, profile: TritonProfile = V2_51) -> Sys
 
 
 def cuda_registration(body: memoryview, profile: TritonProfile = V2_51) -> CudaRegistration:
-    """The body of a registration. Raises ServerError, in the real server's order of faults."""
+    """Decode a registration. Raises ServerError, in the real server's order of faults."""
     document = rapid_json.loads(body, profile)
     encoded = rapid_json.as_string(rapid_json.member(_field(document, "raw_handle"), "b64"))
     byte_size = rapid_json.as_uint64(rapid_json.member(document, "byte_size"))
@@ -339,19 +336,19 @@ def cuda_registration(body: memoryview, profile: TritonProfile = V2_51) -> CudaR
 
 
 def system_status(regions: Sequence[SystemRegion]) -> bytes:
-    """The regions, in the order given."""
+    """Encode the regions, in the given order."""
     return b"[%b]" % b",".join(
         b'{"name":%b,"key":%b,"offset":%d,"byte_size":%d}'
-        % (encode_string(region.name), encode_string(region.key), region.offset, region.byte_size)
+        % (write_string(region.name), write_string(region.key), region.offset, region.byte_size)
         for region in regions
     )
 
 
 def cuda_status(regions: Sequence[CudaRegion]) -> bytes:
-    """The regions, in the order given."""
+    """Encode the regions, in the given order."""
     return b"[%b]" % b",".join(
         b'{"name":%b,"device_id":%d,"byte_size":%d}'
-        % (encode_string(region.name), region.device_id, region.byte_size)
+        % (write_string(region.name), region.device_id, region.byte_size)
         for region in regions
     )
 
@@ -363,7 +360,7 @@ def _field(document: JsonValue, name: str) -> JsonValue:
 
 
 def _decoded(text: str) -> bytes:
-    """Base64 as the real server's decoder takes it: it skips what is not in the alphabet."""
+    """Decode base64 like the real server, which skips characters outside of the alphabet."""
     digits = _NOT_BASE64.sub("", text)
     whole = len(digits) // 4 * 4
     rest = digits[whole:]

@@ -1,4 +1,4 @@
-"""The messages of all RPCs but inference, both ways."""
+"""Decodes and encodes the messages of all RPCs except inference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LogValue = bool | int | str
 #: The values of one trace setting; None clears it.
 TraceChange = Sequence[str] | None
 
-#: The settings in the order in which Triton looks for them; a map has none of its own.
+#: The settings in the order in which Triton reads them; a map has no order.
 _LOG_SETTINGS = (
     *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
 )
@@ -52,7 +52,7 @@ _MAX_INT64 = 2**63 - 1
 
 
 def model_version(text: str) -> int:
-    """The version that a request names; an empty text names none. Raises ServerError."""
+    """Return the version that a request names; an empty text is any. Raises ServerError."""
     if not text:
         return LATEST
     number = leading_integer(text)
@@ -69,14 +69,14 @@ def model_version(text: str) -> int:
 
 
 def server_metadata(metadata: ServerMetadata) -> ServerMetadataResponse:
-    """Name, version, extensions."""
+    """Encode name, version and extensions of the server."""
     return ServerMetadataResponse(
         name=metadata.name, version=metadata.version, extensions=metadata.extensions
     )
 
 
 def model_metadata(metadata: ModelMetadata) -> ModelMetadataResponse:
-    """Name, versions, platform, inputs, outputs."""
+    """Encode name, versions, platform, inputs and outputs of a model."""
     signature = metadata.signature
     return ModelMetadataResponse(
         name=signature.name,
@@ -94,12 +94,12 @@ def _tensor(signature: Signature, tensor: TensorConfig) -> ModelMetadataResponse
 
 
 def model_config(proto: bytes) -> ModelConfigResponse:
-    """The completed configuration, whose message is `proto`."""
+    """Encode the completed configuration, whose message is `proto`."""
     return ModelConfigResponse(config=ConfigProto.FromString(proto))
 
 
 def statistics(snapshots: Sequence[Snapshot]) -> ModelStatisticsResponse:
-    """The counters of each model version, in the order given."""
+    """Encode the counters of each model version, in the given order."""
     return ModelStatisticsResponse(model_stats=map(_model, snapshots))
 
 
@@ -142,7 +142,7 @@ def _duration(duration: Duration) -> StatisticDuration:
 def repository_index(
     rows: Iterable[tuple[str, int | None, str | None, str]],
 ) -> RepositoryIndexResponse:
-    """The index: rows of name, version, state and reason; what is not known is left out."""
+    """Encode rows of name, version, state and reason; unknown values are left out."""
     response = RepositoryIndexResponse()
     for name, version, state, reason in rows:
         response.models.add(
@@ -157,7 +157,7 @@ def repository_index(
 def load_parameters(
     parameters: Mapping[str, ModelRepositoryParameter],
 ) -> dict[str, Parameter | bytes]:
-    """The parameters of a load request; one that is not set is False, which none may be."""
+    """Return the parameters of a load request; an unset one is False, which is refused later."""
     return {
         key: getattr(
             parameters[key], parameters[key].WhichOneof("parameter_choice") or "bool_param"
@@ -167,7 +167,7 @@ def load_parameters(
 
 
 def unload_dependents(request: RepositoryModelUnloadRequest) -> bool:
-    """Whether an unload request wants that. Raises ServerError."""
+    """Return whether dependents are unloaded, too. Raises ServerError."""
     if "unload_dependents" not in request.parameters:
         return False
     value = request.parameters["unload_dependents"]
@@ -182,17 +182,17 @@ def unload_dependents(request: RepositoryModelUnloadRequest) -> bool:
 
 
 def log_changes(request: LogSettingsRequest) -> Iterator[tuple[str, LogValue]]:
-    """The changes that a request asks for; a value that is not set comes as None."""
+    """Yield the changes of a request, with None for an unset value."""
     for name in _LOG_SETTINGS:
         if name in request.settings:
             value = request.settings[name]
             kind = value.WhichOneof("parameter_choice")
-            # None is of no setting's type, and refused as such.
+            # No setting accepts None; it is refused later.
             yield name, cast(LogValue, kind and getattr(value, kind))
 
 
 def log_settings(settings: Mapping[str, LogValue]) -> LogSettingsResponse:
-    """All settings."""
+    """Encode all settings."""
     response = LogSettingsResponse()
     for name, value in settings.items():
         written = response.settings[name]
@@ -206,14 +206,14 @@ def log_settings(settings: Mapping[str, LogValue]) -> LogSettingsResponse:
 
 
 def trace_changes(request: TraceSettingRequest) -> Iterator[tuple[str, TraceChange]]:
-    """The changes that a request asks for; no values clear a setting."""
+    """Yield the changes of a request; a setting without values is cleared."""
     for name in _TRACE_SETTINGS:
         if name in request.settings:
             yield name, list(request.settings[name].value) or None
 
 
 def trace_settings(settings: Mapping[str, Sequence[str]]) -> TraceSettingResponse:
-    """All settings."""
+    """Encode all settings."""
     response = TraceSettingResponse()
     for name, values in settings.items():
         response.settings[name].value.extend(values)
@@ -224,7 +224,7 @@ def trace_settings(settings: Mapping[str, Sequence[str]]) -> TraceSettingRespons
 
 
 def system_status(regions: Sequence[SystemRegion]) -> SystemSharedMemoryStatusResponse:
-    """The regions by their names."""
+    """Encode the regions, by name."""
     return SystemSharedMemoryStatusResponse(
         regions={
             region.name: SystemSharedMemoryStatusResponse.RegionStatus(
@@ -239,7 +239,7 @@ def system_status(regions: Sequence[SystemRegion]) -> SystemSharedMemoryStatusRe
 
 
 def cuda_status(regions: Sequence[CudaRegion]) -> CudaSharedMemoryStatusResponse:
-    """The regions by their names."""
+    """Encode the regions, by name."""
     return CudaSharedMemoryStatusResponse(
         regions={
             region.name: CudaSharedMemoryStatusResponse.RegionStatus(

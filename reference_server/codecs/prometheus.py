@@ -1,4 +1,4 @@
-"""Families of metrics to Prometheus' text format, as Triton's library writes it.
+"""Writes metrics in Prometheus' text format, as Triton's library does.
 
 The official client library for Python writes another dialect (it renames counters to `*_total`,
 adds series of creation times, and prints integers as `2.0`), so it could not be used here.
@@ -17,7 +17,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def encode(families: Iterable[Family]) -> bytes:
-    """The page; families without series are left out."""
+    """Return the page; families without series are left out."""
     lines = (line for family in families if family.samples for line in _lines(family))
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -25,7 +25,7 @@ def encode(families: Iterable[Family]) -> bytes:
 def _lines(family: Family) -> Iterator[str]:
     head = family.head
     if head.description:
-        # Triton does not escape the line feed, and then nobody can read the page.
+        # Triton does not escape the line feed, which makes the page invalid.
         description = head.description.replace("\n", r"\n")
         yield f"# HELP {head.name} {description}"
     yield f"# TYPE {head.name} {head.kind.value}"
@@ -63,7 +63,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _number(value: float) -> str:
-    """Sixteen digits, one fewer than would tell all numbers apart; without needless zeros."""
+    """Format with 16 digits, one fewer than distinguish all doubles, and no trailing zeros."""
     if math.isfinite(value):
         return f"{float(value):.16g}"
     return "Nan" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")

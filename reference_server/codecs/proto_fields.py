@@ -1,26 +1,24 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Where the fields of a protobuf message begin and end, without reading what they say.
+"""Finds the bounds of the fields of a protobuf message, without decoding their content.
 
-Written for Cython as `grisu` is: `proto_fields.pxd` has the types. Compiled, a field takes some
-nanoseconds; as Python it takes up to a microsecond, so that fewer are looked at in one go.
+Cython compiles this file where a C compiler is; `proto_fields.pxd` has the C types. Compiled, a
+field takes some nanoseconds; interpreted, up to a microsecond.
 """
 
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-IS_COMPILED = not __file__.endswith(".py")
-
-#: Fields that are looked at in one go: about 50 microseconds' work.
-FIELDS = 1 << 13 if IS_COMPILED else 1 << 9
+#: Fields that one call walks over: compiled, about 50 microseconds of work.
+FIELDS = 1 << 13
 
 #: A message, or a part of one.
 Data = bytes | memoryview
-#: Where a field begins, where its content does, and where it ends.
+#: The start of a field, the start of its content, and its end.
 Place = tuple[int, int, int]
 
 
-def passed(
+def pass_fields(
     data: Data,
     position: int,
     most: int,
@@ -28,25 +26,34 @@ def passed(
     found: list[Place] | None = None,
     room: int = 0,
 ) -> int:
-    """Pass at most `most` fields of `data`, the first at `position`; where they end.
+    """Pass at most `most` fields of `data` from `position` on, and return the end of the last.
 
-    A field that is cut is not passed. `groups` are those that are open: where the outermost begins,
-    and their numbers. `found` gets the id and the `raw_input_contents` of a request; nothing is
-    passed behind the last that it has `room` for. Raises DecodeError.
+    A truncated field is not passed.
+
+    Args:
+        data: The message.
+        position: The start of the first field.
+        most: The most fields to pass.
+        groups: The open groups: the start of the outermost one, then their field numbers.
+        found: Receives the places of the id and the `raw_input_contents` of a request.
+        room: The most places that `found` receives; no field behind the last is passed.
+
+    Raises:
+        DecodeError: The data is no message.
     """
     size = len(data)
     count = 0
     while position < size and count < most:
         tag = data[position]
-        # Most have a short number and are short themselves; all others are looked at with care.
+        # The fast path: a field with a one-byte tag and a one-byte length.
         if tag & 0x87 == _LENGTH_DELIMITED and position + 1 < size and data[position + 1] < 0x80:
             content = position + 2
             end = content + data[position + 1]
             if end > size:
                 break
         else:
-            tag, content, end = field(data, position, groups)
-            if end == _CUT:
+            tag, content, end = read_field(data, position, groups)
+            if end == _TRUNCATED:
                 break
         if found is not None and tag in (_RAW, _ID) and not groups:
             found.append((position, content, end))
@@ -58,25 +65,26 @@ def passed(
     return position
 
 
-def after_groups(data: Data, position: int, most: int, groups: list[int]) -> int:
-    """Pass at most `most` fields, and none behind the outermost group; where they end."""
+def pass_groups(data: Data, position: int, most: int, groups: list[int]) -> int:
+    """Pass at most `most` fields up to the end of the outermost group, and return their end."""
     count = 0
     size = len(data)
     while groups and position < size and count < most:
-        _, _, end = field(data, position, groups)
-        if end == _CUT:
+        _, _, end = read_field(data, position, groups)
+        if end == _TRUNCATED:
             break
         position = end
         count += 1
     return position
 
 
-def without_raw(
+def copy_without_raw(
     data: Data, position: int, most: int, groups: list[int], head: bytearray, size: int
 ) -> tuple[int, int]:
-    """Pass fields as `passed` does, and copy all but `raw_input_contents` behind `size` of `head`.
+    """Pass fields like `pass_fields`, and append all but `raw_input_contents` to `head`.
 
-    Where the fields end, and those in `head`. Raises DecodeError.
+    `size` is the size of the content of `head`. Returns the end of the fields and the new size.
+    Raises DecodeError.
     """
     length = len(data)
     count = 0
@@ -87,8 +95,8 @@ def without_raw(
             if end > length:
                 break
         else:
-            tag, _, end = field(data, position, groups)
-            if end == _CUT:
+            tag, _, end = read_field(data, position, groups)
+            if end == _TRUNCATED:
                 break
         if tag != _RAW or groups:
             size = _copy(data, position, end, head, size)
@@ -97,25 +105,25 @@ def without_raw(
     return position, size
 
 
-def field(data: Data, position: int, groups: list[int]) -> tuple[int, int, int]:
-    """The tag of the field at `position`, where its content is, and where it ends.
+def read_field(data: Data, position: int, groups: list[int]) -> tuple[int, int, int]:
+    """Return the tag of the field at `position`, the start of its content, and its end.
 
-    The end is below 0 if it is cut. What begins or ends a group is a field of its own. Raises
-    DecodeError.
+    The end is negative if the field is truncated. The start and the end of a group are fields of
+    their own. Raises DecodeError.
     """
     start = position
     size = len(data)
     tag, position = _number(data, position)
-    if position == _CUT:
-        return 0, 0, _CUT
+    if position == _TRUNCATED:
+        return 0, 0, _TRUNCATED
     content = position
     kind = tag & 7
     if tag < 8:
         raise DecodeError("a field without a number")
     if kind == _LENGTH_DELIMITED:
         length, content = _number(data, position)
-        if content == _CUT or length > size - content:
-            return 0, 0, _CUT
+        if content == _TRUNCATED or length > size - content:
+            return 0, 0, _TRUNCATED
         position = content + length
     elif kind == _VARINT:
         length, position = _number(data, position)
@@ -134,22 +142,22 @@ def field(data: Data, position: int, groups: list[int]) -> tuple[int, int, int]:
     elif len(groups) == 1:
         groups.pop()
     if position > size:
-        return 0, 0, _CUT
+        return 0, 0, _TRUNCATED
     return tag, content, position
 
 
-# What follows has types of C, and names that Python does not see there.
+# Compiled, all names below are C variables and functions.
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _GROUP, _GROUP_END, _FIXED32 = 0, 1, 2, 3, 4, 5
 _ID, _RAW = 3 << 3 | 2, 7 << 3 | 2
-_DEEPEST = 100  # groups in groups, as protobuf itself
-_MOST_SHIFT = 63  # in a number of ten bytes
-_CUT = -1
-_SHORT = 64  # bytes that are copied one by one
+_DEEPEST = 100  # nested groups, as in protobuf
+_MOST_SHIFT = 63  # of the last byte of a varint of ten bytes
+_TRUNCATED = -1
+_SHORT = 64  # so few bytes are copied one by one
 
 
 def _number(data: Data, position: int) -> tuple[int, int]:
-    """The number at `position` and where it ends: _CUT if it does not. Raises DecodeError."""
+    """Return the varint at `position` and its end: _TRUNCATED if truncated. Raises DecodeError."""
     size = len(data)
     number = 0
     shift = 0
@@ -159,16 +167,16 @@ def _number(data: Data, position: int) -> tuple[int, int]:
         if shift == _MOST_SHIFT:
             if byte >= 0x80:
                 raise DecodeError("more bytes than a number of 64 bits has")
-            byte &= 1  # what is beyond 64 bits is lost in protobuf, too
+            byte &= 1  # protobuf drops bits beyond 64, too
         if byte < 0x80:
             return number | byte << shift, position
         number |= (byte & 0x7F) << shift
         shift += 7
-    return 0, _CUT
+    return 0, _TRUNCATED
 
 
 def _copy(data: Data, start: int, end: int, to: bytearray, size: int) -> int:
-    """Copy these bytes behind `size`, and tell where they end."""
+    """Copy bytes to `to` from `size` on, and return their end."""
     if end - start > _SHORT:
         to[size : size + end - start] = data[start:end]
         return size + end - start

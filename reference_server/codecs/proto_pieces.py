@@ -1,10 +1,9 @@
-"""Protobuf messages read in pieces, between which other threads have the interpreter.
+"""Parses protobuf messages in pieces, between which other threads can run.
 
-Protobuf keeps the interpreter's lock while it reads, which takes up to 0.2 microseconds for each
-byte that a stranger sends. What follows of a message may be merged into what was read before, so a
-long one is cut between its fields; a long field is cut between those of its message, or between its
-numbers. Pieces hold whole fields, so that what they say, and whether they say anything, remains
-protobuf's to tell.
+Protobuf holds the GIL while it parses, up to 0.2 microseconds for each byte of a hostile message.
+The rest of a message can be merged into its parsed part, so a long message is cut between its
+fields; a long field is cut between the fields of its message, or between its numbers. Pieces
+contain whole fields, so protobuf alone decides what they mean and whether they are valid.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from google.protobuf.message import DecodeError, Message
 
 from reference_server.codecs import proto_fields
 from reference_server.codecs.proto_fields import Data
-from reference_server.core import turns
+from reference_server.core import gil
 
-#: Bytes that protobuf reads in one go: most take it less than a millisecond.
+#: Bytes that protobuf parses in one call: mostly less than a millisecond of work.
 PIECE = 1 << 13
-#: Bytes of a name or another text, or of a parameter that holds one: some 20 milliseconds' work.
+#: The longest text, or parameter with a text: some 20 milliseconds of work.
 LONGEST_TEXT = 1 << 24
 _LENGTH_DELIMITED = 2
 
 
 def varint(value: int) -> bytes:
-    """A number on the wire."""
+    """Encode a number as a varint."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -37,9 +36,9 @@ def varint(value: int) -> bytes:
 
 
 def merge(message: Message, data: Data) -> None:
-    """Read `data` into `message`. Raises DecodeError.
+    """Parse `data` into `message`. Raises DecodeError.
 
-    One element of bytes, and a text, are read in one go; the text may not be longer than
+    One element of bytes, and a text, are parsed in one call; a text may not be longer than
     `LONGEST_TEXT`.
     """
     position, end = 0, len(data)
@@ -50,36 +49,36 @@ def merge(message: Message, data: Data) -> None:
         if length:
             message.MergeFromString(piece[:length])
             position += length
-            turns.give_way()
+            gil.yield_gil()
         else:
             position = _merge_long_field(message, view, position)
     message.MergeFromString(bytes(view[position:]))
 
 
 def _whole_fields(piece: bytes) -> int:
-    """How many bytes of `piece` are fields that are whole."""
+    """Return the number of bytes of `piece` that are whole fields."""
     position, groups = 0, list[int]()
     while position < len(piece):
         start = position
-        position = proto_fields.passed(piece, start, proto_fields.FIELDS, groups)
+        position = proto_fields.pass_fields(piece, start, proto_fields.FIELDS, groups)
         if position == start:
             break
         if position < len(piece):
-            turns.give_way()
+            gil.yield_gil()
     return groups[0] if groups else position
 
 
 def _merge_long_field(message: Message, data: memoryview, start: int) -> int:
-    """Read the field at `start`, which is longer than a piece; returns where it ends."""
+    """Parse the field at `start`, which is longer than a piece, and return its end."""
     groups: list[int] = []
-    tag, position, end = proto_fields.field(data, start, groups)
-    while groups:  # which no message of ours has
+    tag, position, end = proto_fields.read_field(data, start, groups)
+    while groups:  # unknown fields: the schema has no groups
         position = end
-        end = proto_fields.after_groups(data, position, proto_fields.FIELDS, groups)
+        end = proto_fields.pass_groups(data, position, proto_fields.FIELDS, groups)
         if end == position:
             end = -1
             break
-        turns.give_way()
+        gil.yield_gil()
     if end < 0:
         raise DecodeError("a field that is cut")
     if tag & 7 != _LENGTH_DELIMITED:
@@ -104,7 +103,7 @@ def _merge_long_field(message: Message, data: memoryview, start: int) -> int:
 
 
 def _merge_numbers(message: Message, tag: bytes, content: memoryview, width: int) -> None:
-    """Read numbers that follow each other, of so many bytes each, or of any number."""
+    """Parse packed numbers of `width` bytes each, or varints if `width` is 0."""
     position, end = 0, len(content)
     while position < end:
         piece = bytes(content[position : position + PIECE])
@@ -117,7 +116,7 @@ def _merge_numbers(message: Message, tag: bytes, content: memoryview, width: int
             raise DecodeError("a number without an end")
         message.MergeFromString(tag + varint(len(piece)) + piece)
         position += len(piece)
-        turns.give_way()
+        gil.yield_gil()
 
 
 _WIDTHS: Mapping[int, int] = {
@@ -133,7 +132,7 @@ _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 @cache
 def _long_fields(descriptor: Descriptor) -> Mapping[int, FieldDescriptor]:
-    """The fields, by their numbers, that can be read in parts: messages, and many numbers."""
+    """Return the fields that can be parsed in pieces, by number: messages and packed numbers."""
     return {
         field.number: field
         for field in descriptor.fields
@@ -144,7 +143,7 @@ def _long_fields(descriptor: Descriptor) -> Mapping[int, FieldDescriptor]:
 
 @cache
 def _texts(descriptor: Descriptor) -> frozenset[int]:
-    """The numbers of the texts, and of the maps, but for those of files."""
+    """Return the numbers of text fields, and of maps except those with the content of files."""
     return frozenset(
         field.number
         for field in descriptor.fields

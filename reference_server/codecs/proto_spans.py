@@ -1,4 +1,4 @@
-"""The shared memory that a tensor of a ModelInferRequest names."""
+"""Reads the part of shared memory that a tensor of a ModelInferRequest names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UINT64 = 2**64
 def read_span(
     tensor: (ModelInferRequest.InferInputTensor | ModelInferRequest.InferRequestedOutputTensor),
 ) -> Span | None:
-    """The shared memory that a tensor names; None if it names none."""
+    """Return the part of shared memory that a tensor names, or None."""
     parameters = tensor.parameters
     region, offset = None, 0
     if "shared_memory_region" in parameters:
@@ -37,10 +37,10 @@ def read_span(
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
             f"parameter for tensor '{tensor.name}'"
         )
-    return region, offset % _UINT64, size % _UINT64  # negative numbers are very large ones
+    return region, offset % _UINT64, size % _UINT64  # as unsigned numbers, like Triton
 
 
-def _read_part(tensor: str, parameters: Mapping[str, InferParameter], part: str, kind: str) -> Any:  # noqa: ANN401 - what `kind` says
+def _read_part(tensor: str, parameters: Mapping[str, InferParameter], part: str, kind: str) -> Any:  # noqa: ANN401 - depends on `kind`
     value = parameters[f"shared_memory_{part}"]
     if value.WhichOneof("parameter_choice") != kind:
         raise invalid_arg(

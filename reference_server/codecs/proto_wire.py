@@ -1,8 +1,8 @@
-"""The two messages that carry tensors, read and written around their bulk.
+"""Reads ModelInferRequest and writes ModelInferResponse without copies of raw tensors by protobuf.
 
-Protobuf copies every bytes field that it reads or writes. Raw tensors are the bulk of a request and
-of a response, so they are taken out of the one, and put behind the rest of the other, by hand: a
-request's are views of the bytes that arrived, a response's are copied once, into its message.
+Protobuf copies every bytes field that it reads or writes. Raw tensors are most of a request and of
+a response, so they are cut out of the request, and appended to the response, here: the tensors of a
+request are views of the received bytes, those of a response are copied once, into its message.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from reference_server.codecs import proto_fields, proto_pieces
 from reference_server.codecs.proto_fields import Data, Place
 from reference_server.codecs.proto_pieces import varint
-from reference_server.core import turns
+from reference_server.core import gil
 from reference_server.core.errors import internal
 
-#: What Triton's gRPC library says of bytes that are no message of the method's kind.
+#: The error of Triton's gRPC library for bytes that are not a message of the method's type.
 UNREADABLE = "Unable to parse request"
 
-#: Tags of length-delimited fields with numbers below 16 are one byte.
+#: The tag of a length-delimited field with a number below 16 is one byte.
 _LENGTH_DELIMITED = 2
 _ID = 3 << 3 | _LENGTH_DELIMITED
 _RAW_INPUT_CONTENTS = 7 << 3 | _LENGTH_DELIMITED
 _RAW_OUTPUT_CONTENTS = bytes([6 << 3 | _LENGTH_DELIMITED])
 _INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
 
-#: Fields that are looked at before others are let in: as Python about a millisecond's work.
-_FIELDS_AT_ONCE = 1 << 11
-#: Bytes that protobuf reads in one go, on the event loop too; it takes them a millisecond at most.
+#: Fields before the first pause: interpreted, about a millisecond of work.
+_FIRST_FIELDS = 1 << 11
+#: Bytes that protobuf parses in one call, also on the event loop: at most a millisecond of work.
 LONG_HEAD = 1 << 15
-#: Raw tensors of a request that are kept: more inputs has no model, and those behind are not read.
+#: At most this many raw tensors are read; no model has more inputs.
 _MOST_RAW = 1 << 12
 
-#: Pieces of a message in their order; joining them is the one copy.
+#: The pieces of a message in order; joining them is the only copy.
 Parts = Sequence[Data]
 
 
 class ReceivedRequest(NamedTuple):
-    """A request: all of the message but its id and `raw_input_contents`, which are views in `raw`.
+    """A request: a message without its id and `raw_input_contents`, which are views in `raw`.
 
-    The message may be that of many requests, and is not to be changed. `head` is its bytes, if
-    whoever read it keeps what they say, else None.
+    Many requests may share the message, so it must not be changed. `head` is the bytes of the
+    message if it is in the decoder's cache, else None.
     """
 
     message: ModelInferRequest
@@ -54,22 +54,25 @@ class ReceivedRequest(NamedTuple):
 
 
 def split(data: Data) -> tuple[Data, str | None, list[memoryview]]:
-    """A request without its id and `raw_input_contents`, and these. Raises ServerError INTERNAL.
+    """Split a request into the remaining message, its id, and its `raw_input_contents`.
 
-    With absurdly many of them the id stays where it is, and is None here.
+    With more than `_MOST_RAW` of these, the id stays in the message, and None is returned for it.
+    Raises ServerError INTERNAL.
     """
     groups: list[int] = []
     found: list[Place] = []
     position, end = 0, len(data)
-    most = _FIELDS_AT_ONCE
+    most = _FIRST_FIELDS
     try:
         while position < end and len(found) < _MOST_RAW:
             start = position
-            position = proto_fields.passed(data, start, most, groups, found, _MOST_RAW - len(found))
+            position = proto_fields.pass_fields(
+                data, start, most, groups, found, _MOST_RAW - len(found)
+            )
             if position == start:
                 raise internal(UNREADABLE)
             if position < end:
-                turns.stand_back()  # so many fields no request needs
+                gil.back_off()  # no real request has this many fields
             most = proto_fields.FIELDS
         if groups:
             raise internal(UNREADABLE)
@@ -81,7 +84,7 @@ def split(data: Data) -> tuple[Data, str | None, list[memoryview]]:
 
 
 def _split_at(data: Data, found: list[Place]) -> tuple[Data, str, list[memoryview]]:
-    """The same, if that is where its id and its `raw_input_contents` are."""
+    """Split a request at the places of its id and its `raw_input_contents`."""
     view = memoryview(data)
     pieces: list[memoryview] = []
     raw: list[memoryview] = []
@@ -101,27 +104,28 @@ def _split_at(data: Data, found: list[Place]) -> tuple[Data, str, list[memoryvie
 
 
 def _without_raw(data: Data) -> Data:
-    """The message but for its `raw_input_contents`. Raises DecodeError."""
+    """Return the message without its `raw_input_contents`. Raises DecodeError."""
     head = bytearray(len(data))
     groups: list[int] = []
     position = size = 0
     while position < len(data):
         start = position
-        position, size = proto_fields.without_raw(
+        position, size = proto_fields.copy_without_raw(
             data, start, proto_fields.FIELDS, groups, head, size
         )
         if position == start:
             raise DecodeError("a field that is cut")
-        turns.stand_back()
+        gil.back_off()
     if groups:
         raise DecodeError("a group that is cut")
     return memoryview(head)[:size]
 
 
-def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
-    """Whether a request has so many fields, or bytes in others than `raw_input_contents`.
+def is_large(data: Data, most_head: int, most_fields: int) -> bool:
+    """Return whether a codec thread is to parse a request.
 
-    Also if it is none, or has what is no field of today's schema.
+    That is so if it has more than `most_fields` fields, or more than `most_head` bytes without its
+    `raw_input_contents`, or if it is malformed or has unknown fields.
     """
     position, head, end = 0, 0, len(data)
     try:
@@ -132,7 +136,7 @@ def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
             tag = data[position]
             if tag & 0b1000_0111 != _LENGTH_DELIMITED:
                 return True
-            _, _, position = proto_fields.field(data, start, [])
+            _, _, position = proto_fields.read_field(data, start, [])
             if position < 0:
                 return True
             if tag != _RAW_INPUT_CONTENTS:
@@ -143,7 +147,7 @@ def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
 
 
 def parse(head: Data) -> ModelInferRequest:
-    """The message that these bytes are. Raises ServerError INTERNAL if they are none."""
+    """Parse a message. Raises ServerError INTERNAL if it is malformed."""
     message = ModelInferRequest()
     try:
         if len(head) > LONG_HEAD:
@@ -156,7 +160,7 @@ def parse(head: Data) -> ModelInferRequest:
 
 
 def response_parts(head: bytes, raw: Parts) -> Parts:
-    """A ModelInferResponse: `head` is the message without `raw_output_contents`, which follow."""
+    """Append `raw` as `raw_output_contents` to `head`, a ModelInferResponse without them."""
     parts: list[Data] = [head]
     for content in raw:
         parts.append(_RAW_OUTPUT_CONTENTS + varint(len(content)))
@@ -165,5 +169,5 @@ def response_parts(head: bytes, raw: Parts) -> Parts:
 
 
 def streamed(response: Parts) -> Parts:
-    """A ModelStreamInferResponse that holds `response` and no error."""
+    """Return a ModelStreamInferResponse that contains `response` and no error."""
     return [_INFER_RESPONSE + varint(sum(map(len, response))), *response]

@@ -1,4 +1,4 @@
-"""The forms of outputs on both protocols: as binary data, as classes, in shared memory."""
+"""The requested forms of outputs, for both protocols: binary data, classes, shared memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from reference_server.core import gil
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import Signature
@@ -18,20 +19,21 @@ from reference_server.core.tensor import Tensor
 
 #: The lines of the label files, by output.
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]
-#: Elements that are made something else of at once: some milliseconds' work.
+#: Elements that are converted on the event loop: some milliseconds of work.
 MANY_ELEMENTS = 1 << 13
-#: Bytes that are copied from or to regions at once: about a millisecond's work.
-MANY_SHARED_BYTES = 8 << 20
-#: What has no order, or, as in Triton, no text.
+#: Datatypes without an order or, as in Triton, without a text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """The form of one output: `classes` > 0 turns it into its best `classes` classes.
+    """The requested form of one output.
 
-    That is refused of batch items with more than `most_classified` elements; None is any number.
-    With a `buffer` its bytes go there, and the response only says that they exist.
+    Attributes:
+        binary: Whether it is sent as binary data.
+        classes: If positive, the number of best classes that replace the values.
+        buffer: The place in shared memory that it is written to; the response then has no data.
+        most_classified: The most elements of a batch item that can be classified; None is no limit.
     """
 
     binary: bool = False
@@ -42,11 +44,11 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True)
 class ResponseForm:
-    """The form of a response: `outputs` by name; `default` holds for outputs not named."""
+    """The forms of the outputs of a response, by name; `default` applies to other outputs."""
 
     default: OutputForm = OutputForm()
     outputs: Mapping[str, OutputForm] = field(default_factory=dict)
-    #: Whether no output is wanted as classes, nor in shared memory.
+    #: Whether no output is requested as classes or in shared memory.
     is_plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,11 +57,15 @@ class ResponseForm:
         object.__setattr__(self, "is_plain", plain)
 
     def of(self, name: str) -> OutputForm:
-        """The form of output `name`."""
+        """Return the form of output `name`."""
         return self.outputs.get(name, self.default)
 
-    def takes_long(self, outputs: Sequence[Tensor]) -> bool:
-        """Whether many values are to be classified, strings joined, or bytes put into regions."""
+    def is_large_response(self, outputs: Sequence[Tensor]) -> bool:
+        """Return whether a codec thread is to encode the outputs.
+
+        That is so if it classifies many values, joins many strings, or writes many bytes to shared
+        memory.
+        """
         if self.is_plain:
             return _has_many_strings(outputs)
         shared_bytes = 0
@@ -69,11 +75,11 @@ class ResponseForm:
                 shared_bytes += tensor.byte_size
             if form.classes and math.prod(tensor.shape) > MANY_ELEMENTS:
                 return True
-        return shared_bytes > MANY_SHARED_BYTES or _has_many_strings(outputs)
+        return shared_bytes > gil.SHARED_BYTES_ON_LOOP or _has_many_strings(outputs)
 
 
 def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
-    """Whether so many strings are to be joined that it takes long."""
+    """Return whether an output has many strings that must be joined."""
     for tensor in outputs:
         is_long = math.prod(tensor.shape) > MANY_ELEMENTS
         if is_long and tensor.datatype is DataType.BYTES and not tensor.is_raw:
@@ -84,9 +90,9 @@ def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
 def formed(
     response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
 ) -> Iterator[tuple[Tensor, OutputForm]]:
-    """The outputs, of those that are wanted as classes the classes, each with its form.
+    """Yield the outputs and their forms; classes replace an output that is requested as classes.
 
-    Raises ServerError if an output has no such form.
+    Raises ServerError if an output cannot have the requested form.
     """
     for tensor in response.outputs:
         own = form.of(tensor.name)
@@ -103,7 +109,7 @@ def formed(
 
 
 def write(tensor: Tensor, buffer: OutputBuffer) -> None:
-    """Put the bytes of `tensor` into shared memory. Raises ServerError if they do not fit."""
+    """Write the bytes of `tensor` to shared memory. Raises ServerError if they do not fit."""
     raw = tensor.raw()
     if len(raw) > buffer.byte_size:
         raise internal(
@@ -121,18 +127,27 @@ def classify(
     batches: bool,
     most_elements: int | None = None,
 ) -> Tensor:
-    """The `count` greatest values of each batch item as `<value>:<index>[:<label>]`, descending.
+    """Return the greatest values of each batch item as `<value>:<index>[:<label>]`, descending.
 
-    The result is BYTES, [batch, k] if the model batches, else [k]; k is at most the number of
-    values per item, whose dimensions are flattened. Equal values keep the order of their index.
-    Raises ServerError INVALID_ARG for a data type without order, and for more elements per item
-    than `most_elements`.
+    Args:
+        tensor: The output. The dimensions of a batch item are flattened.
+        count: The number of values.
+        labels: The labels by index; missing or empty ones are left out.
+        batches: Whether the first dimension is that of the batch.
+        most_elements: The most elements of a batch item; None is no limit.
+
+    Returns:
+        A BYTES tensor of shape [batch, k], or [k] without a batch dimension; k is at most the
+        number of values per item. Equal values keep the order of their index.
+
+    Raises:
+        ServerError: INVALID_ARG for a datatype without order, or for too many elements.
     """
     if tensor.datatype is None or tensor.datatype in _UNCLASSIFIED:
         kind = tensor.datatype.value if tensor.datatype else "<invalid>"
         raise invalid_arg(f"class result not available for output due to unsupported type '{kind}'")
     values = tensor.array()
-    batches = batches and values.ndim > 0  # nobody checks what shape a model answers with
+    batches = batches and values.ndim > 0  # the shape of a model's output is not checked
     rows = values.shape[0] if batches else 1
     width = values.size // rows if rows else 0
     if most_elements is not None and width > most_elements:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.core import string_packing, turns
+from reference_server.core import gil, string_packing
 
 Objects = npt.NDArray[np.object_]
 
@@ -27,11 +27,11 @@ def serialize(array: npt.NDArray[np.generic]) -> bytes:
     """Return the wire format of an object or `S<n>` array, in C order."""
     flat = array.ravel()
     slices: list[bytes] = []
-    for start in range(0, max(1, flat.size), turns.ELEMENTS):
+    for start in range(0, max(1, flat.size), gil.SLICE):
         if start:
-            turns.give_way()
-        elements = flat[start : start + turns.ELEMENTS].tolist()
-        wire = string_packing.pack(elements) if string_packing.IS_COMPILED else None
+            gil.yield_gil()
+        elements = flat[start : start + gil.SLICE].tolist()
+        wire = string_packing.pack(elements)
         slices.append(_packed(elements) if wire is None else wire)
     return slices[0] if len(slices) == 1 else b"".join(slices)
 
@@ -90,7 +90,7 @@ def count(raw: memoryview) -> int:
         position += length
         elements += 1
         if not elements % _COUNTED:
-            turns.give_way()
+            gil.yield_gil()
     return elements
 
 
@@ -100,7 +100,7 @@ def split(raw: memoryview) -> list[bytes]:
     unpack = _LENGTH.unpack_from
     data = bytes(raw)  # elements are slices; slices of the view would keep the whole body alive
     end = len(data)
-    position = _unpacked(data, elements) if string_packing.IS_COMPILED else 0
+    position = _unpacked(data, elements)
     while position < end:
         if end - position < 4:
             raise Malformed(len(elements), end - position, None)
@@ -118,10 +118,10 @@ def _unpacked(data: bytes, elements: list[bytes]) -> int:
     position, end = 0, len(data)
     while True:
         found = len(elements)
-        position = string_packing.unpack(data, end, position, turns.ELEMENTS, elements)
-        if position == end or len(elements) - found < turns.ELEMENTS:
+        position = string_packing.unpack(data, end, position, gil.SLICE, elements)
+        if position == end or len(elements) - found < gil.SLICE:
             return position
-        turns.give_way()
+        gil.yield_gil()
 
 
 def as_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Objects:
@@ -129,7 +129,7 @@ def as_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Objects:
     # np.array(elements) would make fixed-width strings, which lose trailing zeros.
     array = np.empty(len(elements), dtype=np.object_)
     start = 0
-    for some in turns.slices(elements):
+    for some in gil.slices(elements):
         array[start : start + len(some)] = some
         start += len(some)
     return array.reshape(shape)

@@ -1,8 +1,10 @@
-"""Cleans up in forked child processes: models can fork, and their children are not the server.
+"""Removal of the server's resources from forked children of this process.
 
-A child inherits the descriptors, signal handlers and locks of its parent, but none of its threads.
-Modules register here what a child must not inherit. The hooks run at every `os.fork`, whether a
-model, `multiprocessing` or a library calls it.
+Models fork, by `os.fork`, `multiprocessing` or a library. The child is not the server, but it has
+the descriptors, signal handlers and locks of its parent, and none of its threads. The functions
+here register what a child must close, reset or find unlocked; hooks of `os.fork` do the rest.
+
+All state is at module level, since the hooks are those of the process.
 """
 
 from __future__ import annotations
@@ -22,51 +24,51 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-#: The error of a child process that calls the server.
+#: The error of a model that calls the server from a forked child.
 NO_SERVER = (
     "A process that a model has forked cannot call the server: only the model's own process can."
 )
 
-#: The number of forks between the server and this process. A changed value shows that the code now
-#: runs in a child.
+#: The number of forks between the original process and this one. An object that stores the value
+#: can find out whether it is in a forked child by now.
 generation = 0
 
 _handled: dict[int, object] = {}
 _ports: set[int] = set()
 _descriptors: set[int] = set()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = []
-_in_children: list[Callable[[], None]] = []
+_callbacks: list[Callable[[], None]] = []
 
 
 def default_in_forks(number: int) -> None:
-    """Have children reset the current handler of a signal. Must run on the main thread."""
+    """Reset the current handler of a signal in forked children. Call it on the main thread."""
     _handled[number] = signal.getsignal(number)
 
 
-def listens(port: int) -> None:
-    """Have children close the listening sockets and connections of a TCP port."""
+def close_port_in_forks(port: int) -> None:
+    """Close a TCP port, and its connections, in forked children."""
     _ports.add(port)
 
 
 def close_in_forks(descriptor: int) -> None:
-    """Have children close a descriptor. It must stay open as long as this process."""
+    """Close a descriptor in forked children. It must stay open as long as this process."""
     _descriptors.add(descriptor)
 
 
 def hold_for_forks(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Acquire a lock before each fork, so that no child inherits it locked by a missing thread."""
+    """Acquire a lock around forks, so that no child finds it held by a thread it does not have."""
     _locks.append((acquire, release))
 
 
 def call_in_forks(call: Callable[[], None]) -> None:
-    """Have each child call `call` before any other code runs in it."""
-    _in_children.append(call)
+    """Call a function in each forked child, before any other code."""
+    _callbacks.append(call)
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End this child as a Python program ends after `error`, or successfully."""
+    """End this forked child like a program that raises `error`, or that ends normally."""
     code = 0 if error is None else 1
-    with contextlib.suppress(Exception):  # the parent may have closed the streams
+    with contextlib.suppress(Exception):  # the parent may have ended and closed the streams
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             code = error.code or 0
         elif isinstance(error, SystemExit):
@@ -82,20 +84,19 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 
 class _Mask(threading.local):
-    """The signal mask of the forking thread, which is restored after the fork."""
+    """The signal mask of the forking thread, changed while it forks."""
 
     before: set[signal.Signals | int] | None = None
 
     def block(self) -> None:
-        """Block signals until the child has its own handlers.
+        """Block signals to the child until it has its own handlers.
 
-        Otherwise Python would find the parent's handler removed, and lose the signal.
+        Python would drop such a signal, since the parent's handler is gone.
         """
         if _handled:
             self.before = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
 
-    def unblock(self) -> None:
-        """Restore the signal mask."""
+    def restore(self) -> None:
         if self.before is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
             self.before = None
@@ -105,15 +106,15 @@ _mask = _Mask()
 
 
 def _before() -> None:
-    _births.note()
-    # The newest first, as in `os.register_at_fork`: a lock may depend on locks registered before.
+    _children.before_fork()
+    # The newest first, as in `os.register_at_fork`: a lock may be taken while an older one is held.
     for acquire, _ in reversed(_locks):
         acquire()
     _mask.block()
 
 
 def _in_parent() -> None:
-    _mask.unblock()
+    _mask.restore()
     for _, release in _locks:
         release()
 
@@ -122,29 +123,29 @@ def _in_child() -> None:
     global generation
     generation += 1
     for _, release in _locks:
-        with contextlib.suppress(RuntimeError):  # a lock that resets itself in children
+        with contextlib.suppress(RuntimeError):  # some locks replace themselves in a child
             release()
     if _handled:
-        # The descriptor belongs to the server's event loop: a signal in the child would stop it.
+        # The descriptor belongs to the server's event loop: a signal here would stop the server.
         signal.set_wakeup_fd(-1)
     for number, handler in _handled.items():
-        if signal.getsignal(number) == handler:  # otherwise a model has set its own
+        if signal.getsignal(number) == handler:  # a handler that the model has set stays
             default = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if default else signal.SIG_DFL)
     _handled.clear()
-    _mask.unblock()
-    _close({*_descriptors, *_served()})
-    _births.report()
-    for call in _in_children:
+    _mask.restore()
+    _close({*_descriptors, *_port_descriptors()})
+    _children.in_child()
+    for call in _callbacks:
         call()
 
 
-def _served() -> Iterator[int]:
-    """Yield the descriptors of listening sockets and connections of the server's ports."""
+def _port_descriptors() -> Iterator[int]:
+    """Yield the descriptors that listen to a port of the server, or are connected to it."""
     if not _ports:
         return
     for descriptor in [int(path.name) for path in Path("/dev/fd").iterdir()]:
-        with contextlib.suppress(OSError):  # the folder's own descriptor is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of the directory is closed already
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
             end = socket.socket(fileno=os.dup(descriptor))
@@ -155,7 +156,7 @@ def _served() -> Iterator[int]:
 
 
 def _close(descriptors: set[int]) -> None:
-    """Replace descriptors by /dev/null, so that their owners can still close their numbers."""
+    """Replace descriptors by /dev/null: their owners may close the numbers again later."""
     if not descriptors:
         return
     null = os.open(os.devnull, os.O_RDWR)
@@ -166,94 +167,84 @@ def _close(descriptors: set[int]) -> None:
 
 # ----------------------------------------------------------------------------------- children
 
-_BIRTH = struct.Struct("<qq")
+_RECORD = struct.Struct("<qq")  # the owner and the process id
 
 
-class _Births(threading.local):
-    """Reports each child and the owner on whose behalf it was forked, through a pipe."""
+class _ForkedChildren:
+    """The process ids of forked children by owner.
 
-    owner: int | None = None
-
-    def note(self) -> None:
-        """Store the owner, before a fork on this thread."""
-        self.owner = _current_owner() if _pipe else None
-        if self.owner is not None:
-            _read_births()  # so that the pipe has room for the child's report
-
-    def report(self) -> None:
-        """Write the report, in the child."""
-        if self.owner is not None:
-            with contextlib.suppress(OSError):
-                os.write(_pipe[1], _BIRTH.pack(self.owner, os.getpid()))
-        _forget_births()
-
-
-_births = _Births()
-_pipe: tuple[int, ...] = ()
-_children: dict[int, list[int]] = {}
-
-
-def _no_owner() -> int | None:
-    return None
-
-
-_current_owner: Callable[[], int | None] = _no_owner
-
-
-def count_children_by(owner: Callable[[], int | None]) -> None:
-    """Count the children forked from now on by owner.
-
-    Args:
-        owner: Returns the owner of a child; it is called on the thread that forks. A child without
-            an owner is not counted.
+    Each child writes its process id to a pipe, because the hook of the parent does not receive it.
     """
-    global _pipe, _current_owner
-    _current_owner = owner
-    if not _pipe and hasattr(os, "waitid"):
-        _pipe = os.pipe()
-        for end in _pipe:
-            os.set_blocking(end, False)
+
+    def __init__(self) -> None:
+        self._pipe: tuple[int, ...] = ()
+        self._owner_of_thread: Callable[[], int | None] = lambda: None
+        self._forking = threading.local()
+        self._pids: dict[int, list[int]] = {}
+
+    def start(self, owner_of_thread: Callable[[], int | None]) -> None:
+        self._owner_of_thread = owner_of_thread
+        if not self._pipe and hasattr(os, "waitid"):
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+
+    def before_fork(self) -> None:
+        self._forking.owner = self._owner_of_thread() if self._pipe else None
+        if self._forking.owner is not None:
+            self._read()  # makes room in the pipe for the record of the new child
+
+    def in_child(self) -> None:
+        """Write the record of this child, which has no children of its own yet."""
+        if self._forking.owner is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe[1], _RECORD.pack(self._forking.owner, os.getpid()))
+        self._pipe = ()
+        self._pids.clear()
+
+    def of(self, owner: int) -> list[int]:
+        self._read()
+        return [pid for pid in self._pids.get(owner, ()) if _lives(pid)]
+
+    def _read(self) -> None:
+        if not self._pipe:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipe[0], 64 * _RECORD.size):
+                for owner, pid in _RECORD.iter_unpack(data):
+                    self._pids.setdefault(owner, []).append(pid)
 
 
-def children_of(owner: int) -> list[int]:
-    """Return the process ids of the running children of an owner."""
-    _read_births()
-    return [pid for pid in _children.get(owner, ()) if _is_running(pid)]
+_children = _ForkedChildren()
 
 
-def detach(pids: Collection[int]) -> None:
-    """Have `multiprocessing` not wait for these children when this process exits.
+def record_children(owner_of_thread: Callable[[], int | None]) -> None:
+    """Record forked children by owner: `owner_of_thread` returns that of the calling thread."""
+    _children.start(owner_of_thread)
 
-    It still ends those that are daemons.
+
+def living_children(owner: int) -> list[int]:
+    """Return the ids of the processes forked for `owner` that have not ended."""
+    return _children.of(owner)
+
+
+def do_not_join(pids: Collection[int]) -> None:
+    """Exclude children from those that `multiprocessing` joins when this process exits.
+
+    Daemons are not excluded; `multiprocessing` terminates them.
     """
     for child in multiprocessing.active_children():
         if child.pid in pids and not child.daemon:
             multiprocessing.process._children.discard(child)  # type: ignore[attr-defined]
 
 
-def _read_births() -> None:
-    if not _pipe:
-        return
-    with contextlib.suppress(BlockingIOError):
-        while data := os.read(_pipe[0], 64 * _BIRTH.size):
-            for owner, pid in _BIRTH.iter_unpack(data):
-                _children.setdefault(owner, []).append(pid)
-
-
-def _is_running(pid: int) -> bool:
+def _lives(pid: int) -> bool:
     try:
-        # WNOWAIT leaves the exit status to the code that started the process.
+        # WNOWAIT leaves the exit status for the code that has started the process.
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
 
 
-def _forget_births() -> None:
-    """Discard the parent's state: a child does not count its own children."""
-    global _pipe
-    _pipe = ()
-    _children.clear()
-
-
-if hasattr(os, "register_at_fork"):  # absent where processes cannot fork
+if hasattr(os, "register_at_fork"):  # missing on systems without fork
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

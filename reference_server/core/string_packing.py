@@ -1,15 +1,12 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Packs and unpacks the wire format of BYTES tensors, a limited number of elements per call.
+"""Packs byte strings to the wire form of a BYTES tensor, and unpacks them.
 
-Compiled with Cython: `string_packing.pxd` has the types. Interpreted it is slow, and `byte_strings`
-uses its own loop instead.
+Cython compiles this file where a C compiler is; `string_packing.pxd` has the C types.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-IS_COMPILED = not __file__.endswith(".py")
 
 
 def pack(elements: list[Any]) -> bytes | None:
@@ -49,7 +46,7 @@ def unpack(wire: bytes, size: int, position: int, most: int, elements: list[byte
     return position
 
 
-# C functions when compiled, which Python cannot call.
+# Compiled, all names below are C variables and functions.
 
 
 def _pack(elements: list[bytes], wire: bytearray) -> None:

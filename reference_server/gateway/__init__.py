@@ -1,1 +1,1 @@
-"""Every operation of the protocol, once: frontends translate, the gateway acts."""
+"""The operations of the protocol, independent of HTTP and gRPC, which the frontends translate."""

@@ -1,4 +1,4 @@
-"""Headers and metadata that become parameters of requests."""
+"""Forwards headers and metadata to models, as parameters of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reference_server.core.errors import invalid_arg
 from reference_server.core.request import Parameter
 
 _CASE_MATTERS = "(?-i)"
-#: What requests say by parameters of these names, headers must not.
+#: Parameters with these names have a meaning of their own, so headers must not set them.
 _RESERVED = frozenset(
     {
         *("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"),
@@ -19,10 +19,15 @@ _RESERVED = frozenset(
 
 
 class HeaderForwarding:
-    """Finds the headers that become parameters: `pattern` may match anywhere in a name.
+    """Selects the headers that become parameters.
 
-    It goes by letter case only if it begins with `(?-i)`. Those whose names are Triton's own can be
-    refused. Raises ValueError if it is no pattern.
+    Args:
+        pattern: A regular expression that matches anywhere in the name of a header. It is
+            case-sensitive only if it begins with `(?-i)`.
+        refuses_reserved: Whether reserved names are refused.
+
+    Raises:
+        ValueError: The pattern is no regular expression.
     """
 
     def __init__(self, pattern: str, *, refuses_reserved: bool = False) -> None:
@@ -36,9 +41,9 @@ class HeaderForwarding:
     def added(
         self, parameters: Mapping[str, Parameter], fields: Iterable[tuple[bytes, bytes]]
     ) -> Mapping[str, Parameter]:
-        """`parameters` and those of `fields` that match, which win; the last of equal ones.
+        """Return `parameters` and the matching `fields`; the last value of a name wins.
 
-        Raises ServerError for the first that is refused.
+        Raises ServerError INVALID_ARG for the first reserved name.
         """
         forwarded: dict[str, Parameter] = {
             name.decode("latin-1"): value.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Health, metadata, configuration, statistics and metrics. Any thread may call all of it."""
+"""Health, metadata, configuration, statistics and metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.response_cache import ResponseCache
 
 _NS_PER_S = 1_000_000_000
-#: The protocol extensions that this server speaks, as its metadata reports them.
+#: The protocol extensions that the metadata of the server lists.
 EXTENSIONS = (
     "classification",
     "sequence",
@@ -56,41 +56,41 @@ EXTENSIONS = (
 
 
 class ServerState(enum.Enum):
-    """The life of a server, from when its ports are open. What clients can ask depends on it."""
+    """The state of a server whose ports are open; it decides which requests are answered."""
 
-    #: The repository could not be read, and the server was told to go on.
+    #: The repository could not be read, and `--exit-on-error=false` keeps the server running.
     FAILED = "failed"
     READY = "ready"
-    #: No new requests are taken, the models are unloaded.
+    #: New requests are refused, and the models are unloaded.
     STOPPING = "stopping"
 
     def check_live(self) -> None:
-        """Raise ServerError if the health of the server is not told any more."""
+        """Raise ServerError if the server does not report its health any more."""
         if self is ServerState.STOPPING:
             raise unavailable("Server exiting")
 
     def check_ready(self) -> None:
-        """Raise ServerError if nothing is told of models, and nothing loaded."""
+        """Raise ServerError if the server does not report or load models."""
         if self is not ServerState.READY:
             raise unavailable("Server not ready")
 
 
-#: Models of which all is told at once: a millisecond's work.
+#: The statistics of at most this many models take a millisecond of work.
 _MANY = 16
 
 
 class Gateway:
-    """What a client can ask of the server.
+    """The operations that a client can request of the server, except inference. Any thread.
 
-    `logging` and `tracing` are the settings that it can change, `backlogs` what waits for clients.
-    Reading what is told of models
-    raises ServerError UNAVAILABLE while the server is not ready.
+    `logging` and `tracing` are the settings that a client can change; `backlogs` are the responses
+    that wait for clients. Operations on models raise ServerError UNAVAILABLE while the server is
+    not ready.
     """
 
     def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
         self._repository = repository
-        #: The loaded model of a name, and of a version or LATEST. Raises ServerError NOT_FOUND.
-        # Bound as it is: every request asks it, and nothing is added here.
+        #: Returns the model with a name, and a version or LATEST. Raises ServerError NOT_FOUND.
+        # Bound directly, since every request calls it.
         self.find = repository.find
         self._state = ServerState.READY
         self._options = options
@@ -102,33 +102,36 @@ class Gateway:
         )
 
     def failed(self) -> None:
-        """The server goes on without models."""
+        """Mark the server as running without models."""
         self._state = ServerState.FAILED
         self.find = self._refuse
 
     def stopping(self) -> None:
-        """The server takes no new requests, which the models themselves refuse."""
+        """Mark the server as stopping; the models themselves refuse new requests."""
         self._state = ServerState.STOPPING
-        self.backlogs.lift()  # or a model would wait for a client that does not read
+        self.backlogs.lift()  # else a model could wait for a client that does not read
 
     def _refuse(self, name: str, version: int = LATEST) -> ServedModel:
         self.check_ready()
         return self._repository.find(name, version)
 
     def check_ready(self) -> None:
-        """Raise ServerError UNAVAILABLE if nothing is told of models now, and none is loaded."""
+        """Raise ServerError UNAVAILABLE if the server does not report or load models."""
         self._state.check_ready()
 
     def live(self) -> bool:
-        """True unless the server has no repository. Raises ServerError UNAVAILABLE in the end."""
+        """Return False if the server has no repository.
+
+        Raises ServerError UNAVAILABLE while the server stops.
+        """
         self._state.check_live()
         return self._state is ServerState.READY
 
     def ready(self) -> Sequence[Probe] | None:
-        """None if models cannot be asked; with strict readiness, if one of them did not load.
+        """Return the probes of models that decide whether the server is ready.
 
-        Otherwise the probes that models still have to pass; mostly there are none. Raises
-        ServerError UNAVAILABLE in the end.
+        They are mostly empty. None if the server is not ready: it has no repository or, with strict
+        readiness, a model did not load. Raises ServerError UNAVAILABLE while the server stops.
         """
         if not self.live():
             return None
@@ -144,14 +147,14 @@ class Gateway:
         return [probe for health in healths for probe in health.own_probes]
 
     def server_metadata(self) -> ServerMetadata:
-        """Name, version and extensions."""
+        """Return name, version and extensions."""
         return self._metadata
 
     def model_ready(self, name: str, version: int = LATEST) -> Sequence[Probe] | None:
-        """None if that version, or the latest, is not loaded and well.
+        """Return the probes that decide whether a model is ready.
 
-        If it is, the probes that the model itself has to pass; mostly there are none. Raises
-        ServerError NOT_FOUND where it is an error to ask of what is not loaded.
+        They are mostly empty. None if the version, or the latest one, is not loaded or not healthy.
+        Raises ServerError NOT_FOUND for a model that is not loaded, in profiles with that error.
         """
         self.check_ready()
         if self._options.profile.newer_readiness:
@@ -169,7 +172,7 @@ class Gateway:
         return bool(self._repository.versions(name))
 
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
-        """Versions, platform and tensors. Raises ServerError NOT_FOUND."""
+        """Return versions, platform and tensors. Raises ServerError NOT_FOUND."""
         self.check_ready()
         served = self.find(name, version)
         versions = (
@@ -180,23 +183,23 @@ class Gateway:
         return ModelMetadata(served.config.signature, tuple(versions), served.config.shown_platform)
 
     def model_config(self, name: str, version: int = LATEST) -> str:
-        """The completed configuration as JSON. Raises ServerError NOT_FOUND."""
+        """Return the completed configuration as JSON. Raises ServerError NOT_FOUND."""
         return self.find(name, version).config.json
 
     def has_many(self) -> bool:
-        """Whether what is told of all models takes long."""
+        """Return whether the statistics of all models take more than a millisecond."""
         return len(self._repository.all()) > _MANY
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[Snapshot]:
-        """The counters of a version, of all versions of a model, or of all models.
+        """Return the counters of a version, of all versions of a model, or of all models.
 
-        Raises ServerError INVALID_ARG if what is named is not loaded.
+        Raises ServerError INVALID_ARG if the model or version is not loaded.
         """
         self.check_ready()
         if not name:
             loaded = self._repository.all()
             if loaded and loaded[0].namespace:
-                # As in Triton, which asks for each model without its namespace.
+                # As in Triton, which looks up each model without its namespace.
                 raise invalid_arg(f"Request for unknown model: '{loaded[0].id}' is not found")
             return [served.statistics.snapshot() for served in loaded]
         loaded = self._repository.versions(name)
@@ -216,7 +219,7 @@ def _trace_mode(options: TraceOptions, clock: Clock) -> TraceMode:
 
 
 def new_registry() -> MetricRegistry:
-    """A registry that knows the server's own families, so that no model's can contradict them."""
+    """Make a registry with the families of the server, which models then cannot redefine."""
     return MetricRegistry(
         (
             *MODEL_FAMILIES,
@@ -230,9 +233,9 @@ def new_registry() -> MetricRegistry:
 
 
 class MetricsGateway:
-    """What a client can ask of the metrics port. Not thread-safe.
+    """The metrics that the metrics port serves. Not thread-safe.
 
-    `own` gives the series that are of this server alone.
+    `own` returns the series that only this server has, and Triton has not.
     """
 
     def __init__(
@@ -245,7 +248,7 @@ class MetricsGateway:
         profile: TritonProfile = V2_51,
         own: Callable[[], Mapping[str, Sequence[Sample]]] = dict,
     ) -> None:
-        # A page of 2.51 is that of 2.51, to the last line.
+        # The page of Triton 2.51 has no other lines.
         self._own = own if profile.newer_metrics else dict
         self._newer_metrics = profile.newer_metrics
         self._repository = repository
@@ -255,7 +258,7 @@ class MetricsGateway:
         self._cache = cache
 
     def families(self) -> list[Family]:
-        """All metrics as they are now: those of the models, the machine, and the models' own."""
+        """Return the current metrics of models and machine, and those that models define."""
         readings = map(self._reading, self._repository.all())
         counters = self._latencies.counters
         cache = {} if self._cache is None else cache_samples(self._cache.reading())

@@ -1,20 +1,23 @@
-"""The inference operation: from the model that a client names to the last response.
+"""The inference operation, from the model that a client names to the last response.
 
     served = inferences.find(name, version)
-    inference = inferences.start(served, call)
+    inferences.start(served, call)
 
-All that does not depend on the wire is done here, once: the model is found, shared memory leased,
-headers forwarded, the request traced, sent to its scheduler and cleaned up after. A frontend's
-`InferenceCall` only translates between bytes and values.
+Everything that does not depend on the protocol is done here: find the model, lease shared memory,
+forward headers, trace the request, send it to its scheduler, and clean up. A frontend's
+`InferenceCall` translates between bytes and values.
+
+Large requests and responses are decoded and encoded on a codec thread, so that the event loop stays
+responsive. `Inferences.start` and `Inference.deliver` decide that; nothing else depends on it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from reference_server.core import gil
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
@@ -36,73 +39,86 @@ BodyT = TypeVar("BodyT")
 
 
 class TraceEvents(NamedTuple):
-    """What a frontend's trace calls the beginnings and ends of a request and of each response.
+    """The names that a frontend's traces give to the start and end of a request and a response.
 
-    `tells_refusals`: a request that is refused leaves a trace, too.
+    `traces_refusals`: whether a refused request leaves a trace.
     """
 
     receive_start: str
     receive_end: str
     send_start: str
     send_end: str
-    tells_refusals: bool
+    traces_refusals: bool
 
 
 class InferenceCall(Protocol[BodyT]):
-    """A frontend's side of one inference. All on the loop's thread, but what takes long."""
+    """A frontend's side of one inference.
+
+    All methods are called on the event loop's thread, except that `decode` and `encode` of large
+    messages are called on a codec thread.
+    """
+
+    @property
+    def is_large(self) -> bool:
+        """True if the body is too large to be decoded on the event loop."""
+
+    def find(self) -> ServedModel:
+        """Find the model that the request names. Raises ServerError."""
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
-        """The request, with `inference` as its sink and its regions. Raises ServerError."""
+        """Decode the request; `inference` is its sink and its regions. Raises ServerError."""
+
+    def started(self, inference: Inference) -> None:
+        """Called when a request that a codec thread has decoded was sent to its model."""
+
+    def refuse(self, error: Exception) -> None:
+        """Answer a request that failed after `Inferences.start` returned, before it was sent."""
 
     def fields(self) -> Iterable[tuple[bytes, bytes]]:
         """The headers or metadata."""
 
     @property
     def forwards(self) -> bool:
-        """Whether these may be forwarded to the model."""
+        """True if headers may be forwarded to the model."""
 
     def encode(self, served: ServedModel, response: InferResponse) -> BodyT:
-        """A response without error, as it is sent. Raises ServerError."""
+        """Encode a response without error. Raises ServerError."""
 
-    def takes_long(self, response: InferResponse) -> bool:
-        """Whether another thread is to `encode`: of several responses the order would be lost."""
+    def is_large_response(self, response: InferResponse) -> bool:
+        """Return whether a codec thread is to `encode`; False if there may be several responses."""
 
     def reply(self, body: BodyT, *, final: bool) -> None:
-        """Send what `encode` gave; `final` if nothing follows."""
+        """Send an encoded response; `final` if no response follows."""
 
     def fail(self, error: ServerError, *, final: bool) -> None:
-        """Send the error that the model answered with, or that `encode` raised."""
+        """Send an error of the model, or one that `encode` raised."""
 
     def backlog(self, backlogs: Backlogs) -> Backlog | None:
-        """Where responses wait for the client, of a model that sends any number; None: nowhere."""
+        """The queue of responses to the client, for a decoupled model; None otherwise."""
 
     @property
     def end(self) -> Callable[[], None] | None:
-        """Called for an empty response, which is no answer but the end of a stream of them.
+        """The function that handles an empty response, which ends a stream of responses.
 
-        None where there is to be one response, and it is that.
+        None where exactly one response is expected; an empty response is then that one.
         """
 
 
-_ANY = 2**64  # bytes
+#: Calls the first function on another thread, then on the event loop's thread the second with its
+#: result, or the third with its exception.
+RunOnThread = Callable[
+    [Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]], None
+]
 
 
-@dataclass(eq=False)
-class TakesLong(Exception):
-    """To read the request would hold up the loop: `start_later` is to be called, with `begun`."""
-
-    begun: Inference
-
-
-#: Does the first on another thread, then calls the second with its result on the loop's, or the
-#: third with what it raised.
-Apart = Callable[[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]], None]
+class _TooLarge(Exception):
+    """The inputs are too large to be read on the event loop."""
 
 
 class Inferences:
-    """Finds models, and sends them requests. On the loop's thread.
+    """Finds models, and sends them requests. Used on the event loop's thread.
 
-    `post` brings a response from any thread to `deliver` on the loop's; `apart` does what is long.
+    `post` brings a response from any thread to `deliver` on the event loop's thread.
     """
 
     def __init__(
@@ -112,10 +128,10 @@ class Inferences:
         clock: Clock,
         events: TraceEvents,
         post: Callable[[tuple[Inference, InferResponse]], None],
-        apart: Apart,
+        run_on_codec_thread: RunOnThread,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
-        self._apart = apart
+        self._run_on_codec_thread = run_on_codec_thread
         self._gateway = gateway
         self._shared_memory = shared_memory
         self._clock = clock
@@ -124,133 +140,141 @@ class Inferences:
         self._forwarding = forwarding
 
     def find(self, name: str, version: int, *, refuses_decoupled: str = "") -> ServedModel:
-        """The loaded model. Raises ServerError.
+        """Return the loaded model.
 
-        With `refuses_decoupled`, that is said of a model that may answer more than once.
+        Raises:
+            ServerError: The model is not loaded, or it is decoupled and `refuses_decoupled`, the
+                text of the error, is not empty.
         """
         served = self._gateway.find(name, version)
         if refuses_decoupled and served.config.decoupled:
             raise unsupported(refuses_decoupled)
         return served
 
-    def start(
-        self, served: ServedModel, call: InferenceCall[Any], at_once: int = _ANY
-    ) -> Inference:
-        """Send the request of `call` to its model, whose responses `call` is given later.
+    def start(self, served: ServedModel, call: InferenceCall[Any]) -> Inference | None:
+        """Decode the request of `call` and send it to its model.
 
-        Raises ServerError if it is refused, and then `call` hears nothing; TakesLong if more than
-        `at_once` bytes of its inputs are in regions, or very many of them are strings.
+        A codec thread decodes the request if its body is large, if its inputs take many bytes of
+        shared memory, or if very many strings must be counted.
+
+        Returns:
+            The inference, whose responses are given to `call`. None if a codec thread decodes the
+            request; `call.started` or `call.refuse` is called later.
+
+        Raises:
+            ServerError: The request is refused. No method of `call` is called any more.
         """
         inference = self._begin(served, call)
-        inference.at_once = at_once
+        if call.is_large:
+            self._decode_on_codec_thread(inference, served, call)
+            return None
+        inference.bytes_on_loop = gil.SHARED_BYTES_ON_LOOP
         try:
             request = call.decode(served, inference)
-            if at_once != _ANY:
-                for tensor in request.inputs.values():
-                    if tensor.has_uncounted_strings:
-                        raise inference.taking_long()
-        except BaseException as error:
-            if not isinstance(error, TakesLong):
-                inference.refused()
+            for tensor in request.inputs.values():
+                if tensor.has_uncounted_strings:
+                    raise _TooLarge
+        except _TooLarge:
+            inference.release()  # the codec thread decodes the request from its start
+            self._decode_on_codec_thread(inference, served, call)
+            return None
+        except BaseException:
+            inference.refused()
             raise
         self._send(inference, request)
         return inference
 
-    def start_later(
-        self,
-        served: ServedModel,
-        call: InferenceCall[Any],
-        find_again: Callable[[], ServedModel],
-        started: Callable[[Inference], None],
-        failed: Callable[[Exception], None],
-        begun: Inference | None = None,
+    def _decode_on_codec_thread(
+        self, inference: Inference, served: ServedModel, call: InferenceCall[Any]
     ) -> None:
-        """`start`, where reading the request takes long: that is done apart.
+        inference.on_codec_thread = True
+        inference.bytes_on_loop = None
 
-        `find_again` finds the model once more: another may have taken its place by then.
-        """
-        inference = begun or self._begin(served, call)
-
-        def refused(error: Exception) -> None:
-            inference.refused()
-            failed(error)
-
-        def send(request: InferRequest) -> None:
-            try:
-                found = find_again()
-            except Exception as error:
-                refused(error)
-                return
-            sent = inference
-            try:
-                if found is served:
-                    self._send(inference, request)
-                else:
-                    inference.refused()
-                    sent = self.start(found, call)
-            except Exception as error:
-                failed(error)
-            else:
-                started(sent)
-
-        def read() -> InferRequest:
+        def decode() -> InferRequest:
             request = call.decode(served, inference)
             for tensor in request.inputs.values():
                 tensor.count_strings()
             return request
 
-        self._apart(read, send, refused)
+        def send(request: InferRequest) -> None:
+            try:
+                found = call.find()
+            except Exception as error:
+                refuse(error)
+                return
+            try:
+                started: Inference | None = inference
+                if found is served:
+                    self._send(inference, request)
+                else:  # another model was loaded under this name
+                    inference.refused()
+                    started = self.start(found, call)
+            except Exception as error:
+                call.refuse(error)
+            else:
+                if started is not None:
+                    call.started(started)
+
+        def refuse(error: Exception) -> None:
+            inference.refused()
+            call.refuse(error)
+
+        self._run_on_codec_thread(decode, send, refuse)
 
     def _begin(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
-        """A request that has been received, and of which nothing is read yet."""
+        """Make the inference of a request that has been received but not decoded."""
         received_ns = self._clock.monotonic_ns()
         trace: RequestTrace | None = None
-        # Before the request is read: one that is refused has been received all the same.
+        # Before the request is decoded: a refused request was received, too.
         tracing = self._gateway.tracing
         if tracing.is_on:
             trace = tracing.sample(served.config.name, call.fields)
             if trace is not None:
                 trace.stamp(self._events.receive_start, received_ns)
                 trace.stamp(self._events.receive_end, received_ns)
-        # The sink first: reading the request leases regions through it.
+        # Before the request: decoding leases regions through the inference.
         return Inference(
             *(served, call, received_ns, trace, self._events),
-            *(self._shared_memory, self._post, self._apart),
+            *(self._shared_memory, self._post, self._run_on_codec_thread),
         )
 
     def _send(self, inference: Inference, request: InferRequest) -> None:
-        """Send to its model what was read of a request. Raises ServerError if it is refused."""
+        """Send a decoded request to its model. Raises ServerError if it is refused."""
         try:
-            inference.sent(request, self._forwarding, self._gateway.backlogs)
+            inference.send_request(request, self._forwarding, self._gateway.backlogs)
         except BaseException:
             inference.refused()
             raise
 
 
 class Inference:
-    """One request on its way: the sink of its responses, and the shared memory that it uses.
+    """One request in flight: the sink of its responses, and the shared memory that it uses.
 
-    It does not know the request, which knows it: a cycle would keep the inputs.
+    It has no reference to the request, which refers to it: a cycle would keep the inputs alive.
     """
 
     __slots__ = (
-        "_apart",
         "_call",
         "_events",
         "_has_answer",
         "_lease",
         "_post",
         "_received_ns",
+        "_run_on_codec_thread",
         "_served",
         "_shared_memory",
         "_trace",
-        "at_once",
         "backlog",
+        "bytes_on_loop",
         "cancellation",
+        "on_codec_thread",
     )
 
     cancellation: Cancellation
-    at_once: int  # bytes that may still be read from regions on this thread
+    #: Bytes of shared memory that may still be read on the event loop; None is any number.
+    bytes_on_loop: int | None
+    #: Whether a codec thread decodes the request.
+    on_codec_thread: bool
 
     def __init__(
         self,
@@ -261,9 +285,9 @@ class Inference:
         events: TraceEvents,
         shared_memory: SharedMemory,
         post: Callable[[tuple[Inference, InferResponse]], None],
-        apart: Apart,
+        run_on_codec_thread: RunOnThread,
     ) -> None:
-        self._apart = apart
+        self._run_on_codec_thread = run_on_codec_thread
         self.backlog: Backlog | None = None
         self._served = served
         self._call = call
@@ -274,19 +298,15 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
-        self.at_once = _ANY
+        self.bytes_on_loop = None
+        self.on_codec_thread = False
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        self.at_once -= byte_size
-        if self.at_once < 0:
-            raise self.taking_long()
+        if self.bytes_on_loop is not None:
+            self.bytes_on_loop -= byte_size
+            if self.bytes_on_loop < 0:
+                raise _TooLarge
         return self._leased().read(region, offset, byte_size)
-
-    def taking_long(self) -> TakesLong:
-        """Let go of what was read of the request: all of it is read once more, apart."""
-        self.at_once = _ANY
-        self._release()
-        return TakesLong(self)
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
         return self._leased().output_buffer(region, offset, byte_size)
@@ -301,10 +321,10 @@ class Inference:
             self.backlog.add(response.outputs)
         self._post((self, response))
 
-    def sent(
+    def send_request(
         self, request: InferRequest, forwarding: HeaderForwarding | None, backlogs: Backlogs
     ) -> None:
-        """Send the request to its model, with the headers that it is to have."""
+        """Send the request to its model, with the forwarded headers."""
         served = self._served
         request.received_ns = self._received_ns
         request.model_version = served.version
@@ -317,37 +337,37 @@ class Inference:
         served.infer(request)
 
     def refused(self) -> None:
-        """The request did not get to its model."""
-        self._release()
+        """Clean up after a request that was not sent to its model."""
+        self.release()
         # Over gRPC the trace is dropped, as in Triton.
-        if self._trace is not None and self._events.tells_refusals:
+        if self._trace is not None and self._events.traces_refusals:
             self._trace.close()
 
     def deliver(self, response: InferResponse) -> None:
-        """Give a response to the frontend, and clean up after the last; on the loop's thread."""
+        """Give a response to the call, and clean up after the last; on the event loop's thread."""
         call, trace = self._call, self._trace
         if response.empty and call.end is not None:
-            self._release()
+            self.release()
             call.end()
             if trace is not None and response.final:
                 trace.close()
             return
         if call.end is None and not response.final:
-            self._has_answer = True  # another one follows, and that is one too many
+            self._has_answer = True  # another response follows, which is one too many
             return
         if trace is not None:
             trace.stamp(self._events.send_start)
-        if response.error is None and call.takes_long(response):
-            self._apart(
-                lambda: self._encoded(response),
+        if response.error is None and call.is_large_response(response):
+            self._run_on_codec_thread(
+                lambda: self._encode(response),
                 lambda encoded: self._answer(response, *encoded),
                 lambda defect: self._answer(response, None, internal(str(defect))),
             )
         else:
-            self._answer(response, *self._encoded(response))
+            self._answer(response, *self._encode(response))
 
-    def _encoded(self, response: InferResponse) -> tuple[object, ServerError | None]:
-        """The body of the response, or why there is none."""
+    def _encode(self, response: InferResponse) -> tuple[object, ServerError | None]:
+        """Return the body of the response, or its error."""
         if self._has_answer:
             return None, internal(_TWO_RESPONSES)
         if response.error is not None:
@@ -356,13 +376,13 @@ class Inference:
             return self._call.encode(self._served, response), None
         except ServerError as fault:
             return None, fault
-        except Exception as defect:  # a defect of ours must not leave the client waiting
-            log.exception("reply of %s", response.model_name)
+        except Exception as defect:  # a defect of the server must not leave the client waiting
+            log.exception("cannot encode a response of model %s", response.model_name)
             return None, internal(f"{type(defect).__name__}: {defect}")
 
     def _answer(self, response: InferResponse, body: object, error: ServerError | None) -> None:
         if response.final:
-            self._release()  # before the reply: whoever reads it may unregister at once
+            self.release()  # before the reply: its reader may unregister the region at once
         if error is None:
             self._call.reply(body, final=response.final)
         else:
@@ -372,13 +392,14 @@ class Inference:
             if response.final:
                 self._trace.close()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Release the shared memory."""
         if self._lease is not None:
             self._lease.release()
 
 
 def deliver(posted: tuple[Inference, InferResponse]) -> None:
-    """Take what an `Inference` has posted; on the loop's thread."""
+    """Handle a response that an `Inference` has posted; on the event loop's thread."""
     inference, response = posted
     try:
         inference.deliver(response)

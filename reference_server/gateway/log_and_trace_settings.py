@@ -1,4 +1,4 @@
-"""The settings of the log and of tracing, as clients read and change them while the server runs."""
+"""The settings of the log and of tracing, which clients can read and change at run time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from reference_server.observability.sampling import TraceLevel, TraceMode, Trace
 from reference_server.observability.span_context import caller_of
 from reference_server.options import LogOptions, TraceOptions
 
-#: New values of a setting; None clears it, so that it follows the server's, or the command line's.
+#: The new values of a setting; None resets it to that of the server or of the command line.
 Change = Sequence[str] | None
 
 _LEVELS = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
 
 Value = bool | int | str
-#: How a flag is changed, by the name of the setting.
+#: The functions that change a flag, by the name of its setting.
 _FLAGS: dict[str, Callable[[LogOptions, bool], LogOptions]] = {
     "log_info": lambda options, value: replace(options, info=value),
     "log_warning": lambda options, value: replace(options, warning=value),
@@ -30,17 +30,14 @@ _FORMATS = {"default": False, "ISO8601": True}
 
 
 class LogSettings:
-    """The settings of the log. Used by one thread.
-
-    `apply` makes the log follow them.
-    """
+    """The settings of the log, which `apply` applies. Used by one thread."""
 
     def __init__(self, options: LogOptions, apply: Callable[[LogOptions], None]) -> None:
         self._options = options
         self._apply = apply
 
     def read(self) -> Mapping[str, Value]:
-        """All settings, in Triton's order."""
+        """Return all settings, in Triton's order."""
         options = self._options
         return {
             "log_file": options.file,
@@ -54,9 +51,9 @@ class LogSettings:
     def update(
         self, changes: Mapping[str, Value] | Iterable[tuple[str, Value]]
     ) -> Mapping[str, Value]:
-        """Apply one change after the other; returns all settings. Unknown names are ignored.
+        """Apply the changes in order, and return all settings. Unknown names are ignored.
 
-        Raises ServerError at the first change that cannot be; those before it stay.
+        Raises ServerError for the first invalid change; changes before it are kept.
         """
         for name, value in changes.items() if isinstance(changes, Mapping) else changes:
             changed = self._changed(name, value)
@@ -87,17 +84,17 @@ class LogSettings:
 
 
 def _verbose_level(value: int) -> int:
-    """`value` as Triton keeps it: its low 32 bits as a signed number; a negative one is 0."""
+    """Return the low 32 bits as a signed number, 0 if negative, like Triton."""
     low = value % 2**32
     return low if low < 2**31 else 0
 
 
-# -- tracing: a model follows the server's settings but for those that were set for itself
+# -- tracing: a model has the settings of the server, except those that were set for the model
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """The values that were set; None where another setting is followed."""
+    """The values that were set for a model or the server; None is the inherited value."""
 
     level: TraceLevel | None = None
     rate: int | None = None
@@ -106,9 +103,9 @@ class _Own:
 
 
 class TraceSettings:
-    """The settings of tracing, and the choice of requests by them. Any thread.
+    """The settings of tracing, which select the traced requests. Any thread.
 
-    `is_ready` tells whether a model of that name can be asked.
+    `is_ready` returns whether a model with a name is ready.
     """
 
     def __init__(
@@ -121,13 +118,13 @@ class TraceSettings:
         for name in options.levels:
             level |= TraceLevel[name]
         self._start = mode.tracer(level, options.rate, options.count, options.log_frequency)
-        self._own: dict[str, _Own] = {"": _Own()}  # by model; the server's by the empty name
+        self._own: dict[str, _Own] = {"": _Own()}  # by model; the empty name is the server
         self._tracers = {"": self._tracer(_Own(), self._start)}
-        #: False if no request is traced at all: then nobody needs to ask, which is the usual case.
+        #: False if no request is traced, which is the usual case and saves the call of `sample`.
         self.is_on = self._start.level is not TraceLevel.OFF
 
     def read(self, model: str = "") -> Mapping[str, Sequence[str]]:
-        """The settings of a model, or the server's. Raises ServerError for an unknown model."""
+        """Return the settings of a model or the server. Raises ServerError for an unknown model."""
         self._check(model)
         tracer = self._tracers.get(model) or self._tracers[""]
         levels = [str(level.name) for level in _LEVELS if level & tracer.level]
@@ -141,15 +138,15 @@ class TraceSettings:
     def update(
         self, changes: Mapping[str, Change] | Iterable[tuple[str, Change]], model: str = ""
     ) -> Mapping[str, Sequence[str]]:
-        """Change settings of a model, or the server's; returns all of them.
+        """Change settings of a model or the server, and return all of them.
 
-        Unknown names are ignored. Raises ServerError, and then nothing has changed.
+        Unknown names are ignored. Raises ServerError for an invalid change; nothing is changed.
         """
         self._check(model)
         with self._lock:
             own = self._own.get(model, _Own())
             before = self._tracers.get(model)
-            # A count that has begun goes on: a change of the rate must not start it anew.
+            # The remaining count is kept: a change of the rate must not reset it.
             if own.count is not None and before is not None:
                 own = replace(own, count=before.remaining)
             for name, change in changes.items() if isinstance(changes, Mapping) else changes:
@@ -160,9 +157,9 @@ class TraceSettings:
     def sample(
         self, model: str, fields: Callable[[], Iterable[tuple[bytes, bytes]]]
     ) -> RequestTrace | None:
-        """The trace of a request to `model` that has come now; None if it is not traced.
+        """Return the trace of a request that was received now; None if it is not traced.
 
-        `fields` gives its headers, which may say whose span it belongs to.
+        `fields` returns its headers, which may contain the span of the caller.
         """
         tracer = self._tracers.get(model) or self._tracers[""]
         if tracer.level is TraceLevel.OFF:
@@ -170,11 +167,11 @@ class TraceSettings:
         return tracer.sample(caller_of(fields()) if self._mode.follows_callers else None)
 
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """What the metrics tell of tracing, by the family's name."""
+        """Return the metrics of tracing, by the name of their family."""
         return self._mode.samples()
 
     def close(self) -> None:
-        """Write what waits to be written."""
+        """Write the buffered traces."""
         for tracer in self._tracers.values():
             tracer.retire()
         self._mode.close()
@@ -184,7 +181,7 @@ class TraceSettings:
             raise invalid_arg(f"Request for unknown model : {model}")
 
     def _replace(self, model: str, own: _Own) -> None:
-        """Put new tracers in the place of those that follow from `own`."""
+        """Replace the tracers that depend on `own`."""
         settings = self._own | {model: own}
         tracers: dict[str, Tracer] = {}
         if not model:
@@ -196,24 +193,24 @@ class TraceSettings:
             if name in self._tracers and settings[name].count is not None and name != model:
                 settings[name] = replace(settings[name], count=self._tracers[name].remaining)
             tracers[name] = self._valid(self._tracer(settings[name], server))
-        # Nothing can fail from here on.
+        # Nothing below can fail.
         retired = [self._tracers[name] for name in tracers if name in self._tracers]
         if model and own == _Own():
             del settings[model]
-            left = self._tracers.pop(model, None)
-            retired += [] if left is None else [left]
+            removed = self._tracers.pop(model, None)
+            retired += [] if removed is None else [removed]
         self._own = settings
         self._tracers.update(tracers)
         self.is_on = any(each.level is not TraceLevel.OFF for each in self._tracers.values())
         for tracer in retired:
             tracer.retire()
 
-    def _tracer(self, own: _Own, followed: Tracer) -> Tracer:
+    def _tracer(self, own: _Own, inherited: Tracer) -> Tracer:
         return self._mode.tracer(
-            followed.level if own.level is None else own.level,
-            followed.rate if own.rate is None else own.rate,
-            followed.remaining if own.count is None else own.count,
-            followed.log_frequency if own.log_frequency is None else own.log_frequency,
+            inherited.level if own.level is None else own.level,
+            inherited.rate if own.rate is None else own.rate,
+            inherited.remaining if own.count is None else own.count,
+            inherited.log_frequency if own.log_frequency is None else own.log_frequency,
         )
 
     @staticmethod
@@ -239,7 +236,7 @@ def _changed(own: _Own, name: str, change: Change) -> _Own:
 
 
 def _read_level(words: Sequence[str], before: TraceLevel | None) -> TraceLevel | None:
-    """The level that `words` name; without a known word it stays as it is."""
+    """Return the level that `words` name; unchanged without a known word."""
     if "OFF" in words:
         if len(words) > 1:
             raise invalid_arg("Expect only one trace level 'OFF' is specified")
@@ -252,7 +249,7 @@ def _read_level(words: Sequence[str], before: TraceLevel | None) -> TraceLevel |
 
 
 def _read_uint32(name: str, change: Change) -> int | None:
-    """A number as Triton keeps it: read as a signed one, and its low 32 bits."""
+    """Return the low 32 bits of a signed number, like Triton."""
     number = _read_int32(name, change, "[ 0, 4294967295 ]")
     return None if number is None else number % 2**32
 
@@ -264,7 +261,7 @@ def _read_count(name: str, change: Change) -> int | None:
     return count
 
 
-def _read_int32(name: str, change: Change, told_range: str) -> int | None:
+def _read_int32(name: str, change: Change, shown_range: str) -> int | None:
     if change is None:
         return None
     if len(change) != 1:
@@ -275,6 +272,6 @@ def _read_int32(name: str, change: Change, told_range: str) -> int | None:
         raise invalid_arg(f"Unable to parse '{name}', got: {text}")
     if not -(2**31) <= number < 2**31:
         raise invalid_arg(
-            f"Unable to parse '{name}', value is out of range {told_range}, got: {text}"
+            f"Unable to parse '{name}', value is out of range {shown_range}, got: {text}"
         )
     return number

@@ -1,4 +1,4 @@
-"""The operations of repository control: index, load, unload. Any thread; they block."""
+"""The operations of repository control: index, load, unload. They block; any thread."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _FILE = "file:"
 
 
 class RepositoryControl:
-    """What a client can ask of the repository.
+    """The operations that a client can request of the repository.
 
-    `check_ready` raises ServerError while the server does nothing of it. A load may bring files,
-    which may be code, only with `takes_files`.
+    Args:
+        repository: The models.
+        mode: The control mode, which allows loads and unloads or not.
+        check_ready: Raises ServerError while the server does not execute these operations.
+        profile: The Triton release to imitate.
+        accepts_files: Whether a load request may contain files, which may be code.
     """
 
     def __init__(
@@ -31,24 +35,24 @@ class RepositoryControl:
         check_ready: Callable[[], None] = lambda: None,
         profile: TritonProfile = V2_51,
         *,
-        takes_files: bool = True,
+        accepts_files: bool = True,
     ) -> None:
-        self._takes_files = takes_files
+        self._accepts_files = accepts_files
         self._profile = profile
         self._check_ready = check_ready
         self._repository = repository
         self._mode = mode
 
     def index(self, *, ready_only: bool = False, repository: str = "") -> Sequence[IndexEntry]:
-        """The models of the repositories and their versions, by name, then version.
+        """Return the models and their versions, sorted by name, then version.
 
-        Raises ServerError UNSUPPORTED if one of the repositories is named.
+        Raises ServerError UNSUPPORTED if a repository is named.
         """
         _check_repository(repository)
         self._check_ready()
         return self._repository.index(
             ready_only=ready_only,
-            # Nobody asked for these loads, so nobody else is told that one failed.
+            # No client waits for these loads, so the index reports their failures.
             tells_failures=self._mode is ControlMode.POLL,
         )
 
@@ -59,27 +63,27 @@ class RepositoryControl:
         *,
         repository: str = "",
     ) -> None:
-        """Load a model, or load it again if it has changed; returns when that is done.
+        """Load a model, or reload it if it has changed; returns when that is done.
 
-        `parameters` may have `config`, the configuration as JSON, and `file:<path>`, the contents
-        of a file; with files the model is made of them alone. Raises ServerError.
+        `parameters` may contain `config`, the configuration as JSON, and `file:<path>`, the content
+        of a file; with files, the model consists of them alone. Raises ServerError.
         """
         _check_repository(repository)
         override = _override(parameters or {})
         self._check_mode()
-        if override is not None and override.files and not self._takes_files:
+        if override is not None and override.files and not self._accepts_files:
             raise unsupported(
-                f"load request for model '{name}' brings files, which this server does not take "
-                "(--allow-file-override=false)"
+                f"load request for model '{name}': found files, expected none; start the server "
+                "with --allow-file-override=true to accept them"
             )
         check_name(name, self._profile)
         self._repository.load(name, override)
 
     def unload(self, name: str, *, unload_dependents: bool = False, repository: str = "") -> None:
-        """Take a model out of service. Does not wait for requests in flight, which are answered.
+        """Unload a model without waiting for requests in flight, which are still answered.
 
-        `unload_dependents` takes along what an ensemble uses, unless it is used by others or was
-        loaded by name. A model that is not loaded is no error. Raises ServerError.
+        `unload_dependents` also unloads the models of an ensemble, unless others use them or they
+        were loaded by name. A model that is not loaded is no error. Raises ServerError.
         """
         _check_repository(repository)
         self._check_mode()

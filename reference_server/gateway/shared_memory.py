@@ -1,6 +1,6 @@
-"""The shared memory operations: regions are registered, read, unregistered, and leased to requests.
+"""The shared memory operations: register, read and unregister regions, and lease them to requests.
 
-There is one name space, whatever memory is behind a name. Any thread may call all of it.
+System and CUDA regions share one name space.
 """
 
 from __future__ import annotations
@@ -27,31 +27,34 @@ from reference_server.shared_memory.region import Memory, SystemMemory
 _R = TypeVar("_R", SystemRegion, CudaRegion)
 
 _MAX_UINT64 = 2**64 - 1
-#: Objects of these names belong to a Triton server and its models, not to clients.
+#: Objects with this prefix belong to a Triton server and its models, not to clients.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
-#: By the kind of a region: its name in texts that speak of one, and of what it is in.
+#: The names of the types of regions, as two groups of Triton's error texts spell them.
 _KINDS = {SystemRegion: ("system", "system"), CudaRegion: ("cuda", "CUDA")}
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A registered region; `users` are the requests that named it and are not answered yet.
+    """A registered region; `users` is the number of unanswered requests that use it.
 
-    One that `is_leaving` goes with the last of them.
+    A region that `is_unregistered` is removed with its last user.
     """
 
     region: SystemRegion | CudaRegion
     memory: Memory
     users: int = 0
-    is_leaving: bool = False
+    is_unregistered: bool = False
 
 
 class SharedMemory:
-    """The registered regions, and who uses them.
+    """The registered regions and their users. Any thread.
 
-    `load_driver` is called when a CUDA region is registered; it raises DriverError where there is
-    none. Unless it is `allowed`, nothing can be registered or unregistered: both raise ServerError
-    UNSUPPORTED.
+    Args:
+        load_driver: Loads the CUDA driver when a CUDA region is registered. Raises DriverError if
+            the machine has no driver.
+        allowed: Whether clients may register and unregister regions. If not, both raise
+            ServerError UNSUPPORTED.
+        profile: The Triton release to imitate.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class SharedMemory:
         self._buffers = InputBuffers()
 
     def release_buffers(self) -> None:
-        """Let go of memory that no input has needed for a while; to be called now and then."""
+        """Free buffers that were not used for a while; to be called periodically."""
         self._buffers.release()
 
     def check_allowed(self) -> None:
@@ -81,9 +84,9 @@ class SharedMemory:
             )
 
     def register_system(self, name: str, key: str, byte_size: int, offset: int = 0) -> None:
-        """Map `byte_size` bytes from `offset` on of the object `key` as the region `name`.
+        """Map `byte_size` bytes of the object `key`, from `offset` on, as the region `name`.
 
-        Raises ServerError ALREADY_EXISTS, INVALID_ARG, or INTERNAL if there is no such object.
+        Raises ServerError ALREADY_EXISTS, INVALID_ARG, or INTERNAL if the object does not exist.
         """
         self.check_allowed()
         if self._profile.newer_shared_memory and not key.strip("/"):
@@ -109,9 +112,9 @@ class SharedMemory:
     def register(
         self, region: SystemRegion | CudaRegion, open_memory: Callable[[], Memory]
     ) -> None:
-        """Register `region`, whose memory `open_memory` gives.
+        """Register `region`, whose memory `open_memory` opens.
 
-        Raises ServerError ALREADY_EXISTS for a name in use, and what `open_memory` raises.
+        Raises ServerError ALREADY_EXISTS for a name in use, and the errors of `open_memory`.
         """
         self.check_allowed()
         with self._lock:
@@ -120,13 +123,13 @@ class SharedMemory:
                     Code.ALREADY_EXISTS,
                     f"shared memory region '{region.name}' already in manager",
                 )
-            # Under the lock: of two that register one name only one may map anything.
+            # Under the lock: only one of two registrations of the same name may map memory.
             self._entries[region.name] = _Entry(region, open_memory())
 
     def regions(self, kind: type[_R], name: str = "") -> Sequence[_R]:
-        """The region called `name`, or all of this kind in the order of their names.
+        """Return the region `name`, or all regions of this type sorted by name.
 
-        Raises ServerError NOT_FOUND for a name that no region of this kind has.
+        Raises ServerError NOT_FOUND if no region of this type has the name.
         """
         with self._lock:
             found = [entry.region for entry in self._entries.values()]
@@ -146,10 +149,10 @@ class SharedMemory:
         )
 
     def unregister(self, kind: type[_R], name: str = "") -> None:
-        """Forget the region called `name`, or all of this kind; unknown names do not matter.
+        """Unregister the region `name`, or all regions of this type; unknown names are ignored.
 
-        Those that requests use go with the last of these; or else they stay, and ServerError
-        INTERNAL names them.
+        A region in use is removed with its last user. In profiles without this rule it stays
+        registered, and ServerError INTERNAL names it.
         """
         self.check_allowed()
         in_use: list[str] = []
@@ -159,7 +162,7 @@ class SharedMemory:
                 if entry is None or not isinstance(entry.region, kind):
                     continue
                 if entry.users and self._profile.newer_shared_memory:
-                    entry.is_leaving = True
+                    entry.is_unregistered = True
                 elif entry.users:
                     in_use.append(found)
                 else:
@@ -177,11 +180,11 @@ class SharedMemory:
         )
 
     def lease(self) -> RegionLease:
-        """The regions, for one request."""
+        """Make the lease of one request."""
         return RegionLease(self)
 
     def close(self) -> None:
-        """Let go of all regions; to be called when no request is left."""
+        """Close all regions; to be called when no request is in flight."""
         with self._lock:
             for entry in self._entries.values():
                 entry.memory.close()
@@ -199,13 +202,13 @@ class SharedMemory:
         with self._lock:
             for entry in entries:
                 entry.users -= 1
-                if entry.is_leaving and not entry.users:
+                if entry.is_unregistered and not entry.users:
                     del self._entries[entry.region.name]
                     entry.memory.close()
 
 
 class RegionLease:
-    """The regions that one request names: they stay open until `release`. One thread at a time."""
+    """The regions that one request uses; they stay open until `release`. One thread at a time."""
 
     __slots__ = ("_held", "_shared_memory")
 
@@ -214,15 +217,15 @@ class RegionLease:
         self._held: dict[str, _Entry] = {}
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """A copy of the data of an input. Raises ServerError NOT_FOUND, INVALID_ARG."""
+        """Return a copy of the data of an input. Raises ServerError NOT_FOUND, INVALID_ARG."""
         return self._memory(region, offset, byte_size).read(offset, byte_size)
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> RegionOutput:
-        """Where an output goes. Raises ServerError NOT_FOUND, INVALID_ARG."""
+        """Return the place of an output. Raises ServerError NOT_FOUND, INVALID_ARG."""
         return RegionOutput(self._memory(region, offset, byte_size), offset, byte_size)
 
     def release(self) -> None:
-        """The request is answered; may be called again."""
+        """Release the regions, once the request is answered. May be called again."""
         if self._held:
             self._shared_memory._release(list(self._held.values()))
             self._held = {}
@@ -243,14 +246,14 @@ class RegionLease:
             if offset + byte_size > size:
                 raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")
             return entry.memory
-        # Nothing at the very beginning is refused, too: the real server looks at the last byte.
+        # An empty part at offset 0 is refused, too: the real server checks the last byte.
         if byte_size < 0 or not 0 < offset + byte_size <= size:
             raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")
         return entry.memory
 
 
 class RegionOutput:
-    """The part of a region that one output may fill."""
+    """The part of a region that one output is written to."""
 
     __slots__ = ("_memory", "_offset", "byte_size")
 
@@ -260,5 +263,5 @@ class RegionOutput:
         self.byte_size = byte_size
 
     def write(self, data: memoryview) -> None:
-        """Put `data`, of at most `byte_size` bytes, at its beginning. Raises ServerError."""
+        """Write `data`, at most `byte_size` bytes, to its start. Raises ServerError."""
         self._memory.write(self._offset, data)

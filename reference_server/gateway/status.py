@@ -1,4 +1,4 @@
-"""What the live page shows: the models, what became of them, and what they do."""
+"""The data of the live page: the models, their states and their counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel, VersionStatus
 
 _NS_PER_MS = 1_000_000
-#: Metrics of ge_runtime's models that the page knows.
+#: The metrics of ge_runtime's models that the page shows.
 _MEMORY = "ge_runtime_total_bytes"
 _USEFUL = "ge_runtime_useful_elements_total"
 _EXECUTED = "ge_runtime_executed_elements_total"
@@ -25,10 +25,10 @@ RUNTIME_FAMILIES = (_MEMORY, _USEFUL, _EXECUTED, _GEARS)
 
 
 class StatusGateway:
-    """What a client can ask of the live page's data. Not thread-safe.
+    """The data of the live page. Not thread-safe.
 
-    `http_port` is where requests can be sent by a form, if anywhere. Without `log` no line of it is
-    told.
+    `http_port` is the port for the requests of the page's form, if any. Without `log` the page
+    shows no log.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StatusGateway:
         self._log = log
 
     def read(self) -> Mapping[str, Any]:
-        """All of it, as JSON's values. Times are nanoseconds, of all requests together."""
+        """Return the data as JSON values. Times are sums over all requests, in nanoseconds."""
         served = {(each.config.name, each.version): each for each in self._repository.all()}
         runtimes = by_model(self._samples())
         return {
@@ -59,7 +59,7 @@ class StatusGateway:
             "http_port": self._http_port,
             "log": self._log is not None,
             "models": [
-                _told(
+                _shown(
                     status,
                     served.get((status.model, status.version or 0)),
                     runtimes.get((status.model, str(status.version)), RuntimeMetrics()),
@@ -69,7 +69,7 @@ class StatusGateway:
         }
 
     def log_after(self, number: int) -> Sequence[tuple[int, str]]:
-        """The last lines of the log behind that number, each with its own."""
+        """Return the last lines of the log after line `number`, with their numbers."""
         return [] if self._log is None else self._log.after(number)
 
     def _samples(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
@@ -82,20 +82,20 @@ class StatusGateway:
 
 @dataclass(slots=True)
 class RuntimeMetrics:
-    """What one model on ge_runtime counts, of all its instances."""
+    """The counters of one model on ge_runtime, summed over its instances."""
 
     _sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _gears: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, family: str, labels: Mapping[str, str], value: float) -> None:
-        """Take in one of its series."""
+        """Add the value of one series."""
         if family == _GEARS:
             self._gears[labels.get("gear", "")] += value
-        else:  # of several instances, each of which has its own memory
+        else:  # each instance has a series
             self._sums[family] += value
 
-    def told(self) -> Mapping[str, Any]:
-        """As the page knows it; `padding` is the share of executed elements nobody asked for."""
+    def shown(self) -> Mapping[str, Any]:
+        """Return the data of the page; `padding` is the share of padding in executed elements."""
         executed = self._sums[_EXECUTED]
         return {
             "memory_bytes": self._sums[_MEMORY],
@@ -107,7 +107,7 @@ class RuntimeMetrics:
 def by_model(
     samples: Iterable[tuple[str, Mapping[str, str], float]],
 ) -> Mapping[tuple[str, str], RuntimeMetrics]:
-    """What models on ge_runtime count, by model and version: families of `RUNTIME_FAMILIES`."""
+    """Return the counters of `RUNTIME_FAMILIES`, by model and version."""
     found: dict[tuple[str, str], RuntimeMetrics] = {}
     for family, labels, value in samples:
         of = labels.get("model", ""), labels.get("version", "")
@@ -115,24 +115,24 @@ def by_model(
     return found
 
 
-def _told(
+def _shown(
     status: VersionStatus, served: ServedModel | None, own: RuntimeMetrics
 ) -> Mapping[str, Any]:
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "name": status.model,
         "version": status.version,
         "state": status.state.value,
         "reason": status.reason,
     }
     if served is None:
-        return told
+        return shown
     snapshot = served.statistics.snapshot()
-    return told | {
+    return shown | {
         "instances": len(served.config.instance_names),
         "pending": served.scheduler.pending,
         "counts": _counts(snapshot),
         "batches": _batches(snapshot),
-        **own.told(),
+        **own.shown(),
     }
 
 
@@ -148,5 +148,5 @@ def _counts(snapshot: Snapshot) -> Mapping[str, int]:
 
 
 def _batches(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
-    """Batch sizes, and how many executions had each."""
+    """Return the batch sizes, and the number of executions with each."""
     return [(size, batch.compute_infer.count) for size, batch in sorted(snapshot.batches.items())]

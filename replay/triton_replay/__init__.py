@@ -1,5 +1,5 @@
-"""Records the traffic of a Triton inference server, sends it again, and compares the answers.
+"""Record, replay and compare the traffic of a Triton inference server, and generate load.
 
-Works with any server of the v2 protocol and imports none. docs/replay.md describes the commands,
-the rooms and the capture format.
+Works with any server of the v2 protocol over HTTP and gRPC. docs/replay.md describes the commands
+and the capture format.
 """

@@ -20,19 +20,26 @@ from triton_replay.commands.common import package_version
 from triton_replay.errors import ReplayError
 
 _COMMANDS = {
-    "record": (record, "write the requests of clients and the answers of a server to a capture"),
-    "replay": (replay, "send the requests of a capture again and write the answers to another"),
-    "compare": (compare, "tell which answers of two captures differ, and which are quicker"),
-    "conformance": (conformance, "tell what a server serves of the Open Inference Protocol"),
-    "export": (export, "write a capture for perf_analyzer and `ge-runtime gears`, or as tests"),
-    "generate": (generate, "write a load that nobody recorded as a capture, by a seed"),
-    "load": (load, "put load on a model, closed or open loop, and tell what becomes of it"),
-    "show": (show, "print what is in a capture"),
+    "record": (record, "record requests and responses between clients and a server"),
+    "replay": (replay, "send the requests of a capture again and record the responses"),
+    "compare": (compare, "compare the responses and latencies of two captures"),
+    "conformance": (conformance, "check which parts of the Open Inference Protocol a server has"),
+    "export": (export, "export a capture to perf_analyzer, `ge-runtime gears` or pytest"),
+    "generate": (generate, "generate a capture of random requests from a seed"),
+    "load": (load, "measure latency and throughput of a model under load"),
+    "show": (show, "print the content of a capture"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code (docs/replay.md)."""
+    """Run a command.
+
+    Args:
+        arguments: Words of the command line; None for those of the process.
+
+    Returns:
+        The exit code; docs/replay.md lists them.
+    """
     given = make_parser().parse_args(arguments)
     try:
         return int(given.run(given))
@@ -42,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """All commands with their options."""
+    """Return the parser with all commands and options."""
     parser = argparse.ArgumentParser(
         prog="triton-replay",
-        description="Records the traffic of a Triton server, sends it again, compares the answers.",
+        description="Record, replay and compare the traffic of a Triton server.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"triton-replay {package_version()}")

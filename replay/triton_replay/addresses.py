@@ -1,4 +1,4 @@
-"""Addresses of servers, as users write them: HOST:PORT, [IPv6]:PORT, :PORT, http://HOST:PORT."""
+"""Server addresses in the forms HOST:PORT, [IPv6]:PORT, :PORT and http://HOST:PORT."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONNECT_SECONDS: Final = 30
 
 
 class Address(NamedTuple):
-    """Where to listen or to connect."""
+    """A host and a port."""
 
     host: str
     port: int
@@ -22,9 +22,17 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, option: str) -> Address:
-    """Read an address; no host is this machine. Raises ReplayError, which names `option`."""
+    """Parse an address. Without a host it is the loopback address.
+
+    Args:
+        text: The address.
+        option: The option with the address, for the error text.
+
+    Raises:
+        ReplayError: The address is invalid, or uses TLS.
+    """
     if "://" in text and not text.startswith("http://"):
-        raise ReplayError(f"{option}: found {text!r}, expected HOST:PORT (TLS is not spoken)")
+        raise ReplayError(f"{option}: found {text!r}, expected HOST:PORT (TLS is not supported)")
     host, separator, port = text.removeprefix("http://").rstrip("/").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -33,9 +41,17 @@ def parse_address(text: str, option: str) -> Address:
 
 
 def look_for_server(server: Address, option: str) -> None:
-    """Connect to the server and leave again. Raises ServerUnreachable, which names `option`."""
+    """Check that a server accepts connections.
+
+    Args:
+        server: Host and port.
+        option: The option with the address, for the error text.
+
+    Raises:
+        ServerUnreachable: No connection is possible.
+    """
     try:
         socket.create_connection(server, CONNECT_SECONDS).close()
     except OSError as error:
-        text = f"{option} {server}: nobody listens there: {error.strerror or error}"
+        text = f"{option} {server}: no server listens there: {error.strerror or error}"
         raise ServerUnreachable(text) from error

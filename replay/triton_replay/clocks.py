@@ -1,4 +1,4 @@
-"""The clock of recordings and replays."""
+"""The monotonic clock of recordings and replays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Callable
 
 
 def clock_from_now() -> Callable[[], int]:
-    """A clock that counts nanoseconds from now on and never jumps."""
+    """Return a monotonic clock that starts at 0 now and counts nanoseconds."""
     start = time.monotonic_ns()
     return lambda: time.monotonic_ns() - start

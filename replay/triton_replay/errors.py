@@ -1,4 +1,4 @@
-"""What commands fail with: each error has the exit code that scripts see (docs/replay.md)."""
+"""Errors of commands, each with the exit code that docs/replay.md lists."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ReplayError(Exception):
-    """A failure that is told to the user in one sentence."""
+    """A failure that a command reports in one line, with exit code 2."""
 
     exit_code = 2
 
 
 class ServerUnreachable(ReplayError):
-    """Nobody listens at the address of a server."""
+    """No server listens at an address, or it stopped responding. Exit code 3."""
 
     exit_code = 3
 
 
 class CaptureUnreadable(ReplayError):
-    """A file is missing, is no capture, or is one of another version."""
+    """A file is missing, is not a capture, or has another version of the format. Exit code 4."""
 
     exit_code = 4
 
 
 class CaptureIncomplete(ReplayError):
-    """A capture is not all that was asked for: no room, the disk was too slow, it was stopped."""
+    """A capture lacks records: the disk was full or too slow, or it was stopped. Exit code 5."""
 
     exit_code = 5
 
 
 class FileUnwritable(ReplayError):
-    """A file or a folder cannot be made (4), or there is no room for it (5)."""
+    """A file or folder cannot be written. Exit code 5 if the disk is full, otherwise 4."""
 
     def __init__(self, name: object, error: OSError) -> None:
         super().__init__(f"{name}: cannot be written: {error.strerror}")

@@ -1,6 +1,6 @@
-"""What reads bytes of strangers: good inputs, those with bytes changed, those that once did harm.
+"""The fuzz targets accept valid inputs, random changes of them, and saved inputs.
 
-The campaign fuzzes the same functions, guided by what they reach; here come the same bytes always.
+The bytes are the same in every run; `make fuzz` runs the same targets guided by coverage.
 """
 
 import random
@@ -8,8 +8,8 @@ import random
 import pytest
 from support.mutations import mutated
 
-from campaign.decoders import TARGETS, Defect, expect, seeds
-from campaign.reducing import kept
+from benchmarks.attack.decoders import TARGETS, Defect, expect, seeds
+from benchmarks.attack.reducing import kept
 
 EACH = 200
 
@@ -25,19 +25,19 @@ def test_no_bytes_make_a_decoder_raise(name):
             raise AssertionError(f"{name} of {data!r}") from error
 
 
-def test_a_defect_is_told():
+def test_a_failed_expectation_raises_a_defect():
     expect(True, "nothing")
     with pytest.raises(Defect, match="something"):
         expect(False, "something")
 
 
-def test_a_reader_that_differs_is_noticed(monkeypatch):
-    monkeypatch.setattr("campaign.decoders.rapid_json.loads", lambda data: [])
-    with pytest.raises(Defect, match="exactly as"):
+def test_a_difference_between_readers_is_detected(monkeypatch):
+    monkeypatch.setattr("benchmarks.attack.decoders.rapid_json.loads", lambda data: [])
+    with pytest.raises(Defect, match="exact reader"):
         TARGETS["json_document"](b"{}")
 
 
-def test_an_error_that_nobody_foresaw_is_noticed_though_it_is_answered(monkeypatch):
+def test_an_unexpected_exception_is_detected_although_it_gets_a_response(monkeypatch):
     def broken(*arguments, **more):
         raise KeyError("unforeseen")
 

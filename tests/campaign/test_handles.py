@@ -1,11 +1,11 @@
-"""Handles that strangers make up: of every kind, and never a good one of their own."""
+"""Forged handles: all four types occur, and none is a valid handle."""
 
 import random
 
-from campaign.handles import forged
+from benchmarks.attack.handles import forged
 
 
-def test_what_is_made_up_is_never_a_good_handle():
+def test_a_forged_handle_is_never_valid():
     dice = random.Random(1)
     own = [[7, place, dice.getrandbits(64), dice.getrandbits(64)] for place in range(3)]
     stale = [[0] * 4, [7, 1, 2, 3]]

@@ -1,4 +1,4 @@
-"""The campaign against a live server, in short: what it sends, what it notices, what it keeps."""
+"""Attacks on a live server, shortened: what they send, detect and save."""
 
 import math
 import random
@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.bystanders import repository
-from campaign import mutators
-from campaign.__main__ import ATTACKS, attacked, replayed
-from campaign.endurance import slopes
-from campaign.ground import Ground
-from campaign.reducing import kept
-from campaign.smuggling import CANARY, HIDDEN, forms, smuggling
-from campaign.watching import Facts, facts
+from benchmarks.attack import mutators
+from benchmarks.attack.__main__ import ATTACKS, attacked, replayed
+from benchmarks.attack.ground import Ground, repository
+from benchmarks.attack.mutators import slopes
+from benchmarks.attack.reducing import kept
+from benchmarks.attack.smuggling import CANARY, HIDDEN, forms, smuggling
+from benchmarks.attack.watching import Facts, facts
 from tests.support.servers import start_reference_server
 
 
@@ -24,42 +23,55 @@ def ground():
 
 
 @pytest.mark.slow
-def test_what_once_did_harm_does_none(ground):
+def test_saved_inputs_cause_no_failure(ground):
     for kind in ("http", "grpc"):
         for sent in kept(f"live_{kind}"):
             assert replayed(ground.server, kind, sent) is None, sent
 
 
 @pytest.mark.slow
-def test_no_body_is_answered_as_a_request(ground):
+def test_no_body_is_read_as_a_request(ground):
     assert len(list(forms())) > 50
     smuggling(ground)
 
 
 @pytest.mark.slow
-def test_a_body_that_is_answered_as_a_request_is_noticed(ground, monkeypatch):
-    monkeypatch.setattr("campaign.smuggling.forms", lambda: [HIDDEN])
+def test_a_body_that_is_read_as_a_request_is_detected(ground, monkeypatch):
+    monkeypatch.setattr("benchmarks.attack.smuggling.forms", lambda: [HIDDEN])
     with pytest.raises(mutators.Harm) as caught:
         smuggling(ground)
     assert caught.value.sent == HIDDEN + CANARY
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mutated_requests", "mutated_frames", "leaving"])
-def test_an_attack_and_what_became_of_it(ground, name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mutated_requests",
+        "mutated_frames",
+        "leaving",
+        "stream_requests",
+        "tiny_data",
+        "gets_unread",
+        "endless_header",
+        "packed_messages",
+        "long_json_answer",
+    ],
+)
+def test_the_bystander_gets_its_responses_during_an_attack(ground, name):
     row = attacked(ATTACKS[name], replace(ground, dice=random.Random(1)))
     assert row.failures == []
     assert row.noticed.answers > 0
 
 
 @pytest.mark.slow
-def test_a_status_that_no_request_should_have_is_noticed(ground, monkeypatch):
-    monkeypatch.setattr("campaign.mutators.STATUSES", frozenset())
-    with pytest.raises(mutators.Harm, match="answered 4"):
+def test_an_unexpected_status_is_detected(ground, monkeypatch):
+    monkeypatch.setattr("benchmarks.attack.mutators.STATUSES", frozenset())
+    with pytest.raises(mutators.Harm, match="status 4"):
         mutators.mutated_requests(replace(ground, dice=random.Random(1)))
 
 
-def test_what_is_held_more_for_each_million_requests():
+def test_growth_is_measured_per_million_requests():
     requests = list(range(0, 3_000_000, 100_000))
     held = [Facts(100 + 2 * number / 1e6, 7, 3, 1) for number in requests]
     assert slopes(requests, held) == pytest.approx((2, 0, 0), abs=1e-6)
@@ -67,7 +79,7 @@ def test_what_is_held_more_for_each_million_requests():
 
 
 @pytest.mark.slow
-def test_what_a_server_holds(ground):
+def test_resources_of_a_server_are_measured(ground):
     found = facts(ground.server)
     assert found.processes == 1
     assert found.mib > 10

@@ -1,22 +1,22 @@
-"""What a process that lies says: messages that are whole, so that each is judged at once."""
+"""A hostile model process sends complete frames only."""
 
 import random
 import struct
 
-from campaign.neighbours import _lie
+from benchmarks.attack.neighbours import _lie
 
 
-def frames(said):
-    while said:
-        text, data = struct.unpack_from("<Ii", said)
+def frames(sent):
+    while sent:
+        text, data = struct.unpack_from("<Ii", sent)
         end = 8 + text + max(0, data)
-        assert len(said) >= end, "half a message is waited for"
-        yield said[8:end]
-        said = said[end:]
+        assert len(sent) >= end, "incomplete frame"
+        yield sent[8:end]
+        sent = sent[end:]
 
 
-def test_no_lie_is_left_half_said():
+def test_every_frame_is_complete():
     dice = random.Random(1)
-    said = [list(frames(_lie(dice)[1:])) for _ in range(500)]
-    assert all(said)
-    assert len({kind for one in said for kind in one}) > 100
+    packets = [list(frames(_lie(dice)[1:])) for _ in range(500)]
+    assert all(packets)
+    assert len({one for packet in packets for one in packet}) > 100

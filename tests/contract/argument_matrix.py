@@ -1,14 +1,11 @@
-"""The model API's arguments: what the real server's functions make of every kind of value.
+"""A matrix of the model API: each function with each kind of value for each argument.
 
-The probe `arguments` calls every function with every kind of value for each argument. What came of
-it on tritonserver 2.51.0, with NumPy 1.26, is kept in `recorded/arguments.jsonl`: a line for each
-argument, or several that are read alike, with the kinds by what came of them. `make tables
-TABLES=write` records it anew.
+The probe `arguments` makes the calls. An outcome is `accepted` or the class of the exception; texts
+are not compared. `recorded/arguments.json` holds the outcomes on tritonserver 2.51.0 with NumPy
+1.26; `make tables TABLES=write` records them again. Expected differences are in `DIFFERENCES`.
 
-Compared are: whether a value is taken, what can be read back of it, and otherwise the exception's
-type and its text. Left out of texts are addresses, the repetition of the arguments behind `Invoked
-with:` (where it is the one that pybind11 makes), and how Python's own texts call the value's class.
-What may still differ stands in `DIFFERENCES`, with the reason.
+The file has one entry for all arguments with equal outcomes: the most frequent outcome, and the
+kinds of values with another one.
 """
 
 from __future__ import annotations
@@ -21,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-FILE = Path(__file__).parent / "recorded" / "arguments.jsonl"
+FILE = Path(__file__).parent / "recorded" / "arguments.json"
 NUMBER = "the number of arguments"
 
-#: By call and argument: the kinds by what came of them.
+#: The kinds of values by call, argument and outcome.
 Matrix = dict[str, dict[str, dict[str, list[str]]]]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One call: what came of it on the real server and here."""
+    """One call with its outcome on the real server and here."""
 
     call: str
     argument: str
@@ -41,80 +38,61 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Cells that may differ, and why; there is one at least, if not all depends on NumPy."""
+    """The reason for a difference and the cells that it covers.
+
+    It covers at least one cell, unless it depends on the installed NumPy.
+    """
 
     reason: str
     covers: Callable[[Cell], bool]
     by_numpy: bool = False
 
 
-def _both_refuse(cell: Cell) -> bool:
-    return cell.real.startswith("TypeError: ") and cell.ours.startswith("TypeError: ")
-
-
-def _is_numpys(cell: Cell) -> bool:
-    """Whether it is what NumPy 2 does otherwise, whatever the server."""
-    return (
-        cell.kind in ("array of 1", "array of none")
-        or (cell.call == "numpy_to_triton_type" and "__array_wrap__" in cell.real)
-        or (cell.real.startswith("UFuncTypeError: ") and cell.ours.startswith("UFuncTypeError: "))
-        or cell.real.replace("bool_", "bool") == cell.ours
-    )
-
-
 DIFFERENCES = (
     Difference(
-        "too many arguments for a function that takes none: a TypeError in both, here with "
-        "Python's own text, since whatever reads arguments would cost each call of `as_numpy`, "
-        "`name` or `inputs` twice its time",
-        lambda cell: cell.argument == NUMBER and _both_refuse(cell),
-    ),
-    Difference(
-        "bytes that are no UTF-8 are read as U+FFFD; on Triton what holds them raises a "
-        "UnicodeDecodeError once they are read back",
-        lambda cell: cell.kind == "bytes, no UTF-8" and "UnicodeDecodeError" in cell.real,
-    ),
-    Difference(
-        "`triton_dtype()` gives the type's number; Triton's always raises",
+        "`triton_dtype()` returns the number of the type; Triton's always raises",
         lambda cell: cell.call == "Tensor.triton_dtype",
     ),
     Difference(
-        "`serialize_byte_tensor` takes the bytes of subclasses such as `np.bytes_`; Triton sends "
-        "their text, `b'm'` with its quotes",
-        lambda cell: cell.call == "serialize_byte_tensor" and cell.kind in (
-            "bytes, subclass", "np.bytes_"),
-    ),
-    Difference(
-        "NumPy 2 instead of 1.26, which Triton 2.51.0 needs: with that these are equal, too",
-        lambda cell: np.__version__ >= "2" and _is_numpys(cell),
+        "NumPy 2 instead of 1.26, which Triton 2.51.0 needs: with 1.26 these are equal",
+        lambda cell: np.__version__ >= "2" and (
+            cell.kind in ("array of 1", "array of none") or cell.call == "numpy_to_triton_type"),
         by_numpy=True,
     ),
 )  # fmt: skip
 
 
-def recorded() -> Matrix:
-    """What came of all on the real server."""
-    matrix: Matrix = {}
-    for line in FILE.read_text(encoding="utf-8").splitlines():
-        call, arguments, outcomes = json.loads(line)
-        matrix.setdefault(call, {}).update(dict.fromkeys(arguments, outcomes))
-    return matrix
+def recorded() -> Callable[[str, str, str], str]:
+    """Return a function from call, argument and kind to the outcome on the real server."""
+    entries = {
+        argument: entry
+        for entry in json.loads(FILE.read_text(encoding="utf-8"))
+        for argument in entry["arguments"]
+    }
+
+    def outcome(call: str, argument: str, kind: str) -> str:
+        entry = entries[f"{call}: {argument}"]
+        found = (name for name, kinds in entry["except"].items() if kind in kinds)
+        return next(found, entry["outcome"])
+
+    return outcome
 
 
 def record(matrix: Matrix) -> None:
-    """Keep what came of all on the real server: a line for arguments that are read alike."""
-    lines: list[str] = []
+    """Write the outcomes on the real server."""
+    entries: dict[str, list[str]] = {}
     for call, arguments in matrix.items():
-        alike: dict[str, list[str]] = {}
         for argument, outcomes in arguments.items():
-            alike.setdefault(json.dumps(outcomes), []).append(argument)
-        lines += (f"[{json.dumps(call)}, {json.dumps(names)}, {outcomes}]"
-                  for outcomes, names in alike.items())  # fmt: skip
-    FILE.write_text("\n".join([*lines, ""]), encoding="utf-8")
+            usual = max(outcomes, key=lambda name: len(outcomes[name]))
+            others = {name: kinds for name, kinds in sorted(outcomes.items()) if name != usual}
+            key = json.dumps({"outcome": usual, "except": others})
+            entries.setdefault(key, []).append(f"{call}: {argument}")
+    lines = (json.dumps({"arguments": names} | json.loads(key)) for key, names in entries.items())
+    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def by_cell(matrix: Matrix) -> dict[tuple[str, str, str], str]:
-    """What came of each call with each argument and kind."""
+    """Return the outcomes by call, argument and kind."""
     return {
         (call, argument, kind): outcome
         for call, arguments in matrix.items()
@@ -125,21 +103,20 @@ def by_cell(matrix: Matrix) -> dict[tuple[str, str, str], str]:
 
 
 def differing(ours: Matrix) -> Iterator[Cell]:
-    """The cells in which what came of it here is not what is recorded."""
-    real, here = by_cell(recorded()), by_cell(ours)
-    assert real.keys() == here.keys()
-    for (call, argument, kind), outcome in real.items():
-        if here[call, argument, kind] != outcome:
-            yield Cell(call, argument, kind, outcome, here[call, argument, kind])
+    """Yield the cells whose outcome here is not the recorded one."""
+    real = recorded()
+    for cell, outcome in by_cell(ours).items():
+        if outcome != real(*cell):
+            yield Cell(*cell, real(*cell), outcome)
 
 
 def reason(cell: Cell) -> Difference | None:
-    """Why a cell differs; None if nothing says so."""
+    """Return the expected difference that covers a cell, or None."""
     return next((one for one in DIFFERENCES if one.covers(cell)), None)
 
 
 def counts(ours: Matrix) -> dict[str, int]:
-    """How many cells differ, by the reason."""
+    """Return the number of differing cells by reason."""
     found = Counter({one.reason: 0 for one in DIFFERENCES})
     for cell in differing(ours):
         why = reason(cell)

@@ -40,7 +40,7 @@ REASONS = {
     "corrupt": (
         "ArtifactFault: {folder}/1/model.om: npu:0, AscendSimulator, cannot execute it: ",
         "100013 ACL_ERROR_PARSE_MODEL",
-        "`ge-runtime build` makes it anew from model.onnx, for this chip",
+        "`ge-runtime build` compiles it from model.onnx for this chip",
     ),
     "cut_short": (
         "ArtifactFault: {folder}/1/model.om: npu:0, AscendSimulator, cannot execute it: ",

@@ -364,19 +364,19 @@ def test_a_client_that_stops_sending_gets_the_answer_to_what_runs_here(
 
 # ---------------------------------------------------------------------- what hangs the real server
 
-LET_GO = "The model has let go of the request without a complete answer"
+DROPPED = "The model has dropped the request: found no complete response"
 NOT_ITERATIVE = "while the model is not configured to handle such a flag."
 #: By what is done: the model, the script, and the message that only this server sends.
 ENDS_HERE = {
-    "nothing": ("decoupled", "pass", LET_GO),
-    "nothing, ordinary": ("ordinary", "pass", LET_GO),
-    "no end": ("decoupled", A, LET_GO),
-    "no end, ordinary": ("ordinary", A, LET_GO),
+    "nothing": ("decoupled", "pass", DROPPED),
+    "nothing, ordinary": ("ordinary", "pass", DROPPED),
+    "no end": ("decoupled", A, DROPPED),
+    "no end, ordinary": ("ordinary", A, DROPPED),
     "again without iterations": ("decoupled", AGAIN, NOT_ITERATIVE),
     "again without iterations, ordinary": ("ordinary", AGAIN, NOT_ITERATIVE),
     "sends and returns": ("ordinary", A + "answer = say('b')", "more than one response."),
     "a coroutine raises": ("asynchronous", "raise ValueError('broken')", "ValueError: broken"),
-    "a coroutine lets go": ("asynchronous", "pass", LET_GO),
+    "a coroutine lets go": ("asynchronous", "pass", DROPPED),
 }
 
 

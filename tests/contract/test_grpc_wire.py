@@ -19,12 +19,12 @@ from support.servers import Server
 pytestmark = pytest.mark.oracle
 
 LIVE = f"{SERVICE}ServerLive"
-Ask = Callable[[RawConnection], None]
+HttpRequest = Callable[[RawConnection], None]
 
 
 def call(
     *more: tuple[str, str], path: str = LIVE, data: bytes = message(b""), **changed: str | None
-) -> Ask:
+) -> HttpRequest:
     """A call on stream 1 with these fields beside or in place of the usual ones."""
 
     def ask(connection: RawConnection) -> None:
@@ -37,7 +37,7 @@ def call(
     return ask
 
 
-def in_parts(*parts: tuple[list[tuple[str, str]] | bytes, int]) -> Ask:
+def in_parts(*parts: tuple[list[tuple[str, str]] | bytes, int]) -> HttpRequest:
     """Header fields and data, each with its flags."""
 
     def ask(connection: RawConnection) -> None:
@@ -50,7 +50,7 @@ def in_parts(*parts: tuple[list[tuple[str, str]] | bytes, int]) -> Ask:
     return ask
 
 
-CASES: dict[str, Ask] = {
+CASES: dict[str, HttpRequest] = {
     "a good call": call(),
     "application/grpc+proto": call(content_type="application/grpc+proto"),
     "application/grpc;x": call(content_type="application/grpc;x"),
@@ -101,7 +101,7 @@ CASES: dict[str, Ask] = {
 }
 
 
-def outcome(server: Server, ask: Ask) -> tuple[object, ...]:
+def outcome(server: Server, ask: HttpRequest) -> tuple[object, ...]:
     """What comes back on stream 1."""
     with RawConnection(server.grpc) as connection:
         ask(connection)

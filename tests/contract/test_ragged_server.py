@@ -37,18 +37,3 @@ def test_three_ways_to_serve_are_compared(oracle_installed: None, tmp_path: Path
     for (turn,) in results.values():
         assert turn["mean_batch"] >= 1
         assert turn["useful_tokens_per_second"] > 0
-
-
-@pytest.mark.oracle
-@pytest.mark.slow
-def test_early_answers_are_compared_with_all_at_once(oracle_installed: None, tmp_path: Path):
-    brief = ["--traces", "queries", "--batches", "2", "--rounds", "1"]
-    brief += ["--seconds", "0.5", "--warm-up", "0.2"]
-    results = measured(tmp_path / "report.json", "benchmarks.early_answers", *brief)
-    window = results["windows"]["queries"]
-    assert all(
-        0 < wait < whole for wait, whole in zip(window["early wait"], window["early"], strict=True)
-    )
-    (early,), (late,) = results["server"]["queries"].values()
-    assert 0 < early["wait_in_window"] < late["wait_in_window"] == 1.0
-    assert early["early_answers"] > late["early_answers"] == 0

@@ -59,7 +59,7 @@ def test_a_recorder_that_is_killed_leaves_what_it_has_recorded(reference, tmp_pa
         recorder.process.wait()
     capture = read_capture(path)
     assert all(e.response.status == 200 for e in capture.exchanges)
-    assert "its writer was killed" in capture.complaint
+    assert "the recorder was killed" in capture.complaint
 
 
 def test_what_one_server_was_asked_both_answer_alike(triton, reference, tmp_path, capsys):

@@ -33,13 +33,14 @@ BESIDE = {
     "reference_server": ["triton_python_backend_utils"],
     "triton_replay": [],
 }
-#: What is compiled where a C compiler is.
+#: The modules that are compiled where a C compiler is.
 COMPILED = {
     "reference_server": {
         f"reference_server/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
         for module in (
-            *("codecs/grisu", "codecs/json_skeleton", "codecs/json_strings"),
-            *("codecs/number_reader", "codecs/proto_fields", "core/string_packing"),
+            *("codecs/grisu", "codecs/json_fast_reader", "codecs/json_number_arrays"),
+            *("codecs/json_skeleton", "codecs/json_string_arrays", "codecs/proto_fields"),
+            "core/string_packing",
         )
     }
 }

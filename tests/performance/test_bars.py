@@ -1,4 +1,4 @@
-"""The benchmark of bars measures every row of every server that it names."""
+"""`benchmarks.bars` measures each row of each server."""
 
 import json
 import subprocess
@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from benchmarks.bars import ROWS
 from benchmarks.instruments import ROOT
+from benchmarks.rows import ROWS
 
 pytestmark = pytest.mark.brute_force
 

@@ -51,7 +51,7 @@ def test_a_ragged_batch_touches_few_files():
 @pytest.mark.brute_force
 def test_a_batch_through_the_service_touches_its_client(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert "ge_runtime/service/engine.py" in OPERATIONS["service"]().entries
+    assert "ge_runtime/npu/service/engine.py" in OPERATIONS["service"]().entries
 
 
 def test_the_table_of_an_inference_by_http_is_printed(capsys):

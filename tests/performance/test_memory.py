@@ -1,4 +1,4 @@
-"""What the repository's models take of memory is what was planned: the table of docs/memory.md."""
+"""The memory of the repository's models equals the plan, as in the table of docs/memory.md."""
 
 import json
 import subprocess
@@ -21,17 +21,17 @@ def report(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_model_takes_what_was_planned_for_it(report):
+def test_every_model_uses_its_planned_memory(report):
     assert len(report["models"]) == 7
     for row in report["models"]:
-        # Beside a tenth, what a session has beside its weights, and allocators keep between sizes.
+        # A tenth, and a constant for session objects and for memory that allocators keep.
         assert row["busy"] == pytest.approx(row["planned"], rel=0.1, abs=7 * MIB)
         assert row["load"] <= row["planned"] * 1.1 + 7 * MIB
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["together", "service"])
-def test_equal_models_are_one_and_different_ones_share_a_workspace(report, part):
+def test_equal_models_share_weights_and_different_ones_a_workspace(report, part):
     one, four = report[part]
     weights, workspace = one["equal"]["weights"], one["equal"]["busy"] - one["equal"]["weights"]
     assert four["equal"]["busy"] <= 1.25 * one["equal"]["busy"]

@@ -1,4 +1,4 @@
-"""What is decided about one request does not depend on how many others wait."""
+"""The cost of a decision about a request does not depend on the number of waiting requests."""
 
 import sys
 
@@ -6,11 +6,12 @@ import pytest
 
 from benchmarks.queues import QUEUES, Stage
 
-COUNT = 640  # of requests, in whole batches of all queues
+COUNT = 640
+"""Number of requests, a multiple of all batch sizes."""
 
 
 def calls(name, depth):
-    """How many calls, of Python and of C, so many requests take at that depth."""
+    """Return the calls of Python and C functions per request at a depth."""
     stage = Stage(name, depth, 2 * COUNT)
     made = 0
 
@@ -20,12 +21,12 @@ def calls(name, depth):
 
     sys.setprofile(count)
     try:
-        gone = stage.play(COUNT)
+        done = stage.play(COUNT)
     finally:
         sys.setprofile(None)
-    return made / gone
+    return made / done
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_a_deeper_queue_takes_no_more_calls_for_a_request(name):
+def test_a_deeper_queue_needs_no_more_calls_per_request(name):
     assert calls(name, 6_400) < 1.2 * calls(name, 128)

@@ -1,4 +1,4 @@
-"""What the benchmarks feed and hold against: the same sizes in every run, honest baselines."""
+"""The generated sizes of benchmarks: reproducible, with the documented distributions."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from benchmarks import traces
 
 
 @pytest.mark.parametrize("trace", traces.TOKEN_TRACES)
-def test_lengths_are_the_same_for_the_same_seed_and_never_over_the_largest(trace):
+def test_lengths_are_reproducible_and_at_most_the_largest(trace):
     lengths = traces.token_lengths(trace, 20_000, seed=3)
     np.testing.assert_array_equal(lengths, traces.token_lengths(trace, 20_000, seed=3))
     assert (lengths != traces.token_lengths(trace, 20_000, seed=4)).any()
     assert 1 <= lengths.min() <= lengths.max() <= traces.LARGEST[trace]
 
 
-def test_medians_are_those_that_the_names_promise():
+def test_medians_of_the_traces():
     assert np.median(traces.token_lengths("queries", 20_000, seed=0)) == 12
     assert abs(np.median(traces.token_lengths("passages", 20_000, seed=0)) - 90) <= 1
 
@@ -26,14 +26,14 @@ def test_mix_has_four_queries_for_each_passage():
     assert abs((lengths < 45).mean() - traces.QUERY_SHARE) < 0.04
 
 
-def test_rows_have_their_lengths_and_batches_their_size():
+def test_rows_have_their_lengths_and_batches_the_given_size():
     lengths = traces.token_lengths("mix", 70, seed=0)
     rows = traces.token_rows(lengths, seed=0)
     assert [row.shape for row in rows] == [(1, length) for length in lengths]
     assert [len(batch) for batch in traces.batches(rows, 32)] == [32, 32]
 
 
-def test_images_keep_to_their_sides():
+def test_images_are_within_their_size_limits():
     for image in traces.images(50, 1, seed=0):
         _, _, height, width = image.shape
         assert traces.SIDES.least <= min(height, width)

@@ -1,4 +1,4 @@
-"""An HTTP server that answers everything alike, as long as it lives."""
+"""An HTTP server that sends the same response to all requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Server(ThreadingHTTPServer):
         self.open: list[socket.socket] = []
 
     def die(self) -> None:
-        """Close the port and all connections, as the end of a process does."""
+        """Close the port and all connections, like the end of a process."""
         self.socket.close()
         for one in self.open:
             with contextlib.suppress(OSError):
@@ -56,12 +56,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Do not log."""
 
 
 @contextlib.contextmanager
 def serving(answers: int | None = None) -> Iterator[str]:
-    """The address of a server, which dies instead of its answer after so many."""
+    """Run a server that exits instead of sending its the response after the first `answers`."""
     with _Server(answers) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

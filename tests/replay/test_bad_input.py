@@ -1,4 +1,4 @@
-"""Captures that are cut, foreign, newer or being written, and servers that end."""
+"""Captures that are truncated, invalid, newer or incomplete, and servers that exit."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ def whole(tmp_path):
 
 @pytest.fixture
 def cut(tmp_path, whole):
-    """A capture whose disk lost its second half."""
+    """A truncated capture."""
     path = tmp_path / "cut.trc"
     data = whole.read_bytes()
     path.write_bytes(data[: len(data) // 2])
@@ -55,7 +55,7 @@ READING = {
 
 @pytest.fixture(params=READING)
 def reading(request, tmp_path, whole):
-    """Run a command on a capture: its name and its exit code."""
+    """Run a command on a capture; return its name and exit code."""
 
     def run(path):
         with serving() as server:
@@ -69,90 +69,92 @@ def reading(request, tmp_path, whole):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (None, "No such file or directory"),
-        (b"", "is empty, or cut off before its first record"),
-        (MAGIC[:5], "is empty, or cut off before its first record"),
-        (MAGIC + b"\1\0\0\0" + bytes(9), "its first record is not readable"),
-        (b"PK\3\4 and more", "is no capture: begins with b'PK"),
-        (NEWER, "is a capture of version 2, expected version 1"),
+        (b"", "empty, or truncated before its first record"),
+        (MAGIC[:5], "empty, or truncated before its first record"),
+        (MAGIC + b"\1\0\0\0" + bytes(9), "the first record is not readable"),
+        (b"PK\3\4 and more", "not a capture: found b'PK"),
+        (NEWER, "found capture version 2, expected 1"),
     ],
 )
-def test_what_is_no_capture_is_told_and_left_as_it_is(reading, tmp_path, capsys, content, told):
+def test_a_file_that_is_not_a_capture_is_reported_and_not_changed(
+    reading, tmp_path, capsys, content, reported
+):
     path = tmp_path / "strange.trc"
     if content is not None:
         path.write_bytes(content)
     _, code = reading(path)
-    assert (code, told in capsys.readouterr().err) == (4, True)
+    assert (code, reported in capsys.readouterr().err) == (4, True)
     assert not (tmp_path / "out.trc").exists()
     assert not (tmp_path / "out").exists()
     assert content is None or path.read_bytes() == content
 
 
-def test_of_a_capture_that_is_cut_off_all_before_is_used(reading, cut, capsys):
+def test_the_records_before_a_truncation_are_used(reading, cut, capsys):
     size = cut.stat().st_size
     count = len(read_capture(cut).exchanges)
     name, code = reading(cut)
-    told = capsys.readouterr().err
-    assert f"the {count} requests before it are whole, what follows is lost" in told
+    reported = capsys.readouterr().err
+    assert f"the {count} requests before it are used" in reported
     # The comparison has not compared what is lost, so it does not say that all is well.
     assert code == (5 if name.startswith("compare") else 0)
     assert cut.stat().st_size == size
 
 
-def test_a_comparison_that_lacks_requests_says_how_many(whole, cut, capsys):
+def test_a_comparison_reports_missing_requests(whole, cut, capsys):
     count = len(VALUES) - len(read_capture(cut).exchanges)
     assert main(["compare", str(whole), str(cut)]) == 5
-    told = f"triton-replay: {cut} is not whole: {count} requests were not compared"
-    assert told in capsys.readouterr().err
+    reported = f"triton-replay: {cut}: incomplete; {count} requests were not compared"
+    assert reported in capsys.readouterr().err
 
 
-def test_a_capture_that_is_being_written_is_read_up_to_its_last_record(reading, tmp_path, capsys):
+def test_an_open_capture_is_read_up_to_its_last_record(reading, tmp_path, capsys):
     path = tmp_path / "growing.trc"
     with contextlib.closing(CaptureWriter.create(path)) as writer:
         writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {})])
         for number, x in enumerate(VALUES):
             writer.write([request(number, x), response(number, right(number, x))])
         _, code = reading(path)
-        assert (code, "or still runs" in capsys.readouterr().err) == (0, True)
+        assert (code, "is still running" in capsys.readouterr().err) == (0, True)
         writer.write([Closing(0, "stopped", {})])
     assert read_capture(path).complaint == ""
 
 
-def test_a_server_that_dies_in_the_middle_of_a_replay(tmp_path, whole, capsys):
+def test_a_server_that_exits_during_a_replay(tmp_path, whole, capsys):
     out = tmp_path / "out.trc"
     with serving(answers=4) as server:
         words = [f"--server={server}", f"--output={out}", "--speed=max"]
         assert main(["replay", str(whole), *words]) == 3
-        told = capsys.readouterr().err
-    assert f"triton-replay: {server}: 5 of 9 requests were not answered: " in told
+        reported = capsys.readouterr().err
+    assert f"triton-replay: {server}: 5 of 9 requests have no response: " in reported
     capture = read_capture(out)
     assert capture.complaint == ""
     assert [one.status for one in capture.exchanges] == ["200"] * 4 + ["none"] * 5
 
 
-def test_a_server_that_dies_in_the_middle_of_the_suite_is_told_with_the_last_request(capsys):
+def test_a_server_that_exits_during_the_suite_is_reported_with_the_last_request(capsys):
     with serving(answers=6) as server:
         assert main(["conformance", f"--server={server}", "--model=m"]) == 3
-    told = capsys.readouterr().err
-    assert f"--server {server}: nobody listens there: Connection refused, since " in told
-    assert "curl -i -X " in told
+    reported = capsys.readouterr().err
+    assert f"--server {server}: no server listens there: Connection refused, since " in reported
+    assert "curl -i -X " in reported
 
 
-def test_nobody_at_the_port_of_grpc_is_told_with_the_option(tmp_path, capsys):
-    nobody = "127.0.0.1:{}".format(*free_ports(1))
+def test_a_missing_grpc_server_is_reported_with_the_option(tmp_path, capsys):
+    missing = "127.0.0.1:{}".format(*free_ports(1))
     with serving() as server:
-        assert main(["conformance", f"--server={server}", "--model=m", f"--grpc={nobody}"]) == 3
-        assert f"--grpc {nobody}: nobody listens there" in capsys.readouterr().err
+        assert main(["conformance", f"--server={server}", "--model=m", f"--grpc={missing}"]) == 3
+        assert f"--grpc {missing}: no server listens there" in capsys.readouterr().err
         output = tmp_path / "a.trc"
-        words = ["--listen=:0", "--grpc-listen=:0", f"--grpc-server={nobody}"]
+        words = ["--listen=:0", "--grpc-listen=:0", f"--grpc-server={missing}"]
         assert main(["record", f"--server={server}", *words, f"--output={output}"]) == 3
-        assert f"--grpc-server {nobody}: nobody listens there" in capsys.readouterr().err
+        assert f"--grpc-server {missing}: no server listens there" in capsys.readouterr().err
     assert not output.exists()
 
 
-def test_a_replay_that_is_interrupted_keeps_its_answers_and_says_so(tmp_path):
+def test_an_interrupted_replay_keeps_its_responses_and_reports_it(tmp_path):
     path, out = tmp_path / "long.trc", tmp_path / "out.trc"
     with contextlib.closing(CaptureWriter.create(path)) as writer:
         first = request(0, VALUES[0])
@@ -166,16 +168,16 @@ def test_a_replay_that_is_interrupted_keeps_its_answers_and_says_so(tmp_path):
         with process:
             until(lambda: answered(out) or process.poll() is not None)
             process.send_signal(signal.SIGINT)
-            told = process.communicate(timeout=60)[1]
-    assert process.returncode == 5, told
-    assert "interrupted after 1 of 2 requests" in told
-    assert "Traceback" not in told
-    assert read_capture(out).complaint == f"{out}: is cut short: interrupted after 1 of 2 requests"
+            reported = process.communicate(timeout=60)[1]
+    assert process.returncode == 5, reported
+    assert "interrupted after 1 of 2 requests" in reported
+    assert "Traceback" not in reported
+    assert read_capture(out).complaint == f"{out}: incomplete: interrupted after 1 of 2 requests"
     assert answered(out) == 1
 
 
 def answered(path):
-    """How many answers are in a capture that is being written, or that is not there yet."""
+    """Count the responses in a capture that is incomplete, or does not exist yet."""
     if not path.exists() or path.stat().st_size < 100:
         return 0
     return sum(one.response is not None for one in read_capture(path).exchanges)

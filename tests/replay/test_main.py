@@ -1,4 +1,4 @@
-"""The command: what it tells, and its exit codes."""
+"""The command: its messages and exit codes."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def test_show_counts_requests_by_target_and_status(capture, capsys):
         "requests  status  median ms  target",
         "       3     200       2.00  POST /v2/models/m/infer",
         "       1    none          -  GET /v2",
-        "not in it: 5 requests that were not sampled",
+        "not recorded: 5 requests that were not sampled",
     ]
     assert err == ""
 
@@ -50,7 +50,7 @@ def test_show_gives_json_lines(capture, capsys):
     assert rows[3]["response"] is None
 
 
-def test_show_tells_what_is_missing_and_shows_the_rest(capture, capsys):
+def test_show_reports_damage_and_prints_the_rest(capture, capsys):
     capture.write_bytes(capture.read_bytes()[:-3])
     assert main(["show", str(capture)]) == 0
     out, err = capsys.readouterr()
@@ -59,33 +59,33 @@ def test_show_tells_what_is_missing_and_shows_the_rest(capture, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["show", "/nowhere.trc"], 4, "/nowhere.trc: cannot be read: No such file"),
-        (["show", __file__], 4, "is no capture"),
+        (["show", __file__], 4, "not a capture"),
         (["record", "--sample=2", "--output=x"], 2, "--sample: found 2.0, expected a share"),
         (["record", "--listen=9000", "--output=x"], 2, "--listen: found '9000', expected HOST:"),
-        (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not spoken"),
+        (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not supported"),
     ],
 )
-def test_what_cannot_be_done_is_told_with_an_exit_code(arguments, code, told, capsys):
+def test_errors_have_exit_codes(arguments, code, reported, capsys):
     assert main(arguments) == code
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
-    [("/nowhere/x.trc", "cannot be written"), (__file__, "captures are never overwritten")],
+    ("output", "reported"),
+    [("/nowhere/x.trc", "cannot be written"), (__file__, "captures are not overwritten")],
 )
-def test_a_capture_that_cannot_be_made_is_told(output, told, capsys):
+def test_a_capture_that_cannot_be_created_is_reported(output, reported, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "{}:{}".format(*server.getsockname())
         assert main(["record", f"--server={address}", f"--output={output}"]) == 4
     assert f"{output}: " in (complaint := capsys.readouterr().err)
-    assert told in complaint
+    assert reported in complaint
 
 
-def test_a_port_that_is_taken_is_told_and_leaves_no_capture(tmp_path, capsys):
+def test_a_port_in_use_is_reported_and_leaves_no_capture(tmp_path, capsys):
     output = tmp_path / "a.trc"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "{}:{}".format(*taken.getsockname())
@@ -95,11 +95,11 @@ def test_a_port_that_is_taken_is_told_and_leaves_no_capture(tmp_path, capsys):
     assert not output.exists()
 
 
-def test_a_server_that_is_not_there_is_told_and_leaves_no_capture(tmp_path, capsys):
+def test_a_missing_server_is_reported_and_leaves_no_capture(tmp_path, capsys):
     (port,) = free_ports(1)
     output = tmp_path / "a.trc"
     assert main(["record", f"--server=127.0.0.1:{port}", f"--output={output}"]) == 3
-    assert f"--server 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
+    assert f"--server 127.0.0.1:{port}: no server listens there" in capsys.readouterr().err
     assert not output.exists()
 
 

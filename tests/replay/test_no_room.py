@@ -1,7 +1,7 @@
-"""A disk that is full, for each command that writes: what fits is kept, and the code is 5.
+"""Each command that writes, on a full disk: whole records are kept, and the exit code is 5.
 
-The disk is stood in for by the limit that the kernel has on the size of files, whose error is
-another one; `/dev/full` is Linux's own.
+A limit of the size of files simulates a full disk, with another error number. `/dev/full` is a
+device of Linux.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ VALUES = inputs(40)
 
 @contextlib.contextmanager
 def room(size):
-    """Within it no file becomes larger than `size`."""
+    """Limit the size of files until the block ends."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -39,7 +39,7 @@ def room(size):
 
 @pytest.fixture
 def captures(tmp_path):
-    """Two that differ."""
+    """Two captures that differ."""
     a = write_capture(tmp_path / "a.trc", lambda n, x: x, VALUES)
     return a, write_capture(tmp_path / "b.trc", lambda n, x: x + 1, VALUES)
 
@@ -53,49 +53,49 @@ def captures(tmp_path):
         ("export {a} --output={folder}/out --pytest", "out"),
     ],
 )
-def test_what_does_not_fit_is_named(captures, tmp_path, capsys, words, file):
+def test_a_full_disk_is_reported_with_the_file(captures, tmp_path, capsys, words, file):
     a, b = captures
     before = a.read_bytes()
     with room(400):
         code = main(words.format(a=a, b=b, folder=tmp_path).split())
-    told = capsys.readouterr().err
-    assert code == 5, told
-    assert f"triton-replay: {tmp_path / file}: " in told
-    assert "File too large" in told
+    reported = capsys.readouterr().err
+    assert code == 5, reported
+    assert f"triton-replay: {tmp_path / file}: " in reported
+    assert "File too large" in reported
     assert a.read_bytes() == before
 
 
 @pytest.mark.parametrize("words", ["compare {a} {b} --html={}", "export {a} --output={}"])
-def test_a_place_that_cannot_be_is_named(captures, tmp_path, capsys, words):
+def test_an_invalid_path_is_reported(captures, tmp_path, capsys, words):
     a, b = captures
     place = a / "below"
     assert main(words.format(place, a=a, b=b).split()) == 4
     assert f"triton-replay: {place}: cannot be written: Not a directory" in capsys.readouterr().err
 
 
-def test_what_was_generated_until_then_is_kept(tmp_path, capsys):
+def test_requests_generated_before_the_disk_is_full_are_kept(tmp_path, capsys):
     path = tmp_path / "load.trc"
     with room(10_000):
         code = main(["generate", f"--output={path}", "--model=m", "--input=x:FP32:100"])
     assert code == 5
     size = path.stat().st_size
-    told = f"{path}: File too large; it holds {size} bytes of whole records"
-    assert told in capsys.readouterr().err
+    reported = f"{path}: File too large; {size} bytes of whole records are kept"
+    assert reported in capsys.readouterr().err
     capture = read_capture(path)
     assert capture.damage is None
     assert len(capture.exchanges) > 5
-    assert "its writer was killed or found no room" in capture.complaint
+    assert "no closing record" in capture.complaint
 
 
-def test_a_capture_without_room_for_its_beginning_is_not_left_behind(tmp_path, capsys):
+def test_a_capture_without_space_for_its_first_record_is_removed(tmp_path, capsys):
     path = tmp_path / "load.trc"
     with room(5):
         assert main(["generate", f"--output={path}", "--model=m", "--input=x:FP32:100"]) == 5
-    assert "it holds 0 bytes of whole records" in capsys.readouterr().err
+    assert "0 bytes of whole records are kept" in capsys.readouterr().err
     assert not path.exists()
 
 
-def test_a_replay_ends_where_its_answers_have_no_room(tmp_path, capsys):
+def test_a_replay_ends_when_the_disk_is_full(tmp_path, capsys):
     path, out = tmp_path / "long.trc", tmp_path / "out.trc"
     with contextlib.closing(CaptureWriter.create(path)) as writer:
         soon = [request(number, x) for number, x in enumerate(VALUES)]
@@ -104,26 +104,26 @@ def test_a_replay_ends_where_its_answers_have_no_room(tmp_path, capsys):
         writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {}), *soon, late])
     with serving() as server, room(5_000):
         assert main(["replay", str(path), f"--server={server}", f"--output={out}"]) == 5
-    assert f"{out}: File too large; it holds " in capsys.readouterr().err
+    assert f"{out}: File too large; " in capsys.readouterr().err
     assert 0 < len(read_capture(out).exchanges) < len(VALUES)
 
 
-def test_a_recording_without_room_says_so_at_once_and_traffic_goes_on(tmp_path):
+def test_a_full_disk_ends_the_recording_and_not_the_proxy(tmp_path):
     path = tmp_path / "a.trc"
     with serving() as server, contextlib.ExitStack() as stack:
         with room(5_000):
             recorder = stack.enter_context(recording(server, path))
         assert all(ask(recorder.address) == 200 for _ in range(50))
-        told = recorder.process.stderr.readline()
-        assert told.startswith("the recording has ended, traffic goes on: ")
-        assert "File too large" in told
+        reported = recorder.process.stderr.readline()
+        assert reported.startswith("recording ended; the proxy continues: ")
+        assert "File too large" in reported
         assert ask(recorder.address) == 200
     assert recorder.returncode == 5
     capture = read_capture(path)
     count = len(capture.exchanges)
     assert 0 < count < 50
     assert f"{count} requests in {path}\n" in recorder.told
-    assert f"triton-replay: {path}: File too large; it holds " in recorder.told
+    assert f"triton-replay: {path}: File too large; " in recorder.told
     assert capture.damage is None
 
 
@@ -135,22 +135,22 @@ def ask(address):
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs Linux's full device")
-def test_a_result_that_cannot_be_printed_is_no_result(captures):
+def test_a_result_that_cannot_be_printed_is_an_error(captures):
     words = command("compare", captures[0], captures[0])
     with FULL.open("w") as full:
         done = subprocess.run(
             words, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True
         )
-    told = "triton-replay: standard output: cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (5, told)
+    reported = "triton-replay: standard output: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (5, reported)
 
 
-def test_a_reader_who_has_read_enough_changes_nothing(captures):
+def test_a_closed_pipe_is_not_an_error(captures):
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as nobody:
+    with os.fdopen(write, "w") as closed_pipe:
         words = command("compare", *captures)
         done = subprocess.run(
-            words, env=environment(), stdout=nobody, stderr=subprocess.PIPE, text=True
+            words, env=environment(), stdout=closed_pipe, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr) == (1, "")

@@ -1,4 +1,4 @@
-"""Captures made up for tests: requests to the model `m`, and answers with seeded differences."""
+"""Captures for tests: requests to the model `m`, and responses with seeded differences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Answering = Callable[[int, np.ndarray], "np.ndarray | Response"]
 
 
 def inputs(count: int) -> list[np.ndarray]:
-    """FP32 [rows 1 to 4, length 1 to 40], a hundred combinations before one comes again."""
+    """Return FP32 inputs [1 to 4 rows, length 1 to 40] in a hundred combinations."""
     rng = np.random.default_rng(0)
     shapes = [(1 + n % 4, 1 + (n * 7) % 40) for n in range(count)]
     return [rng.uniform(0.5, 1, shape).astype(np.float32) for shape in shapes]
 
 
 def request(number: int, x: np.ndarray) -> Request:
-    """One inference, in binary."""
+    """Return an inference with binary data."""
     document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": x.shape}]}
     document["inputs"][0]["parameters"] = {"binary_data_size": x.nbytes}
     text = json.dumps(document).encode()
@@ -35,7 +35,7 @@ def request(number: int, x: np.ndarray) -> Request:
 
 
 def response(number: int, y: np.ndarray, took: int = MS, binary: bool = True) -> Response:
-    """One answer, in binary or in JSON."""
+    """Return a response with binary data or JSON."""
     output = {"name": "y", "datatype": "FP32", "shape": list(y.shape)}
     document = {"model_name": "m", "outputs": [output]}
     headers, tail = (), b""
@@ -53,7 +53,7 @@ def response(number: int, y: np.ndarray, took: int = MS, binary: bool = True) ->
 
 
 def events(number: int, *values: float) -> Response:
-    """A stream of answers."""
+    """Return a response of server-sent events."""
     body = b"".join(b"data: %s\n\n" % json.dumps({"y": value}).encode() for value in values)
     headers = (("Content-Type", "text/event-stream"),)
     return Response(number, number, number, 200, headers, len(body), body)
@@ -62,7 +62,7 @@ def events(number: int, *values: float) -> Response:
 def write_capture(
     path: Path, answering: Answering, values: Sequence[np.ndarray], **settings: str
 ) -> Path:
-    """A capture of these inputs and what `answering` makes of them."""
+    """Write a capture of these inputs, with responses from `answering`."""
     writer = CaptureWriter.create(path)
     writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", settings)])
     for number, x in enumerate(values):

@@ -1,4 +1,4 @@
-"""Axes as graphs have them: strides, smallest sizes, constants, fixed batches."""
+"""Properties of axes in real graphs: strides, smallest sizes, constants, fixed batches."""
 
 import numpy as np
 import onnxruntime
@@ -26,7 +26,7 @@ GAIN = np.array(0.5, np.float32)
 
 @pytest.fixture
 def opened(tmp_path):
-    """A function: graph, configuration -> an open runtime, and the graph in ONNX Runtime."""
+    """Return a function: graph, configuration -> an open runtime, and an ONNX Runtime session."""
     runtimes = []
 
     def open_runtime(graph, config):
@@ -73,7 +73,7 @@ def test_requests_of_a_padded_axis_are_padded_to_a_multiple_and_answers_cut(open
         np.testing.assert_allclose(answer["map"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_graph_whose_output_vanishes_at_small_sizes_loads_and_refuses_them(opened):
+def test_requests_with_an_empty_output_are_refused(opened):
     runtime, session = opened(valid(), valid_config())
     requests = images((1, 1, 8), (2, 1, 9), (1, 1, 300), (1, 1, 7), name="line")
     *answers, refused = runtime.infer(requests)
@@ -136,7 +136,7 @@ def test_a_constant_of_too_few_values_is_refused(opened):
     )
 
 
-def test_a_constant_of_another_type_or_of_no_input_is_refused(opened):
+def test_a_constant_of_a_wrong_type_or_unknown_input_is_refused(opened):
     with pytest.raises(ConfigFault, match=r"'constant.gain': found '1e300', expected a value of"):
         opened(strided(), strided_config({"constant.gain": "1e300"}))
     with pytest.raises(ConfigFault, match=r"'constant.gian': found no graph input 'gian'"):
@@ -155,6 +155,6 @@ def test_a_constant_of_another_type_or_of_no_input_is_refused(opened):
     ],
     ids=["strides", "fixed batch", "smallest size", "time-major", "no rows", "state"],
 )
-def test_answers_are_those_of_each_request_by_itself(tmp_path, graph, config):
+def test_answers_are_those_of_each_request_alone(tmp_path, graph, config):
     report = check(saved(graph, tmp_path), config, rounds=5)
     assert report.passed, str(report)

@@ -14,12 +14,12 @@ from ge_runtime import Runtime
 from ge_runtime.errors import ConfigFault, RequestFault
 
 COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
-"""Executions so dear that all that can share one does."""
+"""A cost so high that all requests that can share an execution do."""
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """A function: graph, configuration -> an open runtime."""
+    """Return a function: graph, configuration -> an open runtime."""
     runtimes = []
 
     def open_runtime(graph, config):
@@ -37,7 +37,7 @@ def frames(rows, tokens):
 
 
 @pytest.mark.parametrize("gears", [{}, {"gears.tokens": "4, 20", "gears.batch": "2, 5"}])
-def test_time_major_tensors_are_laid_out_and_answers_taken_apart(opened, gears):
+def test_time_major_tensors_are_batched_and_split(opened, gears):
     runtime = opened(time_major(), time_major_config({**COST, **gears}))
     requests = [frames(1, 7), frames(2, 3), frames(1, 20)]
     answers = runtime.infer(requests)
@@ -115,7 +115,7 @@ def test_rows_of_one_request_that_differ_are_refused(opened):
         ),
     ],
 )
-def test_what_a_graph_does_not_have_is_refused(opened, config, expected):
+def test_a_dim_that_the_graph_does_not_have_is_refused(opened, config, expected):
     with pytest.raises(ConfigFault) as raised:
         opened(time_major(), config)
     assert expected in str(raised.value)

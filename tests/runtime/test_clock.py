@@ -9,7 +9,7 @@ from ge_runtime.testing import clock as manual
 
 
 class Waiter:
-    """A thread that waits on a clock, and what it found when it woke."""
+    """A thread that waits on a clock, and records the time when it wakes."""
 
     def __init__(self, clock, until):
         self.condition = threading.Condition()
@@ -32,7 +32,7 @@ class Waiter:
         return self.woken_at
 
 
-def test_the_systems_clock_goes_on_and_never_back():
+def test_the_system_clock_never_decreases():
     clock = SystemClock()
     first = clock.now()
     assert clock.now() >= first
@@ -40,7 +40,7 @@ def test_the_systems_clock_goes_on_and_never_back():
 
 
 @pytest.mark.parametrize("after", [-math.inf, -1.0, 0.001])
-def test_waiting_on_the_systems_clock_ends_at_its_moment(after):
+def test_waiting_on_the_system_clock_ends_at_the_deadline(after):
     clock, condition = SystemClock(), threading.Condition()
     until = clock.now() + after
     with condition:
@@ -50,7 +50,7 @@ def test_waiting_on_the_systems_clock_ends_at_its_moment(after):
 
 
 @pytest.mark.parametrize("until", [math.inf, 1e300], ids=["for ever", "longer than threads can"])
-def test_waiting_on_the_systems_clock_ends_when_notified(until):
+def test_waiting_on_the_system_clock_ends_when_notified(until):
     waiter = Waiter(SystemClock(), until)
     while waiter.is_alive():
         with waiter.condition:
@@ -65,7 +65,7 @@ def test_a_manual_clock_stands_still_until_it_is_advanced():
     assert clock.now() == 5.25
 
 
-def test_advancing_wakes_those_whose_moment_has_come_and_no_others():
+def test_advancing_wakes_exactly_the_due_waits():
     clock = ManualClock()
     early, late = Waiter(clock, 1.0), Waiter(clock, 2.0)
     clock.until_waiting(2)
@@ -88,7 +88,7 @@ def test_a_wait_on_a_manual_clock_ends_when_notified():
     clock.until_waiting(0)
 
 
-def test_a_wait_for_a_moment_that_is_past_ends_at_once():
+def test_a_wait_for_a_past_deadline_ends_immediately():
     clock, condition = ManualClock(3.0), threading.Condition()
     with condition:
         clock.wait(condition, 3.0)
@@ -99,7 +99,7 @@ def test_time_never_goes_back():
         ManualClock().advance(-1)
 
 
-def test_a_test_that_waits_for_waits_that_never_come_is_told(monkeypatch):
+def test_until_waiting_times_out(monkeypatch):
     monkeypatch.setattr(manual, "_GUARD_S", 0.0)
     with pytest.raises(TimeoutError, match=r"found 0 wait\(s\), expected 2"):
         ManualClock().until_waiting(2)

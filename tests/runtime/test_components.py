@@ -16,7 +16,7 @@ from ge_runtime.engines.artifact import find_artifact
 
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 THIRD_PARTY = '''
-    """A package that nobody but this test has: an engine that counts the tokens of each row."""
+    """A package of this test: an engine that counts the tokens of each row."""
 
     from pathlib import Path
 
@@ -37,7 +37,7 @@ THIRD_PARTY = '''
 
 
     class TokenCountEngine:
-        """Its artifact is a text: how much each token counts."""
+        """Open the artifact, a text with the weight of each token."""
 
         signature = Signature(
             (
@@ -57,7 +57,7 @@ THIRD_PARTY = '''
             return cls(float(path.read_text()))
 
         def bind(self, largest, memory):
-            """It needs nothing."""
+            """Do nothing: this step needs no binding."""
 
         def run(self, inputs, outputs):
             counts = inputs["attention_mask"].sum(axis=1, keepdims=True) * self._factor
@@ -76,13 +76,13 @@ THIRD_PARTY = '''
             return Intermediates(())
 
         def close(self):
-            """It has nothing."""
+            """Has nothing to release."""
 '''
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A function: a package is installed, found by Python and its entry points by importlib."""
+    """Return a function that installs a package with entry points for this test."""
     components._registered.cache_clear()
 
     def install(name, code, entry_point):
@@ -98,7 +98,7 @@ def installed(tmp_path, monkeypatch):
     components._registered.cache_clear()
 
 
-def test_all_that_the_table_names_is_there():
+def test_everything_named_in_the_table_exists():
     targets = {entry.engine for entry in engine_entries()}
     targets |= {entry.backend_class for entry in engine_entries()}
     targets |= {device.prepare for device in DEVICES.values() if device.prepare}
@@ -106,7 +106,7 @@ def test_all_that_the_table_names_is_there():
         assert callable(load(target)), target
 
 
-def test_importing_the_adapter_loads_what_every_model_needs_alone():
+def test_importing_the_adapter_loads_only_modules_every_model_needs():
     code = (
         "import sys, ge_runtime.adapters.triton\n"
         "print(*(name for name in sys.modules if name.partition('.')[0] == 'ge_runtime'))"
@@ -116,8 +116,8 @@ def test_importing_the_adapter_loads_what_every_model_needs_alone():
     ).stdout.split()
     assert "ge_runtime.runtime" in loaded
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
-    assert rooms.isdisjoint({"ge_runtime.ascend", "ge_runtime.cuda", "ge_runtime.service"})
-    assert len(loaded) < 65, sorted(loaded)
+    assert rooms.isdisjoint({"ge_runtime.npu", "ge_runtime.cuda"})
+    assert len(loaded) <= 60, sorted(loaded)
 
 
 @pytest.mark.brute_force
@@ -147,7 +147,7 @@ def test_a_model_on_the_cpu_loads_no_code_of_other_devices(version_dir):
     loaded = done.stdout.split()
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
     assert "ge_runtime.adapters" in rooms
-    assert rooms.isdisjoint({"ge_runtime.ascend", "ge_runtime.cuda", "ge_runtime.service"})
+    assert rooms.isdisjoint({"ge_runtime.npu", "ge_runtime.cuda"})
     assert len(loaded) < 90, sorted(loaded)
 
 
@@ -170,7 +170,7 @@ def test_an_engine_of_another_package_serves_a_model(tmp_path, installed):
     runtime.close()
 
 
-def test_auto_takes_an_engine_of_another_package_where_no_other_would_do(tmp_path, installed):
+def test_auto_uses_an_engine_of_another_package_if_no_other_fits(tmp_path, installed):
     installed("token_count", THIRD_PARTY, "token_count:ENTRY")
     (tmp_path / "model.count").write_text("1")
     assert find_artifact(tmp_path, "auto").engine == "token_count"
@@ -189,10 +189,10 @@ def test_auto_takes_an_engine_of_another_package_where_no_other_would_do(tmp_pat
         ),
     ],
 )
-def test_a_broken_registration_is_told_and_others_are_served(installed, caplog, code, why):
+def test_a_broken_registration_is_logged_and_ignored(installed, caplog, code, why):
     before = components.engine_names()
     components._registered.cache_clear()
     installed("broken_engine", code, "broken_engine:ENTRY")
     assert components.engine_names() == before
-    assert "entry point 'broken_engine' of ge_runtime.engines is not used: " in caplog.text
+    assert "entry point 'broken_engine' of ge_runtime.engines is ignored: " in caplog.text
     assert why in caplog.text

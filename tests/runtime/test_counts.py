@@ -22,7 +22,7 @@ def test_counts_add_up():
     assert (counts.useful_elements, counts.executed_elements) == (40, 80)
 
 
-def test_a_snapshot_stays_as_it_is():
+def test_a_snapshot_does_not_change():
     metrics = SharedCounts()
     metrics.add(execution())
     before = metrics.snapshot()
@@ -30,7 +30,7 @@ def test_a_snapshot_stays_as_it_is():
     assert before == execution()
 
 
-def test_what_was_counted_since_a_snapshot():
+def test_since_returns_the_difference_to_a_snapshot():
     metrics = SharedCounts()
     metrics.add(execution(1, copied_bytes=5))
     earlier = metrics.snapshot()

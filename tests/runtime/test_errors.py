@@ -30,11 +30,11 @@ def test_every_fault_is_a_runtime_fault():
     assert all(issubclass(fault, RuntimeFault) for fault in faults)
 
 
-def test_shape_mismatch_is_the_callers_fault():
+def test_shape_mismatch_is_a_request_fault():
     assert issubclass(ShapeMismatch, RequestFault)
 
 
-def test_an_error_without_frames_still_tells_what_it_came_from():
+def test_an_error_without_frames_keeps_its_cause():
     try:
         try:
             raise KeyError("first")

@@ -1,4 +1,4 @@
-"""Sizes that are recorded while serving, and the gears that are derived from them at load."""
+"""Request sizes recorded while serving, and gears derived from them at load."""
 
 import contextlib
 
@@ -73,7 +73,7 @@ def test_gears_are_powers_of_two_before_anything_was_recorded(opened):
     assert any('gears.tokens = "16, 32": powers of two' in line for line in runtime.report)
 
 
-def test_gears_are_derived_from_what_was_recorded(opened):
+def test_gears_are_derived_from_recorded_sizes(opened):
     first = opened()
     serve(first, *[5] * 150, 32)
     first.close()
@@ -83,7 +83,7 @@ def test_gears_are_derived_from_what_was_recorded(opened):
     assert any('gears.tokens = "5, 32"' in line for line in runtime.report)
 
 
-def test_drift_tells_when_sizes_are_others_than_the_gears_were_chosen_for(opened):
+def test_drift_shows_that_sizes_differ_from_those_of_the_gears(opened):
     first = opened()
     serve(first, *[5] * 150)
     first.close()
@@ -94,14 +94,14 @@ def test_drift_tells_when_sizes_are_others_than_the_gears_were_chosen_for(opened
     assert other.gauges()["size_drift"] == 1
 
 
-def test_a_histogram_that_cannot_be_written_keeps_nothing_from_closing(opened, folder, caplog):
-    runtime = opened({**RECORDING, "histogram": "gone/sizes.json"})
+def test_a_failed_histogram_write_does_not_prevent_closing(opened, folder, caplog):
+    runtime = opened({**RECORDING, "histogram": "missing/sizes.json"})
     serve(runtime, 3)
     runtime.close()
     assert "the histogram cannot be written" in caplog.text
     assert not runtime.is_ready()
 
 
-def test_a_file_that_is_no_histogram_is_told_and_not_used(opened, folder):
+def test_an_invalid_histogram_file_is_reported_and_ignored(opened, folder):
     (folder / "sizes.json").write_text("[1, 2")
     assert any("the histogram is not used" in line for line in opened().report)

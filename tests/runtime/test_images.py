@@ -1,4 +1,4 @@
-"""Images of bytes through a whole runtime, and by a second implementation."""
+"""Images of bytes in a runtime, compared with a second implementation."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_model_takes_bytes_and_its_graph_floats(tmp_path):
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
 def test_a_second_implementation_answers_the_same(tmp_path, kind):
-    """Of images of any size, beside others in a batch, with pixels of padding that are not 0."""
+    """Images of any size share a batch, with padding pixels that are not 0."""
     write_shown(tmp_path, kind=getattr(TensorProto, kind))
     axes = {"axes.image": "height,width", "limit.height": "8", "limit.width": "8", "pad.image": "9"}
     config = images_config(
@@ -47,7 +47,7 @@ def test_a_second_implementation_answers_the_same(tmp_path, kind):
     assert report.passed, str(report)
 
 
-def test_a_graph_of_other_sizes_is_told(tmp_path):
+def test_a_graph_of_other_sizes_is_refused(tmp_path):
     write_shown(tmp_path, 3, 8, 8)
     with pytest.raises(ConfigFault) as raised:
         Runtime.open(tmp_path, images_config(RGB, [8, 9, 3], [3, 8, 8]), instance_name="images_0")

@@ -1,4 +1,4 @@
-"""Costs from one start to the next: what was timed, or learned since, begins the next start."""
+"""Costs kept for the next start: measured at load, or learned while serving."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 class Clocks:
-    """In place of clocks, whose times others disturb: what executions at load take."""
+    """Replaces clocks, which other processes disturb, with computed times of executions."""
 
     def __init__(self):
         self.seconds = CostModel(1e-3, 1e-5, 0.0, (("tokens",),)).seconds
@@ -46,7 +46,7 @@ def clocks(monkeypatch):
 
 @pytest.fixture
 def opened(folder, clocks):
-    """A function: parameters -> a runtime whose costs are kept in the version folder."""
+    """Return a function: parameters -> a runtime that keeps its costs in the version folder."""
     with contextlib.ExitStack() as stack:
 
         def open_runtime(**parameters):
@@ -74,7 +74,7 @@ def serve(runtime, requests):
         assert isinstance(answer, dict), answer
 
 
-def test_the_next_start_begins_with_what_was_timed(opened, folder, clocks):
+def test_the_next_start_uses_measured_costs(opened, folder, clocks):
     first = opened()
     first.close()
     (path,) = files(folder)
@@ -88,7 +88,7 @@ def test_the_next_start_begins_with_what_was_timed(opened, folder, clocks):
     assert path.read_bytes() == before
 
 
-def test_what_serving_taught_is_kept_when_the_model_is_unloaded(opened, folder):
+def test_costs_learned_while_serving_are_kept(opened, folder):
     runtime = opened()
     before = kept(folder)["served"]["weight"]
     assert runtime.gauges()["cost_drift"] == 1
@@ -101,7 +101,7 @@ def test_what_serving_taught_is_kept_when_the_model_is_unloaded(opened, folder):
     assert (before, kept(folder)["served"]["weight"]) == (0, BATCH)
 
 
-def test_another_graph_or_number_of_threads_is_timed_anew(opened, folder, clocks):
+def test_another_graph_or_number_of_threads_is_measured_again(opened, folder, clocks):
     opened().close()
     opened(intra_op_threads="1").close()
     model = onnx.load(folder / "model.onnx")
@@ -111,17 +111,17 @@ def test_another_graph_or_number_of_threads_is_timed_anew(opened, folder, clocks
     assert clocks.calibrations == len(files(folder)) == 3
 
 
-def test_a_calibration_that_is_not_believed_is_repeated_by_the_next_start(opened, folder, clocks):
+def test_an_unreliable_calibration_is_repeated_by_the_next_start(opened, folder, clocks):
     clocks.seconds = lambda rows, extents: 0.4  # then nothing is left for a second size
     runtime = opened()
-    assert "not believed, because" in runtime.report[-1]
+    assert "unreliable, because" in runtime.report[-1]
     assert not files(folder)
     runtime.close()
     opened().close()
     assert clocks.calibrations == 2
 
 
-def test_serving_replaces_a_calibration_that_is_not_believed(opened, folder, clocks):
+def test_serving_replaces_an_unreliable_calibration(opened, folder, clocks):
     clocks.seconds = lambda rows, extents: 0.4
     runtime = opened()
     serve(runtime, BATCH)
@@ -141,7 +141,7 @@ def test_a_file_that_holds_something_else_is_ignored(opened, folder, clocks, cap
 
 
 @pytest.mark.parametrize("parameter", ["cost_cache", "cost"])
-def test_nothing_is_kept_if_nothing_is_to_be(opened, folder, parameter):
+def test_costs_are_not_kept_if_turned_off(opened, folder, parameter):
     off = {"cost_cache": "off", "cost": "launch_us=1, element_ns=1, element2_ns=0"}
     runtime = opened(**{parameter: off[parameter]})
     serve(runtime, BATCH)

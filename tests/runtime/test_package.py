@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, and what importing it brings along."""
+"""The package as a whole: its public names, and the modules it imports."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import ge_runtime
 ROOT = Path(ge_runtime.__file__).parent
 
 
-def test_public_names_are_these():
+def test_the_public_names():
     assert sorted(ge_runtime.__all__) == [
         "Answer",
         "ArtifactFault",

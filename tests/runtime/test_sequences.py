@@ -1,4 +1,4 @@
-"""State that travels with a sequence from one request to the next."""
+"""State kept from one request of a sequence to the next."""
 
 import numpy as np
 import onnx
@@ -20,7 +20,7 @@ COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
 
 @pytest.fixture
 def opened(tmp_path):
-    """A function: graph, configuration -> an open runtime."""
+    """Return a function: graph, configuration -> an open runtime."""
     runtimes = []
 
     def open_runtime(graph, config):
@@ -41,7 +41,7 @@ def step(sequence, *, starts=False, ends=False):
 
 
 def ask(runtime, value, sequence, **flags):
-    """The first number of the answer."""
+    """Return the first number of the answer."""
     (answer,) = runtime.infer([x(value)], [step(sequence, **flags)])
     return answer if isinstance(answer, Exception) else float(answer["y"][0, 0])
 
@@ -55,7 +55,7 @@ def expected(values):
 
 
 @pytest.mark.parametrize("batch", ["batch", 1, 4])
-def test_each_sequence_finds_what_it_left_whoever_shares_its_executions(opened, batch):
+def test_each_sequence_keeps_its_own_state_in_shared_executions(opened, batch):
     runtime = opened(recurrent(batch), recurrent_config(COST))
     values = {7: [1, 2, 3, 4], "nine": [50, 60, 70, 80], 8: [9, 8, 7, 6]}
     found = {sequence: [] for sequence in values}
@@ -68,7 +68,7 @@ def test_each_sequence_finds_what_it_left_whoever_shares_its_executions(opened, 
     assert found == {sequence: expected(own) for sequence, own in values.items()}
 
 
-def test_a_start_begins_anew_and_a_request_of_no_sequence_finds_and_leaves_nothing(opened):
+def test_a_start_resets_the_state_and_requests_without_sequence_have_none(opened):
     runtime = opened(recurrent(), recurrent_config(COST))
     assert ask(runtime, 4, 1, starts=True) == 8
     (alone,) = runtime.infer([x(10)])
@@ -78,7 +78,7 @@ def test_a_start_begins_anew_and_a_request_of_no_sequence_finds_and_leaves_nothi
 
 
 def test_memory_for_all_states_is_planned(opened):
-    # Of four sequences at a time eight are kept, of each 2 layers of 3 numbers.
+    # For four sequences at a time eight states are kept, each of 2 layers of 3 numbers.
     plan = opened(recurrent(), recurrent_config(COST)).plan
     assert plan.state_bytes == 8 * 2 * 3 * 4
     (line,) = [line.split() for line in plan.table() if line.startswith("state")]
@@ -87,7 +87,7 @@ def test_memory_for_all_states_is_planned(opened):
     assert plan.lower_bound <= plan.total_bytes <= plan.unshared_bytes
 
 
-def test_without_a_start_a_sequence_is_refused_and_after_its_end_too(opened):
+def test_a_sequence_without_a_start_or_after_its_end_is_refused(opened):
     runtime = opened(recurrent(), recurrent_config(COST))
     refused = ask(runtime, 1, 5)
     assert isinstance(refused, RequestFault)
@@ -109,7 +109,7 @@ def test_two_requests_of_a_sequence_in_one_batch_are_not_executed_together(opene
     )
 
 
-def test_a_request_of_several_rows_is_refused_and_leaves_the_state(opened):
+def test_a_request_of_several_rows_is_refused_and_keeps_the_state(opened):
     runtime = opened(recurrent(), recurrent_config(COST))
     assert ask(runtime, 4, 1, starts=True) == 8
     (refused,) = runtime.infer([{"x": np.ones((2, 3), np.float32)}], [step(1)])
@@ -117,7 +117,7 @@ def test_a_request_of_several_rows_is_refused_and_leaves_the_state(opened):
     assert ask(runtime, 4, 1) == 12
 
 
-def test_an_execution_that_fails_leaves_the_state_as_it_was(opened, monkeypatch):
+def test_a_failed_execution_does_not_change_the_state(opened, monkeypatch):
     runtime = opened(recurrent(), recurrent_config(COST))
     assert ask(runtime, 4, 1, starts=True) == 8
     (executor,) = runtime._parts.executors
@@ -133,7 +133,7 @@ def test_an_execution_that_fails_leaves_the_state_as_it_was(opened, monkeypatch)
     assert ask(runtime, 4, 1) == 12
 
 
-def test_a_state_is_answered_where_it_is_declared_as_an_output(opened):
+def test_a_state_declared_as_an_output_is_answered(opened):
     config = recurrent_config(COST)
     config["output"].append({"name": "next", "data_type": "TYPE_FP32", "dims": [2, 3]})
     runtime = opened(recurrent(), config)
@@ -225,7 +225,7 @@ def test_states_are_kept_of_torch_programs(tmp_path):
             recurrent(),
             recurrent_config(sequence_batching=None),
             "parameter 'state.state': found no sequence_batching, expected it: then requests of a "
-            "sequence come in order, to one instance",
+            "sequence arrive in order, at one instance",
         ),
         (
             recurrent(),
@@ -265,7 +265,7 @@ def test_states_are_kept_of_torch_programs(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_kept_is_refused_at_load(opened, graph, config, expected):
+def test_invalid_states_are_refused_at_load(opened, graph, config, expected):
     with pytest.raises(ConfigFault) as raised:
         opened(graph, config)
     assert expected in str(raised.value)
@@ -280,8 +280,8 @@ SPEC = TensorSpec("state", DType.FP32, (2,))
         max_size=60,
     )
 )
-def test_a_state_found_is_that_of_the_sequence_or_none(steps):
-    """Against a dictionary that forgets nothing: room for 3 of up to 6 sequences."""
+def test_a_state_belongs_to_its_sequence_or_is_missing(steps):
+    """Compares the states with a dictionary that keeps all; 3 of up to 6 sequences fit."""
     states, model = SequenceStates([SPEC], 3), {}
     for sequence, starts, ends in steps:
         (found,) = states.find([SequenceStep(sequence, starts, ends)])
@@ -298,7 +298,7 @@ def test_a_state_found_is_that_of_the_sequence_or_none(steps):
         assert len(states) <= 3
 
 
-def test_those_used_longest_ago_are_forgotten_and_none_of_the_batch_itself():
+def test_the_least_recently_used_state_is_dropped_but_none_of_the_batch():
     states = SequenceStates([SPEC], 2)
     start = [SequenceStep(sequence, starts=True) for sequence in (1, 2, 3)]
     first, second, third = states.find(start)
@@ -313,7 +313,7 @@ def test_those_used_longest_ago_are_forgotten_and_none_of_the_batch_itself():
 
 
 def mixing_states():
-    """Answers what it is asked, and leaves each sequence the mean of all states."""
+    """Return a graph that outputs its input, and sets each state to the mean of all states."""
     node = helper.make_node
     return onnx_model(
         [
@@ -329,19 +329,21 @@ def mixing_states():
     )
 
 
-def test_a_load_finds_that_the_state_of_one_sequence_leaks_into_that_of_another(opened):
+def test_the_load_check_finds_leakage_between_states_of_sequences(opened):
     config = recurrent_config({**COST, "batch_axis.state": "0", "batch_axis.next": "0"})
-    with pytest.raises(ConfigFault, match=r"output 'state\.state' has .* rows that do not see"):
+    with pytest.raises(
+        ConfigFault, match=r"output 'state\.state': .* expected rows that are indep"
+    ):
         opened(mixing_states(), config)
 
 
-def test_a_load_tells_that_states_of_sequences_were_checked(opened):
+def test_the_load_check_reports_that_it_checked_states(opened):
     runtime = opened(recurrent("batch"), recurrent_config(COST))
     (line,) = (line for line in runtime.report if "load check" in line)
-    assert "values of others, nor does what sequences leave behind; " in line
+    assert "values of other requests, nor do the states of sequences; " in line
 
 
-def test_sequences_find_their_state_where_answers_are_reproducible(opened):
+def test_sequences_keep_their_state_with_reproducible_answers(opened):
     runtime = opened(
         recurrent("batch"), recurrent_config({**COST, "reproducible": "true", "gears.batch": "4"})
     )

@@ -1,4 +1,4 @@
-"""What a runtime does with its callers, its devices and its workspace."""
+"""A runtime with callers, devices and a workspace."""
 
 import contextlib
 import math
@@ -79,7 +79,7 @@ def test_a_cancelled_request_is_not_executed(opened):
     assert right(answered, 2)
 
 
-def test_nobody_is_asked_about_executions_that_are_quicker_than_asking(opened):
+def test_cancellation_is_not_polled_for_short_executions(opened):
     runtime = opened({"cost": "launch_us=1, element_ns=1, element2_ns=0"})
     (answer,) = runtime.infer([text(1)], [Caller(is_cancelled=lambda: pytest.fail("asked"))])
     assert right(answer, 1)
@@ -95,7 +95,7 @@ def test_requests_that_expire_while_others_run_are_dropped_between_executions(
     assert [type(answer) for answer in answers] == [dict, dict, Expired]
 
 
-def test_bisection_stops_for_requests_whose_time_is_over(opened, clock, engine):
+def test_isolation_stops_for_expired_requests(opened, clock, engine):
     runtime = opened()
     at_load = engine.runs
     engine.before = lambda: clock.advance(1.0)
@@ -136,7 +136,7 @@ class Hooks:
 
 @pytest.fixture
 def engine(monkeypatch):
-    """Hooks into every execution of every engine; `runs` counts them, warm-up included."""
+    """Hooks into every execution of every engine; `runs` counts them, with the warm-up."""
     hooks, run = Hooks(), OnnxEngine.run
 
     def hooked(self, inputs, outputs):
@@ -154,7 +154,7 @@ def engine(monkeypatch):
     return hooks
 
 
-def test_a_batch_too_large_for_memory_is_cut_until_it_fits(opened, engine):
+def test_a_batch_too_large_for_memory_is_split_until_it_fits(opened, engine):
     runtime = opened()
 
     def most_three_rows(inputs):
@@ -168,12 +168,12 @@ def test_a_batch_too_large_for_memory_is_cut_until_it_fits(opened, engine):
     assert runtime.counts().isolations == 3
 
 
-def test_a_lost_engine_fails_all_and_the_runtime_says_that_it_is_not_ready(opened, engine):
+def test_a_lost_engine_fails_all_requests_and_readiness(opened, engine):
     runtime = opened()
     assert runtime.is_ready()
 
     def lose():
-        raise EngineLost("the device is gone")
+        raise EngineLost("the device is lost")
 
     engine.before = lose
     engine.runs = 0
@@ -217,46 +217,48 @@ def test_closing_waits_for_the_batch_in_progress(opened, engine):
 # -- early answers ---------------------------------------------------------------------------
 
 
-def test_answers_leave_with_their_execution_the_shortest_first(opened, engine):
-    runtime, left, seen = opened({"cost": BY_TOKENS}, batch=1), {}, []
-    engine.before = lambda: seen.append(list(left))
+def test_answers_are_sent_with_their_execution_the_shortest_first(opened, engine):
+    runtime, answered, seen = opened({"cost": BY_TOKENS}, batch=1), {}, []
+    engine.before = lambda: seen.append(list(answered))
     requests = [text(4), text(1, 2, 3), text(UNKNOWN_TOKEN, 1), text(5, 6, 7, 8)]
-    answers = runtime.infer(requests, leave=left.__setitem__)
-    # The longest is the last to be executed, and leaves with the batch.
+    answers = runtime.infer(requests, on_answer=answered.__setitem__)
+    # The longest is executed last, and answered with the batch.
     assert seen == [[], [0], [0, 2], [0, 2, 1]]
-    assert all(left[place] is answers[place] for place in left)
+    assert all(answered[place] is answers[place] for place in answered)
     assert right(answers[3], 5, 6, 7, 8)
-    assert isinstance(left[2], EngineFault)
+    assert isinstance(answered[2], EngineFault)
     assert runtime.counts().early_answers == 3
 
 
-def test_a_request_that_is_refused_leaves_with_the_batch(opened):
-    left = {}
+def test_a_refused_request_is_answered_with_the_batch(opened):
+    answered = {}
     answers = opened({"cost": SLOW}, batch=1).infer(
-        [{}, text(1), text(2, 3)], leave=left.__setitem__
+        [{}, text(1), text(2, 3)], on_answer=answered.__setitem__
     )
-    assert list(left) == [1]
+    assert list(answered) == [1]
     assert [type(answer).__name__ for answer in answers] == ["RequestFault", "dict", "dict"]
 
 
-def test_nothing_leaves_early_where_config_says_so(opened, engine):
+def test_early_answers_can_be_turned_off(opened, engine):
     runtime, sizes = opened({"cost": SLOW, "early_answers": "false"}, batch=1), []
     engine.before = lambda: sizes.append(runtime.counts().useful_elements)
-    runtime.infer([text(1), text(2, 3)], leave=lambda *_: pytest.fail("left"))
-    assert sizes == [0, 2]  # the longest first, as all wait for the last
+    runtime.infer([text(1), text(2, 3)], on_answer=lambda *_: pytest.fail("answered early"))
+    assert sizes == [0, 2]  # the longest first, as all answers wait for the last
     assert runtime.counts().early_answers == 0
 
 
-def test_early_answers_of_two_executors_leave_on_the_callers_thread(opened):
-    runtime, left = opened({"devices": "cpu, cpu", "cost": SLOW}, batch=1), {}
+def test_early_answers_of_two_executors_are_sent_on_the_callers_thread(opened):
+    runtime, answered = opened({"devices": "cpu, cpu", "cost": SLOW}, batch=1), {}
 
-    def leave(place, answer):
+    def on_answer(place, answer):
         assert threading.current_thread() is threading.main_thread()
-        left[place] = answer
+        answered[place] = answer
 
-    answers = runtime.infer([text(*[token] * (1 + token)) for token in range(8)], leave=leave)
+    answers = runtime.infer(
+        [text(*[token] * (1 + token)) for token in range(8)], on_answer=on_answer
+    )
     assert all(right(answer, *[token] * (1 + token)) for token, answer in enumerate(answers))
-    assert 0 < len(left) < 8
+    assert 0 < len(answered) < 8
 
 
 # -- devices ---------------------------------------------------------------------------------
@@ -271,12 +273,12 @@ def test_two_executors_share_a_batch(opened, engine):
     assert runtime.counts().launches == 2
 
 
-def test_an_executor_whose_engine_is_lost_is_left_to_itself(opened, engine):
+def test_an_executor_with_a_lost_engine_gets_no_work(opened, engine):
     runtime = opened({"devices": "cpu, cpu"}, batch=1)
 
     def lose():
         if "executor-0" in threading.current_thread().name:
-            raise EngineLost("the device is gone")
+            raise EngineLost("the device is lost")
 
     engine.before = lose
     answers = runtime.infer([text(1), text(2)])
@@ -294,18 +296,18 @@ def test_nothing_is_allocated_while_serving(opened):
     assert runtime.counts().answers_spilled == 0
 
 
-def test_a_plan_that_the_machine_has_no_memory_for_is_refused_at_load(opened):
+def test_a_plan_larger_than_the_machines_memory_is_refused(opened):
     def ram(free_bytes):
         return [MemoryLimit("RAM", 2**30, free_bytes, "/proc/meminfo")]
 
     plan = opened(limits=ram(2**30)).plan
     to_come = plan.workspace_bytes + plan.io_bytes
-    # An execution's memory is measured, so that it may be some pages more the next time.
+    # The memory of an execution is measured, and may differ by some pages the next time.
     enough = to_come * 3 // 2
     opened(limits=ram(enough))
-    with pytest.raises(PlanFault, match="what is free of RAM"):
+    with pytest.raises(PlanFault, match="the free part of RAM"):
         opened(limits=ram(to_come // 2))
-    with pytest.raises(PlanFault, match="what is free of RAM"):
+    with pytest.raises(PlanFault, match="the free part of RAM"):
         opened({"devices": "cpu, cpu"}, limits=ram(enough))
 
 
@@ -317,9 +319,9 @@ def test_a_model_whose_workspace_exceeds_the_pool_is_refused_at_load(opened):
         opened({"workspace_pool_mib": "1", "limit.tokens": "4096"}, batch=512)
 
 
-def test_a_pool_needs_to_know_what_executions_take(opened, monkeypatch):
+def test_a_pool_needs_a_known_workspace(opened, monkeypatch):
     monkeypatch.setattr(OnnxEngine, "intermediates", lambda self, shapes: None)
-    with pytest.raises(ConfigFault, match="whose workspace nobody can tell"):
+    with pytest.raises(ConfigFault, match="whose workspace cannot be computed"):
         opened({"workspace_pool_mib": "1"})
     assert opened().is_ready()
 
@@ -330,12 +332,12 @@ def test_models_of_one_device_agree_on_the_capacity_of_its_pool(opened):
         opened({"workspace_pool_mib": "2"})
 
 
-def test_the_pool_is_gone_with_its_last_model(opened):
+def test_the_pool_is_closed_with_its_last_model(opened):
     opened({"workspace_pool_mib": "1"}).close()
     opened({"workspace_pool_mib": "2"}).close()
 
 
-def test_executions_wait_for_workspace_that_others_hold(opened):
+def test_executions_wait_for_workspace_of_other_models(opened):
     runtime = opened({"workspace_pool_mib": "1"})
     membership = PROCESS_POOLS.join("cpu", 2**20, "another")
     answers = []
@@ -350,7 +352,7 @@ def test_executions_wait_for_workspace_that_others_hold(opened):
     assert runtime.counts().workspace_waits == 1
 
 
-def test_a_request_whose_deadline_passes_while_it_waits_for_workspace_is_told_so(opened):
+def test_a_deadline_may_pass_while_waiting_for_workspace(opened):
     runtime = opened({"workspace_pool_mib": "1"})
     membership = PROCESS_POOLS.join("cpu", 2**20, "another")
     with membership.pool.lease(2**20, owner="another"):

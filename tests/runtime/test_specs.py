@@ -11,7 +11,7 @@ from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_config_names_lead_back_to_their_dtype(dtype):
+def test_config_names_map_back_to_their_dtype(dtype):
     assert DType.of_config(dtype.config_name) is dtype
 
 
@@ -37,8 +37,8 @@ def test_each_dtype_has_a_numpy_type_of_its_own_but_bf16_which_is_its_bits():
         (1 + 3 * 2**-8, 0x3F82),  # a tie: to even
         (1 + 2**-8 + 2**-16, 0x3F81),
         (-(1 + 2**-8 + 2**-16), 0xBF81),
-        (2.0**-133, 0x0001),  # the smallest there is
-        (2.0**128 - 2.0**120, 0x7F7F),  # the largest there is
+        (2.0**-133, 0x0001),  # the smallest
+        (2.0**128 - 2.0**120, 0x7F7F),  # the largest
         (math.inf, 0x7F80),
         (-math.inf, 0xFF80),
         (math.nan, 0x7FC0),

@@ -1,4 +1,4 @@
-"""Memory while serving: planned at load, and no byte more however many requests come."""
+"""Memory while serving: planned at load, and constant for any number of requests."""
 
 import gc
 from itertools import pairwise
@@ -44,12 +44,12 @@ def test_resident_memory_stays_flat_over_100_000_requests(version_dir, graph, co
     rng = np.random.default_rng(0)
     request_batches = [[request_of(rng) for _ in range(50)] for _ in range(40)]
     resident = []
-    for _ in range(6):  # the first of which is to warm up
+    for _ in range(6):  # the first is a warm-up
         for request_batch in request_batches * 10:
             runtime.infer(request_batch)
         gc.collect()
         resident.append(resident_bytes())
-    # What is lost with requests is lost in each round; a thread that ends, or a page, in one.
+    # A leak per request grows in each round; an ended thread or a page does so in one.
     grown = median(after - before for before, after in pairwise(resident))
     counts, gauges = runtime.counts(), runtime.gauges()
     runtime.close()

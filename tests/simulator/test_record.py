@@ -12,13 +12,13 @@ import ascend_simulator.interface.exports  # every rule and function is declared
 import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
-from ge_runtime.ascend.return_codes import FailureKind, failure_kind
 from ge_runtime.cli.probe_device.checks import CHECKS as DEVICE_CHECKS
+from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / page).read_text() for page in ("docs/ascend.md", "tests/simulator/trust.md"))
 RUNTIME = Path(ge_runtime.__file__).parent
-PYACL = sorted((RUNTIME / "ascend").glob("pyacl*.py"))
+PYACL = sorted((RUNTIME / "npu" / "driver").glob("pyacl*.py"))
 DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
 SIMULATOR = Path(ascend_simulator.__file__).parent
 TESTS = ROOT / "tests" / "simulator"
@@ -152,7 +152,7 @@ def test_nothing_else_of_the_runtime_calls_pyacl():
         if re.search(r"import_\w+\(\"acl\"\)|^\s*(?:import|from) acl\b", file.read_text(), re.M)
     }
     assert {file.relative_to(RUNTIME).as_posix() for file in importing} == {
-        "ascend/pyacl.py",
+        "npu/driver/pyacl.py",
         "cli/probe_device/__main__.py",
     }
     calls = re.compile(r'\(\s*f?"acl\.\w')

@@ -29,7 +29,6 @@ ROOMS = {
     **{package: Room((package,), (tests,)) for package, tests in PACKAGES.items()},
     "ascend": Room(
         (
-            f"{_GE}/ascend",
             f"{_GE}/adapters/jpeg_inputs.py",
             f"{_GE}/batching/images.py",
             f"{_GE}/cli/bench.py",
@@ -41,26 +40,22 @@ ROOMS = {
             *(f"{_GE}/config/{name}.py" for name in ("aipp", "captures", "jpeg", "resident")),
             f"{_GE}/devices/health.py",
             f"{_GE}/devices/jpeg.py",
-            *(f"{_GE}/engines/{name}.py" for name in ("air", "ascend_backend", "ge_session")),
-            f"{_GE}/engines/om*.py",
-            f"{_GE}/engines/torch_npu.py",
+            f"{_GE}/npu/driver",
+            f"{_GE}/npu/engines",
+            f"{_GE}/npu/service/resident*.py",
             f"{_GE}/planning/ascend_gears.py",
-            f"{_GE}/service/resident*.py",
-            f"{_GE}/service/row_*.py",
         ),
         (
-            *(f"tests/runtime/{name}" for name in ("ascend", "cli/compare", "config", "devices")),
+            *(f"tests/runtime/{name}" for name in ("cli/compare", "config", "devices")),
+            *(f"tests/runtime/npu/{name}" for name in ("driver", "engines")),
             *(f"tests/runtime/cli/test_{name}.py" for name in ("bench", "build", "probe_device")),
             "tests/runtime/cli/test_doctor_checks.py",
-            *(
-                f"tests/runtime/engines/test_{name}.py"
-                for name in ("artifact", "backend", "fakes", "ge_session", "om", "torch_npu")
-            ),
+            *(f"tests/runtime/engines/test_{name}.py" for name in ("artifact", "backend", "fakes")),
             "tests/runtime/adapters/test_jpeg_inputs.py",
             "tests/runtime/batching/test_images.py",
             "tests/runtime/planning/test_ascend_gears.py",
             *(
-                f"tests/runtime/service/test_{name}.py"
+                f"tests/runtime/npu/service/test_{name}.py"
                 for name in ("bad_resident_clients", "card", "resident", "row_pool")
             ),
         ),

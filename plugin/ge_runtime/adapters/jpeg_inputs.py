@@ -1,4 +1,4 @@
-"""Prepared tensors that are decoded from the JPEG files of requests."""
+"""Decodes prepared tensors from the JPEG files of requests."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ge_runtime.specs import Array, Tensors
 
 
 class JpegInputs:
-    """Makes them, one request after another. For one thread."""
+    """Decodes images, one request after another. For one thread."""
 
     def __init__(self, pictures: Mapping[str, JpegPicture], decoder: JpegDecoder) -> None:
-        """pictures: by prepared tensor."""
+        """pictures: prepared tensor to its source and size."""
         self._pictures = pictures
         self._decoder = decoder
 
     def prepare(self, requests: Sequence[Tensors]) -> Sequence[Result]:
-        """Each request's images, [rows, height, width, channels]; a fault where one has none."""
+        """Return each request's images, uint8 [rows, height, width, channels], or its fault."""
         return [self._prepared(request) for request in requests]
 
     def _prepared(self, request: Tensors) -> Result:

@@ -1,7 +1,7 @@
-"""The runtime's counts as Triton metrics, through `pb_utils.MetricFamily`.
+"""Exports the runtime's counts as Triton metrics, through `pb_utils.MetricFamily`.
 
-A call into tritonserver takes about 10 us, so counts are not exported as they change: the first
-request batch after an export arms a timer, and what was counted until it fires goes out together.
+A call into tritonserver takes about 10 us, so counts are not exported as they change. The first
+request batch after an export starts a timer, and its expiry exports all counts since then.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ INTERVAL_S: Final = 0.25
 
 COUNTERS: Final = {
     "useful_elements": "Elements of requests that were executed",
-    "executed_elements": "Elements that were executed, padding included",
-    "copied_bytes": "Bytes moved between requests, batches and answers",
+    "executed_elements": "Elements of executed batches, padding included",
+    "copied_bytes": "Bytes copied between requests, batches and answers",
     "launches": "Executions of the graph",
     "launch_seconds": "Time in executions of the graph",
-    "predicted_seconds": "Time that the cost model predicted for launches",
-    "measured_seconds": "Time that launches took, gathering and scattering included",
+    "predicted_seconds": "Time that the cost model predicted for executions",
+    "measured_seconds": "Time that executions took, gather and scatter included",
     "failed_launches": "Executions of the graph that failed",
-    "gear_misses": "Requests that no gear holds",
-    "workspace_waits": "Launches that had to wait for workspace",
-    "workspace_wait_seconds": "Time that launches waited for workspace",
-    "isolations": "Failed launches, each cut in halves or found to have a single request",
-    "culprits": "Requests found to make a launch fail",
+    "gear_misses": "Requests that fit no gear",
+    "workspace_waits": "Executions that had to wait for workspace",
+    "workspace_wait_seconds": "Time that executions waited for workspace",
+    "isolations": "Failed executions, each split in halves or found to have a single request",
+    "culprits": "Requests identified as the cause of a failed execution",
     "departed": "Requests dropped after cancellation or past their deadline",
-    "refused": "Requests that were not sound",
-    "early_answers": "Answers that left before the last launch of their request batch had ended",
-    "early_seconds": "Time by which answers left before that, of all requests together",
-    "answer_seconds": "Time in which request batches had no answer yet, of all requests together",
-    "answers_spilled": "Launches whose answers needed memory beyond the plan",
+    "refused": "Requests that were invalid",
+    "early_answers": "Answers sent before the last execution of their request batch ended",
+    "early_seconds": "Time between early answers and the end of their request batches, summed",
+    "answer_seconds": "Time from the start of request batches to answers, summed over requests",
+    "answers_spilled": "Executions whose answers needed memory beyond the plan",
 }
 """Fields of Counts, exported as ge_runtime_<field>_total."""
 
 GAUGES: Final = {
     "weights_bytes": "Planned for each device: weights",
-    "workspace_bytes": "Planned for each device: intermediate results of the largest launch",
-    "io_bytes": "Planned for each device: inputs and outputs of the largest launch",
-    "total_bytes": "Planned for each device: everything",
-    "memory_unplanned": "1 if something the model needs is in no plan, as its log says; else 0",
-    "resident_bytes": "Memory of this process that no other shares: models and libraries together",
-    "workspace_leased_bytes": "Workspace that is leased now, of all models in the process",
+    "workspace_bytes": "Planned for each device: intermediate results of the largest execution",
+    "io_bytes": "Planned for each device: inputs and outputs of the largest execution",
+    "total_bytes": "Planned for each device: all memory",
+    "memory_unplanned": "1 if some memory of the model is in no plan (see its log), else 0",
+    "resident_bytes": "Private memory of this process: models and libraries together",
+    "workspace_leased_bytes": "Workspace leased now by all models of the process",
     "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",
-    "device_unwell": "1 while the device says that it cannot be used, or does not answer",
-    "device_free_bytes": "Memory of the device that no process has taken",
+    "device_unwell": "1 while the device reports a fault or does not respond, else 0",
+    "device_free_bytes": "Free memory of the device",
     "device_total_bytes": "Memory of the device",
-    "device_cube_percent": "How busy the device's matrix units are",
-    "device_vector_percent": "How busy its vector units are",
-    "device_aicpu_percent": "How busy its AI CPUs are",
-    "device_memory_percent": "How much of its memory, or its bandwidth, is in use",
-    "cost_drift": "How many times as long launches take as when they were calibrated",
-    "size_drift": "How far sizes are from those the gears were chosen for: 0 not at all, 1 wholly",
+    "device_cube_percent": "Utilization of the device's matrix units",
+    "device_vector_percent": "Utilization of the device's vector units",
+    "device_aicpu_percent": "Utilization of the device's AI CPUs",
+    "device_memory_percent": "Utilization of the device's memory, or of its bandwidth",
+    "cost_drift": "Duration of executions relative to their calibration",
+    "size_drift": "Distance of request sizes from those of the gears, from 0 (equal) to 1",
 }
-"""Values at one moment, exported as ge_runtime_<name>."""
+"""Current values, exported as ge_runtime_<name>."""
 
 _ROW_BUCKETS: Final = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
 
@@ -83,16 +83,25 @@ class MetricsExporter:
         counts: Callable[[], Counts],
         gauges: Callable[[], Mapping[str, float]],
     ) -> None:
-        """counts: a snapshot of all that was counted; gauges: by the names of GAUGES, or fewer."""
+        """Register the metrics.
+
+        Args:
+            pb_utils: The module `triton_python_backend_utils`.
+            model: Label of all metrics.
+            version: Label of all metrics.
+            instance: Label of gauges.
+            counts: Returns all counts since the start.
+            gauges: Returns values by the names of GAUGES; some may be missing.
+        """
         self._read_counts, self._read_gauges = counts, gauges
         self._exported = Counts()
         self._exporting = Lock()  # one export at a time, so that nothing is exported twice
-        self._closed = False  # guarded by it
+        self._closed = False  # guarded by `_exporting`
         self._arming = Lock()
         self._timer: Timer | None = None
         family = pb_utils.MetricFamily
         self._labels = {"model": model, "version": version}
-        # Triton forgets a family's metrics with the family, so all are kept.
+        # Triton removes a family's metrics with the family object, so all are kept.
         self._counter_families = {
             name: family(f"ge_runtime_{name}_total", text, family.COUNTER)
             for name, text in COUNTERS.items()
@@ -101,14 +110,14 @@ class MetricsExporter:
             name: family(f"ge_runtime_{name}", text, family.GAUGE) for name, text in GAUGES.items()
         }
         self._rows_family = family(
-            "ge_runtime_launch_rows", "Rows of a launch, without padding", family.HISTOGRAM
+            "ge_runtime_launch_rows", "Rows of an execution, without padding", family.HISTOGRAM
         )
         self._gears_family = family(
-            "ge_runtime_gear_launches_total", "Launches of each gear", family.COUNTER
+            "ge_runtime_gear_launches_total", "Executions of each gear", family.COUNTER
         )
         self._shared_family = family(
             "ge_runtime_shared_launches_total",
-            "Launches of several requests, by why they may share one",
+            "Executions of several requests, by the reason why these may share one",
             family.COUNTER,
         )
         self._counters = {
@@ -125,8 +134,8 @@ class MetricsExporter:
         self.export()
 
     def note(self) -> None:
-        """Something was counted: it goes out within INTERVAL_S."""
-        # First without the lock: this is called after each request batch.
+        """Note that counts have changed: they are exported within INTERVAL_S."""
+        # First without the lock, as this is called after each request batch.
         if self._timer is None:
             with self._arming:
                 if self._timer is None and not self._closed:
@@ -135,24 +144,24 @@ class MetricsExporter:
                     self._timer.start()
 
     def export(self) -> None:
-        """Export what was counted since the last time; nothing once closed."""
+        """Export the counts since the last export; does nothing after `close`."""
         with self._exporting:
             if not self._closed:
                 self._export()
 
     def close(self) -> None:
-        """Export what is left. Safe to call twice."""
+        """Export the remaining counts. Safe to call twice."""
         with self._arming:
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
         self.export()
-        with self._exporting:  # a timer that fired too early to be cancelled finds it closed
+        with self._exporting:  # a timer that expired before `cancel` finds it closed
             self._closed = True
 
     def _fire(self) -> None:
         with self._arming:
-            self._timer = None  # before the export: what is counted meanwhile arms the next
+            self._timer = None  # before the export, so that later counts start the next timer
         self.export()
 
     def _export(self) -> None:
@@ -172,7 +181,7 @@ class MetricsExporter:
     def _count(
         self, counts: Mapping[str, int], metrics: dict[str, Metric], family: Family, label: str
     ) -> None:
-        """Add to the metrics of a family, one for each value of `label`, made when first needed."""
+        """Add to the metrics of a family, one for each value of `label`, created on demand."""
         for value, count in counts.items():
             if value not in metrics:
                 metrics[value] = family.Metric(labels={**self._labels, label: value})

@@ -1,8 +1,8 @@
-"""Triton's requests and responses: what is read of a request, and one response for each.
+"""Triton's requests and responses: reads requests, and makes one response for each.
 
-Whatever goes wrong with one request becomes the error response of that request and leaves the
-others alone. `triton_python_backend_utils` is always an argument, never imported: the protocols
-here are what is used of it.
+An error of one request becomes the error response of that request and does not affect others.
+`triton_python_backend_utils` is always an argument and never imported; the protocols here are the
+used part of it.
 """
 
 from __future__ import annotations
@@ -29,85 +29,84 @@ from ge_runtime.specs import Array, Tensors
 
 
 class TritonTensor(Protocol):
-    """What is used of `pb_utils.Tensor`."""
+    """The used part of `pb_utils.Tensor`."""
 
     def name(self) -> str:
-        """The name in config.pbtxt."""
+        """Return the name in config.pbtxt."""
 
     def as_numpy(self) -> Array:
-        """The content; BYTES are an object array."""
+        """Return the content; BYTES are an object array."""
 
     def to_dlpack(self) -> object:
-        """A capsule of its memory: the only way to BF16."""
+        """Return a DLPack capsule of the memory, which is the only access to BF16."""
 
 
 class Request(Protocol):
-    """What is used of `pb_utils.InferenceRequest`."""
+    """The used part of `pb_utils.InferenceRequest`."""
 
     def inputs(self) -> Sequence[TritonTensor]:
-        """All inputs sent."""
+        """Return all inputs of the request."""
 
     def requested_output_names(self) -> Collection[str]:
-        """The outputs the client wants: all, if it named none."""
+        """Return the outputs that the client requested; all if it named none."""
 
     def request_id(self) -> str:
-        """The client's name for the request, "" if it gave none."""
+        """Return the client's id of the request, or ""."""
 
     def correlation_id(self) -> int | str:
-        """The sequence of the request; 0 or "" if it is of none."""
+        """Return the sequence of the request; 0 or "" if it belongs to none."""
 
     def flags(self) -> int:
-        """Of the sequence: 1 if the request starts it, 2 if it ends it, or both."""
+        """Return the sequence flags: 1 if the request starts it, 2 if it ends it, or their sum."""
 
     def timeout(self) -> int:
-        """Microseconds that the client grants the request, 0 for no end."""
+        """Return the client's timeout in microseconds, or 0."""
 
     def is_cancelled(self) -> bool:
-        """Whether the client has taken the request back.
+        """Return whether the client has cancelled the request.
 
-        tritonserver dies if it is asked about a request whose last response has been sent.
+        tritonserver crashes if this is called after the request's last response was sent.
         """
 
     def trace(self) -> Any:  # noqa: ANN401 - `get_context()`, and the server's own methods
-        """The request's trace."""
+        """Return the request's trace."""
 
     def get_response_sender(self) -> Any:  # noqa: ANN401 - `send(response, flags)`
-        """What sends responses before `execute` returns."""
+        """Return the sender of responses before `execute` returns."""
 
 
 class PbUtils(Protocol):
-    """What is used of the module `triton_python_backend_utils`."""
+    """The used part of the module `triton_python_backend_utils`."""
 
     TRITONSERVER_RESPONSE_COMPLETE_FINAL: int
     """The flag of a request's last response."""
 
     @property
     def Tensor(self) -> Any:  # noqa: ANN401 - a class, of a name and content; `from_dlpack`
-        """An output."""
+        """Class of outputs."""
 
     @property
     def InferenceResponse(self) -> Callable[..., object]:
-        """An answer: output_tensors, error."""
+        """Class of responses: output_tensors, error."""
 
     @property
     def TritonError(self) -> Any:  # noqa: ANN401 - a callable with codes as attributes
-        """An error: its text and code."""
+        """Class of errors: message and code."""
 
     @property
     def Logger(self) -> Any:  # noqa: ANN401 - a class of static methods
         """The server's log."""
 
     def get_model_dir(self) -> str:
-        """The folder of the model's version."""
+        """Return the folder of the model's version."""
 
     @property
     def MetricFamily(self) -> Any:  # noqa: ANN401 - a class with kinds as attributes
-        """A family of metrics: its name, description and kind."""
+        """Class of metric families: name, description and kind."""
 
 
-# BF16 goes to and from Triton by DLPack, since NumPy has no such type: inside the runtime it is the
-# array of its bits, uint16. Capsules of uint16 arrays become those of BF16 and the other way round
-# by an exchange of the type's code. Nothing is copied.
+# BF16 is exchanged with Triton by DLPack, as NumPy has no such type: the runtime keeps the bits in
+# a uint16 array. Changing the type code in a capsule turns uint16 into BF16 and back, uncopied.
 
 # Type codes and the device of DLPack: https://dmlc.github.io/dlpack/latest/c_api.html
 _UINT: Final = 1
@@ -116,7 +115,7 @@ _CPU: Final = (1, 0)
 
 
 class _TensorHeader(ctypes.Structure):
-    """The first fields of a DLManagedTensor, up to the type's."""
+    """The first fields of a DLManagedTensor, up to its type."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -128,14 +127,14 @@ class _TensorHeader(ctypes.Structure):
     )
 
 
-# A prototype of our own: setting argtypes of a function in ctypes.pythonapi changes it for all.
+# A separate prototype: setting argtypes of a function in ctypes.pythonapi changes it for all code.
 _header = ctypes.PYFUNCTYPE(ctypes.POINTER(_TensorHeader), ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
 class _Capsule:
-    """A capsule as NumPy wants it."""
+    """A capsule with the methods that NumPy requires."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule
@@ -144,14 +143,21 @@ class _Capsule:
         return _CPU
 
     def __dlpack__(self, *, stream: None = None, **_: object) -> Any:  # noqa: ANN401 - a capsule
-        # What else NumPy asks for is about versions, which Triton's capsules lack.
+        # NumPy's other arguments are about versions, which Triton's capsules do not have.
         return self._capsule
 
 
 def bits_of(name: str, tensor: TritonTensor) -> Array:
-    """A tensor's bits: uint16, of its shape, in its own memory, which they keep alive.
+    """Return the bits of a BF16 tensor as a uint16 array of the same shape, without a copy.
 
-    name: for errors. Raises RequestFault if the tensor is not BF16 in the host's memory.
+    The array keeps the tensor's memory alive.
+
+    Args:
+        name: The input, for errors.
+        tensor: The tensor.
+
+    Raises:
+        RequestFault: The tensor is not BF16 in host memory.
     """
     capsule = tensor.to_dlpack()
     header = _header(capsule, b"dltensor").contents
@@ -166,11 +172,11 @@ def bits_of(name: str, tensor: TritonTensor) -> Array:
 
 
 def bfloat16_of(bits: TritonTensor) -> object:
-    """A capsule of BF16, of a tensor of its bits, uint16; for `pb_utils.Tensor.from_dlpack`.
+    """Return a BF16 capsule of a uint16 tensor of bits, for `pb_utils.Tensor.from_dlpack`.
 
-    The capsule is Triton's own, because Triton takes no others unharmed: it calls those that it
-    has taken `used_dlpack`, a name which the destructors of NumPy's do not know. They complain of
-    it, which destroys the capsule once more, and again, until the process dies of a full stack.
+    The capsule must be Triton's own. Triton renames capsules that it has consumed to `used_dlpack`,
+    which the destructors of NumPy's capsules do not accept: their error destroys the capsule again,
+    until the process dies of a stack overflow.
     """
     capsule = bits.to_dlpack()
     _header(capsule, b"dltensor").contents.code = _BFLOAT
@@ -178,28 +184,35 @@ def bfloat16_of(bits: TritonTensor) -> object:
 
 
 Result: TypeAlias = Tensors | Exception
-"""What becomes of a request: its outputs by name, or why there are none."""
+"""The result of a request: its outputs by name, or the exception in their place."""
 
 Read = TypeVar("Read")
 
-Leave: TypeAlias = Callable[[int, Result], None]
-"""Takes what becomes of the request at a place while others are still executed."""
+OnResult: TypeAlias = Callable[[int, Result], None]
+"""Receives the place of a request and its result while others are still executed."""
 
 Send: TypeAlias = Callable[[Request, object], None]
 """Sends the one response to a request."""
 
 _MOST_LOST: Final = 16
-"""Texts of losses that are kept: each attempt to have a service back may tell another."""
+"""Messages about losses that are remembered: each attempt to reconnect may have another."""
 
 
 def answer_each(
     pb_utils: PbUtils, requests: Sequence[Request], function: Callable[[Tensors], Tensors]
 ) -> list[object]:
-    """One InferenceResponse per request, in order, from calls of `function` for each.
+    """Call a function for each request, and return one InferenceResponse per request, in order.
 
-    function: a request's inputs by name to its outputs by name. It raises RequestFault for what
-    the caller did wrong, which the client gets as INVALID_ARG; anything else that it raises is
-    INTERNAL, and logged. For models without a graph.
+    For models without a graph.
+
+    Args:
+        pb_utils: The module `triton_python_backend_utils`.
+        requests: The argument of `execute`.
+        function: Maps a request's inputs by name to its outputs by name. If it raises RequestFault,
+            the client gets INVALID_ARG; other exceptions are INTERNAL errors, and logged.
+
+    Returns:
+        The return value of `execute`.
     """
     return answer_batch(
         pb_utils, requests, lambda batch: [attempt(function, inputs) for inputs in batch]
@@ -211,14 +224,20 @@ def answer_batch(
     requests: Sequence[Request],
     function: Callable[[Sequence[Tensors]], Sequence[Result]],
 ) -> list[object]:
-    """One InferenceResponse per request, in order, from one call of `function` for all.
+    """Call a function once for all requests, and return one InferenceResponse per request.
 
-    function: the inputs by name of each request to its outputs by name, or to the exception that
-    stands for them. What it raises is the error of every request.
-    Errors are mapped as in `answer_each`. Outputs that a client did not request are left out.
+    Args:
+        pb_utils: The module `triton_python_backend_utils`.
+        requests: The argument of `execute`.
+        function: Maps the inputs by name of each request to its outputs by name, or to an
+            exception, as in `answer_each`. An exception that it raises is the error of all
+            requests.
+
+    Returns:
+        The return value of `execute`, without outputs that a client did not request.
     """
     return respond_to(
-        pb_utils, requests, _read, lambda batch, leave: function(batch), (), FaultLog(pb_utils)
+        pb_utils, requests, _read, lambda batch, _: function(batch), (), FaultLog(pb_utils)
     )
 
 
@@ -230,32 +249,39 @@ def respond_to(
     pb_utils: PbUtils,
     requests: Sequence[Request],
     read: Callable[[Request], Read],
-    function: Callable[[Sequence[Read], Leave], Sequence[Result]],
+    function: Callable[[Sequence[Read], OnResult], Sequence[Result]],
     bfloat16: Collection[str],
     log: FaultLog,
     send: Send = lambda request, response: None,
     always: Collection[str] = (),
 ) -> list[object]:
-    """One InferenceResponse per request, in order, from one call of `function` for all.
+    """Call a function once for all requests, and return one InferenceResponse per request.
 
-    read: what `function` gets of a request; a request that it raises for is answered with that.
-    function: one result per reading. What it gives to its second argument is sent at once, and
-    None takes the response's place in the list. bfloat16: the outputs that are arrays of bits.
-    always: outputs that are answered whether or not the client wants them: the server keeps them.
+    Args:
+        pb_utils: The module `triton_python_backend_utils`.
+        requests: The requests.
+        read: Returns the function's input for a request; an exception becomes its response.
+        function: Returns one result per input. Results that it passes to its second argument are
+            sent immediately, and None takes the response's place in the list.
+        bfloat16: The outputs that are uint16 arrays of BF16 bits.
+        log: Receives errors that are not the client's.
+        send: Sends the response to a request immediately.
+        always: Outputs that are returned even if the client did not request them, as the server
+            keeps them.
     """
     results: list[Any] = [attempt(read, request) for request in requests]
     places = [place for place, own in enumerate(results) if not isinstance(own, Exception)]
     responses = _Responses(pb_utils, bfloat16, log, always)
     sent: set[int] = set()
 
-    def leave(index: int, result: Result) -> None:
+    def on_result(index: int, result: Result) -> None:
         place = places[index]
         sent.add(place)
         send(requests[place], responses.of(requests[place], result))
 
     batch = [results[place] for place in places]
     try:
-        answers = list(function(batch, leave)) if batch else []
+        answers = list(function(batch, on_result)) if batch else []
         if len(answers) != len(batch):
             raise RuntimeFault(f"found {len(answers)} results, expected {len(batch)}")
     except Exception as error:
@@ -269,19 +295,19 @@ def respond_to(
 
 
 class FaultLog:
-    """The server's log, for what fails of one model instance's requests. For one thread at a time.
+    """Logs failures of one model instance's requests. For one thread at a time.
 
-    That an engine is lost is one line for each reason that is told, not one for each request.
+    The loss of an engine is logged once for each reason, not for each request.
     """
 
     def __init__(self, pb_utils: PbUtils, instance_name: str = "") -> None:
-        """instance_name: where it is known."""
+        """instance_name: the prefix of all lines, if known."""
         self._write = pb_utils.Logger.log_error
-        self._who = f"{instance_name}: " if instance_name else ""
-        self._lost: set[str] = set()  # what was said since a request was answered
+        self._prefix = f"{instance_name}: " if instance_name else ""
+        self._lost: set[str] = set()  # losses logged since the last successful request
 
-    def tell(self, error: Exception) -> None:
-        """Write what went wrong."""
+    def write(self, error: Exception) -> None:
+        """Log an error."""
         text = _text_of(error)
         if isinstance(error, EngineLost):
             if text in self._lost:
@@ -289,16 +315,16 @@ class FaultLog:
             if len(self._lost) >= _MOST_LOST:
                 self._lost.clear()
             self._lost.add(text)
-        self._write(self._who + text)
+        self._write(self._prefix + text)
 
     def note_success(self) -> None:
-        """A request was answered: the next loss is another one."""
+        """Note a successful request, after which a loss is logged again."""
         if self._lost:
             self._lost.clear()
 
 
 def attempt(function: Callable[[Any], Read], argument: object) -> Read | Exception:
-    """The function's result, or what it raised."""
+    """Call the function, and return its result or the exception."""
     try:
         return function(argument)
     except Exception as error:
@@ -306,7 +332,7 @@ def attempt(function: Callable[[Any], Read], argument: object) -> Read | Excepti
 
 
 class _Responses:
-    """Makes the responses to one request batch."""
+    """Makes the responses of one request batch."""
 
     def __init__(
         self,
@@ -319,11 +345,11 @@ class _Responses:
         self._always = always
         self._bfloat16 = bfloat16
         self._log = log
-        # A request batch that fails gives all its requests the same exception.
+        # A request batch that fails as a whole gives all its requests the same exception.
         self._logged: set[int] = set()
 
     def of(self, request: Request, result: Result) -> object:
-        """The InferenceResponse to a request."""
+        """Return the InferenceResponse to a request."""
         if not isinstance(result, Exception):
             try:
                 response = _success(self._pb_utils, request, result, self._bfloat16, self._always)
@@ -333,8 +359,8 @@ class _Responses:
                 result = error
         if not isinstance(result, (RequestFault, Abandoned)) and id(result) not in self._logged:
             self._logged.add(id(result))
-            self._log.tell(result)
-        forget_frames(result)  # which hold what Triton lent: the requests' tensors
+            self._log.write(result)
+        forget_frames(result)  # frames hold the requests' tensors, whose memory is Triton's
         return _failure(self._pb_utils, result)
 
 
@@ -357,7 +383,7 @@ def _success(
 
 
 def _text_of(error: Exception) -> str:
-    """A sentence for what is raised on purpose, which says all; for all else where it was."""
+    """Return the message of a RuntimeFault, which is complete; the traceback of other errors."""
     if isinstance(error, RuntimeFault):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()
@@ -370,8 +396,8 @@ def _failure(pb_utils: PbUtils, error: Exception) -> object:
 
 
 def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.TritonError
-    """Triton's code for an error; the frontends of a server make statuses of it."""
-    if isinstance(error, HandleGone):  # the client's request was right, and may come again
+    """Return Triton's code for an error, which servers translate to a status."""
+    if isinstance(error, HandleGone):  # the client's request was valid, and may be repeated
         return codes.UNAVAILABLE
     if isinstance(error, RequestFault):
         return codes.INVALID_ARG

@@ -1,4 +1,4 @@
-"""A model of Triton's backends `onnxruntime`, `openvino` or `pytorch`: its model.py asks this."""
+"""Models of Triton's backends `onnxruntime`, `openvino` or `pytorch`, for use in a model.py."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Step: TypeAlias = OnnxStep | OpenVinoStep | TorchStep
 Config = TypeVar("Config")
 
 DEFAULT_MAX_BATCH_SIZE: Final = "default-max-batch-size"
-"""The parameter in which a server gives its setting of this name to `complete`."""
+"""The parameter with which a server passes its setting of this name to `complete`."""
 _DEFAULT: Final = 4
-"""What Triton's is unless told otherwise."""
+"""Triton's default of that setting."""
 _STEPS: Final[Mapping[str, type[OnnxStep] | type[OpenVinoStep] | type[TorchStep]]] = {
     "onnxruntime": OnnxStep,
     "openvino": OpenVinoStep,
@@ -32,12 +32,18 @@ _STEPS: Final[Mapping[str, type[OnnxStep] | type[OpenVinoStep] | type[TorchStep]
 
 
 class StepModel:
-    """One instance of such a model. Triton calls it from one thread at a time."""
+    """One instance of a model of such a backend. Triton calls it from one thread at a time."""
 
     def __init__(self, args: Mapping[str, str], pb_utils: PbUtils) -> None:
-        """Opens the graph of the version that `initialize` got `args` for, and checks it.
+        """Open and check the graph.
 
-        Raises ArtifactFault: Triton then shows the text and does not load the model.
+        Args:
+            args: The arguments of `initialize`.
+            pb_utils: The module `triton_python_backend_utils`.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened, or does not match config.pbtxt. Triton shows
+                the message and does not load the model.
         """
         config = json.loads(args["model_config"])
         self._pb_utils = pb_utils
@@ -52,16 +58,17 @@ class StepModel:
                 self._step.close()
                 raise
         except RuntimeFault as fault:
-            # Servers append the frames that an exception has gone through; its text says it all.
+            # Servers append the traceback of an exception; the message is complete without it.
             raise fault.with_traceback(None) from fault.__cause__
         for line in self._step.notes:
             pb_utils.Logger.log_warn(line)
 
     @staticmethod
     def complete(config: Config, pb_utils: PbUtils) -> Config:
-        """A `pb_utils.ModelConfig`, completed from the file as the backend does. Blocks.
+        """Complete a `pb_utils.ModelConfig` from the graph, as the backend does. Blocks.
 
-        Raises ArtifactFault.
+        Raises:
+            ArtifactFault: The graph cannot be opened.
         """
         given: dict[str, Any] = config.as_dict()  # type: ignore[attr-defined]
         read = StepConfig.read(given)
@@ -76,7 +83,7 @@ class StepModel:
         return config
 
     def execute(self, requests: Sequence[Request]) -> list[object]:
-        """One InferenceResponse per request, in order. Blocks until all are answered."""
+        """Return one InferenceResponse per request, in order. Blocks until all are answered."""
         return respond_to(
             self._pb_utils,
             requests,
@@ -92,7 +99,7 @@ class StepModel:
         self._step.close()
 
     def _answer(self, batch: Sequence[Tensors]) -> list[Result]:
-        """What becomes of each request: all in one execution, unless they have no batch dim."""
+        """Return the result of each request; all share one execution if they have a batch dim."""
         results: list[Result] = [RuntimeFault("not executed")] * len(batch)
 
         def deliver(place: int, result: Result) -> None:
@@ -104,7 +111,7 @@ class StepModel:
 
         places = range(len(batch))
         for together in [places] if self._config.batches else [[place] for place in places]:
-            # Triton's backends fail the whole batch; here its culprit alone.
+            # Triton's backends fail the whole batch; here only the request that causes it fails.
             isolate(together, execute, deliver, lambda waiting: waiting)
         return results
 

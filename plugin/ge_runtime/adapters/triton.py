@@ -1,7 +1,4 @@
-"""A compiled graph as a Triton model: what a `model.py` delegates to.
-
-Of the runtime, `adapters` alone knows Triton's objects.
-"""
+"""A compiled graph as a Triton model, for use in a model.py."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from itertools import compress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import (
     FaultLog,
-    Leave,
+    OnResult,
     PbUtils,
     Request,
     Result,
@@ -32,21 +29,23 @@ from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.request_batch import Answer, Caller, Executed
-from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
+
+if TYPE_CHECKING:
+    from ge_runtime.scheduling.sequences import SequenceStep
 
 __all__ = ["GraphModel", "answer_batch", "answer_each"]
 
 Prepare: TypeAlias = Callable[[Sequence[Tensors]], Sequence[Result]]
-"""Makes graph inputs by name, [rows, *dims], of a request batch's inputs; one result per
+"""Computes graph inputs, [rows, *dims] by name, from the inputs of a request batch; one result per
 request."""
 
 Derive: TypeAlias = Callable[[Tensors], Array]
-"""Makes one more output, [rows, *dims], from a request's outputs by name."""
+"""Computes one more output, [rows, *dims], from a request's outputs by name."""
 
 
 class GraphModel:
-    """A compiled graph as a Triton model: what a `model.py` delegates to.
+    """A compiled graph as a Triton model, to which a `model.py` delegates.
 
     Triton calls it from one thread at a time.
     """
@@ -60,14 +59,22 @@ class GraphModel:
         derive: Mapping[str, Derive] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Opens the graph of the version that `initialize` got `args` for; logs what was decided.
+        """Open the graph, and log the decisions made at load.
 
-        prepare: makes the tensors that config.pbtxt names in `prepared.<tensor>` of the requests'
-        inputs, for the whole request batch in one call, e.g. token ids of texts.
-        derive: functions for outputs that config.pbtxt declares and the graph does not give, e.g.
-        {"label": lambda outputs: LABELS[outputs["logits"].argmax(axis=1)][:, None]}. Each is
-        called once per request.
-        Raises what `Runtime.open` does: Triton then shows the text and does not load the model.
+        Args:
+            args: The arguments of `initialize`.
+            pb_utils: The module `triton_python_backend_utils`.
+            prepare: Computes the tensors that config.pbtxt names in `prepared.<tensor>` from the
+                requests' inputs, for the whole request batch in one call, e.g. token ids from
+                texts. Returns a mapping or an exception for each request.
+            derive: Functions for outputs that config.pbtxt declares and the graph does not have,
+                e.g. {"label": lambda outputs: LABELS[outputs["logits"].argmax(axis=1)][:, None]}.
+                Each is called once per request.
+            clock: The clock of the requests' timeouts; by default the machine's.
+
+        Raises:
+            RuntimeFault: The model cannot be opened, see `Runtime.open`. Triton shows the message
+                and does not load the model.
         """
         self._pb_utils = pb_utils
         self._prepare = prepare
@@ -76,7 +83,7 @@ class GraphModel:
         instance_name = args["model_instance_name"]
         self._log = FaultLog(pb_utils, instance_name)
         self._ready = True
-        """As it was asked last."""
+        """The last result of `is_ready`."""
         model_config = json.loads(args["model_config"])
         policy = model_config.get("model_transaction_policy") or {}
         self._decoupled = bool(policy.get("decoupled"))
@@ -89,9 +96,9 @@ class GraphModel:
                 clock=self._clock,
             )
         except RuntimeFault as fault:
-            # Servers append the frames that an exception has gone through; its text says it all.
+            # Servers append the traceback of an exception; the message is complete without it.
             raise fault.with_traceback(None) from fault.__cause__
-        for line in runtime.report:  # a line each: Triton's log escapes line breaks
+        for line in runtime.report:  # one call for each line, as Triton's log escapes line breaks
             pb_utils.Logger.log_info(line)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
@@ -111,7 +118,7 @@ class GraphModel:
             raise
 
     def _decode_jpeg(self, instance_name: str) -> None:
-        """Have the prepared tensors decoded that config.pbtxt has as JPEG files."""
+        """Decode the prepared tensors that config.pbtxt declares as JPEG files."""
         pictures = self._runtime.config.jpeg
         if not pictures:
             return
@@ -119,7 +126,7 @@ class GraphModel:
             name = next(iter(pictures))
             found = f"parameter 'jpeg.{name}': found the model's own prepare as well"
             raise RuntimeFault(f"{found}, expected one of the two")
-        # Only for models that take such files: the others start without it.
+        # Only imported for models with such inputs.
         from ge_runtime.adapters.jpeg_inputs import JpegInputs
 
         decoder = self._runtime.jpeg_decoder()
@@ -130,24 +137,30 @@ class GraphModel:
         )
 
     def execute(self, requests: Sequence[Request]) -> list[object] | None:
-        """One InferenceResponse per request, in order. Blocks until all are answered.
+        """Execute a batch of requests. Blocks until all are answered.
 
-        None in place of a response that was sent, and in place of the list for a decoupled model,
-        whose responses are all sent.
+        Args:
+            requests: The argument of a model's `execute`.
+
+        Returns:
+            The return value of `execute`: one InferenceResponse per request, in order; None in
+            place of a response that was sent already. A decoupled model sends all its responses,
+            and returns None.
         """
         if not self._runtime.config.states.outputs:
             responses = self._execute(requests)
         else:
-            # Batches of `direct` sequences are filled up with requests of nobody, of any content.
-            theirs = [bool(request.correlation_id()) for request in requests]
-            answers = iter(self._execute(list(compress(requests, theirs))))
-            nothing = self._pb_utils.InferenceResponse
-            responses = [next(answers) if own else nothing(output_tensors=[]) for own in theirs]
+            # Triton fills batches of `direct` sequences with requests of no sequence, whose content
+            # is arbitrary.
+            own_requests = [bool(request.correlation_id()) for request in requests]
+            answers = iter(self._execute(list(compress(requests, own_requests))))
+            empty = self._pb_utils.InferenceResponse
+            responses = [next(answers) if own else empty(output_tensors=[]) for own in own_requests]
         if self._decoupled:
             for request, response in zip(requests, responses, strict=True):
                 if response is not None:
                     self._outbox.put(request, response)
-        # What is sent may lie in the memory of requests, which Triton takes back.
+        # Responses may refer to the memory of requests, which Triton reuses after this call.
         self._outbox.drain()
         self._metrics.note()
         return None if self._decoupled else responses
@@ -157,7 +170,7 @@ class GraphModel:
         stateful = bool(self._runtime.config.states.outputs)
 
         def read(request: Request) -> tuple[Tensors, Caller]:
-            timeout = request.timeout()  # in microseconds; 0 for no end
+            timeout = request.timeout()  # microseconds; 0 for none
             deadline = now + timeout * 1e-6 if timeout else math.inf
             step = _step_of(request) if stateful else None
             caller = Caller(
@@ -176,11 +189,11 @@ class GraphModel:
         )
 
     def is_ready(self) -> bool:
-        """Whether a request would be executed: for a model's own `is_ready`."""
+        """Return whether requests can be executed, for a model's own `is_ready`."""
         ready = self._runtime.is_ready()
         if ready is not self._ready:
             self._ready = ready
-            self._metrics.note()  # no request does while it is not, and gauges say why
+            self._metrics.note()  # requests do not, while it is not ready, and gauges show why
         return ready
 
     def close(self) -> None:
@@ -198,34 +211,34 @@ class GraphModel:
             for name in (tensor.name(),)
         }
 
-    def _infer(self, batch: Sequence[tuple[Tensors, Caller]], leave: Leave) -> list[Result]:
+    def _infer(self, batch: Sequence[tuple[Tensors, Caller]], on_result: OnResult) -> list[Result]:
         originals = [tensors for tensors, _ in batch]
         inputs = originals if self._prepare is None else self._prepare(originals)
-        # Those whose preparation failed never reach the runtime, and are answered with why.
+        # Requests whose preparation failed never reach the runtime; they get that exception.
         results: list[Result] = [tensors for tensors, _ in zip(inputs, batch, strict=True)]
-        sound = {
+        valid = {
             place: tensors
             for place, tensors in enumerate(results)
             if not isinstance(tensors, Exception)
         }
         for place, original in enumerate(originals):
-            if place not in sound:
-                self._runtime.let_go(original)
-        places = list(sound)
-        left: set[int] = set()
+            if place not in valid:
+                self._runtime.release(original)
+        places = list(valid)
+        answered: set[int] = set()
 
-        def let_go(index: int, answer: Answer) -> None:
-            left.add(place := places[index])
-            leave(place, self._result(answer))
+        def on_answer(index: int, answer: Answer) -> None:
+            answered.add(place := places[index])
+            on_result(place, self._result(answer))
 
         answers = self._runtime.infer(
-            list(sound.values()),
+            list(valid.values()),
             [batch[place][1] for place in places],
             originals=[originals[place] for place in places],
-            leave=let_go,
+            on_answer=on_answer,
         )
         for place, answer in zip(places, answers, strict=True):
-            if place not in left:
+            if place not in answered:
                 results[place] = self._result(answer)
         return results
 
@@ -247,15 +260,18 @@ _END: Final = 2
 
 
 def _step_of(request: Request) -> SequenceStep | None:
-    """The step of its sequence that a request is; None if it is of none."""
+    """Return the step of its sequence that a request is, or None."""
+    # Only loaded for models with states.
+    from ge_runtime.scheduling.sequences import SequenceStep
+
     sequence, flags = request.correlation_id(), request.flags()
     return SequenceStep(sequence, bool(flags & _START), bool(flags & _END)) if sequence else None
 
 
 def _recorder_of(request: Request) -> Callable[[Executed], None] | None:
-    """What adds executions to the request's trace; None if it has none that takes them.
+    """Return a function that adds executions to the request's trace, or None.
 
-    tritonserver's traces take nothing from models.
+    tritonserver's traces accept nothing from models.
     """
     trace = request.trace()
     record = getattr(trace, "record_span", None)
@@ -278,7 +294,7 @@ def _recorder_of(request: Request) -> Callable[[Executed], None] | None:
 
 
 def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> None:
-    """Faults unless the output is as declared: Triton would pass on whatever it is.
+    """Raise RuntimeFault unless the output is as declared: Triton would return anything.
 
     lead: the rows of the request, () if it has none.
     """
@@ -296,46 +312,46 @@ def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> Non
 
 
 class Outbox:
-    """Sends responses on a thread of its own, in the order in which they are put.
+    """Sends responses on its own thread, in the order of `put`. Safe from any thread.
 
-    tritonserver takes 0.16 ms for each, most of it waiting; meanwhile the model executes.
+    tritonserver takes 0.16 ms for each response, mostly waiting. The model executes in that time.
     """
 
     def __init__(self, pb_utils: PbUtils, instance_name: str) -> None:
-        """instance_name: for people."""
+        """instance_name: the prefix of log lines and the name of the thread."""
         self._final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self._log = pb_utils.Logger.log_error
         self._name = instance_name
-        self._left: Queue[tuple[Request, object] | None] = Queue()
+        self._waiting: Queue[tuple[Request, object] | None] = Queue()
         self._thread = Thread(target=self._send_all, name=f"{instance_name}-outbox", daemon=True)
         self._thread.start()
 
     def put(self, request: Request, response: object) -> None:
-        """Send the one response to this request; returns at once."""
-        self._left.put((request, response))
+        """Queue the only response to this request; returns immediately."""
+        self._waiting.put((request, response))
 
     def drain(self) -> None:
-        """Returns when all that was put is sent."""
-        self._left.join()
+        """Block until all queued responses are sent."""
+        self._waiting.join()
 
     def close(self) -> None:
-        """Send what is left, and end the thread. Safe to call twice."""
-        self._left.put(None)
+        """Send the queued responses and end the thread. Safe to call twice."""
+        self._waiting.put(None)
         self._thread.join()
 
     def _send_all(self) -> None:
-        while (item := self._left.get()) is not None:
+        while (item := self._waiting.get()) is not None:
             try:
                 self._send(*item)
             finally:
-                del item  # the request's memory is the server's
-                self._left.task_done()
+                del item  # releases the request's memory, which is the server's
+                self._waiting.task_done()
 
     def _send(self, request: Request, response: object) -> None:
         try:
-            # With its flag in one call: sent in two, tritonserver dies if the client has cancelled.
+            # Response and flag in one call: with two, tritonserver crashes if the client cancelled.
             request.get_response_sender().send(response, self._final)
         except Exception as error:
-            # The sender is closed, so nobody can answer this request any more.
+            # The sender is closed, so this request cannot be answered any more.
             text = "".join(traceback.format_exception(error)).rstrip()
             self._log(f"{self._name}: a response could not be sent: {text}")

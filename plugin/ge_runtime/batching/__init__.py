@@ -1,6 +1,6 @@
-"""Batches of requests of any shapes: made of requests, and taken apart into answers.
+"""Builds batches from requests of any shapes, and splits results into answers.
 
-`admission` checks and measures each request, `partition` decides which share an execution and at
-which of the `gears`, `ragged` lays rows of different sizes into one batch and takes answers apart,
-`feeds` are the graph inputs that a batch consists of.
+`admission` checks and measures each request. `partition` decides which requests share an execution,
+and at which of the `gears`. `ragged` copies rows of different sizes to one batch, and results to
+answers. `feeds` writes the graph inputs of a batch.
 """

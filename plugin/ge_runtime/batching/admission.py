@@ -1,9 +1,9 @@
-"""Admission: each request is checked by itself, and measured if it can join a batch."""
+"""Admission: checks each request separately, and measures it for a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -22,24 +22,29 @@ class Block:
 
     rows: int
     sizes: Mapping[str, int]
-    """Axis: its size in this request's tensors."""
+    """Axis to its size in this request's tensors."""
     lengths: Mapping[str, Sequence[int]]
-    """Axis with its own lengths: where each row's data ends, at most the axis' size."""
+    """Axis with lengths to the end of each row's data, at most the axis' size."""
     tensors: Tensors
-    """Each [rows, ...]."""
+    """Tensors of shape [rows, ...]."""
     needs: Mapping[str, int]
-    """Axis: the size that a batch must have to hold these rows. Along axes that outputs carry the
-    request's own, which its answer has; along others nothing that counts lies beyond the longest
-    row."""
+    """Axis to the size that a batch needs for these rows: along axes of outputs the request's own
+    size, which its answer has; along others the length of the longest row."""
     kind: bytes = b""
-    """Only blocks of one kind share an execution; see `contents.kind_of`."""
+    """Only blocks with equal kinds share an execution; see `groups.kind_of`."""
     state: Mapping[str, Array] | None = None
-    """Graph input: [1, *dims] of the request's sequence, written once its execution has run; None
-    if it belongs to none."""
+    """Graph input to the state of the request's sequence, [1, *dims], which the execution updates;
+    None without a sequence."""
+
+    def with_state(self, state: Mapping[str, Array]) -> Block:
+        """Return the request with the state of its sequence. Raises RequestFault for more rows."""
+        if self.rows != 1:
+            raise RequestFault(f"found {self.rows} rows in a request of a sequence, expected 1")
+        return replace(self, state=state)
 
 
 class Admission:
-    """The rules that a request of one model must keep. Immutable; safe from any thread."""
+    """The rules for requests of one model. Immutable; safe from any thread."""
 
     def __init__(
         self,
@@ -58,15 +63,24 @@ class Admission:
         ranges: Mapping[str, ValueRange] | None = None,
         shared: Collection[str] = (),
     ) -> None:
-        """limits: axis to largest size; axis_lengths: axis to the input with its lengths.
+        """Prepare the rules.
 
-        max_batch_size: the most rows of a request; 0 if requests have no batch dimension.
-        rows_key: the key in config.pbtxt that says so. defaults: of each input that a request may
-        lack, the value of all its elements; an input in axis_lengths has the axis' size instead.
-        outputs: what is answered. gears: those that a request must fit; None if any size will do.
-        minimums, steps: axis to its smallest size, and to what sizes of executions are multiples
-        of; by default 1. equal: the axes along which nothing is padded. ranges: input to the
-        values of its elements. shared: inputs that the graph takes without rows.
+        Args:
+            inputs: The inputs of requests.
+            limits: Axis to its largest size.
+            axis_lengths: Axis to the input with its lengths.
+            max_batch_size: Largest number of rows of a request; 0 if requests have no batch
+                dimension.
+            rows_key: The key in config.pbtxt that limits the rows.
+            defaults: Optional input to the value of all its elements; an input in `axis_lengths`
+                has the axis' size instead.
+            outputs: The outputs of the model.
+            gears: The gears that a request must fit; None if any size is executed.
+            minimums: Axis to its smallest size; by default 1.
+            steps: Axis to the step of the sizes of executions; by default 1.
+            equal: The axes along which nothing is padded.
+            ranges: Input to the allowed values of its elements.
+            shared: Inputs that the graph takes without rows.
         """
         minimums = minimums or dict.fromkeys(limits, 1)
         steps = steps or dict.fromkeys(limits, 1)
@@ -90,13 +104,13 @@ class Admission:
         answered = {axis for spec in outputs for axis in spec.axes}
         self._cut = tuple(axis for axis in axis_lengths if axis not in answered)
         self._steps = [(axis, step) for axis, step in steps.items() if step > 1 and axis in equal]
-        # What a batch has to have along an axis, where that is not the size itself.
+        # Axes along which a batch must be larger than the request.
         self._raised = [
             (axis, minimums[axis], step)
             for axis, step in steps.items()
             if axis not in equal and (step > 1 or (axis in self._cut and minimums[axis] > 1))
         ]
-        # Relations never fall when an axis grows: most have a size wherever axes do.
+        # A relation never decreases when an axis grows: most are at least 1 for all sizes.
         self._relations = tuple(
             (spec.name, dim)
             for spec in outputs
@@ -104,28 +118,32 @@ class Admission:
             if isinstance(dim, Relation) and dim.size(dict.fromkeys(dim.axes, 1)) < 1
         )
         self._gears = gears
-        # Requests of no more rows than this need not be asked about.
+        # Requests with at most this many rows fit a gear in any size.
         self._fitting = most if gears is None else gears.rows_of_any_size
 
     def admit(self, tensors: Tensors, request_id: str = "") -> Block:
-        """The request as a block of rows; its tensors are kept by reference.
+        """Check a request and return it as a block of rows, which refers to its tensors.
 
-        tensors: every input that has no default, [rows, *dims] with one number of rows, or [*dims]
-        without a batch dimension, which makes a block of one row. Inputs that are not there become
-        views of one element, of the request's own rows and sizes.
-        Raises ShapeMismatch for a shape that the model does not take, GearOverflow for one that no
-        gear holds, RequestFault for all else; the text names the input, and the request if
-        it has an id.
+        Args:
+            tensors: Every input without a default, [rows, *dims] with the same number of rows, or
+                [*dims] without a batch dimension, which becomes a block of one row. Missing inputs
+                become views of one element, with the request's own rows and sizes.
+            request_id: The client's id, for the message; may be empty.
+
+        Raises:
+            ShapeMismatch: A shape is not accepted.
+            GearOverflow: No gear holds the request.
+            RequestFault: Another rule is violated. All messages name the input.
         """
         try:
-            return self._judge(tensors)
+            return self._admit(tensors)
         except RequestFault as fault:
             if not request_id:
                 raise
-            # A new one of the same class, without the frames of the first.
+            # A new exception of the same class, without the frames of the first.
             raise type(fault)(f"[request id: {request_id}] {fault}") from None
 
-    def _judge(self, tensors: Tensors) -> Block:
+    def _admit(self, tensors: Tensors) -> Block:
         inputs = self._inputs
         missing: Collection[str] = ()
         if tensors.keys() != self._names:
@@ -137,7 +155,7 @@ class Admission:
         sizes: dict[str, int] = {}
         for own in inputs:
             tensor = tensors[own.name]
-            # Identity first: it is nearly always the same object, and comparing dtypes is slow.
+            # Identity first: it is nearly always the same object, and dtype comparison is slow.
             if tensor.dtype is not own.dtype and tensor.dtype != own.dtype:
                 raise RequestFault(
                     f"input '{own.name}': found elements of NumPy type {tensor.dtype}, "
@@ -170,7 +188,7 @@ class Admission:
         return block
 
     def _missing(self, tensors: Tensors) -> set[str]:
-        """The inputs that are not there, all of which have a default; anything else is refused."""
+        """Return the missing inputs, which all have a default; otherwise raise RequestFault."""
         missing = self._names - tensors.keys()
         if missing <= self._defaults.keys() and tensors.keys() <= self._names:
             return missing
@@ -182,7 +200,7 @@ class Admission:
         raise RequestFault(f"found {', '.join(faults)}, expected {', '.join(expected)}")
 
     def _rows(self, spec: TensorSpec, shape: tuple[int, ...]) -> int:
-        """The rows of one input, which the others must share."""
+        """Return the rows of one input, which the others must have too."""
         if not shape:
             self._refuse_shape(spec, shape, "rows")
         most = max(1, self._max_batch_size)
@@ -196,7 +214,7 @@ class Admission:
     def _measure(
         self, own: _Input, shape: tuple[int, ...], rows: int, sizes: dict[str, int]
     ) -> None:
-        """Checks one tensor's shape, and adds the sizes of its axes to those known."""
+        """Check one tensor's shape, and add the sizes of its axes to `sizes`."""
         if len(shape) != own.rank or shape[0] != rows:
             self._refuse_shape(own.spec, shape, rows)
         for position, size in own.fixed:
@@ -217,7 +235,7 @@ class Admission:
                 )
 
     def _check_fits(self, block: Block) -> None:
-        """Refuses a request that no gear holds."""
+        """Raise GearOverflow for a request that no gear holds."""
         if self._gears is None or self._gears.fit(block.rows, block.needs) is not None:
             return
         axis, found, expected = self._gears.explain_overflow(block.rows, block.needs)
@@ -254,12 +272,12 @@ class Admission:
         )
 
     def _shown(self, shape: Sequence[object]) -> list[object]:
-        """A shape as the caller knows it: with rows only if requests have them."""
+        """Return a shape for messages: with rows only if requests have them."""
         return list(shape if self._max_batch_size else shape[1:])
 
 
 class _Input:
-    """An input with all that judging its shape needs at hand."""
+    """An input with precomputed values for checking its shape."""
 
     __slots__ = ("axes", "dtype", "fixed", "name", "rank", "spec")
 
@@ -278,7 +296,7 @@ class _Input:
 
 
 class Default:
-    """One optional input of the size of any request. Immutable; safe from any thread."""
+    """One optional input for requests of any size. Immutable; safe from any thread."""
 
     def __init__(
         self,
@@ -288,14 +306,20 @@ class Default:
         value: Number,
         length_of: str | None = None,
     ) -> None:
-        """spec: no UNKNOWN dims; rows: the most of a request; value: of all elements.
+        """Prepare the value.
 
-        length_of: the axis whose lengths the input holds; then the value is the axis' size.
+        Args:
+            spec: The input; no dims are UNKNOWN.
+            limits: Axis to its largest size.
+            rows: Largest number of rows of a request.
+            value: The value of all elements.
+            length_of: The axis whose lengths the input holds; its size then replaces `value`.
         """
         shape = (rows, *spec.shape(limits))
         self._spec = spec
         self._length_of = length_of
-        # Made once at its largest, and cut for each request: a third of broadcasting's time.
+        # Created once at its largest size and sliced for each request: a third of the time of
+        # broadcasting.
         self._largest: Array
         if length_of is None:
             self._largest = np.broadcast_to(spec.dtype.scalar(value), shape)
@@ -306,7 +330,7 @@ class Default:
             )
 
     def of(self, rows: int, sizes: Mapping[str, int]) -> Array:
-        """[rows, *dims at these sizes], read-only: a view of one element."""
+        """Return [rows, *dims at these sizes], read-only: a view of one element."""
         largest = self._largest
         if self._length_of is not None:
             largest = largest[sizes[self._length_of]]
@@ -314,8 +338,8 @@ class Default:
 
 
 def read_lengths(axis: str, name: str, tensor: Array, size: int) -> list[int]:
-    """The lengths of rows along an axis that has this size; `tensor` holds one for each row."""
-    # Python's integers, because most requests have a row or two: NumPy's calls cost more.
+    """Return the lengths of rows along an axis of this size; `tensor` has one for each row."""
+    # Python integers, as most requests have one or two rows: NumPy calls cost more.
     lengths: list[int] = [tensor.item()] if tensor.size == 1 else tensor.ravel().tolist()
     if min(lengths) < 1 or max(lengths) > size:
         row = next(row for row, length in enumerate(lengths) if not 1 <= length <= size)
@@ -334,11 +358,12 @@ def check_range(
     *,
     batched: bool,
 ) -> None:
-    """Refuses an element of the data that is not in the range; NaN is in none.
+    """Raise RequestFault for an element of the data outside of the range, or NaN.
 
-    lengths: axis to where each row's data ends. batched: callers know the dimension for rows.
+    lengths: axis to the end of each row's data. batched: whether callers have the dimension for
+    rows.
     """
-    # Two passes that write nothing; what lies past the ends of rows is told apart only on a hit.
+    # Two passes that write nothing; elements past the ends of rows are excluded only on a hit.
     if tensor.min() >= within.least and tensor.max() <= within.largest:
         return
     wrong = ~((tensor >= within.least) & (tensor <= within.largest))

@@ -1,7 +1,7 @@
-"""Calibration: the cost model from executions that are timed at load.
+"""Calibration: fits the cost model to executions measured at load.
 
-Whoever calibrates executes and reads the clocks. What is timed, when enough time was spent, what
-follows from the times and whether it is believed is decided here, by numbers alone.
+The caller executes and reads the clocks. This module decides which sizes to measure, when enough
+time was spent, which model follows, and whether it is reliable.
 """
 
 from __future__ import annotations
@@ -19,86 +19,86 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.errors import EngineFault
 
 ROUNDS: Final = 6
-"""The most often that a size is executed."""
+"""Largest number of executions of one size."""
 
-BELIEVED_SCATTER: Final = 0.5
-"""The root of the mean squared logarithm of measured / predicted from which a calibration is not
-believed. Quiet machines give 0.05 to 0.2, one that eight others use up to 0.35."""
+RELIABLE_SCATTER: Final = 0.5
+"""The root of the mean squared logarithm of measured / predicted above which a calibration is
+unreliable. Idle machines have 0.05 to 0.2, a machine shared with eight processes up to 0.35."""
 
-BELIEVED_WEIGHT: Final = 128.0
-"""Executions that serve which all of a calibration counts as much as: see LiveCost."""
+RELIABLE_WEIGHT: Final = 128.0
+"""Weight of a calibration, in serving executions: see LiveCost."""
 
-DISBELIEVED_WEIGHT: Final = 1.0
-"""The same of a calibration that is not believed."""
+UNRELIABLE_WEIGHT: Final = 1.0
+"""Weight of an unreliable calibration."""
 
 _MOST_SIZES: Final = 48
 _LEAST_SIZES: Final = 4
 _LARGEST_SHARE: Final = 1 / 8
-"""Of the budget, the longest execution that is timed where there are _LEAST_SIZES others: several
-of each size are worth more than one that takes it all."""
+"""Share of the budget that one execution may take if _LEAST_SIZES others were measured: several
+executions of each size are worth more than one that takes all the time."""
 
 _WALL_PREFERENCE: Final = 1.2
-"""How much more the wall clock may scatter than CPU time, which does not see how well threads share
-the work."""
+"""Ratio by which the wall clock may scatter more than CPU time, as CPU time does not show how well
+threads share the work."""
 
 _COMPUTES: Final = 4.0
-"""Wall clock per CPU time up to which a process that is disturbed counts as computing."""
+"""Wall-clock time per CPU time up to which a disturbed process counts as computing."""
 
 _LOWER_QUARTILE: Final = 25
 _TICK_S: Final = 1e-9  # for clocks too coarse to see an execution
 
 
 class Sample(NamedTuple):
-    """What one execution took."""
+    """The time of one execution."""
 
     wall_s: float
     cpu_s: float | None = None
-    """CPU time of this process, all threads together; None if others compute for it."""
+    """CPU time of all threads of this process; None if others compute for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One size that was executed."""
+    """The measured time of one size."""
 
     gear: Gear
     seconds: float
     samples: int = 1
-    """How many executions this is the lower quartile of."""
+    """Number of executions, of which this is the lower quartile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A cost model, and what it was fitted to."""
+    """A cost model and the measurements it was fitted to."""
 
     cost: CostModel
     evidence: CostEvidence
     timings: tuple[Timing, ...]
-    """By growing work."""
+    """In order of growing work."""
     failures: tuple[tuple[Gear, EngineFault], ...]
-    """Sizes that the engine could not execute; the model does without them."""
+    """Sizes that the engine could not execute; the model does not use them."""
     doubt: str = ""
-    """Why the samples are not believed; empty if they are. `cost` is then the cautious one."""
+    """The reason why the samples are unreliable, or ""; `cost` is then a cautious model."""
 
     def __str__(self) -> str:
         failed = "".join(f"; {gear} left out: {fault}" for gear, fault in self.failures)
         doubt = (
-            f"; not believed, because {self.doubt}: requests are executed alone until executions "
-            "that serve show what is gained together"
+            f"; unreliable, because {self.doubt}: requests are executed alone until executions of "
+            "requests show what sharing gains"
         )
-        told = f"{self.cost}, from executions of {len(self.timings)} size(s)"
-        return f"{told}{doubt if self.doubt else ''}{failed}"
+        text = f"{self.cost}, from executions of {len(self.timings)} size(s)"
+        return f"{text}{doubt if self.doubt else ''}{failed}"
 
 
 @dataclass(slots=True)
 class _Size:
-    """One size while it is timed."""
+    """The samples of one size."""
 
     gear: Gear
     samples: list[Sample] = field(default_factory=list)
 
     @property
     def counted(self) -> list[Sample]:
-        """Engines allocate in their first execution of a size: it counts if there is no other."""
+        """The samples without the first, in which engines allocate, unless it is the only one."""
         return self.samples[1:] or self.samples
 
     @property
@@ -113,20 +113,30 @@ def calibrate(
     *,
     budget_s: float,
 ) -> Calibration:
-    """The cost model of least squared relative error over sizes that are executed now.
+    """Measure executions now, and fit the cost model with the least squared relative error.
 
-    execute: runs one execution at a size and says what it took; it may raise EngineFault. terms:
-    see CostModel. budget_s: of the wall clock, for all executions together, but for the very first,
-    which warms the engine up and is not counted. Sizes take turns, so that what disturbs the
-    machine for a while disturbs all alike; of each the lower quartile counts. None is executed
-    from the second on that could exceed what is left of the budget.
+    Sizes take turns, so that a disturbance of the machine affects all alike, and the lower quartile
+    of each counts. From the second execution on, none starts that could exceed the remaining
+    budget.
 
-    Others who use the same cores make the wall clock several times as long, and hardly change the
-    CPU time: where that is known, it counts instead of a wall clock whose samples scatter more.
+    Other processes on the same cores make the wall clock several times as long, and hardly change
+    the CPU time. So CPU time, where it is known, is used if the wall clock scatters more.
 
-    Samples that no cost model explains, or of one size where there are several, are not believed:
-    the cost is then one by which nothing is gained together. Deterministic, given the samples.
-    Raises EngineFault if no size could be executed.
+    Samples that no cost model explains, or only one size of several, are unreliable. The cost is
+    then one by which sharing gains nothing. Deterministic for given samples.
+
+    Args:
+        execute: Runs one execution of a size and returns its time; it may raise EngineFault.
+        gears: The sizes of the model.
+        terms: See CostModel.
+        budget_s: Wall-clock seconds for all executions together, without the very first, which
+            warms up the engine and does not count.
+
+    Returns:
+        The model, with the measurements.
+
+    Raises:
+        EngineFault: No size could be executed.
     """
     yardstick = CostModel(0.0, 0.0, 0.0, terms)
     sizes = [_Size(gear) for gear in _sizes(gears, yardstick)]
@@ -142,9 +152,9 @@ def calibrate(
     cost, evidence, doubt = fit.cost, fit.evidence, ""
     if len(timed) == 1 and len(sizes) > 1:
         doubt = "only one size could be timed"
-    elif fit.scatter > BELIEVED_SCATTER:
+    elif fit.scatter > RELIABLE_SCATTER:
         doubt = f"samples scatter by {math.expm1(fit.scatter):.0%} around any model"
-    weight = DISBELIEVED_WEIGHT if doubt else BELIEVED_WEIGHT
+    weight = UNRELIABLE_WEIGHT if doubt else RELIABLE_WEIGHT
     evidence = evidence.scaled(weight / evidence.weight)
     if doubt:
         cost = _cautious(fit.timings, yardstick)
@@ -154,7 +164,7 @@ def calibrate(
 def _execute_in_turns(
     execute: Callable[[Gear], Sample], sizes: list[_Size], yardstick: CostModel, budget_s: float
 ) -> list[tuple[Gear, EngineFault]]:
-    """Time the sizes, by growing work; the failures."""
+    """Measure the sizes in order of growing work; return the failures."""
     failures: list[tuple[Gear, EngineFault]] = []
     failed: set[int] = set()
     left_s, warm = budget_s, False
@@ -171,7 +181,7 @@ def _execute_in_turns(
                 continue
             try:
                 if not warm:
-                    execute(size.gear)  # engines choose kernels in their very first execution
+                    execute(size.gear)  # engines select kernels in their very first execution
                     warm = True
                 size.samples.append(execute(size.gear))
             except EngineFault as fault:
@@ -184,7 +194,7 @@ def _execute_in_turns(
 
 
 def _upper_bound_s(size: _Size, timed: Sequence[_Size], yardstick: CostModel) -> float:
-    """A bound on the time of this size that holds for every cost model that explains the others.
+    """Return an upper bound on the time of this size, for every cost model that fits the others.
 
     Time grows at most as rows^1.5 and, at equal rows, as the square of a row's elements.
     """
@@ -214,28 +224,28 @@ def _timing(size: _Size, seconds_of: Callable[[Sample], float]) -> Timing:
 
 
 def _wall_per_cpu(timed: Sequence[_Size]) -> float | None:
-    """Seconds of the wall clock for one of CPU time; None where CPU time tells nothing.
+    """Return wall-clock seconds per CPU second; None if CPU time is not meaningful.
 
-    It does not where others compute, nor of executions that wait more than they compute.
+    It is not if others compute, or for executions that wait more than they compute.
     """
     samples = [sample for size in timed for sample in size.counted]
     shares = [each.wall_s / _cpu_s(each) for each in samples if _cpu_s(each) >= _TICK_S]
     if len(shares) < len(samples):
         return None
     least = float(np.percentile(shares, _LOWER_QUARTILE))
-    # Never beyond the CPU time itself: the wall clock of one thread that nobody disturbs.
+    # At most 1, the ratio of a single thread that is not disturbed.
     return None if least > _COMPUTES else min(least, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The cost model that timings say."""
+    """The cost model fitted to timings."""
 
     timings: list[Timing]
     cost: CostModel
     evidence: CostEvidence
     scatter: float
-    """See BELIEVED_SCATTER."""
+    """See RELIABLE_SCATTER."""
 
     @classmethod
     def of(cls, timings: list[Timing], terms: tuple[tuple[str, ...], ...]) -> _Fit:
@@ -249,20 +259,20 @@ class _Fit:
         if len(works) > 1:
             cost = evidence.model(terms)
         else:
-            # Nothing tells launch and elements apart: half of the time is given to each.
+            # Launch and elements cannot be distinguished: each gets half of the time.
             half = sum(seconds) / len(seconds) / 2
             cost = CostModel(max(half, LAUNCH_FLOOR_S), half / works.pop(), 0.0, terms)
         errors = [
             math.log(timing.seconds / cost.seconds(timing.gear.rows, timing.gear.extents))
             for timing in timings
-            if timing.seconds > LAUNCH_FLOOR_S  # no model goes below
+            if timing.seconds > LAUNCH_FLOOR_S  # the minimum of every model
         ]
         squares = sum(error * error for error in errors)
         return cls(timings, cost, evidence, math.sqrt(squares / max(1, len(errors))))
 
 
 def _cautious(timings: Sequence[Timing], yardstick: CostModel) -> CostModel:
-    """The cost of few rows by which an execution of several gains nothing but the least launch."""
+    """Return a cost by which an execution of several rows saves only the smallest launch time."""
     fewest = min(timing.gear.rows for timing in timings)
     growths = [
         timing.seconds / (fewest**1.5 * yardstick.elements(timing.gear.extents))
@@ -273,7 +283,7 @@ def _cautious(timings: Sequence[Timing], yardstick: CostModel) -> CostModel:
 
 
 def _sizes(gears: Gears, yardstick: CostModel) -> list[Gear]:
-    """The sizes worth timing, by growing work: few and many rows, small and large extents."""
+    """Return the sizes to measure, by growing work: few and many rows, small and large extents."""
 
     def work(gear: Gear) -> tuple[int, int]:
         elements = yardstick.elements(gear.extents)
@@ -296,7 +306,7 @@ def _sizes(gears: Gears, yardstick: CostModel) -> list[Gear]:
 
 
 def _row_counts(most: int) -> Iterator[int]:
-    """1, 2, 4, 8, ... and `most`."""
+    """Yield 1, 2, 4, 8, ... and `most`."""
     rows = 1
     while rows < most:
         yield rows

@@ -1,11 +1,11 @@
-"""The cost of executions: the seconds that one of given rows and sizes takes.
+"""The cost of executions: the time that an execution of given rows and sizes takes.
 
-`CostModel` predicts it, `CostEvidence` fits one to what executions took, and `LiveCost` corrects it
-while serving.
+`CostModel` predicts the time, `CostEvidence` fits a model to measured executions, and `LiveCost`
+corrects a model while serving.
 
-Each execution that was timed is one equation: the coefficients times what they count give the
-seconds it took. Equations are weighted by the time, so that errors are relative, and only their
-sums are kept. Relative errors suit clocks that others disturb, too: a time that is ten times too
+Each measured execution is one equation: the coefficients times their counts equal the measured
+seconds. Equations are weighted by the time, so that errors are relative, and only their sums are
+kept. Relative errors also suit clocks disturbed by other processes: a time that is ten times too
 long weighs as much as one that is twice too long.
 """
 
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from ge_runtime.batching.gears import Ints
 
 LAUNCH_FLOOR_S: Final = 50e-6
-"""The least cost of an execution, however small: gathering, bookkeeping and scattering take at
-least this."""
+"""Smallest cost of an execution of any size: gathering, bookkeeping and scattering take at least
+this long."""
 
 MOST_GROWING: Final = 4096
-"""Rows from which on a row grows no dearer."""
+"""Number of rows above which a row does not become more expensive."""
 
 _ROOTS: Final = np.sqrt(np.arange(MOST_GROWING + 1))
 _ONE: Final = np.ones(1, np.int64)
@@ -38,22 +38,22 @@ _ONE: Final = np.ones(1, np.int64)
 class CostModel:
     """The time of an execution: launch + rows * elements * (a + b * elements + c * sqrt(rows)).
 
-    The elements are those of one row. Their square stands for what looks at all pairs of positions,
-    as attention does; the root of the rows for batches that no longer fit into caches, whose rows
-    grow dearer with their number. No coefficient is negative, so time never falls when rows or
-    elements grow.
+    The elements are those of one row. Their square is for operations on all pairs of positions,
+    such as attention. The root of the rows is for batches that do not fit into caches, whose rows
+    become more expensive with their number. No coefficient is negative, so the time never decreases
+    when rows or elements grow. Immutable.
     """
 
     launch_s: float
-    """What every execution costs, however small."""
+    """Seconds of every execution, independent of its size."""
     element_s: float
-    """Per element of a row."""
+    """Seconds per element of a row."""
     element2_s: float
-    """Per squared element of a row."""
+    """Seconds per squared element of a row."""
     terms: tuple[tuple[str, ...], ...]
-    """The distinct tuples of axes that inputs have; none: a row counts as one element."""
+    """The distinct tuples of axes of the inputs; with none, a row counts as one element."""
     growth_s: float = 0.0
-    """Per element of a row and root of the rows."""
+    """Seconds per element of a row and root of the rows."""
 
     def __str__(self) -> str:
         growth = f", growth {self.growth_s * 1e9:.3g} ns" if self.growth_s else ""
@@ -63,7 +63,7 @@ class CostModel:
         )
 
     def scaled(self, factor: float) -> CostModel:
-        """The same where every execution takes `factor` times as long."""
+        """Return the model of executions that take `factor` times as long."""
         return CostModel(
             self.launch_s * factor,
             self.element_s * factor,
@@ -73,13 +73,13 @@ class CostModel:
         )
 
     def elements(self, extents: Mapping[str, int]) -> int:
-        """The elements of one row: for each term the product of its extents, added up."""
+        """Return the elements of one row: the sum over terms of the product of its extents."""
         if not self.terms:
             return 1
         return sum(math.prod(extents[axis] for axis in term) for term in self.terms)
 
     def seconds(self, rows: int, extents: Mapping[str, int]) -> float:
-        """The time of an execution of `rows` rows of `extents`, in seconds."""
+        """Return the predicted seconds of an execution of `rows` rows of `extents`."""
         elements = self.elements(extents)
         element_s = self.element_s + self.element2_s * elements
         if self.growth_s:
@@ -87,7 +87,7 @@ class CostModel:
         return self.launch_s + rows * elements * element_s
 
     def elements_many(self, extents: Mapping[str, Ints]) -> Ints:
-        """`elements` for arrays that broadcast with each other."""
+        """Return `elements` for arrays that broadcast with each other."""
         products = [
             reduce(np.multiply, [extents[axis] for axis in term] or [_ONE]) for term in self.terms
         ]
@@ -95,20 +95,20 @@ class CostModel:
         return total
 
     def seconds_many(self, rows: Ints, extents: Mapping[str, Ints]) -> NDArray[np.float64]:
-        """`seconds` for arrays that broadcast with each other."""
+        """Return `seconds` for arrays that broadcast with each other."""
         return self.seconds_at(rows, self.elements_many(extents))
 
     def seconds_at(self, rows: Ints, elements: Ints) -> NDArray[np.float64]:
-        """`seconds` for arrays of rows and of the elements of one row."""
-        # In place, because batches of many requests make large arrays; and what depends on the
-        # elements alone is a small array where rows alone make a large one.
+        """Return `seconds` for arrays of rows and of the elements of one row."""
+        # In place, as batches of many requests make large arrays. The part that depends on elements
+        # alone is small where rows alone are large.
         row_s = np.multiply(elements, self.element2_s, dtype=np.float64)
         row_s += self.element_s
         row_s *= elements
         if not self.growth_s:
             result: NDArray[np.float64] = row_s * rows
         else:
-            # Clipped below, too: whoever asks for all runs of a batch has rows less than 0.
+            # Clipped below too: for all runs of a batch, some differences of rows are negative.
             result = _ROOTS.take(rows, mode="clip") * (elements * self.growth_s)
             result += row_s
             result *= rows
@@ -117,37 +117,37 @@ class CostModel:
 
 
 BATCH: Final = 64
-"""Executions after which the model is fitted anew: 0.3 ms, which is 5 us for each."""
+"""Number of executions after which the model is fitted again: 0.3 ms, or 5 us for each."""
 
 MEMORY: Final = 1024.0
-"""Executions that serve after which an older one counts a third of a new one."""
+"""Number of serving executions after which an older one counts a third of a new one."""
 
 TRIAL: Final = 128
-"""Executions of single requests, one after the other, after which two requests are tried together:
-if they take twice as long as alone it costs less than 2 %."""
+"""Number of consecutive executions of single requests after which two requests are tried together:
+if they take twice as long as alone, this costs less than 2 %."""
 
 _TRUST: Final = 0.5
-"""Of what the calibration counted, what it counts after a trial: what was tried goes before it."""
+"""Factor on the weight of the calibration after a trial: measured trials take precedence."""
 
 _LEAST_TRUST: Final = 1.0
-"""The executions that it counts as at least, for sizes that are never executed."""
+"""Smallest weight of the calibration, in executions, for sizes that are never executed."""
 
 _TICK_S: Final = 1e-9  # for clocks too coarse to see an execution
 _FOLLOW: Final = 0.5
-"""Of the drift that a batch of executions shows, how much is followed at once."""
+"""The share of the drift of a batch of executions that is followed immediately."""
 
 
 class LiveCost:
-    """A cost model and what corrects it: sums, and the last executions. Any thread.
+    """A cost model that corrects itself from executions. Safe from any thread.
 
-    The calibration counts for ever, so that sizes which are not executed keep their cost. Only if
-    it has all requests executed alone nothing would ever contradict it: so now and then two are
-    tried together, and with each trial it counts less.
+    The calibration always counts, so that sizes that are not executed keep their cost. But if the
+    calibration leads to single executions only, nothing could ever contradict it. So from time to
+    time two requests are tried together, and each trial reduces the weight of the calibration.
 
-    Two things are told apart. Drift is common to all executions: the machine is slower or faster
-    than it was, which is followed within a few hundred executions, and changes no comparison. What
-    is left of each execution corrects the coefficients, slowly. Deterministic, given the executions
-    in their order.
+    Two effects are separated. Drift is common to all executions: the machine is slower or faster
+    than before. It is followed within a few hundred executions, and changes no comparison. The rest
+    of each execution corrects the coefficients slowly. Deterministic for a given sequence of
+    executions.
     """
 
     def __init__(
@@ -156,44 +156,51 @@ class LiveCost:
         calibration: CostEvidence | None = None,
         served: CostEvidence | None = None,
     ) -> None:
-        """cost: to begin with, and for ever if nothing else is given.
+        """Start with a model.
 
-        calibration, served: what is known from executions at load, and from those that served.
+        Args:
+            cost: The initial model; it stays if nothing else is given.
+            calibration: Evidence from executions at load.
+            served: Evidence from executions of requests.
         """
         self._cost = cost
         self._calibration = calibration
         self._served = served or CostEvidence()
-        self._base = self._begun = cost  # at no drift
+        self._base = self._initial = cost  # without drift
         self._drift = 0.0  # logarithm
         self._last: list[tuple[int, int, float]] = []
-        self._alone = 0  # executions of one request, since the last one of several
+        self._alone = 0  # executions of one request since the last one of several
 
     @property
     def cost(self) -> CostModel:
-        """The model as it is now."""
+        """The current model."""
         return self._cost
 
     @property
     def drift(self) -> float:
-        """How many times as long executions take now as when they were calibrated."""
+        """Ratio of the current times of executions to those at their calibration."""
         return math.exp(self._drift)
 
     @property
     def learned(self) -> bool:
-        """Whether executions that served have corrected it since it was made."""
-        return self._base is not self._begun
+        """True if executions of requests have corrected the model since it was created."""
+        return self._base is not self._initial
 
     @property
     def trial_due(self) -> bool:
-        """Whether requests are to be tried together that would all be executed alone."""
+        """True if two requests should be tried together that would be executed alone."""
         return self._alone >= TRIAL
 
     def observe(
         self, rows: int, extents: Mapping[str, int], seconds: float, *, shared: bool
     ) -> bool:
-        """An execution of this size took so long; True if `cost` is another now.
+        """Note an execution. Return True if `cost` has changed.
 
-        shared: by several requests.
+        Args:
+            rows: Rows of the execution.
+            extents: Its sizes.
+            seconds: The measured time.
+            shared: Whether several requests shared it.
         """
         if self._calibration is None:
             return False
@@ -203,7 +210,7 @@ class LiveCost:
             if self.trial_due and self._calibration.weight > _LEAST_TRUST:
                 self._calibration = self._calibration.scaled(_TRUST)
             self._alone = 0
-        # No lock: appending is one step, and so is taking the list away.
+        # Without a lock: appending is atomic, and so is replacing the list.
         self._last.append((rows, self._base.elements(extents), seconds))
         if len(self._last) < BATCH:
             return False
@@ -216,30 +223,30 @@ class LiveCost:
         seconds = np.maximum(seconds, _TICK_S)
         base = self._base
         shares = base.seconds_at(rows, elements) / seconds
-        # The factor of least squared relative error, as the coefficients are fitted: with another
-        # one, say the median, noise would push factor and coefficients apart, batch after batch.
+        # The factor with the least squared relative error, as for the coefficients. With another
+        # one, e.g. the median, noise would drive factor and coefficients apart, batch by batch.
         factor = float(shares.sum() / np.square(shares).sum())
         self._drift += _FOLLOW * (math.log(factor) - self._drift)
         served = self._served.scaled(math.exp(-len(last) / MEMORY))
-        # By the whole of this batch's own factor: what is not divided out here, coefficients would
-        # take for a property of the sizes that happened to run meanwhile.
+        # Divided by this batch's whole factor: any remaining drift would be attributed to the sizes
+        # that happened to be executed in that time.
         served.add(rows, elements, seconds / factor)
         self._served = served
         self._base = _model(calibration, served, base.terms)
         self._cost = self._base.scaled(self.drift)
 
     def as_json(self) -> dict[str, object] | None:
-        """What is known, for `of_json`; None if it is too little, or the cost was given."""
+        """Return the evidence for `of_json`; None if there is too little, or the cost was given."""
         if self._calibration is None:
             return None
-        # A calibration that was not believed is to be repeated, unless serving has replaced it.
+        # An unreliable calibration is repeated, unless serving has replaced it.
         if self._calibration.weight + self._served.weight < BATCH:
             return None
         return {"calibration": self._calibration.as_json(), "served": self._served.as_json()}
 
     @classmethod
     def of_json(cls, data: Mapping[str, object], terms: tuple[tuple[str, ...], ...]) -> LiveCost:
-        """What `as_json` gave, of a model of these terms. Raises ValueError for anything else."""
+        """Restore the result of `as_json` for a model of these terms. Raises ValueError."""
         calibration = CostEvidence.of_json(data.get("calibration"))
         if not calibration.weight:
             raise ValueError("found no executions, expected those of a calibration")
@@ -256,13 +263,13 @@ def _model(
 
 
 _COEFFICIENTS: Final = 4  # launch, element, squared element, growth
-_DEPENDENT: Final = 1e-11  # below this share, what coefficients count cannot be told apart
+_DEPENDENT: Final = 1e-11  # below this share, the coefficients cannot be distinguished
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 class CostEvidence:
-    """Sums over executions. Not safe from several threads at once."""
+    """Sums over executions. Not thread-safe."""
 
     def __init__(self) -> None:
         self._products = np.zeros((_COEFFICIENTS, _COEFFICIENTS))
@@ -271,7 +278,7 @@ class CostEvidence:
 
     @property
     def weight(self) -> float:
-        """Of all executions, each as it was given."""
+        """Sum of the weights of all executions."""
         return self._weight
 
     def add(
@@ -281,25 +288,29 @@ class CostEvidence:
         seconds: Sequence[float] | Floats,
         weight: float = 1.0,
     ) -> None:
-        """Count executions, `weight` for each.
+        """Add executions.
 
-        rows; elements: of one row; seconds: that it took, more than 0.
+        Args:
+            rows: Rows of each execution.
+            elements: Elements of one row of each execution.
+            seconds: Measured time of each execution, above 0.
+            weight: Weight of each execution.
         """
         taken = np.array(seconds, np.float64)
-        # What one second of a coefficient explains, relative to the time that was taken.
+        # The counts of the coefficients relative to the measured time.
         counted = _counted(np.array(rows, np.float64), np.array(elements, np.float64)) / taken
         self._products += weight * (counted @ counted.T)
         self._sums += weight * counted.sum(axis=1)
         self._weight += weight * len(taken)
 
     def merge(self, other: CostEvidence) -> None:
-        """Add all that the other knows."""
+        """Add all executions of the other."""
         self._products += other._products
         self._sums += other._sums
         self._weight += other._weight
 
     def scaled(self, share: float) -> CostEvidence:
-        """The same, counting `share` of what it does."""
+        """Return evidence with `share` of this weight."""
         other = CostEvidence()
         other._products = self._products * share
         other._sums = self._sums * share
@@ -307,15 +318,18 @@ class CostEvidence:
         return other
 
     def model(self, terms: tuple[tuple[str, ...], ...]) -> CostModel:
-        """The cost model of least squared relative error, none of its coefficients negative.
+        """Return the cost model with the least squared relative error and no negative coefficient.
 
-        terms: see CostModel. The launch is LAUNCH_FLOOR_S at least.
+        The launch time is at least LAUNCH_FLOOR_S.
+
+        Args:
+            terms: See CostModel.
         """
         lengths = np.sqrt(np.diagonal(self._products))
         present = [index for index in range(_COEFFICIENTS) if lengths[index] > 0]
         best, most = np.zeros(_COEFFICIENTS), 0.0
         # The optimum with bounds is the optimum without bounds of those coefficients that are not
-        # 0. They differ by many orders of magnitude: each is scaled to unit length.
+        # 0. They differ by many orders of magnitude, so each is scaled to unit length.
         for count in range(1, len(present) + 1):
             for chosen in map(list, combinations(present, count)):
                 units = lengths[chosen]
@@ -324,7 +338,7 @@ class CostEvidence:
                     continue
                 sums = self._sums[chosen] / units
                 solution = np.linalg.solve(products, sums)
-                explained = float(sums @ solution)  # of the optimum, what it leaves of the error
+                explained = float(sums @ solution)  # the reduction of the squared error
                 if (solution >= 0).all() and explained > most:
                     best, most = np.zeros(_COEFFICIENTS), explained
                     best[chosen] = solution / units
@@ -332,7 +346,7 @@ class CostEvidence:
         return CostModel(max(launch_s, LAUNCH_FLOOR_S), element_s, element2_s, terms, growth_s)
 
     def as_json(self) -> dict[str, object]:
-        """All of it, for `of_json`."""
+        """Return the sums for `of_json`."""
         return {
             "products": self._products.tolist(),
             "sums": self._sums.tolist(),
@@ -341,7 +355,7 @@ class CostEvidence:
 
     @classmethod
     def of_json(cls, data: object) -> CostEvidence:
-        """What `as_json` gave. Raises ValueError for anything else."""
+        """Restore the result of `as_json`. Raises ValueError for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"found {type(data).__name__}, expected an object")
         evidence = cls()
@@ -352,7 +366,7 @@ class CostEvidence:
         except (TypeError, ValueError) as error:
             raise ValueError(f"found no sums of executions: {error}") from error
         whole = (products.shape, sums.shape) == (evidence._products.shape, evidence._sums.shape)
-        # None is negative: they are sums of products of counts and times.
+        # No sum is negative: they are sums of products of counts and times.
         if not (whole and weight >= 0 and _sound(products) and _sound(sums)):
             raise ValueError("found no sums of executions, expected numbers of at least 0")
         evidence._products, evidence._sums, evidence._weight = products, sums, weight
@@ -360,7 +374,7 @@ class CostEvidence:
 
 
 def _counted(rows: Floats, elements: Floats) -> Floats:
-    """What each coefficient counts in executions of these sizes: [coefficients, executions]."""
+    """Return the count of each coefficient in executions: [coefficients, executions]."""
     work = rows * elements
     roots = np.sqrt(np.minimum(rows, MOST_GROWING))
     return np.stack([np.ones_like(work), work, work * elements, work * roots])

@@ -1,7 +1,7 @@
-"""The graph inputs that a batch consists of: joined from requests, or generated for them.
+"""Graph inputs of a batch: joined from requests, or generated for them.
 
-A feed knows the tensor that the graph takes, its shape in a batch, and how to write it. Frozen
-values, safe from any thread.
+A feed knows the graph's tensor and its shape in a batch, and writes its content. Immutable; safe
+from any thread.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Feed(Protocol):
 
     @property
     def spec(self) -> TensorSpec:
-        """The tensor that the graph takes, without the batch dimension."""
+        """The graph's tensor, without the batch dimension."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """The tensor's shape in a batch, batch dimension included.
+        """Return the tensor's shape in a batch, including the batch dimension.
 
-        Exact for a Layout. For a mere Geometry no batch of this size has a larger one.
+        Exact for a Layout. For a plain Geometry, an upper bound for all batches of this size.
         """
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """Write all of `batch`, of the spec's type and of `shape(layout)`."""
+        """Write the whole of `batch`, which has the spec's type and the shape `shape(layout)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Joined:
 
     spec: TensorSpec
     pad: np.generic
-    """Of the spec's type; for BF16 its bits."""
+    """An element of the spec's type; for BF16 its bits."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows, *dims], packed [*dims]."""
+        """Return [rows, *dims], or [*dims] if packed."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -56,7 +56,7 @@ class Mask:
     spec: TensorSpec
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows, *axes], packed [total]."""
+        """Return [rows, *axes], or [total] if packed."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -73,7 +73,7 @@ class Positions:
     spec: TensorSpec
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows, axis], packed [total]."""
+        """Return [rows, axis], or [total] if packed."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -89,7 +89,7 @@ class Lengths:
     axis: str
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows] or [rows, 1]."""
+        """Return [rows] or [rows, 1]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -98,15 +98,15 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """The same value in every execution, without a batch dimension."""
+    """A value that is the same in every execution, without a batch dimension."""
 
     spec: TensorSpec
-    """Its dims are all fixed."""
+    """All dims are fixed."""
     value: Array
-    """In the shape that batches have: where these have no rows, after a first dim of 1."""
+    """In the shape of batches: with a first dim of 1 if these have no rows."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [*dims], whatever the batch."""
+        """Return [*dims], independent of the batch."""
         return self.value.shape
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -115,13 +115,13 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the sequences of requests left behind; 0 for requests without one, and in padding."""
+    """The states of sequences; 0 for requests without a sequence, and in padding."""
 
     spec: TensorSpec
-    """Its dims are all fixed."""
+    """All dims are fixed."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows, *dims]."""
+        """Return [rows, *dims]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -132,7 +132,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where each row begins along `axis` if rows lie one after the other, and where all end.
+    """The start of each row along `axis` in joined rows, and the end of the last one.
 
     The spec's dims are ().
     """
@@ -141,22 +141,22 @@ class Offsets:
     axis: str
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows + 1]."""
+        """Return [rows + 1]."""
         return (geometry.rows + 1,)
 
     def write(self, layout: Layout, batch: Array) -> None:
         batch[...] = layout.offsets(self.axis)
 
 
-# What Triton's `batch_input` asks for, by the kinds of its model_config.proto. Each describes one
-# request input, the source. Counts are per request, its rows together; shapes are per row. So say
-# the comments of BatchInput.Kind in model_config.proto, and where they leave it open, Triton's
-# implementation (triton-inference-server/backend, src/backend_input_collector.cc). The shape
-# follows from the kind: the dims of the spec are not read.
+# Kinds of Triton's `batch_input`, named as in its model_config.proto. Each describes one request
+# input, the source. Counts are per request, over all its rows; shapes are per row. The source of
+# these rules are the comments of BatchInput.Kind in model_config.proto, and for open questions
+# Triton's implementation (triton-inference-server/backend, src/backend_input_collector.cc). The
+# shape follows from the kind: the dims of the spec are not used.
 #
-# Two things are this runtime's own. Where rows have lengths of their own, what counts is their
-# data, not the request's tensor. And a row of padding, which Triton does not know, is a request of
-# one row that has length 1 along every axis.
+# Two rules are specific to this runtime. If rows have lengths of their own, their data counts, not
+# the request's tensor. A row of padding, which Triton does not have, counts as a request of one row
+# with length 1 along every axis.
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class _OfSource:
 
 @dataclass(frozen=True, slots=True)
 class ElementCount(_OfSource):
-    """BATCH_ELEMENT_COUNT: the elements of each request."""
+    """BATCH_ELEMENT_COUNT: the number of elements of each request."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         return (geometry.requests,)
@@ -178,7 +178,7 @@ class ElementCount(_OfSource):
 
 @dataclass(frozen=True, slots=True)
 class AccumulatedElementCount(_OfSource):
-    """BATCH_ACCUMULATED_ELEMENT_COUNT: the elements of each request and of all before it."""
+    """BATCH_ACCUMULATED_ELEMENT_COUNT: the elements of each request and of all earlier ones."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         return (geometry.requests,)
@@ -189,10 +189,10 @@ class AccumulatedElementCount(_OfSource):
 
 @dataclass(frozen=True, slots=True)
 class AccumulatedElementCountWithZero(_OfSource):
-    """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: the same after a leading 0."""
+    """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: the accumulated counts after a leading 0."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [requests + 1]."""
+        """Return [requests + 1]."""
         return (geometry.requests + 1,)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -202,13 +202,13 @@ class AccumulatedElementCountWithZero(_OfSource):
 
 @dataclass(frozen=True, slots=True)
 class MaxElementCountAsShape(_OfSource):
-    """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: the elements of the largest request, told by the shape.
+    """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: the shape is the number of elements of the largest request.
 
-    Triton leaves the content uninitialised. Here it is 0, so that no batch shows in another.
+    Triton leaves the content uninitialised. Here it is 0, so that no batch is visible in another.
     """
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [elements]."""
+        """Return [elements]."""
         return (geometry.most_elements(self.source),)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -220,7 +220,7 @@ class ItemShape(_OfSource):
     """BATCH_ITEM_SHAPE: the sizes of each row along the source's dimensions."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows, dimensions]."""
+        """Return [rows, dimensions]."""
         return (geometry.rows, len(self.source.dims))
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -230,10 +230,10 @@ class ItemShape(_OfSource):
 
 @dataclass(frozen=True, slots=True)
 class ItemShapeFlattened(_OfSource):
-    """BATCH_ITEM_SHAPE_FLATTEN: the same in one dimension, row after row."""
+    """BATCH_ITEM_SHAPE_FLATTEN: the sizes of each row in one dimension, row after row."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows x dimensions]."""
+        """Return [rows x dimensions]."""
         return (geometry.rows * len(self.source.dims),)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -242,13 +242,13 @@ class ItemShapeFlattened(_OfSource):
 
 
 def turned(shape: tuple[int, ...], at: int | None) -> tuple[int, ...]:
-    """The graph's shape of a tensor of shape [rows, *dims], whose rows are its dim `at`."""
+    """Return the graph's shape of a tensor [rows, *dims] whose rows are the graph's dim `at`."""
     rows, *dims = shape
     return tuple(dims if at is None else (*dims[:at], rows, *dims[at:]))
 
 
 def rows_first(tensor: Array, at: int | None, rows: int) -> Array:
-    """The graph's tensor as [rows, *dims], a view; without rows of its own, equal for all."""
+    """Return the graph's tensor as [rows, *dims], a view; one without rows is repeated."""
     if at is None:
         return np.broadcast_to(tensor, (rows, *tensor.shape))
     return np.moveaxis(tensor, at, 0)
@@ -256,7 +256,7 @@ def rows_first(tensor: Array, at: int | None, rows: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """A feed whose rows the graph has along a later dim than the first."""
+    """A feed whose rows are a later dim than the first in the graph."""
 
     feed: Feed
     at: int
@@ -267,7 +267,7 @@ class Turned:
         return self.feed.spec
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [*dims before, rows, *dims behind]."""
+        """Return [*dims before, rows, *dims behind]."""
         return turned(self.feed.shape(geometry), self.at)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -276,13 +276,13 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A request input that the graph takes without rows: equal for all requests of a batch."""
+    """A request input that the graph takes without rows, equal for all requests of a batch."""
 
     spec: TensorSpec
-    """Its dims are all fixed."""
+    """All dims are fixed."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [*dims], whatever the batch."""
+        """Return [*dims], independent of the batch."""
         return self.spec.shape({})
 
     def write(self, layout: Layout, batch: Array) -> None:

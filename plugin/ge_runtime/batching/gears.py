@@ -1,8 +1,8 @@
-"""Gears: the sizes that executions are prepared for, and which of them holds a batch.
+"""Gears: the sizes that executions are prepared for, and the choice of the gear for a batch.
 
-A table declares sizes of one axis, or of several axes together. What is in no table is free: an
+A table declares sizes of one axis, or of several axes together. An axis in no table is free: an
 execution has exactly the size that its batch needs. Along an `equal` axis, which is never padded, a
-gear holds its own size alone. Numbers only; frozen, safe from any thread.
+gear holds only its own size. Immutable; safe from any thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Gear:
 
     rows: int
     extents: Mapping[str, int]
-    """Axis: its size; every axis of the model."""
+    """Every axis of the model to its size."""
 
     def __str__(self) -> str:
         axes = (f"{axis} {extent}" for axis, extent in self.extents.items())
@@ -42,11 +42,11 @@ class Fitted(NamedTuple):
     rows: Ints
     extents: dict[str, Ints]
     held: NDArray[np.bool_]
-    """False where no gear holds the batch; rows and extents mean nothing there."""
+    """False if no gear holds the batch; rows and extents are then meaningless."""
 
 
 class Gears:
-    """The sizes that a model may be executed at."""
+    """The sizes at which a model may be executed."""
 
     def __init__(
         self,
@@ -59,18 +59,22 @@ class Gears:
         smallest: Mapping[str, int] | None = None,
         steps: Mapping[str, int] | None = None,
     ) -> None:
-        """axes: all of the model; limits: the largest size of each; rows: the most of a batch.
+        """Declare the sizes.
 
-        tables: axes, ROWS among them or not, to their declared sizes, at least one tuple of
-        positive numbers each. Every axis is in one table at most. equal: axes along which a gear
-        holds its own size alone, as nothing may be padded. smallest, steps: axis to the size of a
-        small execution, and to what sizes of executions are multiples of; by default 1.
+        Args:
+            axes: All axes of the model. limits: Axis to its largest size. rows: Largest number of
+            rows of a batch. tables: Axes, possibly with ROWS, to their declared sizes, at least one
+            tuple of positive
+                numbers each. Every axis is in at most one table.
+            equal: Axes along which a gear holds only its own size, as nothing may be padded.
+            smallest: Axis to the size of a small execution; by default 1.
+            steps: Axis to the step of the sizes of executions; by default 1.
         """
         self._smallest = dict(smallest or dict.fromkeys(axes, 1))
         self._steps = dict(steps or dict.fromkeys(axes, 1))
         self._limits = {ROWS: rows, **{axis: limits[axis] for axis in axes}}
         self._tables = tuple(_Table(key, points, equal) for key, points in tables.items())
-        # Of each equal axis with gears, their sizes.
+        # The declared sizes of each equal axis with gears.
         self._exact = {
             axis: sorted({point[at] for point in table.points})
             for table in self._tables
@@ -82,32 +86,37 @@ class Gears:
 
     @property
     def rows(self) -> int:
-        """The most rows that are asked for."""
+        """Largest number of rows of a batch."""
         return self._limits[ROWS]
 
     @property
     def limits(self) -> dict[str, int]:
-        """Axis: the largest size that is asked for."""
+        """Axis to its largest size."""
         return {axis: limit for axis, limit in self._limits.items() if axis != ROWS}
 
     @property
     def fixed(self) -> bool:
-        """True if nothing is free: `every` lists all sizes that there are."""
+        """True if no axis is free: `every` then lists all possible sizes."""
         return not self._free
 
     def fit(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
-        """The gear of least elements that holds `rows` rows of `extents`, None if there is none.
+        """Return the gear with the fewest elements (rows times all extents) that holds a batch.
 
-        extents: every axis; along equal ones a gear holds its own size alone. Elements are rows
-        times all extents. What is free has the size asked for, if that is within its limit. Of
-        gears of equally many elements the one with the smaller extents is taken, the table's first
-        axis counting most.
+        Free axes get the requested size, if that is within the limit. Among gears with equally many
+        elements the one with smaller extents is chosen, the table's first axis counting most.
+
+        Args:
+            rows: Rows of the batch.
+            extents: Size along every axis; along equal axes a gear holds only its own size.
+
+        Returns:
+            The gear, or None if no gear holds the batch.
         """
         sizes = {ROWS: rows, **extents}
         for axis in self._free:
             if sizes[axis] > self._limits[axis]:
                 return None
-        # Axes are in one table only, so the product is least when each table's part of it is.
+        # Axes are in one table only, so the product is least when each table's factor is.
         for table in self._tables:
             point = table.find([sizes[axis] for axis in table.axes])
             if point is None:
@@ -117,9 +126,9 @@ class Gears:
         return Gear(rows, sizes)
 
     def at_least(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
-        """`fit` as if all axes could be padded: the sizes of an execution to try, not of data.
+        """Return `fit` as if all axes could be padded: the size of a trial execution, not of data.
 
-        They are sizes that the graph can have, at least the smallest and multiples of steps.
+        Sizes are those that the graph accepts: at least the smallest, and multiples of the steps.
         """
         sizes = {}
         for axis, extent in extents.items():
@@ -129,15 +138,15 @@ class Gears:
 
     @property
     def smallest(self) -> Gear:
-        """An execution to try that is as small as any."""
+        """The smallest execution to try."""
         least = Gear(1, self._smallest)
         return self.at_least(least.rows, least.extents) or least
 
     def fit_many(self, rows: Ints, extents: Mapping[str, Ints]) -> Fitted:
-        """`fit` for many batches at once; all arrays broadcast with each other.
+        """Return `fit` for many batches; all arrays broadcast with each other.
 
-        The results are as small as the tables allow: extents of shape [1, n] whose axis is in a
-        table of its own stay [1, n], whatever the shape of `rows`.
+        Results are as small as the tables allow: extents of shape [1, n] whose axis is in its own
+        table stay [1, n], for any shape of `rows`.
         """
         sizes = {ROWS: rows, **extents}
         held: NDArray[np.bool_] = np.ones(1, np.bool_)
@@ -151,7 +160,7 @@ class Gears:
         return Fitted(rows, sizes, held)
 
     def every(self) -> tuple[Gear, ...]:
-        """All combinations of declared sizes, what is free at its limit; growing in elements."""
+        """Return all combinations of declared sizes, free axes at their limits, by elements."""
         combinations = product(*(table.points for table in self._tables))
         gears = []
         for points in combinations:
@@ -163,9 +172,9 @@ class Gears:
         return tuple(sorted(gears, key=lambda gear: gear.rows * math.prod(gear.extents.values())))
 
     def label(self, gear: Gear) -> str | None:
-        """The declared sizes of a gear, e.g. "batch 8, tokens 64"; None if it has none.
+        """Return the declared sizes of a gear, e.g. "batch 8, tokens 64".
 
-        None as well for sizes of its own, which no table has.
+        Returns None without declared sizes, and for sizes that no table has.
         """
         sizes = {ROWS: gear.rows, **gear.extents}
         parts = []
@@ -177,18 +186,18 @@ class Gears:
         return ", ".join(parts) or None
 
     def most_rows(self, extents: Mapping[str, int]) -> int:
-        """The most rows of these extents that a gear holds; 0 if none holds a single one."""
+        """Return the largest number of rows of these extents that a gear holds; 0 for none."""
         return _most(self.rows, lambda rows: self.fit(rows, extents) is not None)
 
     @property
     def rows_of_any_size(self) -> int:
-        """The most rows that a gear holds whatever their sizes within the limits; 0 if none."""
+        """Largest number of rows that a gear holds for all sizes within the limits; 0 for none."""
         return 0 if self._exact else self.most_rows(self.limits)
 
     def explain_overflow(self, rows: int, extents: Mapping[str, int]) -> tuple[str, str, str]:
-        """Why no gear holds `rows` rows of `extents`, in words.
+        """Explain why no gear holds a batch.
 
-        The axis to blame, ROWS for the rows; what was found of it; and what was expected.
+        Returns the axis that causes it, ROWS for the rows; what was found; and what was expected.
         """
         for axis, own in self._exact.items():
             if extents[axis] not in own:
@@ -202,7 +211,7 @@ class Gears:
         def holds(size: int, axis: str) -> bool:
             return self._padded.fit(1, {**least, axis: size}) is not None
 
-        # One axis alone is the plainest reason, the rows alone the next; only then sizes together.
+        # A single axis is the simplest reason, then the rows; only then sizes together.
         for axis, extent in extents.items():
             most = _most(extent, partial(holds, axis=axis))
             if most < extent:
@@ -239,10 +248,10 @@ class Gears:
 
 
 class _Table:
-    """Declared sizes of some axes; for any size asked for, the one of least elements.
+    """Declared sizes of some axes; finds the point with the fewest elements for requested sizes.
 
-    Along an axis it only matters which declared sizes a size lies between: its rank. So there is
-    one cell for every combination of ranks, and it says which point is best.
+    Along an axis only the rank of a size among the declared sizes matters. So there is one cell for
+    every combination of ranks, which holds the best point.
     """
 
     def __init__(
@@ -251,7 +260,7 @@ class _Table:
         points: Iterable[tuple[int, ...]],
         equal: Collection[str],
     ) -> None:
-        """equal: axes along which a point holds its own size alone."""
+        """equal: axes along which a point holds only its own size."""
 
         def preference(point: tuple[int, ...]) -> tuple[int, ...]:
             extents = (size for axis, size in zip(axes, point, strict=True) if axis != ROWS)
@@ -268,14 +277,14 @@ class _Table:
             rank if axis in equal else np.zeros_like(rank)
             for axis, rank in zip(axes, ranks, strict=True)
         ]
-        # The best point is written last: it has all cells up to its own, of equal axes its own.
+        # The best point is written last: to all cells up to its own, along equal axes only its own.
         corners = list(zip(zip(*first, strict=True), zip(*ranks, strict=True), strict=True))
         for index, (low, high) in reversed(list(enumerate(corners))):
             own = (slice(start, rank + 1) for start, rank in zip(low, high, strict=True))
             cells[tuple(own)] = index
         self._cells = cells.ravel()
-        # Of each axis, from a size to its part of the cell's place. The last entry stands for all
-        # sizes that are larger than every declared one.
+        # For each axis, a size to its contribution to the index of the cell. The last entry is for
+        # all sizes above the largest declared one.
         self._places = [
             _ranks(sizes, exact=axis in equal) * math.prod(shape[position:])
             for position, (axis, sizes) in enumerate(zip(axes, declared, strict=True), start=1)
@@ -283,7 +292,7 @@ class _Table:
         self._columns = [np.append(column, 1) for column in columns]
 
     def find(self, sizes: Sequence[int]) -> tuple[int, ...] | None:
-        """The best point that holds `sizes`, one per axis; None if no point does."""
+        """Return the best point that holds `sizes`, one per axis; None if no point does."""
         cell = 0
         for places, size in zip(self._places, sizes, strict=True):
             cell += places.item(min(size, len(places) - 1))
@@ -291,7 +300,7 @@ class _Table:
         return self.points[index] if index < len(self.points) else None
 
     def find_many(self, sizes: Sequence[Ints]) -> tuple[list[Ints], NDArray[np.bool_]]:
-        """The sizes of the best points, one array per axis, and where there is such a point."""
+        """Return the sizes of the best points, one array per axis, and where there is one."""
         cell = self._places[0].take(sizes[0], mode="clip")
         for places, size in zip(self._places[1:], sizes[1:], strict=True):
             cell = cell + places.take(size, mode="clip")
@@ -300,9 +309,9 @@ class _Table:
 
 
 def _ranks(declared: Ints, *, exact: bool) -> Ints:
-    """Of each size from 0 to one more than the largest: how many declared ones are smaller.
+    """Return how many declared sizes are smaller, for each size from 0 to the largest plus one.
 
-    exact: sizes that are not declared have the rank of those beyond all.
+    exact: sizes that are not declared get the rank of sizes above the largest.
     """
     sizes = np.arange(declared[-1] + 2)
     ranks: Ints = np.searchsorted(declared, sizes)
@@ -310,5 +319,5 @@ def _ranks(declared: Ints, *, exact: bool) -> Ints:
 
 
 def _most(limit: int, held: Callable[[int], bool]) -> int:
-    """The largest number from 1 to `limit` that is held, if all that are less are; 0 if none."""
+    """Return the largest number up to `limit` that is held, given that all smaller ones are."""
     return bisect_left(range(1, limit + 1), True, key=lambda number: not held(number))

@@ -1,7 +1,7 @@
-"""Groups: the requests of a batch that may share an execution, and why they may.
+"""Groups: the requests of a batch that may share an execution, and the reason why they may.
 
 Along an `equal` axis nothing is padded, so requests share an execution only if their sizes along
-all such axes are equal. Numbers only; safe from any thread.
+all such axes are equal. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ge_runtime.specs import Tensors
 
 
 class Reason(Enum):
-    """Why the requests of one execution may share it; values are those of the metric's label."""
+    """The reason why requests share an execution; values are those of the metric's label."""
 
     EQUAL = "equal"
-    """Their sizes are equal: none is padded for another."""
+    """Sizes are equal, so that no request is padded for another."""
     MASKED = "masked"
-    """The graph is told where the data of each ends."""
+    """A mask or lengths give the graph the ends of each request's data."""
     NEUTRAL = "neutral"
-    """The user says that padding changes no answer: of an axis along which they differ."""
+    """The user states that padding along an axis with different sizes changes no answer."""
     REPRODUCIBLE = "reproducible"
-    """Each of them would be executed at this size alone, too."""
+    """Each request would be executed at this size alone, too."""
 
 
 def equal_groups(
@@ -33,10 +33,13 @@ def equal_groups(
     equal: Collection[str],
     kinds: Sequence[Hashable] | None = None,
 ) -> list[list[int]]:
-    """`members` by their sizes along the axes `equal`; groups and members in order of arrival.
+    """Group `members` by their sizes along the axes `equal`, in order of arrival.
 
-    members: places in the batch; sizes: of every axis, for all requests of the batch. kinds: of
-    all requests, if they have kinds, which share no group either.
+    Args:
+        members: Places in the batch.
+        sizes: Every axis to the sizes of all requests of the batch.
+        equal: The axes along which sizes must be equal.
+        kinds: Kinds of all requests, which must be equal too; None if there are none.
     """
     columns: list[Sequence[Hashable]] = [sizes[axis] for axis in equal]
     if kinds is not None:
@@ -50,7 +53,7 @@ def equal_groups(
 
 
 def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRule]) -> Reason:
-    """Why two or more requests of these sizes, axis to size, may share an execution."""
+    """Return why two or more requests of these sizes, axis to size, may share an execution."""
     unequal = {rules[axis] for axis in sizes[0] if len({own[axis] for own in sizes}) > 1}
     if PaddingRule.NEUTRAL in unequal:
         return Reason.NEUTRAL
@@ -58,7 +61,7 @@ def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRul
 
 
 def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
-    """The content of inputs that the graph takes without rows: equal for requests of one kind."""
+    """Return the content of inputs that the graph takes without rows; equal for equal kinds."""
     kinds = []
     for name in names:
         tensor = tensors[name]

@@ -1,7 +1,7 @@
-"""Images of bytes made the graph's input in front of it, as AIPP does on a card.
+"""Converts images of bytes to the graph's input on the host, as AIPP does on a card.
 
-A pixel has 256 values, so what becomes of them is looked up: (pixel - mean - min) * var, rounded
-once, to FP16. The whole is one pass from the request into the batch.
+A pixel has 256 values, so its result is looked up: (pixel - mean - min) * var, rounded once to
+FP16. The whole conversion is one pass from the request into the batch.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ge_runtime.specs import Array, TensorSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """The rows of images, [height, width, channels], as [channels, height, width]."""
+    """The rows of images [height, width, channels], as [channels, height, width]."""
 
     spec: TensorSpec
-    """Of the graph's input: FP32 or FP16."""
+    """The graph's input: FP32 or FP16."""
     source: TensorSpec
-    """Of the images."""
+    """The images."""
     aipp: Aipp
     table: Array
-    """[channels, 256], of the spec's type: what each value of a pixel becomes."""
+    """[channels, 256], of the spec's type: the result for each value of a pixel."""
     pad: int
-    """The pixel that is where no image reaches."""
+    """The pixel used outside of images."""
 
     @classmethod
     def of(cls, aipp: Aipp, source: TensorSpec, spec: TensorSpec, pad: int) -> Images:
-        """spec: what `Aipp.made_of` makes of the source."""
+        """Return the feed for images of `source`; `spec` is the result of `Aipp.made_of`."""
         return cls(spec, source, aipp, table_of(aipp).astype(spec.dtype.numpy), pad)
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape [rows, channels, height, width]."""
+        """Return [rows, channels, height, width]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
@@ -67,23 +67,23 @@ class Images:
         channels = len(self.table)
         for channel, values in enumerate(self.table):
             taken = channels - 1 - channel if self.aipp.swaps else channel
-            # All bytes are within the table; "clip" writes in place, where "raise" would not.
+            # All bytes are within the table; "clip" writes in place, "raise" would not.
             np.take(values, image[..., taken], out=target[channel], mode="clip")
 
 
 def _ends(layout: Layout, dim: object) -> Sequence[int]:
-    """Where each row's data ends along a dim of the source."""
+    """Return the end of each row's data along a dim of the source."""
     if isinstance(dim, str):
         ends: list[int] = layout.lengths[dim].tolist()
         return ends
-    assert isinstance(dim, int)  # as `read_aipp` has seen to
+    assert isinstance(dim, int)  # ensured by `read_aipp`
     return [dim] * layout.rows
 
 
 def table_of(aipp: Aipp) -> Array:
-    """What each value of a pixel becomes in each channel: FP16 [channels, 256]."""
+    """Return the result for each value of a pixel in each channel: FP16 [channels, 256]."""
     pixels = np.arange(256, dtype=np.float64)
-    # Exact in FP64: 8 bits and the 11 of two FP16; so there is one rounding.
+    # FP64 holds 8 bits and the 11 of two FP16 exactly, so there is only one rounding.
     rows = [
         (pixels - mean - low) * factor
         for mean, low, factor in zip(aipp.mean, aipp.minimum, aipp.factor, strict=True)

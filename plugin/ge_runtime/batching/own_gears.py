@@ -1,9 +1,9 @@
-"""Reproducible answers: each request is executed at its own gear, alone or in company.
+"""Reproducible answers: each request is executed at its own gear, alone or with others.
 
-Kernels are chosen by shapes, so an answer has the same bits only if the shape of its execution
-does not depend on who else is there. A request's own gear is the one that would hold it alone; all
-rows of the gear are executed, be they data or padding, and only requests of one gear share an
-execution. Numbers only; safe from any thread.
+Kernels are chosen by shapes, so an answer only has the same bits if the shape of its execution does
+not depend on other requests. A request's own gear is the gear that holds it alone. All rows of the
+gear are executed, data or padding, and only requests of one gear share an execution. Safe from any
+thread.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from ge_runtime.batching.partition import (
 
 
 class OwnGearPartitioner:
-    """Cuts batches into executions of requests that have the same gear.
+    """Splits batches into executions of requests that have the same gear.
 
-    Executions of one gear take the same time however many of their rows are data, so there is
-    nothing to weigh: requests fill them, those with the earliest deadlines first.
+    An execution takes the same time with any number of filled rows, so no times are compared:
+    requests fill executions, those with the earliest deadlines first.
     """
 
     def __init__(self, partitioner: BatchPartitioner, gears: Gears) -> None:
-        """partitioner: predicts, and has the sizes of requests that no gear holds.
+        """Prepare for one model.
 
-        gears: of equal extents none differ in their rows.
+        Args:
+            partitioner: Predicts times, and executes requests that no gear holds.
+            gears: Gears that are equal in all extents have the same number of rows.
         """
         self._partitioner = partitioner
         self._gears = gears
@@ -41,9 +43,9 @@ class OwnGearPartitioner:
         self._partitioner.use(cost)
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
-        """The executions, earliest deadline first, then the longest.
+        """Return the executions, earliest deadline first, then the longest.
 
-        A request that no gear holds gets an execution of its own at exactly its size.
+        A request that no gear holds gets its own execution of exactly its size.
         """
         count = len(requests.rows)
         due = list(requests.deadlines or [math.inf] * count)
@@ -66,14 +68,14 @@ class OwnGearPartitioner:
         return earliest_first(executions, due)
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """The execution of some of those that share one, which is as large as with all of them."""
+        """Return the execution of some members of one, which has the size of the whole."""
         gear = self._own_gear(members[0], requests)
         if gear is None:
             return self._partitioner.execution_of(members, requests)
         return self._partitioner.execution_at(gear, members)
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
-        return plan  # what may share an execution does already
+        return plan  # requests that may share an execution already do
 
     def _own_gear(self, member: int, requests: RequestSizes) -> Gear | None:
         sizes = {axis: own[member] for axis, own in requests.sizes.items()}

@@ -1,8 +1,8 @@
-"""Packing: rows end to end along one axis, without padding between them, and back again.
+"""Packing: joins rows end to end along one axis, without padding between them, and splits them.
 
-A packed tensor is [total, ...]: it has the packed axis first and no dimension for rows. Where
-each row begins is told by offsets (`Layout.offsets`). What a gear leaves behind the last row
-belongs to no row and is padding.
+A packed tensor is [total, ...]: the packed axis is first, and there is no dimension for rows.
+Offsets (`Layout.offsets`) give the start of each row. The rest of a gear after the last row is
+padding.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from ge_runtime.specs import Array, TensorSpec
 def pack(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> None:
     """Write the data of all rows of the blocks' tensor `spec.name` into `batch`, row after row.
 
-    batch: [total, *other dims at the layout's extents], of the spec's type. `pad` is written to
-    rows of padding, behind the last row, and beyond a row's end along other axes. Each element
-    of the batch is written once.
+    `pad` is written to rows of padding, after the last row, and past a row's end along other axes.
+    Each element of the batch is written once.
+
+    Args:
+        layout: The batch.
+        spec: The tensor.
+        pad: An element of the spec's type.
+        batch: [total, *other dims at the layout's extents], of the spec's type.
     """
     positions, ends = positions_of(spec), layout.ends(spec.axes)
     bounds = list(pairwise(layout.offsets(spec.axes[0]).tolist()))
     for block, span in zip(layout.blocks, layout.spans, strict=True):
         rows = zip(block.tensors[spec.name], ends[span], bounds[span], strict=True)
         for row, row_ends, (start, end) in rows:
-            # As the only row of a batch, whose packed axis is exactly as large as its data.
+            # As the only row of a batch whose packed axis is exactly as large as its data.
             place(row[None], positions, row_ends, pad, batch[None, start:end])
     batch[bounds[layout.filled - 1][1] :] = pad
 
 
 def fill_packed_mask(layout: Layout, axis: str, mask: Array) -> None:
-    """Write 1 where a row lies, rows of padding included, and 0 behind the last one.
+    """Write 1 for all rows, including rows of padding, and 0 after the last one.
 
     mask: [total], of any numeric type or bool.
     """
@@ -44,7 +49,7 @@ def fill_packed_mask(layout: Layout, axis: str, mask: Array) -> None:
 
 
 def fill_packed_positions(layout: Layout, axis: str, positions: Array) -> None:
-    """Write 0, 1, 2, ... from the start of each row on, and 0 behind the last one.
+    """Write 0, 1, 2, ... from the start of each row on, and 0 after the last one.
 
     positions: [total], of any numeric type that holds the longest row.
     """
@@ -58,12 +63,19 @@ def fill_packed_positions(layout: Layout, axis: str, positions: Array) -> None:
 def unpack(
     layout: Layout, spec: TensorSpec, batch: Array, carve: Carve | None = None
 ) -> list[Array]:
-    """Each block's rows of a packed output, in the shape that a padded batch answers in.
+    """Return each block's rows of a packed output, in the shape of a padded batch's answers.
 
-    batch: [total, *other dims at the layout's extents]. carve: as for `scatter`.
-    Returns one C-contiguous array per block, [block's rows, *dims at the block's sizes]. So along
-    the packed axis it has the size of the request's tensor; behind a row that is shorter there
-    are zeros, for the graph gave nothing there.
+    Along the packed axis an answer has the size of the request's tensor, with zeros past a row's
+    end, as the graph has no output there.
+
+    Args:
+        layout: The batch.
+        spec: The output.
+        batch: [total, *other dims at the layout's extents].
+        carve: As for `ragged.scatter`.
+
+    Returns:
+        A C-contiguous array for each block, [block's rows, *dims at the block's sizes].
     """
     offsets = layout.offsets(spec.axes[0]).tolist()
     answers = []
@@ -82,7 +94,7 @@ def unpack(
 
 
 def _spread(batch: Array, bounds: Sequence[int], answer: Array) -> None:
-    """Write the packed rows between `bounds` into [rows, size, ...], zeros behind each."""
+    """Write the packed rows between `bounds` into [rows, size, ...], with zeros after each."""
     others = corner(answer.shape[2:])
     for row, (start, end) in zip(answer, pairwise(bounds), strict=True):
         row[: end - start] = batch[(slice(start, end), *others)]

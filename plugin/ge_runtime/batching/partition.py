@@ -1,31 +1,31 @@
-"""The batch partitioner: which requests are executed together, at which gears, in which order.
+"""The batch partitioner: decides which requests share an execution, at which gears, in which order.
 
-The batch is first parted into groups of equal sizes along the axes that are not padded. Each group
-is sorted and cut into runs of neighbours, each of them one execution. Dynamic programming finds
-the cuts of least predicted time. Numbers only: no clock is read here, no tensor is seen.
+The batch is first divided into groups with equal sizes along the axes that are not padded. Each
+group is sorted and cut into runs of neighbours; each run is one execution. Dynamic programming
+finds the cuts with the least predicted time. The partitioner uses numbers only: no clock, no
+tensors.
 
-What is exact, of each group, where axes are those that are padded:
+What is optimal for each group, where "axes" are those that are padded:
 
 - For every order that is tried, the partition into runs is the optimum of the cost model, given
   the gears and the capacity.
-- With one axis, batches of one-row requests get the optimum over all partitions into sets.
-  Rank the sets of any partition by their longest member, and deal the batch out again from
-  its longest request on, keeping the sizes of the sets: no set's longest member grows, and the sets
-  are runs now. (It needs the time of a set not to fall when its longest member grows. This could
-  fail only where rows and the axis share a table and some input lacks the axis.)
+- With one axis, batches of one-row requests get the optimum over all partitions into sets. Proof:
+  rank the sets of any partition by their longest member, and fill them again with the requests
+  sorted from the longest on, keeping the sizes of the sets. No set's longest member grows, and the
+  sets are runs now. (This requires that the time of a set does not decrease when its longest member
+  grows, which could only fail if rows and the axis share a table and some input lacks the axis.)
 - With several axes, or several rows per request, the optimum over sets is a packing problem, and
   may be better than all runs of the orders tried.
 
-Of the batch as much is exact as of its groups: no execution holds requests of two groups, so every
-plan is a plan of each group, its time is the sum of theirs, and none of these depends on another.
+The same holds for the batch: no execution contains requests of two groups, so a plan consists of
+one plan for each group, its time is their sum, and they do not depend on each other.
 
-Deadlines: if the optimum, its executions run earliest deadline first, meets all of them, it is the
-plan. Otherwise the best of a family of plans is taken: the k requests with the earliest deadlines
-come first and all others after them; each part is the optimum for itself, and runs its
-executions earliest deadline first. k is 0, 1, 2, 4, 8, ..., and the number of requests that have
-deadlines. Best is what misses the fewest deadlines, and among such plans what ends first. A
-deadline that its request would miss even if it were executed alone, now, is lost in every plan and
-counts as none: it must not make others late.
+Deadlines: if the optimum, executed earliest deadline first, meets all deadlines, it is the plan.
+Otherwise the best of a family of plans is used: the k requests with the earliest deadlines come
+first, all others after them; each part is optimal in itself and is executed earliest deadline
+first. k is 0, 1, 2, 4, 8, ..., and the number of requests with deadlines. The best plan misses the
+fewest deadlines, and among such plans ends first. A deadline that its request would miss even if
+executed alone and immediately is missed in every plan and ignored: it must not make others late.
 """
 
 from __future__ import annotations
@@ -48,56 +48,56 @@ _ROUNDING: Final = 1 + 1e-12  # sums of times that differ by less are the same t
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution: whose rows it takes, and how large it is."""
+    """One execution: its requests and its size."""
 
     members: tuple[int, ...]
     """Places in the batch of requests, ascending."""
     gear: Gear
-    """Its size, padding included."""
+    """The size, padding included."""
     seconds: float
-    """Predicted."""
+    """Predicted time."""
 
 
 class RequestSizes(NamedTuple):
-    """What is known of the requests of one batch when it is partitioned."""
+    """The properties of a batch's requests that partitioning needs."""
 
     rows: Sequence[int]
-    """Of each request, at least 1."""
+    """Number of rows of each request, at least 1."""
     sizes: Mapping[str, Sequence[int]]
-    """Every axis: the size that each request needs along it."""
+    """Every axis to the size that each request needs along it."""
     deadlines: Sequence[float] | None = None
-    """Of each request, in seconds on the clock of `now`, inf for none; None if none has one."""
+    """Deadline of each request in seconds on the clock of `now`, inf for none; None without any."""
     now: float = 0.0
     kinds: Sequence[Hashable] | None = None
-    """Of each request: only those of one kind share an execution; None if there is one kind."""
+    """Kind of each request; only requests of one kind share an execution. None for one kind."""
 
 
 class Partitioner(Protocol):
-    """How batches of requests are cut into executions. Safe from any thread."""
+    """Splits batches of requests into executions. Safe from any thread."""
 
     def use(self, cost: CostModel) -> None:
-        """Predict by another cost model from now on, a plan in the making perhaps by both."""
+        """Use another cost model from now on; a plan in progress may use both."""
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
-        """The executions that a batch becomes, in the order to run them; each request is in one."""
+        """Return the executions of a batch, in order; each request is in one of them."""
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """The execution of `members`, places in the batch, whatever the cost."""
+        """Return the execution of `members`, places in the batch, regardless of its cost."""
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
-        """A plan that executes all requests alone, with two of them together, if any two may be.
+        """Return a plan of single requests with two of them together, if any two may share.
 
-        Those that are predicted to lose least by it.
+        Chooses the two for which the predicted loss is least.
         """
 
 
 class BatchPartitioner:
-    """Cuts batches into the executions of least predicted time."""
+    """Splits batches into the executions of least predicted time."""
 
     def __init__(
         self, gears: Gears, cost: CostModel, capacity: int, equal: Collection[str] = ()
     ) -> None:
-        """capacity: the most rows of requests in one execution; equal: axes never padded."""
+        """capacity: largest number of rows of an execution. equal: axes that are never padded."""
         self._gears = gears
         self._cost = cost
         self._capacity = capacity
@@ -107,15 +107,15 @@ class BatchPartitioner:
         self._cost = cost
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
-        """The executions that a batch becomes, in the order to run them; each request is in one.
+        """Return the executions of a batch, in order; each request is in one of them.
 
-        A request that no gear holds gets an execution of its own at exactly its size; one of more
-        rows than the capacity gets an execution of its own as well.
+        A request that no gear holds gets its own execution of exactly its size; so does a request
+        with more rows than the capacity.
 
-        Executions without deadlines run the longest first: all answers of a batch leave together
-        when its last execution ends, so where one executor runs them the order is free, and where
-        several executors do, the longest first ends soonest (within 4/3 of the optimum, R. L.
-        Graham, Bounds on multiprocessing timing anomalies, 1969).
+        Executions without deadlines run the longest first. With one executor their order does not
+        matter, as all answers of a batch are sent after its last execution; with several, longest
+        first ends soonest (within 4/3 of the optimum, R. L. Graham, Bounds on multiprocessing
+        timing anomalies, 1969).
         """
         count = len(requests.rows)
         if not count:
@@ -131,18 +131,18 @@ class BatchPartitioner:
         return plan
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """The execution of `members`, places in the batch, whatever the cost.
+        """Return the execution of `members`, places in the batch, regardless of its cost.
 
         If no gear holds the members together, it has exactly the size that they need.
         """
         rows, sizes = requests.rows, requests.sizes
-        # Lists, not generators: for a few members sum and max are twice as fast over them.
+        # Lists instead of generators: for a few members sum and max are twice as fast.
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
         return self.execution_at(self._gears.fit(total, extents) or Gear(total, extents), members)
 
     def execution_at(self, gear: Gear, members: Iterable[int]) -> Execution:
-        """The execution of `members` at a gear that holds them."""
+        """Return the execution of `members` at a gear that holds them."""
         seconds = self._cost.seconds(gear.rows, gear.extents)
         return Execution(tuple(sorted(members)), gear, seconds)
 
@@ -151,7 +151,7 @@ class BatchPartitioner:
         best, least = None, math.inf
         everyone = range(len(requests.rows))
         for group in equal_groups(everyone, requests.sizes, self._equal, requests.kinds):
-            # Of more than one order none is complete; neighbours in size lose little in any.
+            # With several axes no single order is complete; neighbours in size lose little in any.
             group.sort(key=lambda member: (alone[member].seconds, member))
             for pair in pairwise(group):
                 execution = self.execution_of(pair, requests)
@@ -167,7 +167,7 @@ class BatchPartitioner:
         return [best, *others]
 
     def _optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
-        """The executions of least total time for `members`, in no particular order."""
+        """Return the executions of least total time for `members`, in any order."""
         requests = arrays.requests
         if not self._equal and requests.kinds is None:
             return self._group_optimum(arrays, members)
@@ -180,7 +180,7 @@ class BatchPartitioner:
         return executions
 
     def _group_optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
-        """The same for members of one group."""
+        """Return the executions of least total time for members of one group."""
         requests = arrays.requests
         counts = arrays.rows[members]
         extents = {axis: own[members] for axis, own in arrays.sizes.items()}
@@ -196,12 +196,12 @@ class BatchPartitioner:
         return [self.execution_of(ordered[run], requests) for run in runs]
 
     def _orders(self, counts: Ints, extents: Mapping[str, Ints], alone: Fitted) -> NDArray[np.intp]:
-        """The orders that are tried, [orders, n].
+        """Return the orders to try, [orders, n].
 
-        With one padded axis, by size. With more, by the work of a row, and by each of them, at the
-        sizes of the gears that requests would have alone: requests of one gear are neighbours. Ties
-        go by the request's own sizes, its rows, and its arrival last, so that the total does not
-        depend on the order of arrival.
+        With one padded axis: by size. With several: by the work of a row and by each axis, at the
+        sizes of the gears that requests would have alone, so that requests of one gear are
+        neighbours. Ties are resolved by the request's own sizes, its rows, and last its arrival, so
+        that the total does not depend on the order of arrival.
         """
         ties = (counts, *extents.values())
         padded = self._padded(extents)
@@ -214,9 +214,9 @@ class BatchPartitioner:
     def _seconds(
         self, counts: Ints, extents: Mapping[str, Ints], orders: NDArray[np.intp]
     ) -> NDArray[np.float64]:
-        """[orders, n, n]: the time of the run from request i to j at [:, i, j]; inf: none.
+        """Return the time of the run from request i to j at [:, i, j], inf if it is impossible.
 
-        Below the diagonal it means nothing.
+        The shape is [orders, n, n]. Values below the diagonal are meaningless.
         """
         ends = np.cumsum(counts[orders], axis=1)
         rows = ends[:, None, :] - (ends - counts[orders])[:, :, None]
@@ -230,20 +230,20 @@ class BatchPartitioner:
         fitted = self._gears.fit_many(rows, largest)
         seconds = self._cost.seconds_many(fitted.rows, fitted.extents)
         held = fitted.held
-        if ends[0, -1] > self._capacity:  # of all requests together
+        if ends[0, -1] > self._capacity:  # the sum over all requests
             held = held & (rows <= self._capacity)
         if not held.all():
             np.copyto(seconds, np.inf, where=~held)
         return seconds
 
     def _padded(self, axes: Iterable[str]) -> list[str]:
-        """Those along which the requests of a group may differ."""
+        """Return the axes along which the requests of a group may differ."""
         return [axis for axis in axes if axis not in self._equal]
 
     def _before_deadlines(
         self, arrays: _SizeArrays, optimum: list[Execution], deadlines: Sequence[float]
     ) -> list[Execution]:
-        """The best plan of the family that the module describes; k = 0 is `optimum`."""
+        """Return the best plan of the family that the module describes; k = 0 is `optimum`."""
         requests, now = arrays.requests, arrays.requests.now
         alone = [
             now + self.execution_of([member], requests).seconds for member in range(len(deadlines))
@@ -258,7 +258,7 @@ class BatchPartitioner:
 
 
 class _SizeArrays:
-    """The sizes of requests as arrays, which only batches of several requests are worth."""
+    """The sizes of requests as arrays, which are only worth it for batches of several requests."""
 
     def __init__(self, requests: RequestSizes) -> None:
         self.requests = requests
@@ -267,23 +267,23 @@ class _SizeArrays:
 
 
 def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
-    """The order in which the cheapest cut into runs exists, and the runs.
+    """Return the order with the cheapest cut into runs, and the runs.
 
     seconds: [orders, n, n], see `_seconds`; finite on the diagonals.
     """
     n = seconds.shape[1]
     best = np.full((len(seconds), n + 1), np.inf)  # [:, j]: of the first j requests
     best[:, 0] = 0.0
-    # Forward: what a run from `first` on adds to the best way to its beginning, for all its ends.
+    # Forward: add every run that starts at `first` to the best way to its start, for all its ends.
     for first in range(n):
         beyond = best[:, first + 1 :]
         np.minimum(beyond, best[:, first, None] + seconds[:, first, first:], out=beyond)
     order = int(best[:, n].argmin())
     total, of_run = best[order], seconds[order]
     runs, end = [], n
-    # Back from the end, by the times alone: no table of choices is kept.
+    # Backward, from the times alone, without a table of choices.
     while end:
-        # Of runs that are equally good, the longest.
+        # Among equally good runs, the longest.
         good = total[:end] + of_run[:end, end - 1] <= total[end] * _ROUNDING
         first = int(good.argmax())
         runs.append(slice(first, end))
@@ -292,7 +292,7 @@ def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
 
 
 def earliest_first(executions: Sequence[Execution], deadlines: Sequence[float]) -> list[Execution]:
-    """By earliest deadline; of those without any, or with the same, the longest first."""
+    """Sort by earliest deadline; equal or missing deadlines by time, the longest first."""
     return sorted(
         executions,
         key=lambda execution: (
@@ -304,7 +304,7 @@ def earliest_first(executions: Sequence[Execution], deadlines: Sequence[float]) 
 
 
 def _missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -> int:
-    """How many requests are answered too late if the plan starts now."""
+    """Return how many requests are answered too late if the plan starts now."""
     missed = 0
     for execution in plan:
         now += execution.seconds
@@ -317,24 +317,24 @@ def _total(plan: Sequence[Execution]) -> float:
 
 
 def _cuts(urgent: int, n: int) -> list[int]:
-    """How many of the most urgent of `n` requests come first in the plans compared."""
+    """Return how many of the most urgent of `n` requests come first in the compared plans."""
     powers = [1 << exponent for exponent in range(urgent.bit_length())]
-    # All of the batch first is none of it first.
+    # With all of the batch first, the plan is the same as with none first.
     return [k for k in dict.fromkeys((*powers, urgent)) if 0 < k < n]
 
 
 class InOrderPartitioner:
-    """Cuts batches of packed requests in order of arrival, into executions as large as can be.
+    """Splits batches of packed requests in order of arrival, into executions as large as possible.
 
-    Rows that are packed have no padding and cost the same in any company, so nobody has to be
-    kept apart whose sizes along axes that are not padded are equal, and each execution saved is
-    time saved. Deadlines do not change the order: the oldest requests go first.
+    Packed rows have no padding and their cost does not depend on other rows. So any requests with
+    equal sizes along the axes that are not padded may share an execution, and every execution saved
+    saves time. Deadlines do not change the order: the oldest requests are first.
     """
 
     def __init__(
         self, partitioner: BatchPartitioner, gears: Gears, equal: Collection[str] = ()
     ) -> None:
-        """equal: axes never padded."""
+        """equal: axes that are never padded."""
         self._partitioner = partitioner
         self._gears = gears
         self._equal = tuple(equal)
@@ -352,10 +352,10 @@ class InOrderPartitioner:
         return [self.execution_of(run, requests) for run in sorted(runs)]
 
     def _capacity(self, sizes: Mapping[str, int]) -> int:
-        """The rows that a gear holds whatever their sizes, save these along equal axes.
+        """Return the rows that a gear holds for any sizes, given those along equal axes.
 
-        Without such a gear, as only oversize: fallback allows, what no gear holds is executed at
-        its own size.
+        There may be no such gear with oversize: fallback; requests that no gear holds are then
+        executed at their own size.
         """
         return self._gears.most_rows({**self._gears.limits, **sizes}) or self._gears.rows
 
@@ -363,14 +363,17 @@ class InOrderPartitioner:
         return self._partitioner.execution_of(members, requests)
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
-        return plan  # what may share an execution does already
+        return plan  # requests that may share an execution already do
 
 
 def greedy_runs(rows: Sequence[int], capacity: int) -> list[range]:
-    """The batch cut into runs of neighbours, each of at most `capacity` rows or a single request.
+    """Cut a batch into runs of neighbours, each of at most `capacity` rows or a single request.
 
-    rows: of each request, in order of arrival. Greedy, so that order is kept and no run could take
-    the first request of the next.
+    Greedy, so that the order is kept and no run could include the first request of the next.
+
+    Args:
+        rows: Rows of each request, in order of arrival.
+        capacity: Largest number of rows of a run.
     """
     cut: list[range] = []
     start = taken = 0

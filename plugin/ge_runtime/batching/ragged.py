@@ -1,9 +1,9 @@
-"""Ragged batches: rows of many sizes laid into one batch, and its answers taken apart again.
+"""Ragged batches: copies rows of many sizes into one batch, and splits its results into answers.
 
 A batch is [rows, *dims]. Along each axis it is at least as large as its longest row, and it may
-have more rows than its requests: what is no data is padding. Elements are copied once, from the
-request straight into the batch. `Geometry` is a batch's size, `Layout` also says whose rows it
-holds; `packing` is the other way to lay a batch out.
+have more rows than its requests; everything that is not data is padding. Elements are copied once,
+from the request directly into the batch. `Geometry` is the size of a batch; `Layout` adds the
+places of its rows. `packing` is the other way to lay out a batch.
 """
 
 from __future__ import annotations
@@ -22,56 +22,57 @@ from ge_runtime.specs import UNKNOWN, Array, TensorSpec
 
 _ALL: Final = slice(None)
 _SMALL: Final = 8192
-"""Bytes of a row. Batches of no larger rows are filled with padding as a whole, before rows are
-copied over it: 32 rows of tokens take 27 us so, and 46 us if each is filled where it ends."""
+"""Bytes of a row. Batches of rows up to this size are first filled with padding completely, then
+rows are copied over it: 32 rows of tokens take 27 us, and 46 us if each row is filled where it
+ends."""
 
 Carve: TypeAlias = Callable[["np.dtype[Any]", tuple[int, ...]], Array]
-"""An array of this type and shape, C-contiguous, in memory that outlives the batch."""
+"""Returns a C-contiguous array of this type and shape, in memory that outlives the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The size of a batch: all that the shapes of its tensors are made from."""
+    """The size of a batch, which determines the shapes of all its tensors."""
 
     rows: int
-    """Of the batch, rows of padding included."""
+    """Rows of the batch, including rows of padding."""
     extents: Mapping[str, int]
-    """Axis: its size in the batch; of the packed axis: the sum over rows."""
+    """Axis to its size in the batch; for the packed axis the sum over rows."""
     packed: str | None = field(default=None, kw_only=True)
-    """The axis along which rows lie one after the other instead of one below the other."""
+    """The axis along which rows are joined instead of stacked."""
 
     @property
     def requests(self) -> int:
-        """The requests of the batch: at most one per row."""
+        """Number of requests: at most one per row."""
         return self.rows
 
     def packs(self, spec: TensorSpec) -> bool:
-        """Whether this tensor has the packed axis first, and so no dimension for rows."""
+        """Return whether this tensor has the packed axis first, and so no dimension for rows."""
         return self.packed is not None and spec.dims[:1] == (self.packed,)
 
     def shape(self, spec: TensorSpec) -> tuple[int, ...]:
-        """The tensor's shape in the batch: [rows, *dims], or [*dims] where it is packed."""
+        """Return the tensor's shape in the batch: [rows, *dims], or [*dims] if it is packed."""
         dims = spec.shape(self.extents)
         return dims if self.packs(spec) else (self.rows, *dims)
 
     def most_elements(self, spec: TensorSpec) -> int:
-        """The elements of the largest request: no more than the batch has."""
+        """Return the largest possible number of elements of one request."""
         return math.prod(self.shape(spec))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout(Geometry):
-    """The geometry of one batch, whose rows lie where, and how far their data reaches.
+    """The geometry of one batch, with the places of requests and the lengths of rows.
 
-    The rows of requests come first. Rows of padding have length 1 along every axis: the least
-    row that is valid, so that no graph divides by a length of 0.
+    The rows of requests come first. Rows of padding have length 1 along every axis, the smallest
+    valid row, so that no graph divides by a length of 0.
     """
 
     blocks: Sequence[Block]
     spans: Sequence[slice]
     """The rows of each block."""
     lengths: Mapping[str, NDArray[np.int64]]
-    """Axis: where the data of each row ends, [rows]."""
+    """Axis to the end of the data in each row, [rows]."""
 
     @classmethod
     def of(
@@ -82,10 +83,13 @@ class Layout(Geometry):
         extents: Mapping[str, int] | None = None,
         packed: str | None = None,
     ) -> Layout:
-        """The geometry of a batch of `blocks`, at least one, all of the same model.
+        """Lay out a batch.
 
-        rows, extents: the gear. The batch is that large, or as large as its data if that is more.
-        packed: the axis that is packed; its size in `extents` is the sum over rows.
+        Args:
+            blocks: At least one request, all of the same model.
+            rows: The rows of the gear; the batch has more if the blocks do.
+            extents: The sizes of the gear; the batch is larger if its data is.
+            packed: The packed axis; its size in `extents` is the sum over rows.
         """
         counts = [block.rows for block in blocks]
         spans = [slice(start, end) for start, end in pairwise(accumulate(counts, initial=0))]
@@ -95,7 +99,7 @@ class Layout(Geometry):
         sizes: dict[str, int] = {}
         lengths: dict[str, NDArray[np.int64]] = {}
         for axis in blocks[0].sizes:
-            # Python's lists, and one array in the end: requests have a row or two each.
+            # Lists, and one array at the end, as requests have only one or two rows each.
             ends: list[int] = []
             for block in blocks:
                 ends += block.lengths.get(axis) or [block.sizes[axis]] * block.rows
@@ -107,47 +111,53 @@ class Layout(Geometry):
 
     @property
     def filled(self) -> int:
-        """The rows of requests; those from here on are padding."""
+        """Number of rows of requests; later rows are padding."""
         filled: int = self.spans[-1].stop
         return filled
 
     @property
     def requests(self) -> int:
-        """The requests of the batch; a row of padding counts as a request of one row."""
+        """Number of requests of the batch; a row of padding counts as a request of one row."""
         return len(self.blocks) + self.rows - self.filled
 
     def ends(self, axes: Sequence[str]) -> list[tuple[int, ...]]:
-        """For each row, where its data ends along each of `axes`."""
+        """Return the ends of each row's data along `axes`."""
         if not axes:
             return [()] * self.rows
         return list(zip(*(self.lengths[axis].tolist() for axis in axes), strict=True))
 
     def offsets(self, axis: str) -> NDArray[np.int64]:
-        """The lengths of the rows before each row, and of all rows: [rows + 1], from 0."""
+        """Return the accumulated lengths of rows, from 0: [rows + 1]."""
         result = np.zeros(self.rows + 1, np.int64)
         np.cumsum(self.lengths[axis], out=result[1:])
         return result
 
     def element_counts(self, spec: TensorSpec) -> NDArray[np.int64]:
-        """The elements of data that each request has in this tensor: [requests]."""
+        """Return the number of elements of data of each request in this tensor: [requests]."""
         fixed = math.prod(dim for dim in spec.dims if isinstance(dim, int))
         counts = np.full(self.rows, fixed, np.int64)
         for axis in spec.axes:
             counts *= self.lengths[axis]
-        # A row of padding is a request of one row: see `requests`.
+        # A row of padding counts as a request of one row: see `requests`.
         starts = [span.start for span in self.spans]
         return np.add.reduceat(counts, [*starts, *range(self.filled, self.rows)])
 
     def most_elements(self, spec: TensorSpec) -> int:
-        """The elements of data of the largest request."""
+        """Return the number of elements of data of the largest request."""
         return int(self.element_counts(spec).max())
 
 
 def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> None:
-    """Write the rows of all blocks' tensor `spec.name` into `batch`, and `pad` where none reach.
+    """Write the rows of all blocks' tensor `spec.name` into `batch`, and `pad` everywhere else.
 
-    batch: [rows, *dims at the layout's extents], of the spec's type. What a tensor holds past a
-    row's end is not data and becomes padding too. Each element of a large batch is written once.
+    Elements past a row's end in a request's tensor are not data; they become padding too. Each
+    element of a large batch is written once.
+
+    Args:
+        layout: The batch.
+        spec: The tensor.
+        pad: An element of the spec's type.
+        batch: [rows, *dims at the layout's extents], of the spec's type.
     """
     parts = [block.tensors[spec.name] for block in layout.blocks]
     ends = layout.ends(spec.axes)
@@ -155,17 +165,17 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
     if all(row == full for row in ends[: layout.filled]) and all(
         part.shape[1:] == batch.shape[1:] for part in parts
     ):
-        # No row is shorter than the batch: one call for all.
+        # No row is shorter than the batch: one call copies everything.
         np.concatenate(parts, out=batch[: layout.filled])
     else:
         positions = positions_of(spec)
         left: np.generic | None = pad
         if batch.nbytes <= len(batch) * _SMALL:
             batch[...] = pad
-            left = None  # nothing to be filled row by row
+            left = None  # nothing remains to be filled row by row
         for span, part in zip(layout.spans, parts, strict=True):
             own, target = ends[span], batch[span]
-            # Most requests have one row, or rows that end alike: these are one copy.
+            # Most requests have one row, or rows with equal ends: one copy each.
             if own.count(own[0]) == len(own):
                 place(part, positions, own[0], left, target)
             else:
@@ -176,7 +186,7 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
 
 
 def positions_of(spec: TensorSpec) -> tuple[int, ...]:
-    """Where the axes of a tensor are among its dimensions, counted after those for rows."""
+    """Return the dimensions of a tensor that are axes, counted with the dimension for rows."""
     return tuple(at for at, dim in enumerate(spec.dims, start=1) if not isinstance(dim, int))
 
 
@@ -189,10 +199,15 @@ def place(
 ) -> None:
     """Copy the low corner of `source`, up to `ends`, to that of `target`; fill the rest with pad.
 
-    source, target: of one rank and of equal sizes except at `positions`, for each of which there
-    is an end within both. Dimension by dimension, what lies beyond the end is filled and then
-    left out of sight, so that each element of the target is written once. pad: None leaves the
-    rest as it is.
+    Dimension by dimension, the part beyond the end is filled and then excluded, so that each
+    element of the target is written once.
+
+    Args:
+        source: An array.
+        positions: The dimensions with ends.
+        ends: An end for each of `positions`, within both arrays.
+        pad: The value of padding; None leaves the rest unchanged.
+        target: An array of the same rank, and equal sizes except at `positions`.
     """
     shape = target.shape
     index = [_ALL] * len(shape)
@@ -222,8 +237,8 @@ def fill_mask(layout: Layout, axes: Sequence[str], mask: Array) -> None:
     joint = parts[0]
     for part in parts[1:-1]:
         joint = joint & part
-    # The last conjunction writes the mask: two-axis masks are as large as images, and need no
-    # array of their own. Casting from bool costs no extra pass.
+    # The last conjunction writes the mask directly: two-axis masks are as large as images, and a
+    # temporary array is avoided. Casting from bool costs no extra pass.
     np.logical_and(joint, parts[-1], out=mask)
 
 
@@ -239,12 +254,18 @@ def fill_positions(layout: Layout, axis: str, positions: Array) -> None:
 def scatter(
     layout: Layout, spec: TensorSpec, batch: Array, carve: Carve | None = None
 ) -> list[Array]:
-    """Each block's rows of an output, cut to the block's own size along its axes.
+    """Return each block's rows of an output, cut to the block's own size along its axes.
 
-    batch: [rows, *dims at the layout's extents]. carve: given where the batch is never written
-    again while answers are in use: an answer that is one piece of it is a view of it, any other
-    is copied once into carved memory. Without it, all are copies of their own.
-    Returns one C-contiguous array per block, [block's rows, *dims at the block's sizes].
+    Args:
+        layout: The batch.
+        spec: The output.
+        batch: [rows, *dims at the layout's extents].
+        carve: Given if the batch is not overwritten while answers are in use. An answer that is
+            contiguous is then a view of the batch; any other is copied once into carved memory.
+            Without it, all answers are separate copies.
+
+    Returns:
+        A C-contiguous array for each block, [block's rows, *dims at the block's sizes].
     """
     if all(isinstance(dim, int) for dim in spec.dims):
         return [lasting(batch[span], carve) for span in layout.spans]
@@ -255,20 +276,20 @@ def scatter(
 
 
 def corner(shape: Sequence[int]) -> tuple[slice, ...]:
-    """The index of the low corner of this shape; UNKNOWN takes all there is."""
+    """Return the index of the low corner of this shape; UNKNOWN takes the whole dimension."""
     return tuple(slice(None if size == UNKNOWN else size) for size in shape)
 
 
 def fresh(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """A Carve that allocates: an array that is nobody else's."""
+    """Allocate a new array; a Carve."""
     return np.empty(shape, dtype)
 
 
 def lasting(own: Array, carve: Carve | None) -> Array:
-    """The answer that `own`, a part of a batch, becomes; see `scatter`."""
+    """Return the answer for `own`, a part of a batch; see `scatter`."""
     if carve is None:
         return own.copy()
-    # What is read-only is one part for several answers: see `batch_axis.rows_first`.
+    # A read-only part is shared by several answers: see `feeds.rows_first`.
     if own.flags.c_contiguous and own.flags.writeable:
         return own
     answer = carve(own.dtype, own.shape)

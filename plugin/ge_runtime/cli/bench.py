@@ -20,9 +20,6 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.ascend.card import Cards
-from ge_runtime.ascend.driver import Address, Copy, Dataset, Driver, ModelId, Stream
-from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model, whole
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
@@ -30,13 +27,16 @@ from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import find_artifacts, for_chip
-from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, with_compiled_gears, with_fixed_batch
 from ge_runtime.errors import shown
 from ge_runtime.memory.plan import aligned_columns
+from ge_runtime.npu.driver.card import Cards
+from ge_runtime.npu.driver.driver import Address, Copy, Dataset, Driver, ModelId, Stream
+from ge_runtime.npu.driver.pyacl import open_driver
+from ge_runtime.npu.engines.ascend_backend import AscendBackend
 from ge_runtime.specs import ROWS, Array
 
 _TO_CARD: Final = "H2D_latency"

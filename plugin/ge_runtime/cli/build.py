@@ -15,9 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ge_runtime.ascend.atc import Atc, BuildRecord, content_of, own_precision, sha256_of
-from ge_runtime.ascend.card import PROCESS_CARDS
-from ge_runtime.ascend.driver import UNKNOWN_CHIP
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
@@ -33,6 +30,9 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, with_fixed_batch
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, NoDevice
+from ge_runtime.npu.driver.atc import Atc, BuildRecord, content_of, own_precision, sha256_of
+from ge_runtime.npu.driver.card import PROCESS_CARDS
+from ge_runtime.npu.driver.driver import UNKNOWN_CHIP
 from ge_runtime.planning.ascend_gears import CompileTarget, ascend_options
 from ge_runtime.specs import ROWS, Dim, TensorSpec
 

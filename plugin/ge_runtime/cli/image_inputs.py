@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ge_runtime.ascend.aipp import ImageInput, insert_op_conf
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import Signature
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.npu.driver.aipp import ImageInput, insert_op_conf
 
 _FORMAT = "--input_format="
 

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 from ge_runtime.cli.command import EXIT_NO, Command
 from ge_runtime.errors import RuntimeFault, ServiceFault, shown
 from ge_runtime.memory.plan import aligned_columns, in_binary_units
-from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.connection import NoService, ask, connect
-from ge_runtime.service.protocol import VERSION
-from ge_runtime.service.runtime_folder import RuntimeFolder
+from ge_runtime.npu.service.channel import PeerGone
+from ge_runtime.npu.service.connection import NoService, connect, request
+from ge_runtime.npu.service.protocol import VERSION
+from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 
 Stats: TypeAlias = Mapping[str, Any]
 """Statistics of a service, see `service.state.ServiceState.stats`."""
@@ -133,7 +133,7 @@ def _stats(device: str, folder: RuntimeFolder) -> dict[str, Any]:
 
     channel, _ = connect(device, folder, check_deadline)
     try:
-        return ask(channel, {"role": "observer", "version": VERSION}, check_deadline)
+        return request(channel, {"role": "observer", "version": VERSION}, check_deadline)
     finally:
         channel.close()
 

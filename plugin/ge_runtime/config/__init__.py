@@ -1,22 +1,22 @@
-"""One frozen RuntimeConfig from the plain mapping of Triton's model configuration.
+"""Parses Triton's model configuration into one frozen RuntimeConfig.
 
-Nothing here opens a file or looks at the machine.
+Nothing here opens a file or examines the machine.
 """
 
-from ge_runtime.config.aipp import Aipp, DeclaredImages
-from ge_runtime.config.captures import METRICS, Window
-from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
-from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
-from ge_runtime.config.jpeg import JpegPicture
-from ge_runtime.config.npu_ge import (
+from ge_runtime.config.cards import (
     ATC_FILES,
     ATC_FLAGS,
     GE_LEVELS,
     GRAPH_LEVEL,
+    METRICS,
     SESSION_LEVEL,
+    Window,
     misused_flag,
 )
-from ge_runtime.config.padding import PaddingRule
+from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
+from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
+from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture
+from ge_runtime.config.parameters import ConfigErrors, read_number
 from ge_runtime.config.resident import (
     HANDLE_DIMS,
     HANDLE_DTYPE,
@@ -25,8 +25,7 @@ from ge_runtime.config.resident import (
     ResidentTensor,
 )
 from ge_runtime.config.runtime_config import RuntimeConfig
-from ge_runtime.config.tensor_rules import BatchAxes, ValueRange
-from ge_runtime.config.triton_config import ConfigErrors, read_number
+from ge_runtime.config.tensor_rules import BatchAxes, PaddingRule, ValueRange
 
 __all__ = [
     "ATC_FILES",

@@ -1,17 +1,7 @@
-"""The sizes that axes may have, and the gears: the sizes that executions are prepared for.
+"""The sizes of axes, and gears: the sizes that executions are prepared for.
 
-- `limit.<axis>`: the largest size of the axis; memory is planned from it. Every axis needs one.
-- `min.<axis>`: the smallest size of a request along the axis; default 1.
-- `align.<axis>`: executions have multiples of this size along the axis, as strides may need them;
-  default 1. Requests must have such sizes along an `equal` axis, and are padded up to them along
-  others. The limit is such a size, too.
-- `gears.<axes>`: sizes of an axis, or of `batch`, which stands for the rows: `16, 32, 64` for
-  `gears.tokens`. Of several axes together: `32x32, 64x48` for `gears.height,width`, `32x16, 8x64`
-  for `gears.batch,tokens`. Or `auto 4`: as many, derived at load, from the histogram if there is
-  one. An axis is in one key at most. Axes in none are free: a batch is as large as its largest row
-  needs.
-- `reproducible`: `true` executes each request at its own gear, whatever the company, so that its
-  answer has the same bits in any; `false` by default.
+Every axis needs a limit, from which memory is planned. An axis is in one `gears` key at most. An
+axis in none is free: a batch is as large as its largest row needs.
 """
 
 from __future__ import annotations
@@ -23,28 +13,30 @@ from itertools import chain
 from typing import Final, TypeAlias
 
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
+from ge_runtime.config.parameter_table import ALIGN, GEARS, LIMIT, MINIMUM, PACKING
+from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, split_names
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class AxisSizes:
-    """The sizes of all axes, each in every mapping."""
+    """The sizes of all axes; every mapping has all axes."""
 
     limits: Mapping[str, int]
-    """The largest of each."""
+    """Largest size."""
     minimums: Mapping[str, int]
-    """The smallest of a request."""
+    """Smallest size in a request."""
     steps: Mapping[str, int]
-    """Of which executions have multiples."""
+    """Sizes of executions are multiples of these."""
 
     @classmethod
-    def read(cls, parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors) -> AxisSizes:
-        """What config.pbtxt says. A relation that has no size even at the limits is an error."""
-        limits = _read_limits(parameters, tensors, errors)
-        minimums = {**dict.fromkeys(limits, 1), **_read("min", parameters, tensors, errors)}
-        steps = {**dict.fromkeys(limits, 1), **_read("align", parameters, tensors, errors)}
+    def read(cls, parameters: Parameters, tensors: ModelTensors) -> AxisSizes:
+        """Read config.pbtxt. A relation without a size even at the limits is an error."""
+        limits = _read_limits(parameters, tensors)
+        minimums = {**dict.fromkeys(limits, 1), **_read(MINIMUM, parameters, tensors)}
+        steps = {**dict.fromkeys(limits, 1), **_read(ALIGN, parameters, tensors)}
+        errors = parameters.errors
         for axis, limit in limits.items():
             if minimums[axis] > limit:
                 expected = f"at most {limit} (limit.{axis})"
@@ -55,36 +47,28 @@ class AxisSizes:
         return cls(limits, minimums, steps)
 
     def executed(self, axis: str, size: int) -> int:
-        """The least size of an execution that holds `size` along the axis."""
+        """Return the smallest size of an execution that holds `size` along the axis."""
         step = self.steps[axis]
         return -(-max(size, self.minimums[axis]) // step) * step
 
     def smallest(self, outputs: Iterable[TensorSpec]) -> dict[str, int]:
-        """Every axis: the size of a small execution at which all outputs have a size."""
+        """Return the sizes of a small execution at which all outputs have a size of at least 1."""
         sizes = {axis: self.executed(axis, 1) for axis in self.limits}
         for dim in (dim for spec in outputs for dim in spec.dims if isinstance(dim, Relation)):
-            # A relation never falls, and has a size at the limits.
+            # A relation never decreases when axes grow, and is at least 1 at the limits.
             while dim.size(sizes) < 1 and any(sizes[a] < self.limits[a] for a in dim.axes):
                 for axis in dim.axes:
                     sizes[axis] = min(self.executed(axis, sizes[axis] + 1), self.limits[axis])
         return sizes
 
 
-def _read(
-    family: str, parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors
-) -> dict[str, int]:
-    sizes = {}
-    for axis, text in parameters.families[family].items():
-        field = f"parameter '{family}.{axis}'"
-        if tensors.knows_axis(field, axis, errors):
-            sizes[axis] = read_whole(field, text, errors, least=1)
-    return sizes
+def _read(family: Family[int], parameters: Parameters, tensors: ModelTensors) -> dict[str, int]:
+    return {axis: size for _, axis, size in parameters.entries(family, "axis", tensors.axes)}
 
 
-def _read_limits(
-    parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors
-) -> dict[str, int]:
-    limits = _read("limit", parameters, tensors, errors)
+def _read_limits(parameters: Parameters, tensors: ModelTensors) -> dict[str, int]:
+    limits = _read(LIMIT, parameters, tensors)
+    errors = parameters.errors
     for axis in dict.fromkeys(axis for spec in tensors.sources.values() for axis in spec.axes):
         if axis not in limits:
             expected = f"the largest size of axis '{axis}': memory is planned from it"
@@ -98,12 +82,12 @@ def _read_limits(
 
 
 GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Gears, each a size for every axis of their key."""
+"""Gears, each with a size for every axis of their key."""
 
 _MOST: Final = 100
-"""Gears in one table. Each is executed at load, and engines are advised to have a few."""
+"""Gears in one key. Each is executed at load, and engines recommend only a few."""
 _AUTO: Final = re.compile(r"auto\s+(\d+)", re.ASCII)
-# At most 18 digits: sizes stay within 64 bits.
+# At most 18 digits, so that sizes stay within 64 bits.
 _GEAR: Final = re.compile(r"\d{1,18}(\s*x\s*\d{1,18})*", re.ASCII)
 
 
@@ -111,26 +95,30 @@ def read_gears(
     parameters: Parameters,
     tensors: ModelTensors,
     axis_sizes: AxisSizes,
-    errors: ConfigErrors,
     *,
     rows: int,
     fallback: bool,
     compiled: bool,
 ) -> dict[tuple[str, ...], GearSizes | int]:
-    """Axes: their gears, smallest first, or how many are to be derived.
+    """Return axes with their gears, smallest first, or with the number of gears to derive.
 
-    rows: the most of a batch; 0 if executions have no batch dimension. fallback: what no gear
-    holds is executed at its own size, so gears need not hold the largest. compiled: that cannot
-    be had, as graphs are compiled for their sizes.
+    Args:
+        parameters: The model's parameters.
+        tensors: The model's tensors.
+        axis_sizes: The sizes of axes.
+        rows: Largest number of rows of a batch; 0 if executions have no batch dimension.
+        fallback: Requests that fit no gear are executed at their own size, so the gears need not
+            hold the largest size.
+        compiled: Graphs are compiled for their sizes, so errors do not suggest `fallback`.
     """
-    reader = _Reader(tensors, axis_sizes, errors, rows, fallback, compiled)
-    for key, text in parameters.families["gears"].items():
-        reader.read(key, text)
+    reader = _Reader(tensors, axis_sizes, parameters.errors, rows, fallback, compiled)
+    for field, key, text in parameters.entries(GEARS):
+        reader.read(field, key, text)
     return reader.gears
 
 
 class _Reader:
-    """Collects the tables; each axis is in one of them at most."""
+    """Collects the gears of all keys; each axis may be in one of them."""
 
     def __init__(
         self,
@@ -148,11 +136,11 @@ class _Reader:
         self._axis_sizes = axis_sizes
         self._errors = errors
         self._fallback = fallback
-        self._cure = "" if compiled else "; or oversize: fallback"
+        self._or_fallback = "" if compiled else "; or oversize: fallback"
         self._keys: dict[str, str] = {}
 
-    def read(self, key: str, text: str) -> None:
-        field, axes = f"parameter 'gears.{key}'", split_names(key)
+    def read(self, field: str, key: str, text: str) -> None:
+        axes = split_names(key)
         for axis in axes:
             self._check_axis(field, key, axis)
         table = _read_table(field, text, axes, self._errors)
@@ -177,7 +165,7 @@ class _Reader:
         self._keys[axis] = key
 
     def _check_sizes(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
-        """Errors for gears beyond the limits, and if none holds one row at the limits."""
+        """Add errors for gears beyond the limits, and if none holds one row at the limits."""
         for axis, sizes in zip(axes, zip(*table, strict=True), strict=True):
             if max(sizes) > self._most[axis]:
                 limit = "the most rows of a batch" if axis == ROWS else f"limit.{axis}"
@@ -190,16 +178,16 @@ class _Reader:
                     expected += str(self._axis_sizes.executed(axis, size))
                     self._errors.add(field, f"{axis} {size}", expected)
                     return
-        # Rows are not asked for: max_batch_size also says how many rows the server gathers for a
-        # request batch, which may be executed in several parts.
+        # No gear needs to hold all rows: max_batch_size also limits how many rows the server
+        # gathers for a request batch, which may be executed in several parts.
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
         if not self._fallback and not any(_holds(gear, largest) for gear in table):
             shape = ", ".join(f"{axis} {self._most[axis]}" for axis in axes if axis != ROWS)
             expected = "one, as the limit allows requests of that size"
-            self._errors.add(field, f"no gear that holds {shape}", expected + self._cure)
+            self._errors.add(field, f"no gear that holds {shape}", expected + self._or_fallback)
 
     def _check_relations(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
-        """Errors for gears at which an output would have no size."""
+        """Add errors for gears at which an output would have a size below 1."""
         for spec in self._tensors.outputs.values():
             for dim in spec.dims:
                 if not isinstance(dim, Relation) or not self._most.keys() >= {*dim.axes}:
@@ -216,20 +204,24 @@ def check_reproducible(
     gears: Mapping[tuple[str, ...], GearSizes | int],
     axes: Collection[str],
     counting: Sequence[str],
-    errors: ConfigErrors,
     *,
     rows: int,
 ) -> None:
-    """Errors for what lets the shape of an execution depend on more than its requests' own gear.
+    """Add errors for anything that makes an execution depend on more than its requests' own gear.
 
-    axes: all of the model. counting: graph inputs whose shape or values tell of all requests of an
-    execution. rows: the most of a batch; 0 if executions have no batch dimension.
+    Args:
+        parameters: The model's parameters.
+        gears: The gears as read.
+        axes: All axes of the model.
+        counting: Graph inputs whose shape or values depend on all requests of an execution.
+        rows: Largest number of rows of a batch; 0 if executions have no batch dimension.
     """
-    field = "parameter 'reproducible'"
-    if "packing" in parameters.settings:
-        errors.add(field, "'packing'", "rows below each other: packed ones lie where others end")
+    field, errors = "parameter 'reproducible'", parameters.errors
+    if parameters.text(PACKING) is not None:
+        expected = "no packing: the place of a packed row depends on the rows before it"
+        errors.add(field, "'packing'", expected)
     for name in counting:
-        expected = "none: what it tells the graph depends on all requests of an execution"
+        expected = "none: its value depends on all requests of an execution"
         errors.add(field, f"graph input '{name}'", expected)
     for own, table in gears.items():
         if isinstance(table, int):
@@ -259,7 +251,7 @@ def check_reproducible(
 def _read_table(
     field: str, text: str, axes: Sequence[str], errors: ConfigErrors
 ) -> GearSizes | int | None:
-    """The gears that `text` writes, smallest first, or how many are to be derived; or an error."""
+    """Return the gears in `text`, smallest first, or how many to derive; None after an error."""
     if auto := _AUTO.fullmatch(text):
         if 1 <= int(auto[1]) <= _MOST:
             return int(auto[1])

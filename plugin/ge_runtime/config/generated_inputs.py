@@ -1,15 +1,6 @@
-"""Graph inputs that no request brings: the runtime generates them for each batch.
+"""Graph inputs that the runtime generates for each batch, as requests do not have them.
 
-- `mask.<graph input>`: axes; [batch, *axes] of the graph's own type, 1 where a row has data along
-  all of them and 0 where there is padding.
-- `lengths.<graph input>`: one axis; [batch] or [batch, 1], each row's true length.
-- `positions.<graph input>`: one axis; [batch, axis], 0, 1, 2, ... where a row has data and 0 in
-  padding.
-- `offsets.<graph input>`: one axis; [batch + 1], the true lengths accumulated, from 0.
-- `constant.<graph input>`: the same in every execution, without a batch dimension: one value, which
-  all elements have, or all elements in row-major order, e.g. `16000` or `1, 0.5`.
-
-Triton's own `batch_input` asks for more of them:
+Beside the parameters, Triton's own `batch_input` declares such inputs:
 
 batch_input [ { kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO, target_name: "cu_seqlens",
                 data_type: TYPE_INT32, source_input: "input_ids" } ]
@@ -23,81 +14,76 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from ge_runtime.config import parameter_table as table
+from ge_runtime.config.declared import read_dtype, read_entries
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import (
-    ConfigErrors,
-    Parameters,
-    read_dtype,
-    read_entries,
-    read_number,
-    split_names,
-)
+from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, read_number
 from ge_runtime.specs import UNKNOWN, DType
 
 
 class GeneratedInputs:
-    """The graph inputs that are generated, each under a name of its own. For one thread."""
+    """The generated graph inputs; each must have a name of its own. For one thread."""
 
-    def __init__(
-        self, parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors, *, batched: bool
-    ) -> None:
-        """batched: executions have a batch dimension."""
+    def __init__(self, parameters: Parameters, tensors: ModelTensors, *, batched: bool) -> None:
+        """batched: whether executions have a batch dimension."""
         self._batched = batched
-        self._families = parameters.families
+        self._parameters = parameters
         self._tensors = tensors
-        self._errors = errors
+        self._errors = parameters.errors
         self._labels: dict[str, str] = {}
 
     def masks(self) -> dict[str, tuple[str, ...]]:
-        """Graph input: the axes of its mask."""
-        masks = {name: split_names(text) for name, text in self._families["mask"].items()}
-        for name, axes in masks.items():
-            self._check(f"mask.{name}", name, axes)
+        """Return graph inputs with the axes of their masks."""
+        masks = {}
+        for field, name, axes in self._parameters.entries(table.MASK):
+            self._check(field, f"mask.{name}", name, axes)
+            masks[name] = axes
         return masks
 
     def lengths(self) -> dict[str, str]:
-        """Graph input: the axis along which it gets the lengths of rows."""
-        return self._of("lengths")
+        """Return graph inputs with the axis whose row lengths they get."""
+        return self._read(table.LENGTHS)
 
     def positions(self) -> dict[str, str]:
-        """Graph input: the axis along which it gets positions."""
-        return self._of("positions")
+        """Return graph inputs with the axis whose positions they get."""
+        return self._read(table.POSITIONS)
 
     def offsets(self) -> dict[str, str]:
-        """Graph input: the axis of which it gets the accumulated lengths of rows."""
-        offsets = self._of("offsets")
+        """Return graph inputs with the axis whose accumulated row lengths they get."""
+        offsets = self._read(table.OFFSETS)
         for name in offsets if not self._batched else ():
             expected = "at least 1: without it there is no batch"
             self._errors.add(f"parameter 'offsets.{name}'", "max_batch_size 0", expected)
         return offsets
 
     def constants(self) -> dict[str, tuple[str, ...]]:
-        """Graph input: its elements as they are written; of what type, the graph says."""
-        constants = {name: split_names(text) for name, text in self._families["constant"].items()}
-        for name, texts in constants.items():
-            key = f"constant.{name}"
+        """Return graph inputs with their elements as text; the graph has their type."""
+        constants = {}
+        for field, name, texts in self._parameters.entries(table.CONSTANT):
             for text in texts:
                 if read_number(text, DType.FP64) is None and read_number(text, DType.BOOL) is None:
                     expected = "one value, or all elements: numbers, true or false"
-                    self._errors.add(f"parameter '{key}'", f"'{text}'", expected)
-            self.add_name(f"parameter '{key}'", f"'{key}'", name)
+                    self._errors.add(field, f"'{text}'", expected)
+            self.add_name(field, f"'constant.{name}'", name)
+            constants[name] = texts
         return constants
 
-    def _of(self, family: str) -> dict[str, str]:
-        given = dict(self._families[family])
-        for name, axis in given.items():
-            self._check(f"{family}.{name}", name, (axis,))
+    def _read(self, family: Family[str]) -> dict[str, str]:
+        given = {}
+        for field, name, axis in self._parameters.entries(family):
+            self._check(field, f"{family.name}.{name}", name, (axis,))
+            given[name] = axis
         return given
 
-    def _check(self, key: str, name: str, axes: tuple[str, ...]) -> None:
+    def _check(self, field: str, key: str, name: str, axes: tuple[str, ...]) -> None:
         for axis in axes:
-            self._tensors.knows_axis(f"parameter '{key}'", axis, self._errors)
-        self.add_name(f"parameter '{key}'", f"'{key}'", name)
+            self._tensors.knows_axis(field, axis, self._errors)
+        self.add_name(field, f"'{key}'", name)
 
     def add_name(self, field: str, label: str, name: str) -> None:
-        """Add a generated input; an error at `field` if something else has its name.
+        """Add a generated input, and an error at `field` if its name is already used.
 
-        label: what the error of a later input of the same name calls this one.
+        label: the name of this input in the error of a later input of the same name.
         """
         if name in self._tensors.inputs or name in self._tensors.prepared:
             self._errors.add(field, f"'{name}' among the inputs", "a graph input requests lack")
@@ -107,20 +93,20 @@ class GeneratedInputs:
 
 
 class BatchInputKind(Enum):
-    """What is generated; values are the names in config.pbtxt. An item: a request of the batch."""
+    """Kinds of `batch_input`, named as in config.pbtxt. An item is a request of the batch."""
 
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
-    """[items]: the elements of each."""
+    """[items]: the number of elements of each item."""
     ACCUMULATED_ELEMENT_COUNT = "BATCH_ACCUMULATED_ELEMENT_COUNT"
-    """[items]: the elements of each and of those before it."""
+    """[items]: the number of elements of each item and of all earlier ones."""
     ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
-    """[items + 1]: the same after a leading 0."""
+    """[items + 1]: the accumulated numbers after a leading 0."""
     MAX_ELEMENT_COUNT_AS_SHAPE = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
-    """[the elements of the largest]: the shape is the answer, the content means nothing."""
+    """[elements of the largest item]: only the shape matters, the content is arbitrary."""
     ITEM_SHAPE = "BATCH_ITEM_SHAPE"
     """[batch, number of dims]: the sizes of each row."""
     ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
-    """[batch x number of dims]: the same, one row after the other."""
+    """[batch x number of dims]: the sizes of each row, one row after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +115,10 @@ class BatchInput:
 
     kind: BatchInputKind
     targets: tuple[str, ...]
-    """Graph inputs, all with the same content."""
+    """Graph inputs; all get the same content."""
     dtype: DType
     source: str
-    """The input that is described."""
+    """The input whose sizes are described."""
 
 
 _LARGEST_COUNT: Final = BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE
@@ -149,9 +135,12 @@ def read_batch_inputs(
     *,
     rows: int,
 ) -> tuple[BatchInput, ...]:
-    """All entries; rows: the most of a batch, 0 if there is none. A `batch_output` is an error."""
+    """Read all entries. A `batch_output` is an error.
+
+    rows: largest number of rows of a batch; 0 without a batch dimension.
+    """
     if model_config.get("batch_output"):
-        errors.add("batch_output", "entries", "none: 'axes.<output>' says what sizes it has")
+        errors.add("batch_output", "entries", "none: 'axes.<output>' gives its sizes")
     entries = read_entries(model_config, "batch_input", "batch inputs", errors)
     if entries and not rows:
         errors.add("batch_input", "max_batch_size 0", "at least 1: without it there is no batch")
@@ -167,16 +156,16 @@ def read_batch_inputs(
     return tuple(batch_inputs)
 
 
-def axes_told_by(batch_inputs: Iterable[BatchInput], tensors: ModelTensors) -> set[str]:
-    """The axes whose sizes, of each request or row, the graph gets from these."""
+def marked_axes(batch_inputs: Iterable[BatchInput], tensors: ModelTensors) -> set[str]:
+    """Return the axes along which these inputs give the graph the sizes of each request or row."""
     # The largest element count is one number for the whole batch.
-    telling = [own for own in batch_inputs if own.kind is not _LARGEST_COUNT]
-    sources = [tensors.sources[own.source] for own in telling if own.source in tensors.sources]
+    each = [own for own in batch_inputs if own.kind is not _LARGEST_COUNT]
+    sources = [tensors.sources[own.source] for own in each if own.source in tensors.sources]
     return {axis for source in sources for axis in source.axes}
 
 
 def counted_targets(batch_inputs: Iterable[BatchInput]) -> list[str]:
-    """The graph inputs whose shape or values tell of all requests of an execution together."""
+    """Return the graph inputs whose shape or values depend on all requests of an execution."""
     shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
     return [name for own in batch_inputs if own.kind not in shapes for name in own.targets]
 
@@ -184,9 +173,9 @@ def counted_targets(batch_inputs: Iterable[BatchInput]) -> list[str]:
 def _check_holds(
     field: str, batch_input: BatchInput, shape: tuple[int, ...], rows: int, errors: ConfigErrors
 ) -> None:
-    """An error for a type of integers too small to describe rows of this shape."""
+    """Add an error if the integer type is too small to describe rows of this shape."""
     shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
-    # A count is of all rows of a request, or of the batch: at most of all rows there can be.
+    # A count is that of all rows of a request, or of the batch: at most of all possible rows.
     largest = max(shape, default=0) if batch_input.kind in shapes else rows * math.prod(shape)
     if batch_input.dtype.is_integer and batch_input.dtype.largest < largest:
         expected = f"a type that holds {largest}, which it may be at the limits"
@@ -215,7 +204,7 @@ def _read_batch_input(
             expected = f"an input whose sizes have names: 'axes.{source}'"
             errors.add(f"{field}: source_input", f"input '{source}' {spec}", expected)
     source = sources[0] if sources else ""
-    # What is wrong has its error: something stands in its place, so that reading goes on.
+    # After an error a valid value is used, so that reading goes on.
     return BatchInput(_KINDS.get(kind, BatchInputKind.ELEMENT_COUNT), targets, dtype, source)
 
 

@@ -1,11 +1,5 @@
 """The tensors of a model as config.pbtxt declares them, with names for their dims.
 
-- `axes.<input or output>`: a name for each -1 in the tensor's dims, in order, e.g. `height, width`;
-  for outputs also a relation between axes, e.g. `(height + 1) // 2, width * 2`.
-- `pass.<output>`: passthrough: the input, of any type, that is returned as this output.
-- `prepared.<tensor>`: the type and dims of an input that the model's own code makes of those of
-  the request, e.g. `INT64[tokens]`.
-
 Without `pass` and `prepared`, inputs and outputs are those of the graph, and hold numbers.
 """
 
@@ -17,47 +11,42 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from ge_runtime.config.triton_config import (
-    ConfigErrors,
-    DeclaredTensor,
-    Parameters,
-    read_tensors,
-    split_names,
-    without_rows,
-)
+from ge_runtime.config import parameter_table as table
+from ge_runtime.config.declared import DeclaredTensor, read_tensors, without_rows
+from ge_runtime.config.parameters import ConfigErrors, Parameters, split_names
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, DType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTensors:
-    """The tensors of a model, by name. Counts only if reading it found no errors."""
+    """The tensors of a model, by name. Only meaningful if reading found no errors."""
 
     inputs: Mapping[str, TensorSpec]
-    """What requests bring."""
+    """Tensors of requests."""
     prepared: Mapping[str, TensorSpec]
-    """What the model's own code makes of the inputs."""
+    """Tensors that the model's own code computes from the inputs, for the graph."""
     optional: tuple[str, ...]
-    """The inputs that a request may lack and that are then made up."""
+    """Inputs that a request may lack; they are then filled with their default."""
     outputs: Mapping[str, TensorSpec]
-    """What the graph gives."""
+    """Outputs of the graph."""
     derived: tuple[TensorSpec, ...]
-    """What the model's own code makes of the graph's outputs."""
+    """Outputs that the model's own code computes from the graph's outputs."""
     passthrough: Mapping[str, str]
-    """Output: the input that it is."""
+    """Output to the input that it returns unchanged."""
     axes: tuple[str, ...]
-    """Those whose sizes requests bring.
+    """Axes whose sizes requests determine.
 
-    Those in a list with an error count too: one slip is one error, not one at every mention.
+    Axes in a list with an error count too: one mistake is one error, not one at every mention.
     """
 
     @property
     def sources(self) -> Mapping[str, TensorSpec]:
-        """What batches are made of: the prepared tensors if there are any, else the inputs."""
+        """The tensors that batches consist of: the prepared tensors if there are any, or inputs."""
         return self.prepared or self.inputs
 
     def knows_axis(self, field: str, axis: str, errors: ConfigErrors) -> bool:
-        """Whether there is such an axis; an error at `field` if not."""
+        """Return whether there is such an axis; add an error at `field` if not."""
         known = axis in self.axes
         if not known:
             errors.add_unknown(field, "axis", axis, self.axes)
@@ -68,30 +57,34 @@ class ModelTensors:
         cls,
         model_config: Mapping[str, object],
         parameters: Parameters,
-        errors: ConfigErrors,
         *,
         derived: Collection[str],
         batched: bool,
         rows_first: bool,
     ) -> ModelTensors:
-        """What config.pbtxt says of tensors.
+        """Read the tensors of config.pbtxt.
 
-        derived: the outputs that the model's own code makes. batched: executions have a batch
-        dimension. rows_first: the dims of outputs begin with it.
+        Args:
+            model_config: The model configuration.
+            parameters: Its parameters.
+            derived: Names of the outputs that the model's own code computes.
+            batched: Executions have a batch dimension.
+            rows_first: The dims of outputs begin with the batch dimension.
         """
+        errors = parameters.errors
         outputs = read_tensors(model_config, "output", errors)
         # With max_batch_size 0 Triton adds no batch dimension, so config.pbtxt writes it as a -1.
         if rows_first:
-            outputs = without_rows(outputs, parameters.families["pass"], errors)
+            outputs = without_rows(outputs, parameters.texts(table.PASS), errors)
         inputs = read_tensors(model_config, "input", errors)
         for name in derived:
             if name not in outputs:
                 errors.add_unknown("derived outputs", "output", name, outputs)
-        prepared = read_prepared(parameters, inputs, errors)
-        passthrough = read_passthrough(parameters, inputs, outputs, derived, errors)
-        names = AxisNames(parameters, errors)
+        prepared = read_prepared(parameters, inputs)
+        passthrough = read_passthrough(parameters, inputs, outputs, derived)
+        names = AxisNames(parameters)
         specs = {name: tensor.spec for name, tensor in inputs.items()}
-        # What the graph need not take may be BYTES and have sizes without a name.
+        # Inputs that the graph does not take may be BYTES and have sizes without a name.
         taken = {name for name in specs if not prepared and name not in passthrough.values()}
         results = {
             name: output.spec
@@ -107,8 +100,8 @@ class ModelTensors:
             inputs=specs,
             prepared=prepared,
             optional=tuple(n for n, own in inputs.items() if own.optional and not prepared),
-            # A size of an output that nobody names could depend on who shared the batch, so only
-            # requests that run alone may leave one open.
+            # An output size without a name could depend on the other requests of the batch, so only
+            # requests that are executed alone may leave one open.
             outputs={n: names.of_output(spec, needed=batched) for n, spec in results.items()},
             derived=tuple(outputs[name].spec for name in outputs if name in derived),
             passthrough=passthrough,
@@ -123,20 +116,20 @@ def _refuse_bytes(section: str, specs: Iterable[TensorSpec], errors: ConfigError
     for spec in specs:
         if spec.dtype is DType.BYTES:
             field = f"{section} '{spec.name}': data_type"
-            expected = "numbers, the only elements a graph executes on"
+            expected = "numbers, the only elements that a graph takes"
             errors.add(field, spec.dtype.config_name, expected)
 
 
 def _check_axes(tensors: ModelTensors, names: AxisNames, errors: ConfigErrors) -> None:
-    """Errors for names of no tensor, axes of outputs that no input has, and the reserved name."""
-    # Passthrough tensors need no names of sizes. They are told apart from unknown names, whose
-    # error would list the wrong tensors.
+    """Add errors for unknown tensors, for axes of outputs that no input has, and for `batch`."""
+    # Passthrough tensors need no names of sizes. Their error is not that of unknown names, which
+    # would list the wrong tensors.
     passed_by = {*tensors.passthrough, *(tensors.inputs if tensors.prepared else ())}
     known = {*tensors.inputs, *tensors.outputs} - passed_by
     for name in names.tensors:
         field = f"parameter 'axes.{name}'"
         if name in passed_by:
-            errors.add(field, "names", f"nothing: '{name}' is neither taken nor given by the graph")
+            errors.add(field, "names", f"nothing: '{name}' is not a tensor of the graph")
         elif name not in known:
             errors.add_unknown(field, "tensor", name, known)
     for output in tensors.outputs.values():
@@ -150,7 +143,7 @@ def _check_axes(tensors: ModelTensors, names: AxisNames, errors: ConfigErrors) -
 
 
 def _check_optional(tensors: ModelTensors, errors: ConfigErrors) -> None:
-    """Errors for optional inputs that cannot be made up for a request that lacks them."""
+    """Add errors for optional inputs that cannot be filled for a request that lacks them."""
     always = [spec for name, spec in tensors.sources.items() if name not in tensors.optional]
     if tensors.optional and not always:
         errors.add("input", "only optional ones", "one that every request brings")
@@ -167,30 +160,30 @@ _AXIS_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def is_axis_name(text: str) -> bool:
-    """Whether an axis can have this name."""
+    """Return whether an axis can have this name."""
     return _AXIS_NAME.fullmatch(text) is not None
 
 
 class AxisNames:
-    """What `axes.<tensor>` says, tensor by tensor. For one thread."""
+    """The lists of `axes.<tensor>`. For one thread."""
 
-    def __init__(self, parameters: Parameters, errors: ConfigErrors) -> None:
-        self._lists = {name: split_names(t) for name, t in parameters.families["axes"].items()}
-        self._errors = errors
+    def __init__(self, parameters: Parameters) -> None:
+        self._lists = {name: names for _, name, names in parameters.entries(table.AXES)}
+        self._errors = parameters.errors
 
     @property
     def tensors(self) -> Sequence[str]:
-        """The tensors whose dims are given names."""
+        """The tensors whose dims have names."""
         return tuple(self._lists)
 
     def mentioned(self, name: str) -> tuple[str, ...]:
-        """What stands in the tensor's list, be it right or wrong."""
+        """Return the tensor's list, valid or not."""
         return self._lists.get(name, ())
 
     def of_input(self, spec: TensorSpec, *, needed: bool) -> TensorSpec:
-        """The tensor with each -1 of its dims replaced by the name of an axis.
+        """Return the tensor with each -1 of its dims replaced by the name of an axis.
 
-        needed: a tensor with a -1 must have names.
+        needed: whether a tensor with a -1 must have names.
         """
         names = self._counted(spec, needed=needed)
         if all(map(is_axis_name, names)):
@@ -200,7 +193,7 @@ class AxisNames:
         return spec
 
     def of_output(self, spec: TensorSpec, *, needed: bool) -> TensorSpec:
-        """The tensor with each -1 of its dims replaced by the name of an axis or a relation."""
+        """Return the tensor with each -1 of its dims replaced by an axis or a relation."""
         dims: list[str | Relation] = []
         for text in self._counted(spec, needed=needed):
             try:
@@ -211,7 +204,7 @@ class AxisNames:
         return _named(spec, dims)
 
     def _counted(self, spec: TensorSpec, *, needed: bool) -> tuple[str, ...]:
-        """The names in the tensor's list; none, and an error, if they are too few or too many."""
+        """Return the names in the tensor's list; none, and an error, if their number is wrong."""
         names, wanted = self._lists.get(spec.name), spec.dims.count(UNKNOWN)
         if names is None and wanted and needed:
             self._errors.add(_field_of(spec), "nothing", _wanted(spec))
@@ -231,7 +224,7 @@ def _wanted(spec: TensorSpec) -> str:
 
 
 def _dim(text: str) -> str | Relation:
-    """An axis or a relation. Raises ValueError with what was expected."""
+    """Return an axis or a relation. Raises ValueError with the expected form."""
     if is_axis_name(text):
         return text
     relation = Relation.parse(text)
@@ -239,7 +232,7 @@ def _dim(text: str) -> str | Relation:
 
 
 def _named(spec: TensorSpec, names: Sequence[str | Relation]) -> TensorSpec:
-    """The tensor with its dims of -1 replaced by names, one each; as it is without names."""
+    """Return the tensor with its dims of -1 replaced by the names; unchanged without names."""
     if not names:
         return spec
     left = iter(names)
@@ -251,13 +244,11 @@ _SIZE: Final = re.compile(r"[1-9][0-9]*", re.ASCII)
 _NUMBERS: Final = {dtype.value: dtype for dtype in DType if dtype is not DType.BYTES}
 
 
-def read_prepared(
-    parameters: Parameters, inputs: Collection[str], errors: ConfigErrors
-) -> dict[str, TensorSpec]:
-    """Each prepared tensor by name; none has the name of a declared input."""
+def read_prepared(parameters: Parameters, inputs: Collection[str]) -> dict[str, TensorSpec]:
+    """Return each prepared tensor by name; none may have the name of a declared input."""
     prepared = {}
-    for name, text in parameters.families["prepared"].items():
-        field = f"parameter 'prepared.{name}'"
+    errors = parameters.errors
+    for field, name, text in parameters.entries(table.PREPARED):
         spec = _read_spec(name, text)
         if spec is None:
             expected = "a type of numbers, sizes and axes, e.g. INT64[tokens] or FP32[3,height]"
@@ -269,17 +260,17 @@ def read_prepared(
 
 
 def mentioned_axes(parameters: Parameters) -> tuple[str, ...]:
-    """The axes that prepared tensors name, each once, in texts that are right or wrong."""
+    """Return the axes that the texts of prepared tensors name, each once, valid or not."""
     words = (
         word
-        for text in parameters.families["prepared"].values()
+        for text in parameters.texts(table.PREPARED).values()
         for word in split_names(text.partition("[")[2].rstrip("] "))
     )
     return tuple(dict.fromkeys(filter(is_axis_name, words)))
 
 
 def _read_spec(name: str, text: str) -> TensorSpec | None:
-    """The tensor that is written as `str` of its spec, or None if none is."""
+    """Return the tensor that `text` describes, e.g. INT64[tokens], or None if it is invalid."""
     match = _WRITTEN.fullmatch(text)
     if match is None or match[1] not in _NUMBERS:
         return None
@@ -295,12 +286,11 @@ def read_passthrough(
     inputs: Mapping[str, DeclaredTensor],
     outputs: Mapping[str, DeclaredTensor],
     derived: Collection[str],
-    errors: ConfigErrors,
 ) -> dict[str, str]:
-    """Output: the input of equal type and dims that it is. `derived` outputs are none of these."""
+    """Return each passthrough output with the input that it returns; not for `derived` outputs."""
     passthrough = {}
-    for name, source in parameters.families["pass"].items():
-        field = f"parameter 'pass.{name}'"
+    errors = parameters.errors
+    for field, name, source in parameters.entries(table.PASS):
         if name in derived:
             errors.add(field, f"'{name}' among the derived outputs", "one of the two")
         if name not in outputs:

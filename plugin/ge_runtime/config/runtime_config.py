@@ -1,7 +1,7 @@
-"""RuntimeConfig: all that config.pbtxt says of one model.
+"""RuntimeConfig: the complete configuration of one model.
 
 All errors are collected and raised together, each with its field, what was found and what was
-expected. What each key means is documented where it is read.
+expected.
 """
 
 from __future__ import annotations
@@ -10,175 +10,173 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from ge_runtime.config.aipp import Aipp, DeclaredImages, read_aipp
+from ge_runtime.config import parameter_table as table
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
-from ge_runtime.config.captures import Window, read_window
+from ge_runtime.config.cards import (
+    NPU,
+    Window,
+    check_static_model,
+    read_atc_flags,
+    read_ge_options,
+    read_window,
+)
+from ge_runtime.config.declared import read_instances, read_max_batch_size
 from ge_runtime.config.execution_settings import (
     EnginePlace,
-    GivenCost,
     ServiceShare,
     kind_of,
-    read_choice,
-    read_cost,
-    read_cost_cache,
     read_devices,
     read_engine,
-    read_histogram,
     read_io_buffers,
     read_pool_bytes,
     read_rows,
     read_service_share,
-    read_stages,
-    read_threads,
     read_unplanned,
 )
 from ge_runtime.config.generated_inputs import (
     BatchInput,
     GeneratedInputs,
-    axes_told_by,
     counted_targets,
+    marked_axes,
     read_batch_inputs,
 )
-from ge_runtime.config.jpeg import JpegPicture, read_jpeg
+from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture, read_aipp, read_jpeg
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.npu_ge import NPU, check_static_model, read_atc_flags, read_ge_options
-from ge_runtime.config.padding import (
+from ge_runtime.config.parameters import ConfigErrors, GivenCost
+from ge_runtime.config.resident import Resident
+from ge_runtime.config.tensor_rules import (
+    BatchAxes,
     PaddingRule,
+    SequenceStates,
+    ValueRange,
     read_axis_lengths,
     read_defaults,
     read_packing,
     read_padding_rules,
     read_pads,
-)
-from ge_runtime.config.resident import Resident
-from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates, ValueRange, read_ranges
-from ge_runtime.config.triton_config import (
-    ConfigErrors,
-    Parameters,
-    read_instances,
-    read_max_batch_size,
+    read_ranges,
 )
 from ge_runtime.specs import ROWS, Number, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """What config.pbtxt says of one model, consistent in itself, not yet held against its graph."""
+    """The configuration of one model: consistent, but not yet compared with its graph."""
 
     model: str
     engine: str
     """The name of an engine, or "auto"."""
     max_batch_size: int
-    """0: requests have no batch dimension."""
+    """0 if requests have no batch dimension."""
     rows: int
-    """The most rows that one execution takes, at least 1."""
+    """Largest number of rows of one execution, at least 1."""
     batched: bool
-    """Whether executions have a batch dimension: that of the requests, or of prepared tensors.
+    """True if executions have a batch dimension: that of the requests, or of prepared tensors.
 
     Without it each request is executed alone.
     """
     inputs: tuple[TensorSpec, ...]
-    """What requests bring. UNKNOWN dims and BYTES only where the graph need not take them."""
+    """Tensors of requests. UNKNOWN dims and BYTES only if the graph need not take them."""
     defaults: Mapping[str, Number]
-    """Optional request input, all of them: its value where a request lacks it.
+    """Every optional request input to its value in requests that lack it.
 
     An input that is in `axis_lengths` holds the size of that axis instead.
     """
     prepared: tuple[TensorSpec, ...]
-    """What the model's own code makes of `inputs`; if any, the graph takes these instead."""
+    """Tensors that the model's own code computes from `inputs`; the graph then takes these."""
     outputs: tuple[TensorSpec, ...]
-    """What the graph gives; without the batch dimension, as all specs here."""
+    """Outputs of the graph; like all specs here, without the batch dimension."""
     derived: tuple[TensorSpec, ...]
-    """What the model's own code makes of the graph's outputs."""
+    """Outputs that the model's own code computes from the graph's outputs."""
     passthrough: Mapping[str, str]
-    """Output: the request input that it is, which the graph need not take."""
+    """Output to the request input that it returns; the graph need not take it."""
     axis_sizes: AxisSizes
     """The sizes that axes may have."""
     axis_lengths: Mapping[str, str]
-    """Axis: the request input or prepared tensor that holds each row's true length along it."""
+    """Axis to the request input or prepared tensor with each row's true length along it."""
     masks: Mapping[str, tuple[str, ...]]
-    """Graph input: the axes of the mask that is generated for it."""
+    """Graph input to the axes of the mask that is generated for it."""
     lengths: Mapping[str, str]
-    """Graph input: the axis whose true lengths are generated for it."""
+    """Graph input to the axis whose row lengths are generated for it."""
     positions: Mapping[str, str]
-    """Graph input: the axis along which positions are generated for it."""
+    """Graph input to the axis along which positions are generated for it."""
     offsets: Mapping[str, str]
-    """Graph input: the axis whose accumulated true lengths are generated for it."""
+    """Graph input to the axis whose accumulated row lengths are generated for it."""
     constants: Mapping[str, tuple[str, ...]]
-    """Graph input: the elements that it has in every execution, as they are written."""
+    """Graph input to the elements that it has in every execution, as text."""
     states: SequenceStates
-    """What of sequences is kept from one request to the next."""
+    """The states kept from one request of a sequence to the next."""
     batch_axes: BatchAxes
-    """Where rows lie in the graph's tensors."""
+    """The dim of each graph tensor that counts rows."""
     batch_inputs: tuple[BatchInput, ...]
-    """What Triton's own `batch_input` asks to be generated."""
-    told_axes: frozenset[str]
-    """The axes along which generated inputs, or packing, tell the graph where data ends."""
+    """The generated inputs that Triton's own `batch_input` declares."""
+    marked_axes: frozenset[str]
+    """The axes along which generated inputs, or packing, give the graph the ends of data."""
     padding: Mapping[str, PaddingRule]
-    """Every axis: whether sizes along it may differ within one execution."""
+    """Every axis to whether sizes along it may differ within one execution."""
     ranges: Mapping[str, ValueRange]
-    """Request input or prepared tensor: the values that its elements may have."""
+    """Request input or prepared tensor to the values that its elements may have."""
     pads: Mapping[str, Number]
-    """Request input or prepared tensor: the value of its padding, where that is not 0."""
+    """Request input or prepared tensor to the value of its padding, if that is not 0."""
     aipp: Mapping[str, Aipp]
-    """Request input or prepared tensor: how the graph's input is made of its images."""
+    """Request input or prepared tensor to the conversion of its images."""
     jpeg: Mapping[str, JpegPicture]
-    """Prepared tensor: the input whose JPEG files it is decoded from."""
+    """Prepared tensor to the input whose JPEG files it is decoded from."""
     gears: Mapping[tuple[str, ...], GearSizes | int]
-    """Axes, ROWS for the rows among them: their gears, smallest first; or how many to derive."""
+    """Axes, ROWS for the rows, to their gears, smallest first, or to the number to derive."""
     oversize: str
-    """"error" or "fallback": what becomes of a request that no gear holds."""
+    """"error" or "fallback": what happens to a request that fits no gear."""
     packing: str | None
     """The axis along which rows are joined instead of padded."""
     cost: GivenCost | None
-    """What an execution costs; None: to be timed."""
+    """The cost of an execution; None if it is to be measured."""
     cost_cache: str
-    """Where what was timed is kept: "auto", "off", or a folder, relative to the version folder."""
+    """The place of measured costs: "auto", "off", or a folder, relative to the version folder."""
     intra_op_threads: int
     devices: tuple[str, ...]
-    """Of one kind, one engine and executor each; a device may be there several times."""
+    """Devices of one kind, with an engine and executor each; a device may occur several times."""
     io_buffers: int
-    """Buffer sets that each executor has, whose copies and executions overlap."""
+    """Buffer sets of each executor, whose copies and executions overlap."""
     service_share: ServiceShare | None
-    """The model's share of the device service; None: it executes in its own process."""
+    """The model's share of the device service; None if it executes in its own process."""
     resident: Resident
     """Tensors that stay in the device service between models."""
     stages: tuple[str, ...]
-    """The names of the graphs that run in this order; empty: the one artifact."""
+    """The names of the graphs in order of execution; empty for a single artifact."""
     workspace_pool_bytes: int | None
     unplanned_memory: bool
-    """Whether a file of free shapes may be executed, whose memory is in no plan."""
+    """True if a file with free shapes may be executed outside the memory plan."""
     window: Window | None
-    """Which executions on a card are profiled or dumped; None: none."""
+    """The executions on a card to be profiled or dumped."""
     histogram: str | None
-    """Where sizes of requests are recorded, relative to the version folder and inside it."""
+    """The file where request sizes are recorded, relative to the version folder and inside it."""
     warmup: str
     """"gears" or "none"."""
     early_answers: bool
-    """Whether answers leave with their execution; else with the last one of the request batch."""
+    """True if answers are sent after their execution instead of the last of the request batch."""
     load_check: bool
-    """Whether a load ends with seeded requests, whose answers must depend on no company."""
+    """True if a load ends with seeded requests that check the independence of answers."""
     reproducible: bool
-    """Whether each request is executed at its own gear, so that no bit depends on company."""
+    """True if each request is executed at its own gear, so that its bits never change."""
     ge_options: Mapping[str, str]
-    """Option of Ascend's compiler, one of ATC_FLAGS or for ge_session GE_LEVELS: its value."""
+    """Option of Ascend's compiler, in ATC_FLAGS or for ge_session in GE_LEVELS, to its value."""
     atc_flags: Mapping[str, str]
-    """Further flags of ATC, without their dashes: their values. For `ge-runtime build`."""
+    """Further flags of ATC, without their dashes, to their values. For `ge-runtime build`."""
 
     @property
     def sources(self) -> tuple[TensorSpec, ...]:
-        """What batches are made of: the prepared tensors if there are any, else the inputs."""
+        """The tensors that batches consist of: the prepared tensors if there are any, or inputs."""
         return self.prepared or self.inputs
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The names of all that the graph is asked for: outputs, and the next states."""
+        """The names of all results requested from the graph: outputs and next states."""
         outputs = (spec.name for spec in self.outputs)
         return tuple(dict.fromkeys((*outputs, *self.states.outputs.values())))
 
     @property
     def images(self) -> Mapping[str, DeclaredImages]:
-        """The inputs, or prepared tensors, that are images."""
+        """The inputs or prepared tensors that are images."""
         specs = {spec.name: spec for spec in self.sources}
         return {name: DeclaredImages(specs[name], aipp) for name, aipp in self.aipp.items()}
 
@@ -194,12 +192,12 @@ class RuntimeConfig:
 
     @property
     def device_kind(self) -> str:
-        """Of all its devices: "cpu", "cuda" or "npu"."""
+        """The kind of all devices: "cpu", "cuda" or "npu"."""
         return kind_of(self.devices[0])
 
     @property
     def places(self) -> tuple[EnginePlace, ...]:
-        """Of each engine of an instance: those on one executor share its workspace."""
+        """The place of each engine of an instance; engines of one executor share its workspace."""
         return tuple(
             EnginePlace(device, self.devices[:index].count(device), buffers)
             for index, device in enumerate(self.devices)
@@ -207,7 +205,10 @@ class RuntimeConfig:
         )
 
     def with_resident_as_computed(self) -> RuntimeConfig:
-        """With the graph's tensors where requests have handles: for whoever runs it by itself."""
+        """Return the configuration with the graph's tensors in place of handles.
+
+        For executing the model without its ensemble.
+        """
 
         def own(spec: TensorSpec) -> TensorSpec:
             tensor = self.resident.tensors.get(spec.name)
@@ -219,18 +220,23 @@ class RuntimeConfig:
 
     @property
     def rows_key(self) -> str:
-        """The key in config.pbtxt that says how many rows an execution takes."""
+        """The key in config.pbtxt that limits the rows of an execution."""
         return "rows" if self.batched and not self.max_batch_size else "max_batch_size"
 
     @classmethod
     def parse(
         cls, model_config: Mapping[str, object], *, cores: int, derived: Collection[str] = ()
     ) -> RuntimeConfig:
-        """The configuration in `model_config`, the JSON that Triton hands to a model, parsed.
+        """Parse the model configuration that Triton gives to a model.
 
-        cores: those this process may use; the engines of all instances share them.
-        derived: the names of the outputs that the model's own code makes.
-        Raises ConfigFault with every error found.
+        Args:
+            model_config: The parsed JSON.
+            cores: Number of cores that this process may use, shared by the engines of all
+                instances.
+            derived: Names of the outputs that the model's own code computes.
+
+        Raises:
+            ConfigFault: The configuration is invalid; with all errors.
         """
         errors = ConfigErrors(str(model_config.get("name", "")))
         config = _read(model_config, cores, derived, errors)
@@ -241,65 +247,58 @@ class RuntimeConfig:
 def _read(
     model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
-    """The configuration, which counts only if there are no errors."""
-    # In the order in which they need each other: tensors have axes, axes limits, limits gears.
+    """Return the configuration; it is only valid if `errors` stays empty."""
+    # In order of dependence: tensors have axes, axes limits, limits gears.
     max_batch_size = read_max_batch_size(model_config, errors)
-    parameters = Parameters.read(model_config, errors)
-    rows = read_rows(parameters, max_batch_size, errors)
+    parameters = table.read_parameters(model_config, errors)
+    rows = read_rows(parameters, max_batch_size)
     batched = rows > 0
     tensors = ModelTensors.read(
         model_config,
         parameters,
-        errors,
         derived=derived,
         batched=batched,
         rows_first=batched and max_batch_size == 0,
     )
-    devices = read_devices(parameters, errors)
-    engine = read_engine(parameters, devices, errors)
-    # Shared out: engines that all take all cores are a common cause of slow servers.
+    devices = read_devices(parameters)
+    engine = read_engine(parameters, devices)
+    # Divided, as engines that all use all cores are a common cause of slow servers.
     share = cores // (read_instances(model_config, errors) * len(devices))
-    axis_sizes = AxisSizes.read(parameters, tensors, errors)
+    axis_sizes = AxisSizes.read(parameters, tensors)
     limits = axis_sizes.limits
-    axis_lengths = read_axis_lengths(parameters, tensors, limits, errors)
-    oversize = read_choice("oversize", ("error", "fallback"), parameters, errors)
+    axis_lengths = read_axis_lengths(parameters, tensors, limits)
+    oversize = parameters.get(table.OVERSIZE)
     gears = read_gears(
         parameters,
         tensors,
         axis_sizes,
-        errors,
         rows=rows,
         fallback=oversize == "fallback",
         compiled=kind_of(devices[0]) == NPU,
     )
     geared = set(chain.from_iterable(gears))
-    check_static_model(parameters, tensors.axes, geared, errors, rows=rows)
-    generated = GeneratedInputs(parameters, tensors, errors, batched=batched)
+    check_static_model(parameters, tensors.axes, geared, rows=rows)
+    generated = GeneratedInputs(parameters, tensors, batched=batched)
     masks, lengths = generated.masks(), generated.lengths()
     positions, offsets = generated.positions(), generated.offsets()
     constants = generated.constants()
-    states = SequenceStates.read(
-        model_config, parameters, generated, errors, max_batch_size=max_batch_size
-    )
+    states = SequenceStates.read(model_config, parameters, generated, max_batch_size=max_batch_size)
     batch_inputs = read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows)
-    packing = read_packing(
-        parameters, tensors, masks, geared, axis_sizes.steps, errors, batched=batched
-    )
-    batch_axes = BatchAxes.read(parameters, tensors, errors, batched=batched, packing=packing)
-    defaults = read_defaults(parameters, tensors, axis_lengths.values(), errors)
-    pads = read_pads(parameters, tensors, errors, rows=ROWS in geared)
-    # What an input of lengths has by default is the size of its axis.
+    packing = read_packing(parameters, tensors, masks, geared, axis_sizes.steps, batched=batched)
+    batch_axes = BatchAxes.read(parameters, tensors, batched=batched, packing=packing)
+    defaults = read_defaults(parameters, tensors, axis_lengths.values())
+    pads = read_pads(parameters, tensors, rows=ROWS in geared)
+    # The default of an input of lengths is the size of its axis.
     constant_defaults = {n: own for n, own in defaults.items() if n not in axis_lengths.values()}
-    laid = {"pad": pads, "default": constant_defaults}
-    ranges = read_ranges(parameters, tensors, laid, errors)
-    reproducible = read_choice("reproducible", ("false", "true"), parameters, errors) == "true"
+    ranges = read_ranges(parameters, tensors, {"pad": pads, "default": constant_defaults})
+    reproducible = parameters.get(table.REPRODUCIBLE)
     if reproducible:
         counting = (*offsets, *counted_targets(batch_inputs))
-        check_reproducible(parameters, gears, tensors.axes, counting, errors, rows=rows)
-    service_share = read_service_share(parameters, errors)
-    told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
-    told |= axes_told_by(batch_inputs, tensors)
-    told |= {packing} if packing is not None else set()
+        check_reproducible(parameters, gears, tensors.axes, counting, rows=rows)
+    service_share = read_service_share(parameters)
+    marked = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
+    marked |= marked_axes(batch_inputs, tensors)
+    marked |= {packing} if packing is not None else set()
     return RuntimeConfig(
         model=str(model_config.get("name", "")),
         engine=engine,
@@ -322,46 +321,39 @@ def _read(
         states=states,
         batch_axes=batch_axes,
         batch_inputs=batch_inputs,
-        told_axes=frozenset(told),
+        marked_axes=frozenset(marked),
         padding=read_padding_rules(
-            parameters,
-            tensors,
-            limits,
-            errors,
-            told=told,
-            axis_lengths=axis_lengths,
-            packing=packing,
+            parameters, tensors, limits, masked=marked, axis_lengths=axis_lengths, packing=packing
         ),
         ranges=ranges,
         pads={**{name: own.nearest(0) for name, own in ranges.items() if 0 not in own}, **pads},
-        aipp=read_aipp(parameters, tensors, errors, engine=engine),
-        jpeg=read_jpeg(parameters, tensors, limits, errors, max_batch_size=max_batch_size),
+        aipp=read_aipp(parameters, tensors, engine=engine),
+        jpeg=read_jpeg(parameters, tensors, limits, max_batch_size=max_batch_size),
         gears=gears,
         oversize=oversize,
         packing=packing,
-        cost=read_cost(parameters, errors),
-        cost_cache=read_cost_cache(parameters, errors),
-        intra_op_threads=read_threads(parameters, errors, share=share),
+        cost=parameters.get(table.COST),
+        cost_cache=parameters.get(table.COST_CACHE),
+        intra_op_threads=parameters.get(table.THREADS) or max(1, share),
         devices=devices,
-        io_buffers=read_io_buffers(parameters, devices, errors, engine=engine),
+        io_buffers=read_io_buffers(parameters, devices, engine=engine),
         service_share=service_share,
         resident=Resident.read(
             parameters,
             tensors,
             service_share,
-            errors,
             model=str(model_config.get("name", "")),
             max_batch_size=max_batch_size,
         ),
-        stages=read_stages(parameters, errors),
-        workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),
-        unplanned_memory=read_unplanned(parameters, devices, errors, engine=engine),
-        window=read_window(parameters, devices, errors, engine=engine),
-        histogram=read_histogram(parameters, errors),
-        warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
-        early_answers=read_choice("early_answers", ("true", "false"), parameters, errors) == "true",
-        load_check=read_choice("load_check", ("on", "off"), parameters, errors) == "on",
+        stages=parameters.get(table.STAGES),
+        workspace_pool_bytes=read_pool_bytes(parameters, engine=engine),
+        unplanned_memory=read_unplanned(parameters, devices, engine=engine),
+        window=read_window(parameters, devices, engine=engine),
+        histogram=parameters.get(table.HISTOGRAM),
+        warmup=parameters.get(table.WARMUP),
+        early_answers=parameters.get(table.EARLY_ANSWERS),
+        load_check=parameters.get(table.LOAD_CHECK),
         reproducible=reproducible,
-        ge_options=read_ge_options(parameters, devices, errors, engine=engine),
-        atc_flags=read_atc_flags(parameters, devices, errors, engine=engine),
+        ge_options=read_ge_options(parameters, devices, engine=engine),
+        atc_flags=read_atc_flags(parameters, devices, engine=engine),
     )

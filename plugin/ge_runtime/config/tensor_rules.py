@@ -1,29 +1,32 @@
-"""What config.pbtxt says of single tensors of the graph, beyond their types and dims.
+"""Rules for single tensors of the graph: rows, value ranges, states, padding, defaults, packing.
 
-- `batch_axis.<tensor>`: which dim of the graph's input or output counts rows, from 0; default 0. Of
-  recurrent graphs it is often 1, e.g. of states [layers, batch, features]. `none`: the tensor has
-  no such dim. An input without rows is the same for all rows of an execution: only requests that
-  bring equal values share one. Requests and answers have their rows first, whatever the graph has.
-- `range.<input>`: the least and the largest value of an element, e.g. `0..30521` for ids of a
-  vocabulary of 30522. A request with another element in its data is refused before the graph sees
-  it: a graph may fail on it, for all requests of the execution, or read what lies beside its table.
-- `state.<graph input>`: the graph output that becomes this input at the sequence's next request. At
-  its first the input is 0. Requests bring no such input, and answers have the output only where it
-  is declared. The model needs Triton's `sequence_batching`: then the requests of a sequence come in
-  order, one at a time, to one instance, which keeps the state. The server's own `state` is not
-  used, as Triton keeps none for models in Python.
+An input without rows (`batch_axis.<input>: none`) has one value for all rows of an execution, so
+only requests with equal values share an execution. Requests and answers always have their rows
+first.
+
+A request with an element outside of `range.<input>` is refused before the graph receives it: the
+graph could fail, for all requests of the execution, or read memory outside of its table.
+
+With `state.<graph input>`, requests bring no such input, and answers have the output only if it is
+declared. The model needs Triton's `sequence_batching`: the requests of a sequence then arrive in
+order, one at a time, at one instance, which keeps the state. The server's own `state` is not used,
+as Triton keeps none for models in Python.
+
+Values are written as numbers, for floats also inf, -inf and nan; BOOL as true or false, 1 or 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
+from ge_runtime.config import parameter_table as table
 from ge_runtime.config.generated_inputs import GeneratedInputs
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_number, read_whole
-from ge_runtime.specs import ROWS, Dim, DType, Number
+from ge_runtime.config.parameters import Parameters, read_number
+from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,54 +34,48 @@ class BatchAxes:
     """The dim of each graph tensor that counts rows."""
 
     batched: bool = True
-    """Whether any tensor has such a dim."""
+    """True if any tensor has such a dim."""
     given: Mapping[str, int | None] = field(default_factory=dict)
-    """Those of config.pbtxt; None for a tensor without."""
+    """The dims that config.pbtxt gives; None for a tensor without rows."""
 
     @classmethod
     def read(
-        cls,
-        parameters: Parameters,
-        tensors: ModelTensors,
-        errors: ConfigErrors,
-        *,
-        batched: bool,
-        packing: str | None,
+        cls, parameters: Parameters, tensors: ModelTensors, *, batched: bool, packing: str | None
     ) -> BatchAxes:
-        """What config.pbtxt says. Which tensors the graph has is not known here."""
+        """Read config.pbtxt. Which tensors the graph has is not known here."""
         given: dict[str, int | None] = {}
-        for name, text in parameters.families["batch_axis"].items():
-            place = f"parameter 'batch_axis.{name}'"
+        errors = parameters.errors
+        for place, name, dim in parameters.entries(table.BATCH_AXIS):
             if not batched:
                 errors.add(place, "max_batch_size 0", "at least 1: without it there are no rows")
             elif packing is not None:
                 found = f"packing: {packing} as well"
-                errors.add(place, found, "one of the two: packed rows lie along that axis")
-            given[name] = None if text == "none" else read_whole(place, text, errors, least=0)
+                errors.add(place, found, "one of the two: packed rows are joined along that axis")
+            given[name] = dim
             spec = tensors.sources.get(name)
-            if given[name] is None and spec is not None and spec.axes:
+            if dim is None and spec is not None and spec.axes:
                 found = f"none and dims {list(map(str, spec.dims))} of input '{name}'"
                 errors.add(place, found, "fixed dims: it is the same for requests of all sizes")
         return cls(batched, given)
 
     def of(self, name: str) -> int | None:
-        """The dim of this graph tensor that counts rows, None for one without."""
+        """Return the dim of a graph tensor that counts rows, or None if it has no rows."""
         return self.given.get(name, 0) if self.batched else None
 
     def dims(self, name: str, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """The graph's dims of a tensor that has these for each row."""
+        """Return the graph's dims of a tensor, given the dims of one row."""
         at = self.of(name)
         return dims if at is None else (*dims[:at], ROWS, *dims[at:])
 
     @property
     def without(self) -> frozenset[str]:
-        """The tensors of which config.pbtxt says that they have no rows."""
+        """The tensors that have no rows according to config.pbtxt."""
         return frozenset(name for name, at in self.given.items() if at is None)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """The least and the largest value of an element."""
+    """The lowest and the highest value of an element, both included."""
 
     least: Number
     largest: Number
@@ -87,11 +84,11 @@ class ValueRange:
         return self.least <= value <= self.largest
 
     def nearest(self, value: Number) -> Number:
-        """The value of the range that is nearest."""
+        """Return the value of the range nearest to `value`."""
         return min(max(value, self.least), self.largest)
 
     def span(self, dtype: DType) -> tuple[float, float]:
-        """The range as elements of this type are drawn from it: high excluded for integers."""
+        """Return the range from which to draw elements, the highest excluded for integers."""
         return float(self.least), float(self.largest + dtype.is_integer)
 
     def __str__(self) -> str:
@@ -99,56 +96,58 @@ class ValueRange:
 
 
 def read_ranges(
-    parameters: Parameters,
-    tensors: ModelTensors,
-    laid: Mapping[str, Mapping[str, Number]],
-    errors: ConfigErrors,
+    parameters: Parameters, tensors: ModelTensors, fillers: Mapping[str, Mapping[str, Number]]
 ) -> dict[str, ValueRange]:
-    """Input or prepared tensor: the values of its elements.
+    """Return the value range of inputs or prepared tensors.
 
-    laid: what is laid into batches besides data, by `pad` and `default`: input to its value, which
-    must be in the range too.
+    Args:
+        parameters: The model's parameters.
+        tensors: The model's tensors.
+        fillers: "pad" and "default", each with the values by input that batches hold besides data;
+            they must be in the range too.
     """
     ranges = {}
-    for name, text in parameters.families["range"].items():
-        field = f"parameter 'range.{name}'"
-        spec = tensors.sources.get(name)
-        if spec is None:
-            errors.add_unknown(field, "input", name, tensors.sources)
-            continue
+    errors = parameters.errors
+    for place, name, text in parameters.entries(table.RANGE, "input", tensors.sources):
+        spec = tensors.sources[name]
         low, high = (read_number(own.strip(), spec.dtype) for own in text.partition("..")[::2])
         if spec.dtype in _NO_ORDER:
-            errors.add(field, f"input '{name}' {spec}", "an input of numbers, not of BF16")
+            errors.add(place, f"input '{name}' {spec}", "an input of numbers, not of BF16")
             continue
         if low is None or high is None or not low < high:
             expected = f"two numbers of type {spec.dtype.value}, the lower one first, e.g. 0..9"
-            errors.add(field, f"'{text}'", expected)
+            errors.add(place, f"'{text}'", expected)
             continue
         own = ranges[name] = ValueRange(low, high)
-        for family, values in laid.items():
+        for family, values in fillers.items():
             if name in values and values[name] not in own:
                 errors.add(f"parameter '{family}.{name}'", values[name], f"{own} (range.{name})")
     return ranges
 
 
 _NO_ORDER: Final = (DType.BOOL, DType.BYTES, DType.BF16)
-"""Types without an order, and the one that is kept as its bits."""
-
+"""Types without an order, and the type that is kept as its bits."""
 
 _SPARE: Final = 2
-"""Sequences kept for each that the server runs. It tells nobody when it ends an idle one: half of
-those kept may be such. One that runs has a request at least every `max_sequence_idle_microseconds`,
-and in twice that time at most twice as many sequences can have come."""
+"""Sequences kept for each that the server runs. The server does not report when it ends an idle
+sequence: half of the kept ones may have ended. A running sequence has a request at least every
+`max_sequence_idle_microseconds`, and in twice that time at most twice as many can have started."""
+
+_REFUSED: Final = {
+    "state": "none: the model keeps the states of 'state.<graph input>', not Triton",
+    "control_input": "none: starts and ends are read from the requests' flags",
+}
+"""Field of sequence_batching that must be empty to the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceStates:
-    """What is kept of sequences, and of how many."""
+    """The states kept from one request of a sequence to the next."""
 
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """Graph input: the graph output that it is next time."""
+    """Graph input to the graph output that is its next value."""
     kept: int = 0
-    """The most sequences of which the state is kept."""
+    """Largest number of sequences whose state is kept."""
 
     @classmethod
     def read(
@@ -156,38 +155,205 @@ class SequenceStates:
         model_config: Mapping[str, object],
         parameters: Parameters,
         generated: GeneratedInputs,
-        errors: ConfigErrors,
         *,
         max_batch_size: int,
     ) -> SequenceStates:
-        """What config.pbtxt says. Which tensors the graph has is not known here."""
-        outputs = dict(parameters.families["state"])
+        """Read config.pbtxt. Which tensors the graph has is not known here."""
+        errors, outputs, source = parameters.errors, dict[str, str](), dict[str, str]()
+        for place, name, output in parameters.entries(table.STATE):
+            generated.add_name(place, f"'state.{name}'", name)
+            if output in source:
+                found = f"'{output}', the state of '{source[output]}' as well"
+                errors.add(place, found, "an output for each")
+            source[output] = name
+            outputs[name] = output
         if not outputs:
             return cls()
-        taken: dict[str, str] = {}
-        for name, output in outputs.items():
-            place = f"parameter 'state.{name}'"
-            generated.add_name(place, f"'state.{name}'", name)
-            if output in taken:
-                found = f"'{output}', the state of '{taken[output]}' as well"
-                errors.add(place, found, "an output for each")
-            taken[output] = name
         batching = model_config.get("sequence_batching")
         if not isinstance(batching, Mapping):
             place = f"parameter 'state.{next(iter(outputs))}'"
-            expected = "it: then requests of a sequence come in order, to one instance"
+            expected = "it: then requests of a sequence arrive in order, at one instance"
             errors.add(place, "no sequence_batching", expected)
             return cls(outputs)
-        for own, cure in _REFUSED.items():
+        for own, expected in _REFUSED.items():
             if batching.get(own):
-                errors.add(f"sequence_batching.{own}", "entries", cure)
+                errors.add(f"sequence_batching.{own}", "entries", expected)
         oldest = batching.get("oldest")
         most = oldest.get("max_candidate_sequences") if isinstance(oldest, Mapping) else 0
         running = int(most or 0) or max(1, max_batch_size)
         return cls(outputs, _SPARE * running)
 
 
-_REFUSED: Final = {
-    "state": "none: what parameters 'state.<graph input>' name is kept by the model, not by Triton",
-    "control_input": "none: starts and ends are read from the requests' flags",
-}
+class PaddingRule(Enum):
+    """The rule for sizes along an axis in one execution; values are those of config.pbtxt."""
+
+    MASKED = "masked"
+    """Sizes may differ: a mask or lengths give the graph the ends of data."""
+    EQUAL = "equal"
+    """Sizes must be equal: nothing is padded."""
+    NEUTRAL = "neutral"
+    """Sizes may differ: the user states that padding of this axis changes no answer."""
+
+
+def read_axis_lengths(
+    parameters: Parameters, tensors: ModelTensors, limits: Mapping[str, int]
+) -> dict[str, str]:
+    """Return each axis with the input that holds each row's true length along it."""
+    lengths, errors = dict(parameters.texts(table.AXIS_LENGTH)), parameters.errors
+    for place, axis, name in parameters.entries(table.AXIS_LENGTH):
+        tensors.knows_axis(place, axis, errors)
+        if name not in tensors.sources:
+            errors.add_unknown(place, "input", name, tensors.sources)
+            continue
+        spec = tensors.sources[name]
+        if not spec.dtype.is_integer or spec.dims not in ((), (1,)):
+            errors.add(place, f"input '{name}' {spec}", "integers, one for each row")
+        elif name in tensors.optional:
+            # For a request that lacks it, the input is filled with the size of the axis.
+            if list(lengths.values()).count(name) > 1:
+                errors.add(place, f"'{name}' for other axes as well", "one axis: it is optional")
+            if spec.dtype.largest < limits.get(axis, 1):
+                expected = f"a type that holds {limits[axis]} (limit.{axis}): it is optional"
+                errors.add(place, f"input '{name}' {spec}", expected)
+    return lengths
+
+
+def read_padding_rules(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    axes: Collection[str],
+    *,
+    masked: Collection[str],
+    axis_lengths: Mapping[str, str],
+    packing: str | None,
+) -> dict[str, PaddingRule]:
+    """Return the rule of each of `axes`.
+
+    Args:
+        parameters: The model's parameters.
+        tensors: The model's tensors.
+        axes: All axes.
+        masked: The axes along which generated inputs, or `packing`, give the graph the ends of
+            data.
+        axis_lengths: Axis to the input with its lengths. The graph may have that input too, which
+            is only known once it is open: `Contract` refuses the axis if the graph does not.
+        packing: The packed axis.
+    """
+    known = {*masked, *axis_lengths}
+    rules = {axis: PaddingRule.MASKED if axis in known else PaddingRule.EQUAL for axis in axes}
+    choices = {rule.value: rule for rule in PaddingRule}
+    errors = parameters.errors
+    for place, axis, text in parameters.entries(table.PADDING, "axis", tensors.axes):
+        if text not in choices:
+            errors.add_unknown(place, "padding rule", text, choices)
+        elif text == "masked" and axis not in known:
+            expected = (
+                f"'equal', 'neutral', or an input from which the graph knows where data ends: "
+                f"'mask.<graph input>', 'lengths.<graph input>' or 'offsets.<graph input>' of "
+                f"'{axis}'"
+            )
+            errors.add(place, "'masked'", expected)
+        elif text != "masked" and axis == packing:
+            errors.add(place, f"'{text}'", "'masked': rows of any lengths are joined along it")
+        elif text == "equal" and axis in axis_lengths:
+            found = f"'equal', and 'axis_length.{axis}'"
+            errors.add(place, found, "one of the two: rows that end earlier have to be padded")
+        else:
+            rules[axis] = choices[text]
+    return rules
+
+
+def read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> dict[str, Number]:
+    """Return the padding value of inputs that give one.
+
+    rows: batches may have rows of padding, so that inputs without axes are padded as well.
+    """
+    pads: dict[str, Number] = {}
+    errors = parameters.errors
+    for place, name, text in parameters.entries(table.PAD, "input", tensors.sources):
+        spec = tensors.sources[name]
+        if not spec.axes and UNKNOWN not in spec.dims and not rows:
+            errors.add(place, f"no -1 in dims {list(spec.dims)}", "an input with axes")
+        pad = read_number(text, spec.dtype)  # None for BYTES as well
+        if spec.dtype is DType.BYTES:
+            errors.add(place, f"input '{name}' {spec}", "an input of numbers")
+        elif pad is None:
+            errors.add(place, f"'{text}'", f"a value of type {spec.dtype.value}")
+        else:
+            pads[name] = pad
+    return pads
+
+
+def read_defaults(
+    parameters: Parameters, tensors: ModelTensors, length_inputs: Collection[str]
+) -> dict[str, Number]:
+    """Return the value of each optional input for requests that lack it; 0 unless given."""
+    defaults: dict[str, Number] = dict.fromkeys(tensors.optional, 0)
+    errors = parameters.errors
+    for place, name, text in parameters.entries(table.DEFAULT, "input", tensors.inputs):
+        dtype = tensors.inputs[name].dtype
+        default = read_number(text, dtype)
+        if tensors.prepared:
+            expected = "nothing: the model's own code handles inputs that a request lacks"
+            errors.add(place, f"'{text}'", expected)
+        elif name not in tensors.optional:
+            errors.add(place, f"input '{name}', which every request brings", "an optional input")
+        elif name in length_inputs:
+            errors.add(place, f"'{text}'", "nothing: rows without a length have their full size")
+        elif default is None:
+            errors.add(place, f"'{text}'", f"a value of type {dtype.value}")
+        else:
+            defaults[name] = default
+    return defaults
+
+
+def read_packing(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    masks: Mapping[str, tuple[str, ...]],
+    geared: Collection[str],
+    steps: Mapping[str, int],
+    *,
+    batched: bool,
+) -> str | None:
+    """Return the packed axis, or None.
+
+    Tensors that have the axis, as their first dim, are [total, ...] for the graph: total is the sum
+    of the rows' true lengths, and there is no batch dimension.
+
+    Args:
+        parameters: The model's parameters.
+        tensors: The model's tensors.
+        masks: Generated masks with their axes.
+        geared: The axes with gears.
+        steps: The values of `align.<axis>`.
+        batched: Whether requests have a batch dimension.
+    """
+    place, axis, errors = "parameter 'packing'", parameters.get(table.PACKING), parameters.errors
+    if axis is None:
+        return None
+    if not batched:
+        errors.add(place, "max_batch_size 0", "at least 1: without it there are no rows to join")
+    if not tensors.knows_axis(place, axis, errors):
+        return axis
+    if axis in geared:
+        # A packed axis has the sum of all rows, which no gear for the size of one row limits.
+        errors.add(place, f"gears of axis '{axis}'", "an axis that is free")
+    if steps.get(axis, 1) > 1:
+        found = f"align.{axis}: {steps[axis]}"
+        errors.add(place, found, "an axis that is not aligned: rows of any lengths are joined")
+    for kind, specs in {"input": tensors.sources, "output": tensors.outputs}.items():
+        for name, spec in specs.items():
+            if axis in spec.axes and not _leads(axis, spec.dims, spec.axes):
+                errors.add(place, f"{kind} '{name}' {spec}", f"'{axis}' as its first dim alone")
+    for name, axes in masks.items():
+        if axis in axes and axes != (axis,):
+            found = f"'mask.{name}' of {', '.join(axes)}"
+            expected = f"masks of '{axis}' alone: rows have no dimension of their own"
+            errors.add(place, found, expected)
+    return axis
+
+
+def _leads(axis: str, dims: tuple[Dim, ...], axes: tuple[str, ...]) -> bool:
+    """Return whether the axis is the first dim, and neither another dim nor in a relation."""
+    return dims[0] == axis and axes.count(axis) == 1

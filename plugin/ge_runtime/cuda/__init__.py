@@ -1,6 +1,6 @@
-"""NVIDIA GPUs: what engines share of NVIDIA's driver.
+"""NVIDIA GPUs: the driver calls that engines share.
 
-What executes on it are other people's libraries, ONNX Runtime and torch, which have contexts,
-streams and memory of their own making. Written from NVIDIA's documents, and never run on a GPU:
-tests hold it against a fake of the driver's library.
+ONNX Runtime and torch execute on the GPU, and create their own contexts, streams and memory.
+Written from NVIDIA's documentation, and never run on a GPU: the tests use a fake of the driver's
+library.
 """

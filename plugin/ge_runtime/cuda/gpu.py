@@ -1,7 +1,7 @@
-"""The GPUs of this process, NVIDIA's driver by its C interface, and pinned memory of the host.
+"""The GPUs of this process: NVIDIA's driver through its C interface, and pinned host memory.
 
-Of the driver, libcuda.so.1, only what ONNX Runtime and torch do not do themselves. Each call takes
-microseconds, except the first and `wait`.
+Only functions of the driver (libcuda.so.1) that ONNX Runtime and torch do not provide are called.
+Each call takes microseconds, except the first one and `wait`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.devices.memory import PAGE
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory, RuntimeFault
 
-# A ctypes library, whose functions come without types.
+# A ctypes library, whose functions have no types.
 Library: TypeAlias = Any
 
 _log = logging.getLogger(__name__)
@@ -32,22 +32,22 @@ _NAME_BYTES: Final = 256
 _PORTABLE: Final = 1
 """CU_MEMHOSTREGISTER_PORTABLE: pinned for all contexts."""
 _NON_BLOCKING: Final = 1
-"""CU_STREAM_NON_BLOCKING: it waits for nothing that happens on the default stream."""
+"""CU_STREAM_NON_BLOCKING: the stream does not synchronize with the default stream."""
 
 
 class CudaFault(Exception):
-    """A call that failed, with the driver's own code, name and words."""
+    """A failed call of the driver."""
 
-    def __init__(self, call: str, code: int, name: str, words: str) -> None:
+    def __init__(self, call: str, code: int, name: str, message: str) -> None:
         self.code = code
-        super().__init__(f"{call}: {name} ({code}): {words}")
+        super().__init__(f"{call}: {name} ({code}): {message}")
 
 
 class Context:
-    """A device's primary context: the one that libraries of CUDA's runtime share in a process."""
+    """A device's primary context, which libraries that use the CUDA runtime share in a process."""
 
     def __init__(self, driver: CudaDriver, index: int) -> None:
-        """Takes it, for as long as the process lives. Raises CudaFault."""
+        """Retain the context for the lifetime of the process. Raises CudaFault."""
         self._driver = driver
         self._device = ctypes.c_int()
         driver.call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(index))
@@ -56,13 +56,13 @@ class Context:
 
     @property
     def hardware(self) -> str:
-        """What the device is called, e.g. "NVIDIA H100 80GB HBM3"."""
+        """The device's name, e.g. "NVIDIA H100 80GB HBM3"."""
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._driver.call("cuDeviceGetName", name, ctypes.c_int(_NAME_BYTES), self._device)
         return name.value.decode(errors="replace")
 
     def pin(self, address: int, nbytes: int) -> None:
-        """Pin memory of the process: copies of it need no detour. Raises CudaFault."""
+        """Pin memory of the process, so that the GPU copies it directly. Raises CudaFault."""
         with self._current():
             self._driver.call(
                 "cuMemHostRegister_v2",
@@ -77,20 +77,23 @@ class Context:
             self._driver.call("cuMemHostUnregister", ctypes.c_void_p(address))
 
     def new_stream(self) -> int:
-        """The handle of a stream, there for as long as the process lives. Raises CudaFault."""
+        """Create a stream that is never destroyed; return its handle. Raises CudaFault."""
         handle = ctypes.c_void_p()
         with self._current():
             self._driver.call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(_NON_BLOCKING))
         return handle.value or 0
 
     def wait(self) -> None:
-        """Wait for all work on the device. Raises CudaFault, for ever, once some of it broke it."""
+        """Wait for all work on the device.
+
+        Raises CudaFault; after work that broke the context, every later call raises as well.
+        """
         with self._current():
             self._driver.call("cuCtxSynchronize")
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """For the length of a `with`, in the calling thread, whatever is current there."""
+        """Make the context current in the calling thread, within a `with` statement."""
         self._driver.call("cuCtxPushCurrent_v2", self._handle)
         try:
             yield
@@ -99,16 +102,16 @@ class Context:
 
 
 class CudaDriver:
-    """NVIDIA's driver, initialized. Safe from any thread."""
+    """NVIDIA's driver, initialized. Thread-safe."""
 
     def __init__(self, library: Library) -> None:
-        """Raises CudaFault. See `load`."""
+        """Initialize the driver; see `load`. Raises CudaFault."""
         self._library = library
         self.call("cuInit", ctypes.c_uint(0))
 
     @classmethod
     def load(cls) -> CudaDriver:
-        """Raises NoDevice, with the cure, where there is no driver or none that works."""
+        """Load the driver. Raises NoDevice, with the fix, if it is missing or does not work."""
         try:
             return cls(ctypes.CDLL(_FILE))
         except OSError as error:
@@ -117,12 +120,12 @@ class CudaDriver:
             ) from error
         except CudaFault as fault:
             raise NoDevice(
-                f"cuda: found a driver that does not begin ({fault}), expected it to: `nvidia-smi` "
-                f"says how it is; {_CURE}"
+                f"cuda: found a driver that cannot be initialized ({fault}), expected a working "
+                f"one: `nvidia-smi` shows its state; {_CURE}"
             ) from fault
 
     def device_count(self) -> int:
-        """Devices that this process may use: CUDA_VISIBLE_DEVICES counts."""
+        """Return the number of devices that are visible to this process (CUDA_VISIBLE_DEVICES)."""
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
@@ -131,25 +134,25 @@ class CudaDriver:
         """Call a function of the library. Raises CudaFault unless it succeeds."""
         code: int = getattr(self._library, function)(*arguments)
         if code:
-            name, words = self._told("cuGetErrorName", code), self._told("cuGetErrorString", code)
-            raise CudaFault(function, code, name, words)
+            name, message = self._text("cuGetErrorName", code), self._text("cuGetErrorString", code)
+            raise CudaFault(function, code, name, message)
 
-    def _told(self, function: str, code: int) -> str:
+    def _text(self, function: str, code: int) -> str:
         text = ctypes.c_char_p()
         getattr(self._library, function)(ctypes.c_int(code), ctypes.byref(text))
         return (text.value or b"unknown").decode(errors="replace")
 
 
 CAPTURING: Final = Lock()
-"""Held while a stream is captured, in all of the process one at a time: whoever waits meanwhile for
-all that happens on a GPU breaks the capture."""
+"""Held while a stream is captured. Only one may be captured at a time in the process, and waiting
+for the whole GPU during a capture breaks the capture."""
 
-_OF_CAPTURES: Final = range(900, 910)
-"""Codes of what is not allowed while a stream is captured: they say nothing of the device."""
+_CAPTURE_CODES: Final = range(900, 910)
+"""Codes of calls that are not allowed during a capture; they do not mean that the GPU is broken."""
 
 
 class Gpu:
-    """A GPU of this process. Safe from any thread."""
+    """A GPU of this process. Thread-safe."""
 
     def __init__(self, index: int, context: Context) -> None:
         self.index: Final = index
@@ -157,41 +160,37 @@ class Gpu:
         self.context: Final = context
         self.hardware: Final = context.hardware
         self.health: Final = DeviceHealth()
-        self._streams: list[int] = []  # that nobody has
+        self._streams: list[int] = []  # unused ones
 
-    def take_stream(self) -> int:
-        """The handle of a stream that nobody else has, until `give_stream`. Raises CudaFault."""
-        # Not torch's own: it gives 32 in turn to all who ask, and what one engine executes on a
-        # stream would be in what another captures there. None is destroyed, but given to the next
-        # who asks, as libraries keep memory for each.
+    def acquire_stream(self) -> int:
+        """Return the handle of an unused stream, for `release_stream`. Raises CudaFault."""
+        # Not torch's streams: torch shares 32 streams between all callers, and work of one engine
+        # could become part of another engine's capture. Streams are reused and never destroyed,
+        # because libraries keep memory for each stream.
         return self._streams.pop() if self._streams else self.context.new_stream()
 
-    def give_stream(self, handle: int) -> None:
-        """The caller no longer uses it, and all that was queued there is done."""
+    def release_stream(self, handle: int) -> None:
+        """Return a stream on which all work has ended."""
         self._streams.append(handle)
 
-    def fault(self, text: str, *, short: bool) -> RuntimeFault:
-        """What a failed execution means: EngineLost, OutOfMemory or EngineFault.
-
-        text: what the library said. short: whether that was of memory. Waits for what executes
-        there.
-        """
-        # An illegal address, a failed assertion on the device and the like break the context for
-        # good. Libraries tell that in words of their own or not at all, so the driver is asked.
+    def fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
+        """See `Accelerator.fault`. Waits for all work on the GPU."""
+        # An illegal address or a failed assertion on the device breaks the context permanently.
+        # Libraries report that in different ways or not at all, so the driver is queried.
         if self.health.lost is None:
             try:
                 with CAPTURING:
                     self.context.wait()
             except CudaFault as broken:
-                if broken.code not in _OF_CAPTURES:
-                    self.health.lose(f"{text}; the GPU is lost to this process: {broken}")
+                if broken.code not in _CAPTURE_CODES:
+                    self.health.mark_lost(f"{text}; the GPU is lost to this process: {broken}")
         if self.health.lost is not None:
             return EngineLost(str(self.health.lost))
-        return (OutOfMemory if short else EngineFault)(text)
+        return (OutOfMemory if no_memory else EngineFault)(text)
 
 
 class Gpus:
-    """The GPUs of a process, opened when they are asked for. Safe from any thread."""
+    """The GPUs of a process, each opened at its first use. Thread-safe."""
 
     def __init__(self, load: Callable[[], CudaDriver] = CudaDriver.load) -> None:
         self._load = load
@@ -200,13 +199,13 @@ class Gpus:
         self._lock = Lock()
 
     def gpu(self, index: int) -> Gpu:
-        """Raises NoDevice, with the cure, if it is not there, and EngineLost if it was lost."""
+        """Return a GPU. Raises NoDevice, with the fix, if it is missing; EngineLost if lost."""
         with self._lock:
-            # One for the process: its health and its streams are shared by all who use it.
+            # One object for the process: all users share its health and streams.
             gpu = self._open.get(index)
             if gpu is None:
                 gpu = self._open[index] = self._opened(index)
-        gpu.health.ensure_there()
+        gpu.health.ensure_available()
         return gpu
 
     def _opened(self, index: int) -> Gpu:
@@ -219,7 +218,7 @@ class Gpus:
             raise NoDevice(f"cuda:{index} cannot be used: {fault}") from fault
         raise NoDevice(
             f"cuda:{index}: found {count} GPU(s), expected more than {index}: `nvidia-smi` and "
-            "CUDA_VISIBLE_DEVICES say which this process has"
+            "CUDA_VISIBLE_DEVICES show which GPUs this process has"
         )
 
 
@@ -227,32 +226,32 @@ PROCESS_GPUS: Final = Gpus()
 
 
 class PinnedMemory(WatchedHost):
-    """Buffers are uint8 arrays [nbytes] in whole pages, pinned as long as the buffer is not freed.
+    """Pinned host memory. Buffers are uint8 arrays [nbytes] in whole pages.
 
-    What is still a view of them then is memory like any other. Where the system cannot pin, copies
-    take the detour: slower, and the same.
+    A buffer is pinned until it is freed; views that exist longer refer to unpinned memory. If the
+    system cannot pin memory, copies work as well, but are slower.
     """
 
     kind: ClassVar[str] = "cuda"
 
     def __init__(self, gpu: Gpu, watch: Watch) -> None:
-        """watch: of the allocator on the device, whose defects count as this memory's."""
+        """Initialize the memory; `watch` counts the allocations on the device."""
         super().__init__(gpu.name, watch)
         self._gpu = gpu
         self._pinned: dict[int, NDArray[np.uint8]] = {}  # by address; kept alive
-        self._told = False
+        self._warned = False
 
     def register(self, memory: NDArray[np.uint8]) -> None:
-        """Pin memory of the process that is there, until `unregister`. Whole pages."""
+        """Pin whole pages of existing memory of the process, until `unregister`."""
         self._pin(memory)
 
     def unregister(self, memory: NDArray[np.uint8]) -> None:
-        """Undo `register`. No copy to or from the memory is under way any more."""
+        """Undo `register`. No copy to or from the memory may be in progress."""
         self._unpin(memory)
 
     def unregister_all(self) -> None:
-        """Undo `register` for all that is registered. Safe to call twice."""
-        for memory in [*self._pinned.values()]:  # a copy: each goes as it is unpinned
+        """Undo `register` for all registered memory. Safe to call twice."""
+        for memory in [*self._pinned.values()]:  # a copy, because `_unpin` removes entries
             self._unpin(memory)
 
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
@@ -262,27 +261,27 @@ class PinnedMemory(WatchedHost):
         return whole[:nbytes]
 
     def _release(self, memory: NDArray[np.uint8]) -> None:
-        """The last view of the bytes gives them back."""
+        """Unpin the memory; it is freed with its last view."""
         self._unpin(memory)
 
     def _pin(self, memory: NDArray[np.uint8]) -> None:
         try:
             self._gpu.context.pin(memory.ctypes.data, memory.nbytes)
         except CudaFault as fault:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 _log.warning("%s: memory is not pinned, copies are slower: %s", self.name, fault)
         else:
             self._pinned[memory.ctypes.data] = memory
 
     def _unpin(self, memory: NDArray[np.uint8]) -> None:
-        """What the GPU does not let go of stays with the process."""
+        """Unpin memory. If that fails, the memory is never freed."""
         address = memory.ctypes.data
         if address not in self._pinned or self._gpu.health.lost is not None:
             return
         try:
             self._gpu.context.unpin(address)
-        except CudaFault as fault:  # as when the GPU broke and nobody has noticed yet
+        except CudaFault as fault:  # e.g. if the GPU is broken, which was not detected before
             _log.warning("%s: memory stays pinned: %s", self.name, fault)
         else:
             del self._pinned[address]

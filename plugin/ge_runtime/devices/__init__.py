@@ -1,6 +1,6 @@
-"""What all devices share: the base of their memory and their health; and the host's memory.
+"""Devices: the base classes of device memory, device health, and the host's memory.
 
-An accelerator's memory is in the package that knows it: `ascend`, `cuda`.
+The memory of accelerators is in their packages, `npu` and `cuda`.
 """
 
 from ge_runtime.devices.memory import Buffer, Device, HostDevice, Watch, WatchedHost

@@ -1,4 +1,4 @@
-"""The health of devices: whether one is lost, for all of this process that use it."""
+"""The health of devices: whether a device is lost to this process."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceHealth:
-    """One for each device of the process that can be lost. Safe from any thread.
+    """The health of one device, shared by all its users in the process. Thread-safe.
 
-    Whoever finds it lost says so, and from then on nobody makes a call on it.
+    After a user has called `mark_lost`, no user may call the device any more.
     """
 
     def __init__(self) -> None:
         self.lost: EngineLost | None = None
-        """What it was lost of; None while it is there. Never raised itself: see `lose`."""
+        """Why the device is lost; None while it is available. Do not raise this object itself."""
 
-    def ensure_there(self) -> None:
-        """Raises EngineLost if the device is lost."""
+    def ensure_available(self) -> None:
+        """Raise EngineLost if the device is lost."""
         if self.lost is not None:
             raise EngineLost(str(self.lost))
 
-    def lose(self, text: str) -> EngineLost:
-        """The device is lost, now and for the rest of the process; the error to raise.
+    def mark_lost(self, text: str) -> EngineLost:
+        """Mark the device as lost for the rest of the process.
 
-        text: what it is lost of; the error tells the cure as well. What was found first counts: the
-        rest follows from it.
+        Later calls do not change the reason, because later failures follow from the first.
+
+        Args:
+            text: The reason.
+
+        Returns:
+            A new error for the caller to raise, with the reason and the fix.
         """
         if self.lost is None:
             self.lost = EngineLost(f"{text}; {_CURE}")
@@ -40,22 +45,27 @@ class DeviceHealth:
 
 
 class Accelerator(Protocol):
-    """A device as engines see it whose library reaches it by itself."""
+    """A device for engines whose library accesses the device itself."""
 
     @property
     def name(self) -> str:
-        """As config.pbtxt has it, e.g. "cuda:0"."""
+        """The device's name in config.pbtxt, e.g. "cuda:0"."""
 
     @property
     def index(self) -> int:
-        """Its number, for libraries."""
+        """The device's number, for libraries."""
 
     @property
     def health(self) -> DeviceHealth:
-        """Shared by all who use the device."""
+        """The device's health, shared by all its users."""
 
-    def fault(self, text: str, *, short: bool) -> RuntimeFault:
-        """What a failed execution means: EngineLost, OutOfMemory or EngineFault.
+    def fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
+        """Return the fault of a failed execution.
 
-        text: what the library said. short: whether that was of memory.
+        Args:
+            text: The library's message.
+            no_memory: Whether the library reported a failed allocation.
+
+        Returns:
+            EngineLost if the device is lost, else OutOfMemory or EngineFault.
         """

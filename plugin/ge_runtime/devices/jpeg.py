@@ -1,6 +1,6 @@
-"""JPEG files as images of bytes: the port of decoders, and the host's, which is Pillow.
+"""Decoding of JPEG files: the decoder port, and the host's decoder, which uses Pillow.
 
-Files come from clients: what is decoded is bounded by the header's sides first.
+Files come from clients, so the size in the header is checked before a file is decoded.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from ge_runtime.errors import ArtifactFault, RequestFault
 
-# Pillow's object, of a package that need not be installed.
+# An object of Pillow, which need not be installed.
 Picture: TypeAlias = Any
 Pixels: TypeAlias = NDArray[np.uint8]
 
 MOST_SIDE: Final = 8192
-"""Pixels: what JPEG decoders of cards take at most."""
+"""Maximum width and height in pixels, as for the JPEG decoders of cards."""
 
 
 class JpegHeader(NamedTuple):
-    """What a file says of itself."""
+    """The header of a JPEG file."""
 
     width: int
     height: int
@@ -32,30 +32,40 @@ class JpegHeader(NamedTuple):
 
 
 class JpegDecoder(Protocol):
-    """Decodes files one after another. For one thread."""
+    """A decoder of JPEG files. Not thread-safe."""
 
     @property
     def name(self) -> str:
-        """What decodes, for people."""
+        """The decoder's name, for people."""
 
     def decode(self, file: bytes, height: int, width: int, channels: int) -> Pixels:
-        """The picture stretched to these sides: [height, width, channels].
+        """Decode a file and resize the image, without keeping its aspect ratio.
 
-        channels: 1, its brightness, or 3: red, green, blue. Raises RequestFault for what is no
-        JPEG file that can be decoded, and EngineLost.
+        Args:
+            file: The content of the file.
+            height: Height of the result in pixels.
+            width: Width of the result in pixels.
+            channels: 1 for brightness; 3 for red, green, blue.
+
+        Returns:
+            uint8 [height, width, channels].
+
+        Raises:
+            RequestFault: The file is not a JPEG file, is damaged, or is too large.
+            EngineLost: The device is lost.
         """
 
 
 class PillowDecoder:
-    """On the host."""
+    """The decoder of the host."""
 
     def __init__(self) -> None:
-        """Raises ArtifactFault where Pillow is missing."""
+        """Import Pillow. Raises ArtifactFault if it is missing."""
         self._image = _pillow()
         self.name: Final = f"Pillow {_version()}"
 
     def header(self, file: bytes) -> JpegHeader:
-        """Without decoding. Raises RequestFault."""
+        """Read the header without decoding. Raises RequestFault."""
         with self._opened(file) as picture:
             width, height = picture.size
             components = len(picture.getbands())
@@ -64,7 +74,7 @@ class PillowDecoder:
     def decode(self, file: bytes, height: int, width: int, channels: int) -> Pixels:
         with self._opened(file) as picture:
             if channels == 1:
-                picture.draft("YCbCr", None)  # brightness as the file has it, not by way of RGB
+                picture.draft("YCbCr", None)  # the file's brightness, without converting to RGB
             try:
                 decoded = picture.convert("YCbCr" if channels == 1 else "RGB")
             except (OSError, SyntaxError, ValueError) as error:
@@ -72,15 +82,20 @@ class PillowDecoder:
                 raise RequestFault(f"{found}, expected a whole one") from error
         if channels == 1:
             decoded = decoded.getchannel(0)
-        # Decoders of cards leave an odd last row and column out.
+        # As the decoders of cards do: an odd last row and column are dropped.
         decoded = decoded.crop((0, 0, *(max(side // 2 * 2, 1) for side in decoded.size)))
         resized = decoded.resize((width, height), self._image.Resampling.BILINEAR)
         return np.asarray(resized).reshape(height, width, channels)
 
     def colours(self, y: Pixels, uv: Pixels) -> Pixels:
-        """Red, green, blue [height, width, 3] of a picture with half as many colours each way.
+        """Convert YUV 4:2:0 to red, green, blue.
 
-        y: [height, width]. uv: [height / 2, width / 2, 2].
+        Args:
+            y: [height, width].
+            uv: [height / 2, width / 2, 2].
+
+        Returns:
+            [height, width, 3].
         """
         whole = (y, *np.moveaxis(uv.repeat(2, 0).repeat(2, 1), 2, 0))
         planes = [self._image.fromarray(np.ascontiguousarray(plane)) for plane in whole]
@@ -90,7 +105,7 @@ class PillowDecoder:
         try:
             picture = self._image.open(io.BytesIO(file), formats=("JPEG",))
         except (OSError, SyntaxError, ValueError) as error:
-            found = f"{len(file):,} bytes that are no JPEG file"
+            found = f"{len(file):,} bytes that are not a JPEG file"
             raise RequestFault(f"found {found} ({error}), expected one") from error
         if max(picture.size) > MOST_SIDE:
             width, height = picture.size

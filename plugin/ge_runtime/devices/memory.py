@@ -1,4 +1,4 @@
-"""Memory of devices: labelled buffers, allocated at load and counted; and the host's memory."""
+"""Device memory: labelled buffers that are allocated at load and counted; and host memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from ge_runtime.errors import DeviceFault, OutOfMemory
 
 Memory = TypeVar("Memory")
-"""What a device gives for bytes: an array on the host, elsewhere an address."""
+"""The type of a device's buffers: an array on the host, an address on other devices."""
 
 _log = logging.getLogger(__name__)
 
 
 class Buffer(Generic[Memory]):
-    """Bytes of a device under a label. Made by `Device.allocate`."""
+    """A labelled block of device memory. Created by `Device.allocate`."""
 
     __slots__ = ("_device", "_memory", "label", "nbytes")
 
@@ -33,14 +33,14 @@ class Buffer(Generic[Memory]):
 
     @property
     def memory(self) -> Memory:
-        """What the device gave. Raises DeviceFault once the buffer is freed."""
+        """The array or address. Raises DeviceFault after the buffer was freed."""
         if self._memory is None:
-            raise DeviceFault(f"{self!r}: found a use after its free, expected none")
+            raise DeviceFault(f"{self!r}: found a use after `free`, expected none")
         return self._memory[0]
 
     def free(self) -> None:
-        """Give the bytes back. Raises DeviceFault if they were given back before."""
-        self._device._take_back(self)
+        """Free the memory. Raises DeviceFault if it was freed before."""
+        self._device._free(self)
 
     def __repr__(self) -> str:
         state = "freed" if self._memory is None else "live"
@@ -48,16 +48,21 @@ class Buffer(Generic[Memory]):
 
 
 class Device(ABC, Generic[Memory]):
-    """Memory that is allocated at load, under labels, and never while serving.
+    """The memory of a device, which is allocated at load and never while serving. Thread-safe.
 
-    After `freeze` an allocation still succeeds, since a request must not suffer for a defect in
-    the plan, but it is counted and, once per label, logged. Safe from any thread.
+    An allocation after `freeze` is a defect of the memory plan. It still succeeds, so that no
+    request fails because of it, but it is counted and, once per label, logged.
     """
 
     kind: ClassVar[str]
 
     def __init__(self, name: str, capacity_bytes: int | None) -> None:
-        """name: for people, e.g. "cpu". capacity_bytes: None where nobody knows."""
+        """Initialize the memory.
+
+        Args:
+            name: The device's name in messages, e.g. "cpu".
+            capacity_bytes: The device's memory; None if it is unknown.
+        """
         self.name = name
         self.capacity_bytes = capacity_bytes
         self._live: set[Buffer[Memory]] = set()
@@ -71,34 +76,39 @@ class Device(ABC, Generic[Memory]):
 
     @abstractmethod
     def _obtain(self, nbytes: int) -> Memory:
-        """The bytes themselves. Raises MemoryError if there are not as many."""
+        """Allocate memory. Raises MemoryError if there is not enough."""
 
     @abstractmethod
     def _release(self, memory: Memory) -> None:
-        """Give back the bytes that `_obtain` gave."""
+        """Free memory that `_obtain` returned."""
 
     def allocate(self, label: str, nbytes: int) -> Buffer[Memory]:
-        """`nbytes` (0 or more) bytes of undefined content; `label` says what for.
+        """Allocate a buffer with undefined content.
 
-        Raises OutOfMemory with the label, what was wanted and what is available, ValueError for
-        negative sizes.
+        Args:
+            label: The purpose of the buffer; the bytes are counted under this label.
+            nbytes: The size, 0 or more.
+
+        Raises:
+            OutOfMemory: There is not enough memory; the text has the requested and the free bytes.
+            ValueError: The size is negative.
         """
         if nbytes < 0:
             raise ValueError(f"'{label}': found {nbytes} bytes, expected 0 or more")
         with self._lock:
-            # Before the bytes are asked for: a refusal would not tell how much there is.
+            # Checked first, because a failed allocation would not report the free memory.
             available = self._available()
             if available is not None and nbytes > available:
                 raise OutOfMemory(
                     f"{self.name}: '{label}': found {nbytes:,} bytes wanted, expected at most "
-                    f"{available:,}, what is free of {self.capacity_bytes:,}"
+                    f"{available:,}, which are free of {self.capacity_bytes:,}"
                 )
             try:
                 buffer = Buffer(self, label, nbytes, self._obtain(nbytes))
             except MemoryError as error:
                 raise OutOfMemory(
                     f"{self.name}: '{label}': found {nbytes:,} bytes wanted, expected no more "
-                    f"than the machine gives beside the {self._used_bytes:,} in use"
+                    f"than the machine has in addition to the {self._used_bytes:,} in use"
                 ) from error
             self._live.add(buffer)
             self._allocations += 1
@@ -109,49 +119,49 @@ class Device(ABC, Generic[Memory]):
 
     def free_all(self) -> None:
         """Free all live buffers. Safe to call twice."""
-        for buffer in tuple(self._live):  # a copy: each leaves the set as it is freed
+        for buffer in tuple(self._live):  # a copy, because `free` changes the set
             buffer.free()
 
     def freeze(self) -> None:
-        """From now on an allocation is a defect. Safe to call twice."""
+        """Count each allocation from now on as a defect. Safe to call twice."""
         self._frozen = True
 
     @property
     def frozen(self) -> bool:
-        """Whether `freeze` was called."""
+        """True if `freeze` was called."""
         return self._frozen
 
     @property
     def allocations(self) -> int:
-        """How many there have been."""
+        """The number of allocations so far."""
         return self._allocations
 
     @property
     def allocations_after_freeze(self) -> int:
-        """Defects so far."""
+        """The number of allocations since `freeze`: defects of the plan."""
         return self._late
 
     @property
     def allocated_bytes(self) -> dict[str, int]:
-        """Bytes of the live buffers by label: a copy."""
+        """Label: bytes of live buffers (a copy)."""
         with self._lock:
             return dict(self._allocated)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all live buffers."""
+        """The bytes of all live buffers."""
         return self._used_bytes
 
     @property
     def free_bytes(self) -> int | None:
-        """What can still be allocated; None where nobody knows."""
+        """The bytes that can still be allocated; None if unknown."""
         with self._lock:
             return self._available()
 
     def _available(self) -> int | None:
         return None if self.capacity_bytes is None else self.capacity_bytes - self._used_bytes
 
-    def _take_back(self, buffer: Buffer[Memory]) -> None:
+    def _free(self, buffer: Buffer[Memory]) -> None:
         with self._lock:
             if buffer._memory is None:
                 raise DeviceFault(f"{buffer!r}: found a second free, expected one")
@@ -185,61 +195,66 @@ class Device(ABC, Generic[Memory]):
 
 
 PAGE: Final = mmap.PAGESIZE
-"""Bytes. Buffers start at pages: cache lines and vector registers are never split, and two
-buffers never share a page, so what is untouched in one costs nothing."""
+"""Alignment of host buffers in bytes. Cache lines and vector registers are never split, and two
+buffers never share a page, so untouched pages of a buffer cost nothing."""
 
 
 class HostDevice(Device[NDArray[np.uint8]]):
-    """Buffers are uint8 arrays [nbytes] that start at a multiple of PAGE.
+    """Host memory. Buffers are uint8 arrays [nbytes] that start at a multiple of PAGE.
 
-    Address space is reserved; the operating system provides pages as they are touched. A freed
-    buffer's bytes return to it when the last view of them goes.
+    Only address space is reserved; the operating system provides pages when they are touched. The
+    memory of a freed buffer is returned to the system with its last view.
     """
 
     kind: ClassVar[str] = "cpu"
 
     def __init__(self, name: str = "cpu", capacity_bytes: int | None = None) -> None:
-        """capacity_bytes: a limit to keep to; without one the operating system decides."""
+        """Initialize the memory; without `capacity_bytes` only the operating system limits it."""
         super().__init__(name, capacity_bytes)
 
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
         try:
             raw = np.empty(nbytes + PAGE - 1, np.uint8)
-        except (OverflowError, ValueError) as error:  # more than there are addresses
+        except (OverflowError, ValueError) as error:  # larger than the address space
             raise MemoryError(str(error)) from error
         start = -raw.ctypes.data % PAGE
         return raw[start : start + nbytes]
 
     def _release(self, memory: NDArray[np.uint8]) -> None:
-        """The last view of the bytes gives them back."""
+        """Do nothing: the memory is freed with its last view."""
 
 
 class Watch:
-    """How often somebody else's allocator asks a device for memory while nobody should.
+    """A counter of device allocations that a library makes while serving. Thread-safe.
 
-    Such requests count as defects of a `Device`. Safe from any thread.
+    They count as defects of a `Device`.
     """
 
     def __init__(self, name: str, allocations: Callable[[], int]) -> None:
-        """name: the device. allocations: how often the allocator has asked so far."""
+        """Initialize the counter.
+
+        Args:
+            name: The device's name in messages.
+            allocations: Returns the number of the library's allocations so far.
+        """
         self._name = name
         self._allocations = allocations
-        self._before: int | None = None  # until all is warm
-        self._told = False
+        self._before: int | None = None  # until `begin`
+        self._warned = False
 
     def begin(self) -> None:
-        """All is warm: from now on each counts. Safe to call twice."""
+        """Count from now on, after warm-up. Safe to call twice."""
         if self._before is None:
             self._before = self._allocations()
 
     def late(self) -> int:
-        """How many there were since; the first are logged."""
+        """Return the number of allocations since `begin`; the first time there are any, log it."""
         late = 0 if self._before is None else self._allocations() - self._before
-        if late and not self._told:
-            self._told = True
+        if late and not self._warned:
+            self._warned = True
             _log.warning(
-                "%s: torch's allocator asked for memory %d time(s) while serving, where all sizes "
-                "were executed before; more are counted, not logged",
+                "%s: torch's allocator allocated memory %d time(s) while serving, although all "
+                "sizes were executed before; more are counted, not logged",
                 self._name,
                 late,
             )
@@ -247,10 +262,10 @@ class Watch:
 
 
 class WatchedHost(HostDevice):
-    """The host's memory, whose count of defects has those of a watched allocator as well."""
+    """Host memory that counts the allocations of a watched library as its own defects."""
 
     def __init__(self, name: str, watch: Watch) -> None:
-        """name: the device that batches and answers go to, and whose allocator is watched."""
+        """Initialize the memory for a device with this name, whose library is watched."""
         super().__init__(name)
         self._watch = watch
 

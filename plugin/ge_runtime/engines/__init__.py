@@ -1,4 +1,4 @@
-"""Engines: the port that all implement, how one is chosen for a model's files, and its opening.
+"""Engines: the port that all engines implement, and how the engine of a model is chosen and opened.
 
-torch and onnxruntime are imported when an engine that needs them is opened, never before.
+torch and onnxruntime are imported only when an engine that needs them is opened.
 """

@@ -1,6 +1,6 @@
-"""Artifacts: which files of a version folder are executed, by which engines, and their content.
+"""Artifacts: the files of a version folder that are executed, their engines, and content hashes.
 
-Graphs of equal content are one, whatever their paths.
+Graphs with equal content are shared, also if their paths differ.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from ge_runtime.errors import ArtifactFault
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file, the engine that will execute it, and the reason for both in words."""
+    """A file and the engine that will execute it."""
 
     path: Path
-    """Of an engine `by_chip` it may not be there, and one for the chip is: see `for_chip`."""
+    """May not exist if the engine has files by chip: see `for_chip`."""
     engine: str
     reason: str
+    """Why this file and engine were chosen, for people."""
 
 
 def is_installed(requirement: Requirement) -> bool:
-    """Whether Python finds the package, or what is needed of one."""
-    # Found, not imported: only the engine that is chosen pays for its library's import.
+    """Return whether the required package, or the required file of it, is installed."""
+    # `find_spec` does not import: only the chosen engine pays for the import of its library.
     spec = importlib.util.find_spec(requirement.module or requirement.name)
     if spec is None or not requirement.file:
         return spec is not None
-    # Builds for the CPU and for CUDA have one name: only a file inside tells them apart.
+    # Builds for the CPU and for CUDA have the same name; they differ in the files they contain.
     folders = map(Path, spec.submodule_search_locations or ())
     return any((folder / requirement.file).is_file() for folder in folders)
 
 
 def experimental_notes(artifacts: Sequence[Artifact], device_kind: str) -> list[str]:
-    """A line for people for each engine of these that was never run on such a device."""
+    """Return a line for each of the engines that was never run on this type of device."""
     engines = engines_on(device_kind)
     return [
         f"engine {name} is experimental on {device_kind}: it was never run on such a device"
@@ -50,12 +51,12 @@ def experimental_notes(artifacts: Sequence[Artifact], device_kind: str) -> list[
 
 
 def chip_file(path: Path, chip: str) -> Path:
-    """Where the artifact for a chip lies: model.910b3.om of model.om and Ascend910B3."""
+    """Return the path of a chip's artifact: model.910b3.om for model.om and Ascend910B3."""
     return path.with_name(f"{path.stem}{_chip_suffix(chip)}{path.suffix}")
 
 
 def graph_name(path: Path, chip: str) -> str:
-    """The name of the graph, without the file's suffix and the chip's."""
+    """Return the graph's name: the file name without its suffix and the chip's."""
     return path.stem.removesuffix(_chip_suffix(chip))
 
 
@@ -64,9 +65,10 @@ def _chip_suffix(chip: str) -> str:
 
 
 def for_chip(artifacts: Sequence[Artifact], chip: str) -> tuple[Artifact, ...]:
-    """Of each artifact the file for this chip, where there are files by chip.
+    """Replace the path of each artifact that has files by chip with the file for `chip`.
 
-    Raises ArtifactFault if there are only others'.
+    Raises:
+        ArtifactFault: There are only files for other chips.
     """
     by_chip = {entry.name for entry in engine_entries() if entry.by_chip}
     return tuple(
@@ -92,9 +94,14 @@ def _for_chip(artifact: Artifact, chip: str) -> Artifact:
 
 
 def only_graph(artifacts: Sequence[Artifact], device: str) -> Artifact:
-    """The one artifact, for engines of a card that hand nothing over from stage to stage.
+    """Return the only artifact, for engines that cannot execute stages on a card.
 
-    device: for people. Raises ArtifactFault.
+    Args:
+        artifacts: The artifacts of a model.
+        device: The device's name, for the error.
+
+    Raises:
+        ArtifactFault: There are several artifacts.
     """
     if len(artifacts) > 1:
         stages = ", ".join(artifact.path.name for artifact in artifacts)
@@ -113,9 +120,17 @@ def find_artifacts(
     *,
     device_kind: str = "cpu",
 ) -> tuple[Artifact, ...]:
-    """The artifact of each stage, named after it; of the whole model, without stages.
+    """Find the artifact of each stage, or of the whole model if there are no stages.
 
-    Raises ArtifactFault with the text of `find_artifact` for each that is not to be had.
+    Args:
+        version_dir: The folder of the model's version.
+        engine: Name of the engine, or "auto".
+        stages: Names of the stages, which are the files' names without suffix.
+        installed: Returns whether a package is installed.
+        device_kind: Type of the device: "cpu", "cuda" or "npu".
+
+    Raises:
+        ArtifactFault: Has the text of `find_artifact` for each artifact that was not found.
     """
     artifacts: list[Artifact] = []
     faults: list[str] = []
@@ -139,25 +154,27 @@ def find_artifact(
     stem: str = "model",
     device_kind: str = "cpu",
 ) -> Artifact:
-    """The artifact `stem` in `version_dir` for `engine`, or if "auto" for the device's best one.
+    """Find the artifact `stem` for an engine; "auto" chooses the device's preferred engine.
 
-    installed: whether Python finds a package.
-    Raises ArtifactFault with the folder, what was looked for, what is there, and the cure.
+    The arguments are those of `find_artifacts`.
+
+    Raises:
+        ArtifactFault: Names the folder, the expected files, the files found, and the fix.
     """
     engines = engines_on(device_kind)
     if engine != "auto":
         engines = {engine: engines[engine]}
     wanted = {name: stem + entry.suffix for name, entry in engines.items()}
-    files = {name: _there(version_dir, stem, entry) for name, entry in engines.items()}
-    there = [name for name, found in files.items() if found]
-    usable = [name for name in there if installed(engines[name].requires)]
-    if not there:
-        raise ArtifactFault(_nothing_there(version_dir, wanted, stem, device_kind))
+    files = {name: _found_files(version_dir, stem, entry) for name, entry in engines.items()}
+    found = [name for name, own in files.items() if own]
+    usable = [name for name in found if installed(engines[name].requires)]
+    if not found:
+        raise ArtifactFault(_no_artifact(version_dir, wanted, stem, device_kind))
     if not usable:
-        lacking = " or ".join(engines[name].requires.name for name in there)
+        lacking = " or ".join(engines[name].requires.name for name in found)
         raise ArtifactFault(
-            f"{version_dir}: found {' and '.join(files[name] for name in there)}, but "
-            f"{lacking} is not installed; run `{engines[there[0]].requires.cure}`"
+            f"{version_dir}: found {' and '.join(files[name] for name in found)}, but "
+            f"{lacking} is not installed; run `{engines[found[0]].requires.cure}`"
         )
     chosen = engines[usable[0]]  # the table lists a device's engines in order of preference
     why = f": {chosen.preferred_because}" if chosen.preferred_because else ""
@@ -167,15 +184,15 @@ def find_artifact(
             reason += f"; {file} would do too, but {chosen.name} is preferred{why}"
         elif name != chosen.name:
             lacks = f"is there, but {engines[name].requires.name} is not installed"
-            lack = lacks if name in there else "is not there"
+            lack = lacks if name in found else "is not there"
             reason += f"; {file} {lack}"
     if engine == chosen.name:  # not "auto": the table had this one engine
         reason += "; config.pbtxt asks for it"
     return Artifact(version_dir / wanted[chosen.name], chosen.name, reason)
 
 
-def _there(version_dir: Path, stem: str, entry: EngineEntry) -> str:
-    """The engine's artifact, or those for chips, by their names; empty if there is none."""
+def _found_files(version_dir: Path, stem: str, entry: EngineEntry) -> str:
+    """Return the names of the engine's artifact or chips' artifacts; empty if there are none."""
     if (version_dir / (stem + entry.suffix)).is_file():
         return stem + entry.suffix
     if not entry.by_chip:
@@ -183,8 +200,8 @@ def _there(version_dir: Path, stem: str, entry: EngineEntry) -> str:
     return ", ".join(sorted(own.name for own in version_dir.glob(f"{stem}.*{entry.suffix}")))
 
 
-def _told(entry: Path) -> str:
-    """Its name, and what it is if that is no file."""
+def _described(entry: Path) -> str:
+    """Return the entry's name, and its type if it is not a file."""
     if entry.is_file():
         return entry.name
     if entry.is_symlink() and not entry.exists():
@@ -192,12 +209,10 @@ def _told(entry: Path) -> str:
     return f"{entry.name}/" if entry.is_dir() else f"{entry.name} (no file)"
 
 
-def _nothing_there(
-    version_dir: Path, wanted: Mapping[str, str], stem: str, device_kind: str
-) -> str:
+def _no_artifact(version_dir: Path, wanted: Mapping[str, str], stem: str, device_kind: str) -> str:
     entries = version_dir.iterdir() if version_dir.is_dir() else ()
-    # What Python leaves behind, sooner or later, is nobody's graph.
-    names = sorted(_told(entry) for entry in entries if entry.name != "__pycache__")
+    # Python creates this folder, and it never contains a graph.
+    names = sorted(_described(entry) for entry in entries if entry.name != "__pycache__")
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
     return f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; " + _cure(
         names, wanted, stem, device_kind
@@ -217,24 +232,30 @@ def _cure(names: Sequence[str], wanted: Mapping[str, str], stem: str, device_kin
 _Identity: TypeAlias = tuple[int, int, int, int]
 
 _EXTERNAL: Final = b"\x0a\x08location"
-"""How a .onnx file begins to say in which other file a tensor's elements are: field 1 of a
-StringStringEntryProto in TensorProto.external_data (onnx.proto3)."""
+"""The bytes that precede the name of an external data file in a .onnx file.
+
+It is field 1 of a StringStringEntryProto in TensorProto.external_data (onnx.proto3).
+"""
 _PART_BYTES: Final = 2**20
 _MOST_KNOWN: Final = 4096
-"""Files whose contents are kept: beyond, models are read again."""
+"""Maximum number of cached hashes; when it is reached, the cache is cleared."""
 
 
 class ContentHashes:
-    """The contents of files, each read once for as long as it stays the same. Any thread."""
+    """A cache of content hashes. A file is read again only when it has changed. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[_Identity, tuple[str, bool]] = {}
         self._lock = Lock()
 
     def of(self, path: Path) -> str:
-        """The file's content; for one whose weights are in other files, of its folder as well.
+        """Return the hash of a file.
 
-        Raises ArtifactFault if it cannot be read.
+        If the file refers to external weights, the hash includes the identities of all files in
+        its folder.
+
+        Raises:
+            ArtifactFault: The file cannot be read.
         """
         try:
             identity = stat_identity(path)
@@ -253,12 +274,17 @@ class ContentHashes:
 
 
 def unreadable(path: Path, error: OSError) -> ArtifactFault:
-    """The fault of a file that cannot be read."""
-    return ArtifactFault(f"{path}: it cannot be read: {error.strerror}")
+    """Return the fault of a file that cannot be read."""
+    return ArtifactFault(f"{path}: cannot be read: {error.strerror}")
 
 
 def stat_identity(path: Path) -> _Identity:
-    """Raises OSError, and ArtifactFault for what has no end, or blocks whoever opens it."""
+    """Return device, inode, size and modification time of a file.
+
+    Raises:
+        OSError: The file does not exist, or cannot be accessed.
+        ArtifactFault: It is not a regular file. Reading a FIFO or device may block or never end.
+    """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise ArtifactFault(f"{path}: found no regular file, expected one")
@@ -266,21 +292,21 @@ def stat_identity(path: Path) -> _Identity:
 
 
 def _read(path: Path) -> tuple[str, bool]:
-    """The digest of a file's content, and whether some of its weights are in other files."""
-    # Not mapped: a file that somebody cuts meanwhile would take the whole process with it.
+    """Return the digest of a file's content, and whether it refers to external weights."""
+    # Read, not mapped: if a mapped file is truncated, the process is killed (SIGBUS).
     digest = hashlib.sha256()
     external, seam = False, b""
     with path.open("rb", buffering=0) as file:
         while part := file.read(_PART_BYTES):
             digest.update(part)
-            # The seam, too: the words may stand across the border of two parts.
+            # The pattern may be split between two parts.
             external = external or _EXTERNAL in part or _EXTERNAL in seam + part[: len(_EXTERNAL)]
             seam = part[-len(_EXTERNAL) :]
     return digest.hexdigest(), external and path.suffix == ".onnx"
 
 
 def _beside(path: Path) -> str:
-    """The files in its folder, as they are now: which of them it means, only its engine knows."""
+    """Return a digest of all files in the folder: only the engine knows which are referenced."""
     files = sorted(other for other in path.parent.iterdir() if other.is_file())
     identities = repr([(str(other), stat_identity(other)) for other in files])
     return hashlib.sha256(identities.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Device backends: a device, and the memory that this process shares with it, for one model.
+"""Device backends: one model's access to a device, and the memory shared with the device.
 
-A model has one backend for each entry of `devices`. What batches and answers are made of lies in
-its memory; whether an engine works there or on copies is its own affair.
+A model has one backend for each entry of `devices`. Batches and responses are allocated in the
+backend's memory; an engine works there or on copies.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """What config.pbtxt says of a model's part in a device."""
+    """A model's settings for one backend, from config.pbtxt."""
 
     executor: int = 0
-    """How many executors the model has on the same device before this one."""
+    """Index of the executor among the model's executors on the device, from 0."""
     workspace_bytes: int | None = None
-    """The parameter 'workspace_pool_mib'; on the host it is no affair of a backend."""
+    """The parameter 'workspace_pool_mib' in bytes; backends of the host ignore it."""
     compiler_options: Mapping[str, str] = field(default_factory=dict)
-    """Of GE, for engines that compile."""
+    """Options of GE, for engines that compile."""
     buffers: int = 0
-    """How many backends of the model share that executor with it and are before it."""
+    """Index of the buffer set among those of the executor, from 0."""
     unplanned: bool = False
-    """Whether engines may be opened whose memory is in no plan, as the model says."""
+    """True if engines with unplanned memory may be opened ('unplanned_memory')."""
     images: Mapping[str, DeclaredImages] = field(default_factory=dict)
-    """The inputs that are images, by name: for engines that have AIPP themselves."""
+    """Input name: image declaration, for engines that convert images with AIPP."""
     window: Window | None = None
-    """Which executions are recorded; None: none."""
+    """The executions to profile or dump; None: none."""
 
     @classmethod
     def of(
         cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0, records: bool = False
     ) -> DeviceSettings:
-        """What this configuration says. records: what it asks to be profiled or dumped, too."""
+        """Return the settings in `config`; `records`: whether to include profiles and dumps."""
         return cls(
             executor,
             config.workspace_pool_bytes,
@@ -65,105 +65,126 @@ class DeviceBackend(Protocol):
 
     @property
     def kind(self) -> str:
-        """Of the device: "cpu", "cuda" or "npu"."""
+        """The device type: "cpu", "cuda" or "npu"."""
 
     @property
     def name(self) -> str:
-        """As config.pbtxt has it, e.g. "cpu"."""
+        """The device's name in config.pbtxt, e.g. "cpu" or "npu:0"."""
 
     @property
     def hardware(self) -> str:
-        """What the device is, for people: e.g. "Ascend910B3", "AscendSimulator" or "host"."""
+        """The hardware's name, for people: e.g. "Ascend910B3", "AscendSimulator" or "host"."""
 
     @property
     def memory(self) -> Device[NDArray[np.uint8]]:
-        """Memory of this process that the device can reach: for batches and answers."""
+        """Memory of this process that the device can access, for batches and responses."""
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """The graph of the artifact, of several a chain of them, ready to run here.
+        """Open the graph of one artifact, or a chain of several.
 
-        threads: the most that one execution uses of the host's. outputs: the names that
-        config.pbtxt gives the graph's outputs. The engine is the caller's to close.
-        Raises ArtifactFault, PlanFault, OutOfMemory or EngineLost; then nothing stays open.
+        Args:
+            artifacts: The files, in order of execution.
+            threads: Maximum number of host threads that one execution uses.
+            outputs: Names of the graph's outputs in config.pbtxt.
+
+        Returns:
+            The engine; the caller closes it.
+
+        Raises:
+            ArtifactFault: A file cannot be opened, or the files do not fit together.
+            PlanFault: The settings do not fit the files.
+            OutOfMemory: There is not enough memory.
+            EngineLost: The device is lost.
         """
 
     @property
     def memories(self) -> tuple[Device[Any], ...]:
-        """`memory`, and all else that is accounted for: on a card its own memory, too.
+        """All memory that is accounted for: `memory`, and on a card also the card's own memory.
 
-        What all models on a card share is in it as well.
+        Includes memory that all models on a card share.
         """
 
     def register(self, memory: Array) -> None:
-        """Make memory that was not had from `memory` as good as if it were, until `unregister`.
+        """Let the device access memory that was not allocated from `memory`, until `unregister`.
 
-        memory: uint8 [bytes], from a page on; it must outlive the backend's use of it.
+        Args:
+            memory: uint8 [bytes], starting at a page boundary. The caller keeps it alive until
+                `unregister`.
         """
 
     def unregister(self, memory: Array) -> None:
-        """Undo `register`, once no engine works on the memory any more."""
+        """Undo `register`. No engine may use the memory any more."""
 
     def freeze(self) -> None:
-        """From now on an allocation is a defect. Safe to call twice."""
+        """Count each allocation from now on as a defect. Safe to call twice."""
 
     def close(self) -> None:
-        """Free the memory, after the engines are closed. Safe to call twice.
+        """Free the memory. Safe to call twice; the engines must be closed before.
 
-        What answers are still views of stays theirs until the last of them is gone.
+        Memory that responses still refer to is freed with the last of them.
         """
 
 
 @runtime_checkable
 class Watched(Protocol):
-    """What a backend tells besides whose device says how it is. From any thread."""
+    """Extension of `DeviceBackend` for devices that report their state. Thread-safe."""
 
     def fault(self) -> str:
-        """Why the device is not to be trusted with an execution; empty if it is well."""
+        """Return why the device cannot be trusted with an execution; empty if it is healthy."""
 
     def telemetry(self) -> dict[str, float]:
-        """What the device tells of itself, by the names of gauges: see `GAUGES`."""
+        """Return gauge name: value, for the gauges of `GAUGES` that the device reports."""
 
 
 @runtime_checkable
 class KeepsRows(Protocol):
-    """What a backend does besides that has memory where the engines of other models find rows."""
+    """Extension of `DeviceBackend` for devices with memory that engines of several models share."""
 
     @property
     def memory(self) -> Device[NDArray[np.uint8]]:
         """See `DeviceBackend`."""
 
     def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
-        """The address of so many bytes on the device, and what gives them back.
+        """Allocate device memory for rows.
 
-        A multiple of 64. Raises OutOfMemory.
+        Returns:
+            The address, a multiple of 64, and a function that frees the memory.
+
+        Raises:
+            OutOfMemory: There is not enough memory.
         """
 
 
 @runtime_checkable
-class LetsRowsGo(Protocol):
-    """What a backend has besides whose models take rows that stay on the device."""
+class ReleasesRows(Protocol):
+    """Extension of `DeviceBackend` for models whose rows stay on the device between models."""
 
-    def let_rows_go(self, handles: Array) -> None:
-        """Nobody will read the rows of these handles, [rows, 4]: their request has failed."""
+    def release_rows(self, handles: Array) -> None:
+        """Free the rows of a failed request.
+
+        Args:
+            handles: UINT64 [rows, 4].
+        """
 
 
 @runtime_checkable
 class DecodesJpeg(Protocol):
-    """What a backend has besides whose device decodes JPEG files."""
+    """Extension of `DeviceBackend` for devices that decode JPEG files."""
 
     def jpeg_decoder(self, host: PillowDecoder) -> JpegDecoder | None:
-        """The device's, which the backend closes; None if it has none that can be used.
+        """Return the device's decoder, which the backend closes; None if it has no decoder.
 
-        host: for files that the device does not take.
+        Args:
+            host: Decodes the files that the device does not support.
         """
 
 
 class HostBackend:
-    """The CPU, whose engines work in the memory of this process.
+    """The CPU. Engines work in the memory of this process.
 
-    An engine's class has `open(path, threads, outputs)`, with the meaning of `DeviceBackend.open`.
+    An engine class has `open(path, threads, outputs)`, with the arguments of `DeviceBackend.open`.
     """
 
     kind: ClassVar[str] = HostDevice.kind
@@ -175,7 +196,7 @@ class HostBackend:
 
     @classmethod
     def for_device(cls, device: str, settings: DeviceSettings) -> HostBackend:
-        """The backend of the device that config.pbtxt calls `device`."""
+        """Open the backend of the device that config.pbtxt calls `device`."""
         return cls(device)
 
     @property
@@ -188,12 +209,12 @@ class HostBackend:
         return open_engine(*artifacts, threads=threads, outputs=outputs)
 
     def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
-        """Memory of this process."""
+        """Allocate memory of this process."""
         buffer = self.memory.allocate("resident", nbytes)
         return int(buffer.memory.ctypes.data), buffer.free
 
     def register(self, memory: Array) -> None:
-        """All memory of the process is as good."""
+        """Do nothing: engines can access all memory of this process."""
 
     def unregister(self, memory: Array) -> None: ...
 
@@ -207,11 +228,16 @@ class HostBackend:
 def open_backend(
     device: str, settings: DeviceSettings | None = None, *, engine: str = ""
 ) -> DeviceBackend:
-    """The backend of the device that config.pbtxt calls `device`, by the table of components.
+    """Open the backend of a device, as the table in `components` names it.
 
-    engine: what will execute there, as some bring a backend of their own.
-    Raises NoDevice where there is no such device, or none that can be used, and EngineLost if it
-    was lost before.
+    Args:
+        device: Name of the device in config.pbtxt.
+        settings: The model's settings for the device.
+        engine: Name of the engine; some engines bring their own backend.
+
+    Raises:
+        NoDevice: There is no such device, or it cannot be used.
+        EngineLost: The device was lost before.
     """
     kind = kind_of(device)
     entry = engines_on(kind).get(engine)
@@ -220,11 +246,17 @@ def open_backend(
 
 
 def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> Engine:
-    """The graph of the artifact, ready to run; of several, a chain of them in this order.
+    """Open the graph of one artifact on the CPU, or a chain of several in this order.
 
-    threads: the most that one execution uses. outputs: the names that config.pbtxt gives the
-    graph's outputs; in a chain the last stage's alone may lack names of their own.
-    Raises ArtifactFault with all that cannot be opened or does not fit; then nothing stays open.
+    Args:
+        artifacts: The files, in order of execution.
+        threads: Maximum number of threads that one execution uses.
+        outputs: Names of the graph's outputs in config.pbtxt. In a chain, only outputs of the last
+            stage may have no names of their own.
+
+    Raises:
+        ArtifactFault: Lists all files that cannot be opened, or the stages that do not fit
+            together. Nothing stays open.
     """
     if len(artifacts) == 1:
         return _open(artifacts[0], threads, outputs)
@@ -232,16 +264,16 @@ def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> E
     faults: list[str] = []
     try:
         for artifact in artifacts:
-            # What no earlier stage gives is the last one's: so a graph there may return one bare
-            # tensor, which has no name of its own.
-            names = _left(stages, outputs) if artifact is artifacts[-1] else ()
+            # Outputs that no earlier stage produces belong to the last stage. So its graph may
+            # return one bare tensor, which has no name.
+            names = _missing(stages, outputs) if artifact is artifacts[-1] else ()
             try:
                 stages[artifact.path.stem] = _open(artifact, threads, names)
             except ArtifactFault as fault:
-                faults.append(str(fault))  # all stages are tried, so that one load tells all
+                faults.append(str(fault))  # go on: one load reports the faults of all stages
         if faults:
             raise ArtifactFault("\n".join(faults))
-        # Loaded for models of several stages alone.
+        # Imported here: only models with several stages need it.
         from ge_runtime.engines.chain import ChainEngine
 
         return ChainEngine.of(stages, outputs)
@@ -251,13 +283,13 @@ def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> E
         raise
 
 
-def _left(stages: Mapping[str, Engine], outputs: Sequence[str]) -> list[str]:
-    """The outputs that none of these stages gives."""
+def _missing(stages: Mapping[str, Engine], outputs: Sequence[str]) -> list[str]:
+    """Return the outputs that none of the stages produces."""
     given = {tensor.name for engine in stages.values() for tensor in engine.signature.outputs}
     return [name for name in outputs if name not in given]
 
 
 def _open(artifact: Artifact, threads: int, outputs: Sequence[str]) -> Engine:
-    # "cpu": backends of other devices open their engines themselves, each in its own way.
+    # "cpu": backends of other devices open their engines themselves.
     engine_class = load(engines_on("cpu")[artifact.engine].engine)
     return cast(Engine, engine_class.open(artifact.path, threads=threads, outputs=outputs))

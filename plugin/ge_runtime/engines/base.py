@@ -1,4 +1,4 @@
-"""The engine port: what all engines offer to the code that executes batches on them."""
+"""The engine port: the interface that executes batches, and its optional extensions."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
-from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
+if TYPE_CHECKING:
+    from ge_runtime.devices.health import DeviceHealth
+
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-"""The shapes of all inputs of a graph, by name."""
+"""Input name: shape, for all inputs of a graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """An input or output as the graph declares it, with the batch dimension if it has one."""
+    """An input or output as the graph declares it, including its batch dimension if it has one."""
 
     name: str
     dtype: DType
     dims: tuple[int | None, ...] | None
-    """None for a size that varies; None in place of all where not even the rank is known."""
+    """Sizes, None for each that varies; None instead of the tuple if the rank is unknown."""
     symbols: tuple[str | None, ...] = field(default=(), compare=False)
-    """The graph's own name for each size that varies, None where it is fixed or has no name.
+    """The graph's symbol for each size that varies; None for fixed or unnamed sizes.
 
-    Sizes of one name are equal in one execution of that graph; other graphs know nothing of it.
-    As long as `dims`, or empty where the graph names no size.
+    Sizes with the same symbol are equal within one execution of this graph; symbols of different
+    graphs are unrelated. Has the length of `dims`, or is empty if the graph names no size.
     """
     aipp: bool = field(default=False, compare=False)
-    """Whether it is an image, of which the file makes what its graph takes."""
+    """True if the tensor is an image that AIPP in the model file converts to the graph's input."""
 
     def __str__(self) -> str:
-        dims = ("*" if dim is None else str(dim) for dim in self.dims or ())
-        return f"{self.dtype.value}[{'...' if self.dims is None else ','.join(dims)}]"
+        if self.dims is None:
+            return f"{self.dtype.value}[...]"
+        sizes = ",".join("*" if dim is None else str(dim) for dim in self.dims)
+        return f"{self.dtype.value}[{sizes}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,58 +55,83 @@ class Signature:
 
 
 class Engine(Protocol):
-    """One open graph. Used by one thread at a time."""
+    """One open graph.
+
+    Not thread-safe: at most one thread may use an engine at a time, unless a method says otherwise.
+    """
 
     @property
     def signature(self) -> Signature:
-        """What the graph takes and gives."""
+        """Inputs and outputs of the graph."""
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """The only shapes of inputs that it can execute, at least one; None: any that fit."""
+        """The input shapes that the engine was compiled for, at least one; None: any that fit."""
 
     @property
     def lost(self) -> bool:
-        """Whether it can execute nothing: its device, or the process that executes, is gone.
+        """True if the engine cannot execute any more, because its device or its process is gone.
 
-        For good, unless that is another process, which may be started again. From any thread, at
-        once: nothing is asked. Until it is known, executions find out, and raise EngineLost.
+        Permanent, unless the engine executes in another process, which may be restarted. Callable
+        from any thread; returns the last known state without contacting the device. A loss that is
+        not known yet is detected by the next execution, which raises EngineLost.
         """
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Have what executions need besides their inputs and outputs, before the first of them.
+        """Allocate what executions need besides their inputs and outputs.
 
-        largest: an execution fits if one of these is as large in every size. memory: for what the
-        engine keeps on the host between its steps, for as long as it is open. Called again, it
-        replaces what was had before.
-        Raises OutOfMemory.
+        Must be called before the first execution. A second call replaces the earlier allocation.
+
+        Args:
+            largest: Input shapes to prepare for. An execution fits if one of them is at least as
+                large in every size.
+            memory: Host memory for tensors that the engine keeps between its steps, for as long as
+                the engine is open.
+
+        Raises:
+            OutOfMemory: There is not enough memory.
         """
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """Execute the graph once; blocks until the results are in memory.
+        """Execute the graph once. Blocks until the results are in memory.
 
-        inputs: every graph input, C-contiguous, of the graph's types; only read.
-        outputs: those wanted. An array, C-contiguous, is written in place and must have exactly
-        the type and shape of the result; for None the engine allocates.
-        Returns the wanted outputs; those given as arrays are the same objects.
-        Raises EngineFault, after which the content of given arrays is undefined; EngineLost, at
-        once if it is lost.
+        Args:
+            inputs: All graph inputs by name: C-contiguous arrays of the graph's types. They are
+                not modified.
+            outputs: The requested outputs by name. An array must be C-contiguous and have exactly
+                the type and shape of the result; it is written in place. For None the engine
+                allocates the result.
+
+        Returns:
+            The requested outputs by name; those passed as arrays are the same objects.
+
+        Raises:
+            EngineFault: The execution failed. The content of the output arrays is undefined.
+            OutOfMemory: The execution needs more memory than there is.
+            EngineLost: The engine is lost (see `lost`).
         """
 
     def weights_bytes(self) -> int:
-        """Bytes of the graph's weights and constants, counted in its file."""
+        """Return the size of the graph's weights and constants in its file, in bytes."""
 
     def device_io_bytes(self) -> int | None:
-        """Bytes of inputs and outputs on its device; 0 where it works on those of its callers.
+        """Return the size of the input and output buffers on the device, in bytes.
 
-        None: as many as the inputs and outputs of the largest execution take as they are planned.
+        Returns:
+            0 if the engine works on its callers' arrays; None if the buffers are as large as the
+            planned inputs and outputs of the largest execution.
         """
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """What the graph holds while it runs on inputs of these shapes; all inputs, by name.
+        """Return the intermediate results of an execution, by analysing the graph.
 
-        From the graph alone: nothing is executed, and no tensor memory allocated. None where a
-        package is missing that reads the graph.
+        Nothing is executed, and no tensor memory is allocated.
+
+        Args:
+            shapes: The shapes of all inputs.
+
+        Returns:
+            Sizes and lifetimes; None if a package that reads the graph is not installed.
         """
 
     def close(self) -> None:
@@ -110,10 +139,10 @@ class Engine(Protocol):
 
 
 class LibraryEngine:
-    """What engines have in common whose library executes in this process, inputs of any shapes."""
+    """Base of engines whose library executes in this process, on inputs of any shapes."""
 
     def __init__(self, signature: Signature, health: DeviceHealth | None = None) -> None:
-        """health: of the device, if it can be lost: then the engine is, whoever found that out."""
+        """Initialize the base; `health` is the device's, if the device can be lost."""
         self._signature = signature
         self._health = health
 
@@ -123,111 +152,152 @@ class LibraryEngine:
 
     @property
     def shapes(self) -> None:
-        """Any."""
+        """None: any shapes."""
 
     @property
     def lost(self) -> bool:
         return self._health is not None and self._health.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Nothing is to be had: the library allocates what it needs."""
+        """Do nothing: the library allocates what it needs."""
 
 
 @runtime_checkable
 class Limited(Protocol):
-    """What an engine tells besides that cannot promise all of a plan.
+    """Extension of `Engine` for engines that cannot keep every promise of a memory plan.
 
-    One that compiles while it runs takes seconds to minutes for a graph's first execution.
+    An engine that compiles while it runs needs seconds to minutes for the first execution.
     """
 
     @property
     def compiles_each_shape(self) -> bool:
-        """Whether it compiles at the first execution of each set of shapes: none may be free."""
+        """True if each new set of shapes is compiled at its first execution.
+
+        Such an engine needs gears for every axis.
+        """
 
     @property
     def unplanned(self) -> Sequence[str]:
-        """What of its memory and work is in no plan, a line each, for people."""
+        """Memory and work that the plan does not contain, one line each, for people."""
 
 
 class WorkspaceArena(Protocol):
-    """Where a library allocates the workspace of all its engines in this process."""
+    """The memory in which a library allocates the workspace of all its engines in this process."""
 
     def join(self, member: object, most_bytes: int) -> None:
-        """No execution of `member` takes more than this; replaces what it said before."""
+        """Register a member, or change its limit.
+
+        Args:
+            member: Any object that identifies the engine.
+            most_bytes: Upper bound of the workspace of one execution of the member.
+        """
 
     def release(self, member: object) -> None:
-        """The member executes no more. Safe to call twice."""
+        """Unregister a member, which executes no more. Safe to call twice."""
 
     def execution(self, about_bytes: int) -> AbstractContextManager[None]:
-        """Around an execution that takes about this much, 0 if nobody can tell."""
+        """Return the context in which an execution must run.
+
+        Args:
+            about_bytes: Estimated workspace of the execution; 0 if it is unknown.
+        """
 
     def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
-        """The bytes that one execution takes there; None if nobody can tell.
+        """Execute once, and measure the workspace that was used.
 
-        about_bytes: a guess. Others wait meanwhile. Raises what it raises.
+        Blocks other executions in the arena. Raises what `execute` raises.
+
+        Args:
+            execute: Executes once.
+            about_bytes: Estimated workspace.
+
+        Returns:
+            The workspace in bytes; None if it cannot be measured.
         """
 
     @property
     def resident_bytes(self) -> int | None:
-        """What executions have touched of it; None if nobody can tell."""
+        """Bytes of the arena that executions have touched; None if that is unknown."""
 
 
 @runtime_checkable
 class InArena(Protocol):
-    """What an engine tells besides whose workspace lies in an arena that others execute in, too."""
+    """Extension of `Engine` for engines whose workspace is in an arena with other engines."""
 
     @property
     def arena(self) -> WorkspaceArena | None:
-        """None if it has none, after all."""
+        """The arena; None if this engine does not use one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """A batch of an execution whose rows lie on the device, each at a place of its own."""
+    """A batch whose rows are in device memory, each at its own address."""
 
     shape: tuple[int, ...]
     """[rows, *dims]"""
     dtype: np.dtype[Any]
     places: Sequence[int]
-    """Addresses of its first rows, at least one. The others are padding: of an input these rows
-    once more, and of an output lost."""
+    """Addresses of the first rows, at least one.
+
+    The remaining rows are padding: copies of these rows in an input, discarded in an output.
+    """
 
     @property
     def row_bytes(self) -> int:
-        """Of a row."""
+        """The size of one row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
 @runtime_checkable
 class TakesRows(Protocol):
-    """What an engine does besides that reaches rows on its device."""
+    """Extension of `Engine` for engines that can read and write rows in device memory."""
 
     def run_rows(
         self,
         inputs: Mapping[str, Array | DeviceRows],
         outputs: Mapping[str, Array | DeviceRows | None],
     ) -> dict[str, Array]:
-        """As `run`; returns no outputs that are left on the device."""
+        """Execute the graph once, like `Engine.run`, with some tensors in device memory.
+
+        Args:
+            inputs: All graph inputs by name.
+            outputs: The requested outputs by name; `DeviceRows` stay on the device.
+
+        Returns:
+            The requested outputs that do not stay on the device.
+        """
 
 
 @runtime_checkable
 class Remote(Protocol):
-    """What an engine tells besides that executes in another process, among others' executions."""
+    """Extension of `Engine` for engines in another process that serves several clients."""
 
     def reserve(self, nbytes: int) -> None:
-        """Have memory for outputs that are wanted where that process cannot write. Once.
+        """Allocate memory for outputs whose targets the other process cannot write to. Call once.
 
-        nbytes: what those of the largest execution take as they are planned. Raises OutOfMemory.
+        Args:
+            nbytes: Planned size of the outputs of the largest execution.
+
+        Raises:
+            OutOfMemory: There is not enough memory.
         """
 
     def expect_rows(self, filled: int) -> None:
-        """So many rows of the next execution are requests', and the rest padding."""
+        """Set the number of rows of the next execution that belong to requests.
+
+        The remaining rows are padding.
+        """
 
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """For the length of a `with`, how long executions may wait for their turn.
+        """Return a context that bounds how long executions may wait in the other process's queue.
 
-        within: the seconds left, asked before each. gone: whether nobody wants the results any
-        more, asked now and then while one waits. `run` then raises Expired or Cancelled.
+        Within the context, `Engine.run` raises Expired when the time is over, and Cancelled when
+        `gone` returns True.
+
+        Args:
+            within: Returns the remaining seconds; called before each execution.
+            gone: Returns whether the results are no longer needed; called from time to time while
+                an execution waits.
         """

@@ -1,7 +1,7 @@
-"""Several graphs as one: how stages fit together by tensor name, and the engine that executes them.
+"""Chains: several graphs executed as one, connected by tensor name.
 
-Stages are known by name, in order of execution. What one gives and a later one takes is handed over
-as the same array, which lies where it was planned.
+The graphs are the stages of the chain, by name in order of execution. A tensor that one stage
+produces and a later stage consumes is passed on as one array, in planned memory.
 """
 
 from __future__ import annotations
@@ -33,49 +33,53 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage's part in an execution: its name, and the outputs that it must give."""
+    """One stage's part in an execution: its name, and the outputs that it must produce."""
 
     stage: str
-    gives: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A tensor that one stage gives and later ones take; stages by position, from 0."""
+    """A tensor between stages, and the stages between which it exists, by position from 0."""
 
     tensor: GraphTensor
     first: int
-    """The stage that gives it."""
+    """The stage that produces it."""
     last: int
-    """The last stage that takes it."""
+    """The last stage that consumes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Stages whose tensors agree. Frozen; safe from any thread."""
+    """The connections between stages whose tensors agree. Immutable and thread-safe."""
 
     stages: Mapping[str, Signature]
     signature: Signature
-    """The signature of the chain: the inputs that no stage gives, and all outputs of all stages.
+    """The signature of the chain: inputs that no stage produces, and the outputs of all stages.
 
-    Without symbols: each stage names sizes for itself alone.
+    It has no symbols, because the symbols of different stages are unrelated.
     """
     spans: Mapping[str, Span]
-    """Tensor: its way from stage to stage, for those that are handed over."""
+    """Tensor name: span, for tensors that are passed between stages."""
 
     @classmethod
-    def of(cls, stages: Mapping[str, Signature], asked: Collection[str]) -> Wiring:
-        """The wiring of `stages`, where each input is what an earlier stage gives, or the caller.
+    def of(cls, stages: Mapping[str, Signature], requested: Collection[str]) -> Wiring:
+        """Connect stages: each input comes from an earlier stage or from the caller.
 
-        asked: the outputs that the caller will want. Raises ArtifactFault with all that does not
-        fit: a type, rank or size on which two stages disagree, a name that stands for two
-        tensors, a stage whose results nobody takes.
+        Args:
+            stages: Stage name: signature, in order of execution.
+            requested: The outputs that the caller will request.
+
+        Raises:
+            ArtifactFault: Lists all faults: a type, rank or size on which two stages disagree, a
+                name of two tensors, a stage whose outputs are not used.
         """
         joiner = _Joiner()
         for position, (stage, signature) in enumerate(stages.items()):
             joiner.add(position, stage, signature)
-        if len(stages) > 1:  # all that config.pbtxt asks of a graph alone `Contract` tells
-            joiner.refuse_useless(stages, asked)
+        if len(stages) > 1:  # `Contract` checks the outputs of a single graph
+            joiner.check_used(stages, requested)
         if joiner.faults:
             lines = "".join(f"\n  - {fault}" for fault in joiner.faults)
             raise ArtifactFault(f"the stages {', '.join(stages)} do not fit together:{lines}")
@@ -83,20 +87,20 @@ class Wiring:
         return cls(dict(stages), signature, joiner.spans)
 
     def steps(self, outputs: Iterable[str]) -> list[Step]:
-        """What must be executed, in order, for these outputs and no others."""
-        # From the end: what a stage takes is wanted of those before it.
+        """Return the steps that produce these outputs, in order of execution."""
+        # From the last stage to the first: the inputs of a stage are required of earlier stages.
         wanted, steps = set(outputs), []
         for stage, signature in reversed(list(self.stages.items())):
-            gives = tuple(tensor.name for tensor in signature.outputs if tensor.name in wanted)
-            if gives:
+            required = tuple(tensor.name for tensor in signature.outputs if tensor.name in wanted)
+            if required:
                 wanted.update(tensor.name for tensor in signature.inputs)
-                steps.append(Step(stage, gives))
+                steps.append(Step(stage, required))
         return steps[::-1]
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """The shapes of all tensors that follow from those of the chain's inputs, these included.
+        """Return the shapes of all tensors that follow from the chain's inputs, and of the inputs.
 
-        A size that an earlier stage leaves open is open in later ones.
+        A tensor is missing if one of its sizes is not known before the execution.
         """
         known = dict(inputs)
         for signature in self.stages.values():
@@ -105,14 +109,18 @@ class Wiring:
 
 
 def foresee(signature: Signature, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-    """The shapes of a graph's outputs, of those that follow from the shapes of its inputs.
+    """Return the shapes of the outputs that follow from the shapes of the inputs.
 
-    inputs: those that are known, perhaps among others that are not the graph's. An output
-    follows if each of its sizes is fixed or has the name of an input's size.
+    The shape of an output follows if each of its sizes is fixed or has the symbol of an input's
+    size.
+
+    Args:
+        signature: The graph's inputs and outputs.
+        inputs: Known shapes by tensor name; other tensors than the graph's inputs are ignored.
     """
     sizes: dict[str | None, int] = {}
     for tensor in signature.inputs:
-        # Not strict: symbols are empty where the graph names no size, shapes where none is known.
+        # Not strict: symbols are empty if the graph names no size, and shapes may be unknown.
         sizes.update(zip(tensor.symbols, inputs.get(tensor.name, ()), strict=False))
     sizes.pop(None, None)  # fixed sizes have no name
     shapes = {}
@@ -130,28 +138,28 @@ def foresee(signature: Signature, inputs: Mapping[str, Shape]) -> dict[str, Shap
 
 
 class _Joiner:
-    """Joins stages one by one; collects what does not fit."""
+    """Connects stages one by one, and collects the faults."""
 
     def __init__(self) -> None:
         self.inputs: dict[str, GraphTensor] = {}
         self.outputs: dict[str, GraphTensor] = {}
         self.spans: dict[str, Span] = {}
         self.faults: list[str] = []
-        self._owners: dict[str, str] = {}  # tensor: the first stage that takes or gives it
-        self._origins: dict[str, int] = {}  # output: the position of the stage that gives it
+        self._owners: dict[str, str] = {}  # tensor: the first stage that has it
+        self._origins: dict[str, int] = {}  # output: the position of the stage that produces it
 
     def add(self, position: int, stage: str, signature: Signature) -> None:
         for tensor in signature.inputs:
-            self._take(position, f"stage '{stage}', input '{tensor.name}'", stage, tensor)
+            self._add_input(position, f"stage '{stage}', input '{tensor.name}'", stage, tensor)
         for tensor in signature.outputs:
-            self._give(position, f"stage '{stage}', output '{tensor.name}'", stage, tensor)
+            self._add_output(position, f"stage '{stage}', output '{tensor.name}'", stage, tensor)
 
-    def refuse_useless(self, stages: Mapping[str, Signature], asked: Collection[str]) -> None:
-        """A fault for each stage that gives nothing to anybody.
+    def check_used(self, stages: Mapping[str, Signature], requested: Collection[str]) -> None:
+        """Add a fault for each stage whose outputs are not used.
 
-        Whoever takes something too early is told so already, and counts.
+        Inputs count as used: a stage that produces a tensor too late has a fault already.
         """
-        wanted = {*asked, *self.spans, *self.inputs}
+        wanted = {*requested, *self.spans, *self.inputs}
         for stage, signature in stages.items():
             names = [tensor.name for tensor in signature.outputs]
             if wanted.isdisjoint(names):
@@ -160,7 +168,7 @@ class _Joiner:
                     "config.pbtxt declares or that a later stage takes"
                 )
 
-    def _take(self, position: int, place: str, stage: str, tensor: GraphTensor) -> None:
+    def _add_input(self, position: int, place: str, stage: str, tensor: GraphTensor) -> None:
         name = tensor.name
         owner = self._owners.setdefault(name, stage)
         if name in self.outputs:
@@ -171,10 +179,10 @@ class _Joiner:
             self._compare(place, tensor, self.inputs[name], f"what stage '{owner}' takes")
             self.inputs[name] = _narrowed(self.inputs[name], tensor)
         else:
-            # A symbol means something in its own graph only: "n" of two stages may differ.
+            # Symbols are local to a graph: "n" of two stages may be different sizes.
             self.inputs[name] = replace(tensor, symbols=())
 
-    def _give(self, position: int, place: str, stage: str, tensor: GraphTensor) -> None:
+    def _add_output(self, position: int, place: str, stage: str, tensor: GraphTensor) -> None:
         name = tensor.name
         owner = self._owners.setdefault(name, stage)
         if name in self.outputs:
@@ -188,13 +196,13 @@ class _Joiner:
             self.outputs[name] = replace(tensor, symbols=())
             self._origins[name] = position
 
-    def _compare(self, place: str, found: GraphTensor, known: GraphTensor, whose: str) -> None:
+    def _compare(self, place: str, found: GraphTensor, known: GraphTensor, source: str) -> None:
         if found.dtype is not known.dtype or not _fit(found.dims, known.dims):
-            self.faults.append(f"{place}: found {found}, expected {known}, {whose}")
+            self.faults.append(f"{place}: found {found}, expected {known}, {source}")
 
 
 def _fit(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None) -> bool:
-    """Whether some shape is one of both."""
+    """Return whether there is a shape that fits both."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(
@@ -203,69 +211,73 @@ def _fit(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | Non
 
 
 def _narrowed(tensor: GraphTensor, other: GraphTensor) -> GraphTensor:
-    """The tensor with what only the other knows of its sizes."""
+    """Return the tensor with the sizes that only the other one declares."""
     if tensor.dims is None or other.dims is None:
         return replace(tensor, dims=other.dims if tensor.dims is None else tensor.dims)
-    pairs = zip(tensor.dims, other.dims, strict=False)  # of unequal ranks only after a fault
+    pairs = zip(tensor.dims, other.dims, strict=False)  # ranks differ only after a fault
     return replace(tensor, dims=tuple(b if a is None else a for a, b in pairs))
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Where the tensors between stages lie in one arena."""
+    """The memory plan of the tensors between stages, in one arena."""
 
     packing: Packing
     sizes: Mapping[str, int]
-    """Tensor: the bytes set aside for it."""
+    """Tensor name: reserved bytes."""
 
 
 _NOTHING: Final = Handover(Packing({}, 0, 0), {})
 
 
 class ChainEngine:
-    """Its inputs and outputs are wired by name, as `Wiring.of` says.
+    """An engine that executes the engines of several stages, connected as in `Wiring.of`.
 
-    What is handed over before `bind`, is larger than planned, or has a size that only an execution
-    tells, is allocated by the engine that gives it.
+    A tensor between stages is allocated by the engine that produces it if `bind` was not called,
+    if it is larger than planned, or if its size is known only after the execution.
     """
 
     def __init__(
-        self, stages: Mapping[str, Engine], wiring: Wiring, asked: Collection[str]
+        self, stages: Mapping[str, Engine], wiring: Wiring, requested: Collection[str]
     ) -> None:
         self._stages = dict(stages)
         self._wiring = wiring
-        self._asked = frozenset(asked)
+        self._requested = frozenset(requested)
         self._handover = _NOTHING
         self._arena: Array = np.empty(0, np.uint8)
 
     @classmethod
-    def of(cls, stages: Mapping[str, Engine], asked: Collection[str]) -> ChainEngine:
-        """The chain of open engines, by stage, in order of execution; it closes them.
+    def of(cls, stages: Mapping[str, Engine], requested: Collection[str]) -> ChainEngine:
+        """Make a chain of open engines.
 
-        asked: the outputs that executions will want; their arrays are the caller's.
-        Raises ArtifactFault if the stages do not fit together; then they stay open.
+        Args:
+            stages: Stage name: engine, in order of execution. The chain closes the engines.
+            requested: The outputs that executions will request, in arrays of the caller.
+
+        Raises:
+            ArtifactFault: The stages do not fit together; the engines stay open.
         """
         signatures = {stage: engine.signature for stage, engine in stages.items()}
-        return cls(stages, Wiring.of(signatures, asked), asked)
+        return cls(stages, Wiring.of(signatures, requested), requested)
 
     @property
     def signature(self) -> Signature:
-        """The outputs are those of all stages."""
+        """The chain's inputs, and the outputs of all stages."""
         return self._wiring.signature
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """Any, as far as stages do not limit each other."""
+        """None: the stages only execute shapes that fit together."""
         return None
 
     @property
     def lost(self) -> bool:
-        """If one of the stages is."""
+        """True if one of the stages is lost."""
         return any(engine.lost for engine in self._stages.values())
 
     @property
     def arena(self) -> WorkspaceArena | None:
-        """That of its stages, if it is one."""
+        """The arena of the stages, if they all use the same one."""
         arenas = {
             engine.arena if isinstance(engine, InArena) else None
             for engine in self._stages.values()
@@ -273,13 +285,13 @@ class ChainEngine:
         return arenas.pop() if len(arenas) == 1 else None
 
     def plan(self, largest: Iterable[Shapes]) -> Handover:
-        """Where tensors between stages lie, for executions on inputs up to these shapes.
+        """Plan the memory of tensors between stages, for executions on inputs up to these shapes.
 
-        Tensors that no stage needs at the same time share bytes.
+        Tensors that are never needed at the same time share memory.
         """
         sizes: dict[str, int] = {}
         for inputs in largest:
-            for name, nbytes in self._handed_over(self._wiring.shapes(inputs)).items():
+            for name, nbytes in self._handover_bytes(self._wiring.shapes(inputs)).items():
                 if nbytes is not None:
                     sizes[name] = max(nbytes, sizes.get(name, 0))
         spans = self._wiring.spans
@@ -290,38 +302,38 @@ class ChainEngine:
         return Handover(packing, sizes)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """The stages hand over in bytes of `memory`."""
+        """Allocate the tensors between stages from `memory`."""
         handover = self.plan(largest)
         self._arena = memory.allocate("between stages", handover.packing.peak).memory
         self._handover = handover
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """Executes the stages that the wanted outputs need, and no others."""
+        """Execute only the stages that the requested outputs depend on."""
         arrays = dict(inputs)
         for step in self._wiring.steps(outputs):
             engine = self._stages[step.stage]
-            taken = {tensor.name: arrays[tensor.name] for tensor in engine.signature.inputs}
+            given = {tensor.name: arrays[tensor.name] for tensor in engine.signature.inputs}
             # From this execution's arrays, not from the plan: sizes that depend on data are known
-            # once the earlier stages have run.
-            shapes = foresee(engine.signature, {name: a.shape for name, a in taken.items()})
+            # after the earlier stages have run.
+            shapes = foresee(engine.signature, {name: a.shape for name, a in given.items()})
             targets = {
                 name: outputs[name] if name in outputs else self._planned(name, shapes.get(name))
-                for name in step.gives
+                for name in step.outputs
             }
             try:
-                given = engine.run(taken, targets)
+                results = engine.run(given, targets)
             except (EngineFault, EngineLost, OutOfMemory) as fault:
-                # The same class: callers cut a batch, or give the engine up, by the class alone.
+                # The same class: callers decide by the class whether to retry with less or to stop.
                 raise type(fault)(f"stage '{step.stage}': {fault}") from fault
-            # Only what an engine allocated may lie otherwise; a later stage needs C order.
-            arrays.update((name, np.asarray(array, order="C")) for name, array in given.items())
+            # Arrays that an engine allocated may not be C-contiguous, which later stages require.
+            arrays.update((name, np.asarray(array, order="C")) for name, array in results.items())
         return {name: arrays[name] for name in outputs}
 
-    def _handed_over(self, shapes: Mapping[str, Shape]) -> dict[str, int | None]:
-        """Bytes of each tensor that only stages see; None where its size is not foreseen."""
+    def _handover_bytes(self, shapes: Mapping[str, Shape]) -> dict[str, int | None]:
+        """Return the bytes of each tensor between stages; None if its size is not known."""
         sizes: dict[str, int | None] = {}
         for name, span in self._wiring.spans.items():
-            if name in self._asked:  # in the caller's array, which the caller plans
+            if name in self._requested:  # it is in the caller's array
                 continue
             foreseen = name in shapes and span.tensor.dtype is not DType.BYTES
             dtype = span.tensor.dtype.numpy
@@ -329,7 +341,7 @@ class ChainEngine:
         return sizes
 
     def _planned(self, name: str, shape: Shape | None) -> Array | None:
-        """The planned array for a tensor between stages; None if its engine must allocate it."""
+        """Return a planned array for a tensor between stages; None: its engine allocates it."""
         offset = self._handover.packing.offsets.get(name)
         if shape is not None and offset is not None:
             dtype = self._wiring.spans[name].tensor.dtype.numpy
@@ -345,16 +357,16 @@ class ChainEngine:
         return sum(engine.device_io_bytes() or 0 for engine in self._stages.values())
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """What each stage holds in its turn, and what they hand over.
+        """Return the intermediate results of all stages, and the tensors between stages.
 
-        What a stage holds whose input sizes only an execution tells counts as one unsized result.
+        A stage whose input sizes are known only after an execution counts as one unsized result.
         """
         known = self._wiring.shapes(shapes)
         lifetimes: list[Lifetime] = []
         unsized = 0
-        # Stages run one after another, so their steps are counted through: what one holds inside
-        # and what another does are never there together.
-        turns: list[tuple[int, int]] = []  # the first and last step of each stage
+        # Stages run one after another, so their steps are numbered consecutively: the intermediate
+        # results of two stages never exist at the same time.
+        ranges: list[tuple[int, int]] = []  # the first and last step of each stage
         step = 0
         for stage, engine in self._stages.items():
             names = [tensor.name for tensor in engine.signature.inputs]
@@ -368,14 +380,14 @@ class ChainEngine:
                 name = f"{stage}/{one.name}"
                 lifetimes.append(Lifetime(name, one.nbytes, step + one.first, step + one.last))
             last = max((one.last for one in own.lifetimes), default=0)
-            turns.append((step, step + last))
+            ranges.append((step, step + last))
             step += last + 1
-        for name, nbytes in self._handed_over(known).items():
+        for name, nbytes in self._handover_bytes(known).items():
             if nbytes is None:
                 unsized += 1
             else:
                 span = self._wiring.spans[name]
-                first, last = turns[span.first][0], turns[span.last][1]
+                first, last = ranges[span.first][0], ranges[span.last][1]
                 lifetimes.append(Lifetime(name, nbytes, first, last))
         return Intermediates(tuple(lifetimes), unsized)
 

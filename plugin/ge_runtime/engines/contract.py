@@ -1,4 +1,4 @@
-"""The contract between config.pbtxt and a graph: what feeds each input, and the wanted outputs."""
+"""The contract between config.pbtxt and a graph: a feed for each input, and the outputs."""
 
 from __future__ import annotations
 
@@ -55,49 +55,52 @@ _BATCH_FEEDS: Final[Mapping[BatchInputKind, Callable[[TensorSpec, TensorSpec], F
 
 @dataclass(frozen=True, slots=True)
 class StateResult:
-    """A result of the graph that is an input of the sequence's next execution."""
+    """A result of the graph that becomes an input of the sequence's next execution."""
 
     spec: TensorSpec
-    """Of the output, with the dims of the input."""
+    """The output, with the dims of the input."""
     source: str
-    """The input."""
+    """The name of the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One feed per graph input, and the outputs that are asked for."""
+    """One feed for each graph input, and the outputs that are requested."""
 
     feeds: tuple[Feed, ...]
     outputs: tuple[TensorSpec, ...]
     states: tuple[StateResult, ...] = ()
-    """What is kept of sequences when the graph has run."""
+    """The results that are kept as the state of sequences."""
     batch_axes: BatchAxes = BatchAxes()  # noqa: RUF009 - it is frozen
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
-        """All that the graph is asked for: the outputs, and states that are none of these."""
+        """All results that are requested: the outputs, and states that are not outputs."""
         answered = {spec.name for spec in self.outputs}
         states = (state.spec for state in self.states if state.spec.name not in answered)
         return (*self.outputs, *states)
 
     def copies(self, spec: TensorSpec) -> bool:
-        """Whether answers are copied out of this result: no part of it is in one piece."""
+        """Return whether responses are copied from this result, whose rows are not contiguous."""
         return bool(spec.axes) or spec.name in self.batch_axes.given
 
     def result_shape(self, geometry: Geometry, spec: TensorSpec) -> tuple[int, ...]:
-        """The graph's shape of a result in a batch; without a batch dimension, after a 1."""
+        """Return a result's shape in a batch; without a batch dimension it begins with 1."""
         shape = geometry.shape(spec)
         return turned(shape, self.batch_axes.of(spec.name)) if self.batch_axes.given else shape
 
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
-        """The contract between `config` and the graph of `signature`.
+        """Match a configuration with a graph.
 
-        Every input, prepared tensor and generated input of the configuration must be the graph's
-        and the other way round, save inputs that are used otherwise: for their lengths, or as an
-        output. Every output must be the graph's; results that config.pbtxt does not declare are
-        not asked for. Types, ranks and sizes must be equal. Raises ConfigFault with all that is
-        not so.
+        Each input, prepared tensor and generated input of the configuration must be an input of
+        the graph, and each input of the graph must be one of them. Inputs that are used only for
+        their lengths or passed through to an output are exempt. Each output of the configuration
+        must be an output of the graph; other outputs are not requested. Types, ranks and sizes
+        must be equal.
+
+        Raises:
+            ConfigFault: Lists all differences.
         """
         faults = ConfigErrors(config.model)
         for section, specs in {"input": config.sources, "output": config.outputs}.items():
@@ -112,41 +115,41 @@ class Contract:
             *_states(config, inputs, faults),
         )
         inputs.refuse_unmatched()
-        _refuse_untold(config, {feed.spec.name for feed in feeds}, faults)
+        _check_row_ends(config, {feed.spec.name for feed in feeds}, faults)
         outputs = GraphPorts("graph output", signature.outputs, config, faults)
         for spec in config.outputs:
             outputs.match(f"output '{spec.name}'", spec)
         states = tuple(_state_results(config, feeds, outputs, faults))
-        _refuse_batch_axes(config, signature, feeds, faults)
+        _check_batch_axes(config, signature, feeds, faults)
         faults.raise_any()
         axes = config.batch_axes
         turned_feeds = tuple(_turned(feed, axes) for feed in feeds)
         return cls(turned_feeds, config.outputs, states, axes)
 
 
-def _refuse_untold(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
-    """A fault for each axis whose rows end where no graph input says so."""
+def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
+    """Add a fault for each masked axis whose row lengths no graph input receives."""
     for axis, name in config.axis_lengths.items():
         masked = config.padding[axis] is PaddingRule.MASKED
-        if masked and axis not in config.told_axes and name not in fed:
+        if masked and axis not in config.marked_axes and name not in fed:
             expected = (
-                f"what tells it where rows end: 'mask.<graph input>', 'lengths.<graph input>' or "
-                f"'offsets.<graph input>' of '{axis}'; or padding.{axis}: neutral, if it need not "
-                "know"
+                f"an input with the ends of rows: 'mask.<graph input>', 'lengths.<graph input>' or "
+                f"'offsets.<graph input>' of '{axis}'; or padding.{axis}: neutral, if the graph "
+                "does not need them"
             )
             faults.add(f"parameter 'axis_length.{axis}'", "nothing of it in the graph", expected)
 
 
 def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
-    """The feeds of what requests bring, or the model's code prepares, and the graph takes."""
+    """Yield the feeds of the request's inputs, or of the tensors that the model's code prepares."""
     lengths = {*config.axis_lengths.values()}
-    # Prepared tensors have no passthrough: the request's inputs have, which the graph never sees.
+    # Passthrough applies to the request's inputs; prepared tensors replace them for the graph.
     elsewhere = lengths if config.prepared else lengths.union(config.passthrough.values())
     for spec in config.sources:
         if spec.name in elsewhere and spec.name not in inputs:
             continue
         if spec.dtype is DType.BYTES:
-            expected = "a graph input of another name: BYTES are not laid into batches"
+            expected = "a graph input of another name: BYTES cannot be batched"
             faults.add(f"input '{spec.name}'", "a graph input of its name", expected)
             inputs.skip(spec.name)
             continue
@@ -160,13 +163,13 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
             yield Images.of(aipp, spec, made, int(config.pads.get(spec.name, 0)))
             continue
         inputs.match(f"input '{spec.name}'", spec)
-        # Rows of padding have length 1, so that no graph divides by 0.
+        # Padding rows have length 1, so that the graph does not divide by 0.
         pad = config.pads.get(spec.name, 1 if spec.name in lengths else 0)
         yield Joined(spec, spec.dtype.scalar(pad))
 
 
 def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
-    """The feeds of what config.pbtxt asks to be generated, of the graph's own types."""
+    """Yield the feeds of masks, lengths, positions and offsets, with the graph's types."""
     for name, axes in config.masks.items():
         spec = TensorSpec(name, inputs.mask_dtype(name), axes)
         inputs.match(f"parameter 'mask.{name}'", spec)
@@ -188,7 +191,7 @@ def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
 
 
 def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
-    """The feeds that Triton's own `batch_input` asks for."""
+    """Yield the feeds of Triton's `batch_input`."""
     sources = {spec.name: spec for spec in config.sources}
     for index, batch_input in enumerate(config.batch_inputs):
         source = sources[batch_input.source]
@@ -200,7 +203,7 @@ def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
 
 
 def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
-    """The feeds of what config.pbtxt says is the same in every execution, of the graph's types."""
+    """Yield the feeds of constants, with the graph's types."""
     for name, texts in config.constants.items():
         field = f"parameter 'constant.{name}'"
         tensor = inputs.get(name)
@@ -218,14 +221,14 @@ def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) 
             expected = f"1, or {math.prod(shape)} for shape {list(shape)}"
             faults.add(field, f"{len(texts)} values", expected)
             continue
-        # BF16 is made of its bits: one element after the other.
+        # Element by element: a BF16 value is made from its bits.
         elements = np.array([dtype.scalar(value) for value in values if value is not None])
         value = np.broadcast_to(elements, math.prod(shape)).reshape(shape)
         yield Constant(spec, value if config.batched else value[None])
 
 
 def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
-    """The feeds of what sequences left behind, of the graph's types and sizes."""
+    """Yield the feeds of sequence states, with the graph's types and sizes."""
     for name in config.states.outputs:
         field = f"parameter 'state.{name}'"
         tensor = inputs.get(name)
@@ -247,7 +250,7 @@ def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
 def _state_results(
     config: RuntimeConfig, feeds: Sequence[Feed], outputs: GraphPorts, faults: ConfigErrors
 ) -> Iterator[StateResult]:
-    """What is kept of the graph's results; each is as large as the input that it becomes."""
+    """Yield the results that are kept as state; each has the size of the input it becomes."""
     declared = {spec.name: spec for spec in config.outputs}
     for feed in feeds:
         if not isinstance(feed, State):
@@ -262,10 +265,10 @@ def _state_results(
         yield StateResult(spec, source)
 
 
-def _refuse_batch_axes(
+def _check_batch_axes(
     config: RuntimeConfig, signature: Signature, feeds: Sequence[Feed], faults: ConfigErrors
 ) -> None:
-    """Faults for batch axes of no tensor, beyond its dims, or of tensors that have none to move."""
+    """Add faults for batch axes of unknown tensors, out of range, or of tensors without rows."""
     dims = {feed.spec.name: feed.spec.dims for feed in feeds if isinstance(feed, _MOVABLE)}
     dims |= {spec.name: spec.dims for spec in config.outputs}
     dims |= {output: dims.get(source, ()) for source, output in config.states.outputs.items()}
@@ -285,11 +288,11 @@ def _refuse_batch_axes(
 
 
 _MOVABLE: Final = (Joined, Images, Mask, Positions, Lengths, State)
-"""Feeds of which each row is one of the batch."""
+"""Feeds whose rows are the rows of the batch."""
 
 
 def _turned(feed: Feed, axes: BatchAxes) -> Feed:
-    """The feed as the graph has its rows."""
+    """Return the feed with its rows along the graph's batch axis."""
     at = axes.given.get(feed.spec.name, 0)
     if at is None:
         return Shared(feed.spec)
@@ -297,10 +300,10 @@ def _turned(feed: Feed, axes: BatchAxes) -> Feed:
 
 
 def _constant_shape(dims: tuple[int | None, ...] | None, count: int) -> tuple[int, ...]:
-    """The shape of a constant of so many values for a graph's dims; None: the rank is not known.
+    """Return the shape of a constant of `count` values for a graph's dims.
 
-    A single size that varies follows from the values; of unknown rank are scalars, for which some
-    engines tell none.
+    A single size that varies follows from the number of values. An unknown rank (None) may be a
+    scalar, because some engines do not report the rank of scalars.
     """
     if dims is None:
         return (count,) if count > 1 else ()
@@ -310,12 +313,12 @@ def _constant_shape(dims: tuple[int | None, ...] | None, count: int) -> tuple[in
 
 
 def _batch_dims(kind: BatchInputKind, source: TensorSpec, rows: int) -> tuple[Dim, ...]:
-    """The dims of a graph input of this kind; UNKNOWN where requests of several rows decide."""
+    """Return the dims of a batch input; UNKNOWN if they depend on the rows of the requests."""
     if kind is BatchInputKind.ITEM_SHAPE:
         return (ROWS, len(source.dims))
     if kind is BatchInputKind.ITEM_SHAPE_FLATTEN:
         return (Relation.parse(f"{ROWS} * {len(source.dims)}"),)
-    # Counts are one for each request, as in Triton, whose rows may be several.
+    # As in Triton there is one count for each request, which may have several rows.
     if rows > 1 or kind is BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
         return (UNKNOWN,)
     zero = kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO

@@ -1,6 +1,6 @@
-"""The device backend of an NVIDIA GPU.
+"""The device backend of an NVIDIA GPU, on which ONNX Runtime and torch execute.
 
-What executes there are ONNX Runtime and torch, each with memory of its own on the device.
+Each library allocates its own memory on the device.
 """
 
 from __future__ import annotations
@@ -22,32 +22,37 @@ from ge_runtime.specs import Array
 
 
 class CudaBackend:
-    """Batches and answers lie in pinned memory of the host.
+    """A GPU; batches and responses are in pinned host memory.
 
-    An engine's class has `open_on(gpu, path, threads, outputs, workspace_bytes)`. Where an engine
-    has `device_allocations`, a function, that tells how often its library has asked the GPU for
-    memory, and what it asks while serving counts as an allocation while serving.
+    An engine class has `open_on(gpu, path, threads, outputs, workspace_bytes)`. An engine may have
+    a function `device_allocations`, which returns the number of device allocations of its library
+    so far. Those made while serving count as defects of the memory plan.
     """
 
     kind: ClassVar[str] = PinnedMemory.kind
 
     def __init__(self, device: int, *, workspace_bytes: int | None = None) -> None:
-        """device: its number. workspace_bytes: the most that an engine's workspace may take there.
+        """Open a GPU.
 
-        Raises NoDevice, with the cure, where driver or GPU is missing, and EngineLost if it was
-        lost before.
+        Args:
+            device: The number of the GPU.
+            workspace_bytes: Maximum workspace of an engine; None: unlimited.
+
+        Raises:
+            NoDevice: The driver or the GPU is missing; the text says how to fix it.
+            EngineLost: The GPU was lost before.
         """
         self._gpu = PROCESS_GPUS.gpu(device)
         self.name: Final = self._gpu.name
         self.hardware: Final = self._gpu.hardware
         self._workspace_bytes = workspace_bytes
-        self._device_allocations: Callable[[], int] = _none  # until an engine tells them
-        # A lambda, not the function: `open` puts the engine's own in its place.
+        self._device_allocations: Callable[[], int] = _none
+        # A lambda, not the function itself: `open` replaces the function.
         self._memory = PinnedMemory(self._gpu, Watch(self.name, lambda: self._device_allocations()))
 
     @classmethod
     def for_device(cls, device: str, settings: DeviceSettings) -> CudaBackend:
-        """The backend of the device that config.pbtxt calls `device`."""
+        """Open the backend of the device that config.pbtxt calls `device`."""
         return cls(int(device.partition(":")[2]), workspace_bytes=settings.workspace_bytes)
 
     @property
@@ -65,10 +70,10 @@ class CudaBackend:
         if others:
             stages = ", ".join(artifact.path.name for artifact in artifacts)
             raise ArtifactFault(
-                f"{self.name}: found the stages {stages}, expected one graph: on a GPU nothing is "
-                "handed over from stage to stage; export them as one, or as models of their own"
+                f"{self.name}: found the stages {stages}, expected one graph: stages are not "
+                "supported on a GPU. Export them as one graph, or as separate models"
             )
-        self._gpu.health.ensure_there()
+        self._gpu.health.ensure_available()
         engine_class = load(engines_on(self.kind)[artifact.engine].engine)
         engine = engine_class.open_on(
             self._gpu,
@@ -81,7 +86,7 @@ class CudaBackend:
         return cast(Engine, engine)
 
     def register(self, memory: Array) -> None:
-        """Its pages are pinned."""
+        """Pin the pages of the memory."""
         self._memory.register(memory)
 
     def unregister(self, memory: Array) -> None:

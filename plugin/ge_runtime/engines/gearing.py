@@ -1,51 +1,51 @@
-"""A model's gears, and the memory that executions at them take.
+"""A model's gears, and the memory that executions at these gears need.
 
 Gears are declared in config.pbtxt, derived from recorded sizes, or those of a compiled graph. A
-compiled graph executes no other shapes: where config.pbtxt names gears, those are used, and for
-axes that it leaves open the graph's.
+compiled graph executes only the shapes it was compiled for: the gears named in config.pbtxt are
+used, and for axes without gears those of the graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.config.axis_sizes import GearSizes
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.base import Engine, Shapes, Signature
+from ge_runtime.engines.base import Engine, Shapes, Signature, WorkspaceArena
 from ge_runtime.engines.contract import Contract
-from ge_runtime.errors import ArtifactFault, ConfigFault
-from ge_runtime.memory.plan import ANSWER_SLOTS, Need, Plan
+from ge_runtime.errors import ArtifactFault, ConfigFault, EngineFault, OutOfMemory
+from ge_runtime.memory.plan import ANSWER_SLOTS, GearPlan, Need, Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.specs import ROWS, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Gearing:
-    """The gears, and how they came about."""
+    """The gears of a model, and their origin."""
 
     tables: Mapping[tuple[str, ...], GearSizes]
-    """Axes, ROWS for the rows among them: their gears."""
+    """Axes (ROWS for the rows): their gears."""
     gears: Gears
     planned: tuple[Gear, ...]
-    """What memory has to be planned for: no execution is larger than all of these."""
+    """The gears to plan memory for: each execution fits into one of them."""
     histogram: Histogram | None
-    """The sizes recorded so far, along rows and all axes; None if nothing usable is there."""
+    """The sizes recorded so far, along rows and all axes; None if there are no usable ones."""
     report: tuple[str, ...]
-    """What is worth knowing of the histogram and the derived gears, line by line."""
+    """Notes about the histogram and the derived gears, one line each."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, version_dir: Path) -> Gearing:
-        """The gears of a configuration whose model is in `version_dir`.
+        """Return the gears of the model in `version_dir`.
 
-        A histogram that cannot be read, or is of other axes, is told in the report and not used.
+        A histogram that cannot be read, or has other axes, is not used; the report says so.
         """
         report: list[str] = []
         histogram = _recorded(config, version_dir, report)
@@ -53,7 +53,7 @@ class Gearing:
         tables: dict[tuple[str, ...], GearSizes] = {}
         for axes, table in config.gears.items():
             if isinstance(table, int):
-                # The optimizer is loaded by models that leave their gears to it.
+                # Imported here: only models with derived gears need the optimizer.
                 from ge_runtime.planning.gear_optimizer import derive_gears
 
                 derived = derive_gears(axes, limits, table, histogram)
@@ -71,14 +71,14 @@ class Gearing:
             steps=config.axis_sizes.steps,
         )
         planned = gears.every()
-        if config.oversize == "fallback":  # what no gear holds is executed at its own size
+        if config.oversize == "fallback":  # batches that fit no gear are executed at their size
             largest = Gear(config.rows, config.limits)
             planned = planned if largest in planned else (*planned, largest)
         return cls(tables, gears, planned, histogram, tuple(report))
 
 
 def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
-    """The derived gears with each size raised to the next that executions may have."""
+    """Return the derived gears with each size rounded up to one that executions may have."""
     own = config.axis_sizes
     raised = {
         tuple(
@@ -109,9 +109,11 @@ def _recorded(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Hi
 
 
 def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
-    """The configuration with one gear of rows, where the graph's batch dimension has a fixed size.
+    """Return the configuration with one gear of rows, if the graph's batch has a fixed size.
 
-    Raises ConfigFault for oversize: fallback: a graph with a fixed batch executes no other rows.
+    Raises:
+        ConfigFault: The configuration has oversize: fallback, but the graph executes only batches
+            of the fixed size.
     """
     geared = {axis for axes in config.gears for axis in axes}
     if not config.batched or config.packing is not None or ROWS in geared:
@@ -123,7 +125,7 @@ def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConf
         dims, at = tensor.dims or (), config.batch_axes.of(tensor.name)
         if tensor.name in names and at is not None and at < len(dims) and dims[at] is not None:
             sizes.add(dims[at])
-    if len(sizes) != 1:  # of several, the contract tells which are wrong
+    if len(sizes) != 1:  # if there are several, `Contract` reports the faults
         return config
     size = sizes.pop() or 1
     if config.oversize == "fallback":
@@ -139,11 +141,16 @@ Sizes: TypeAlias = dict[str, int]
 def with_compiled_gears(
     config: RuntimeConfig, shapes: Sequence[Shapes], artifact: str
 ) -> RuntimeConfig:
-    """The configuration with the gears that the artifact has.
+    """Return the configuration with the gears of a compiled artifact.
 
-    shapes: all that the graph can execute, at least one. artifact: for people.
-    Raises ArtifactFault if config.pbtxt names a gear that the artifact lacks, asks for sizes that
-    nothing was compiled for, or allows requests that none of the gears holds.
+    Args:
+        config: The model's configuration.
+        shapes: All input shapes that the artifact was compiled for, at least one.
+        artifact: The artifact's name, for errors.
+
+    Raises:
+        ArtifactFault: The artifact lacks a gear that config.pbtxt names, the configuration
+            requires sizes that were not compiled, or allows requests that fit no gear.
     """
     compiled = list(_sizes_of(config, shapes))
     if not compiled:
@@ -162,10 +169,10 @@ def with_compiled_gears(
 
 
 def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes]:
-    """Each set of shapes as the size of every axis that an input has, ROWS among them.
+    """Yield, for each set of shapes, axis: size, for the axes of inputs, including ROWS.
 
-    Not those in which an axis has two sizes, as no execution has. Inputs of other ranks or names
-    than config.pbtxt has are left to `Contract`, which tells them.
+    Sets in which an axis has two sizes are skipped, because no execution has such shapes. Inputs
+    with unknown names or other ranks are ignored here; `Contract` reports them.
     """
     dims = {spec.name: spec.dims for spec in config.sources}
     dims |= dict(config.masks)
@@ -177,9 +184,8 @@ def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes
         sizes: Sizes = {}
         agree = True
         for name, found in own.items():
-            # Unknown ones are told by `Contract`.
             expected = config.batch_axes.dims(name, dims[name]) if name in dims else ()
-            # A length may have a dimension of its own: behind those that are expected.
+            # Not strict: the tensor of a length may have one more dimension, of size 1.
             for dim, size in zip(expected, found, strict=False):
                 if isinstance(dim, str):
                     agree &= sizes.setdefault(dim, size) == size
@@ -191,7 +197,7 @@ def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:
     if config.packing is not None:
         raise ArtifactFault(
             f"parameter 'packing': found {artifact}, which was compiled for certain sizes, "
-            "expected a graph that takes rows of any lengths together"
+            "expected a graph that takes rows of any total length"
         )
     if config.oversize == "fallback":
         raise ArtifactFault(
@@ -201,7 +207,7 @@ def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:
 
 
 def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
-    """The compiled gears that config.pbtxt names; all, where it leaves an axis open."""
+    """Yield the compiled gears that config.pbtxt names; all sizes of axes without gears."""
     tables: Mapping[tuple[str, ...], GearSizes] = {
         axes: table for axes, table in config.gears.items() if isinstance(table, tuple)
     }
@@ -225,7 +231,7 @@ def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> I
 def _check_limits(
     config: RuntimeConfig, axes: Sequence[str], gears: Sequence[Sizes], artifact: str
 ) -> None:
-    # Not of rows: a request batch of max_batch_size rows may be executed in several parts.
+    # Rows are not checked: a request batch of max_batch_size rows may be executed in parts.
     largest = {axis: config.limits[axis] for axis in axes if axis != ROWS}
     if not any(all(sizes[axis] >= size for axis, size in largest.items()) for sizes in gears):
         wanted = ", ".join(f"{axis} {size}" for axis, size in largest.items())
@@ -241,9 +247,9 @@ def _shown(gears: Sequence[tuple[int, ...]]) -> str:
 
 
 def answer_slots(config: RuntimeConfig) -> int:
-    """How many executions' answers a model has room for.
+    """Return the number of executions whose responses a model has memory for.
 
-    With the device service one more, through which answers go that all slots are in use for.
+    With the device service there is one more, for responses when all slots are in use.
     """
     return ANSWER_SLOTS + (config.service_share is not None)
 
@@ -251,19 +257,16 @@ def answer_slots(config: RuntimeConfig) -> int:
 def overlap_lines(
     config: RuntimeConfig, artifacts: Sequence[Artifact], plan: Plan
 ) -> tuple[str, ...]:
-    """What it takes of memory, or would, that copies are made while another execution computes.
-
-    Empty for models that cannot have it.
-    """
+    """Describe the memory for overlapping copies; empty for models whose copies cannot overlap."""
     if config.service_share is not None or any(each.engine != "om" for each in artifacts):
         return ()
-    if not plan.workspace_bytes:  # free shapes, with which nothing overlaps
+    if not plan.workspace_bytes:  # a model with free shapes, whose copies cannot overlap
         return ()
     once = f"{plan.device_io_bytes:,} bytes of the card and {plan.io_bytes:,} of pinned memory"
     if config.io_buffers > 1:
         return (
             f"copies overlap with executions: {config.io_buffers} buffer sets of {once}; weights "
-            "and workspace are there once",
+            "and workspace exist once",
         )
     return (
         "copies do not overlap with executions",
@@ -278,31 +281,35 @@ class Footprint:
 
     contract: Contract
     batched: bool
-    """Whether the graph's tensors have a batch dimension."""
+    """True if the graph's tensors have a batch dimension."""
     packed: str | None
-    """The axis along which rows are joined; a gear's extent of it is that of one row."""
+    """The axis along which rows are concatenated; a gear's extent along it is that of one row."""
     sequences: int = 0
-    """The sequences of which the state is kept."""
+    """The maximum number of sequences whose state is kept."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, contract: Contract) -> Footprint:
-        """The footprint of a model with this configuration."""
+        """Return the footprint of a model with this configuration."""
         return cls(contract, config.batched, config.packing, config.states.kept)
 
     def shapes(self, gear: Gear) -> dict[str, tuple[int, ...]]:
-        """The shapes of the graph's inputs, by name."""
+        """Return input name: shape, at a gear."""
         geometry = self._geometry(gear)
-        first = 0 if self.batched else 1  # without rows, batches still have a first dim of 1
+        first = 0 if self.batched else 1  # batches without rows still have a first dim of 1
         return {feed.spec.name: feed.shape(geometry)[first:] for feed in self.contract.feeds}
 
     def plan(
         self, engine: Engine, gears: Iterable[Gear], *, answer_slots: int = ANSWER_SLOTS
     ) -> Plan:
-        """The plan for executions at these gears, at least one, one at a time.
+        """Plan the memory of executions at these gears, one execution at a time.
 
-        answer_slots: how many executions' answers are kept. Outputs with UNKNOWN dims are not
-        planned: the engine allocates them. Takes milliseconds for each gear, as the graph is
-        analysed at its shapes; nothing is executed.
+        Outputs with UNKNOWN dims are not planned, because the engine allocates them. Analysing
+        the graph takes milliseconds for each gear; nothing is executed.
+
+        Args:
+            engine: The open graph.
+            gears: At least one gear.
+            answer_slots: The number of executions whose responses are kept.
         """
         needs = [self._need(engine, gear) for gear in gears]
         io_bytes = engine.device_io_bytes()
@@ -328,13 +335,64 @@ class Footprint:
             },
             outputs={spec.name: (spec.dtype, geometry.shape(spec)) for spec in outputs},
             intermediates=engine.intermediates(self.shapes(gear)),
-            # What is cut to a request's own sizes is copied, for each row at most.
+            # Results that are cut to a request's sizes are copied, at most once for each row.
             copies={spec.name: gear.rows for spec in outputs if self.contract.copies(spec)},
             pieces=gear.rows,
         )
 
     def _geometry(self, gear: Gear) -> Geometry:
         extents = dict(gear.extents)
-        if self.packed is not None:  # rows end to end: at most all of them at their limit
+        if self.packed is not None:  # rows are concatenated: at most all of them at their limit
             extents[self.packed] *= gear.rows
         return Geometry(gear.rows, extents, packed=self.packed)
+
+
+_ABOUT_BYTES: Final = 16 * 2**20
+"""Target workspace of a measured execution: large compared with the share that does not grow with
+the rows, and executed in milliseconds."""
+_MOST_GEARS: Final = 16
+"""Maximum number of measured gears, the largest ones. Others keep the workspace of their graph."""
+
+
+def measured(
+    arena: WorkspaceArena, execute: Callable[[Gear], object], gears: Sequence[Gear], plan: Plan
+) -> Plan:
+    """Return the plan with the measured workspace of executions, scaled from a few rows of a gear.
+
+    An engine's workspace differs from the graph's results: fused kernels need less, scratch memory
+    and own layouts need more. The ratio depends on the gear, but hardly on the rows.
+
+    Args:
+        arena: The arena of the workspace.
+        execute: Executes once at a gear of the plan (`gears`), or with fewer rows.
+    """
+    largest = sorted(plan.gears, key=lambda gear: gear.workspace_bytes)[-_MOST_GEARS:]
+    return plan.measured(
+        [
+            _measured(arena, execute, gear, planned) if planned in largest else None
+            for gear, planned in zip(gears, plan.gears, strict=True)
+        ]
+    )
+
+
+def _measured(
+    arena: WorkspaceArena, execute: Callable[[Gear], object], gear: Gear, planned: GearPlan
+) -> int | None:
+    """Return the workspace of an execution at the gear; None if it cannot be measured."""
+    for rows in _rows_to_try(gear, planned):
+        smaller = Gear(rows, gear.extents)
+        about_bytes = planned.workspace_bytes * rows // gear.rows
+        try:
+            found = arena.measure(lambda: execute(smaller), about_bytes)  # noqa: B023
+        except (EngineFault, OutOfMemory):  # e.g. because the graph has a fixed number of rows
+            continue
+        return None if found is None else found * gear.rows // rows
+    return None
+
+
+def _rows_to_try(gear: Gear, planned: GearPlan) -> Iterator[int]:
+    per_row = max(1, planned.workspace_bytes // gear.rows)
+    rows = max(1, min(gear.rows, _ABOUT_BYTES // per_row))
+    yield rows
+    if rows < gear.rows and planned.workspace_bytes <= 4 * _ABOUT_BYTES:
+        yield gear.rows

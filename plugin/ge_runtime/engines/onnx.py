@@ -1,7 +1,7 @@
-"""The ONNX Runtime engine: `model.onnx`, on the CPU and on a GPU.
+"""The ONNX Runtime engine: executes `model.onnx` on the CPU and on a GPU.
 
-On the CPU results are written where they are planned. On a GPU the CUDA provider executes:
-what it says and does without a GPU, or without CUDA's libraries, was tried, and nothing else.
+On the CPU results are written directly into planned memory. On a GPU the CUDA provider executes;
+only its behaviour without a GPU, or without CUDA's libraries, was tested.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory,
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
-# An object of onnxruntime's own, which come without types.
+# An object of onnxruntime, which has no type stubs.
 NodeArg: TypeAlias = Any
 
 _DTYPES: Final[Mapping[str, DType]] = {
@@ -53,22 +53,25 @@ _DTYPES: Final[Mapping[str, DType]] = {
     "tensor(bfloat16)": DType.BF16,
 }
 _BFLOAT16: Final = 16
-"""TensorProto.DataType.BFLOAT16: NumPy, which names all other types, has none."""
+"""TensorProto.DataType.BFLOAT16; NumPy has no such type to pass instead."""
 _NO_MEMORY: Final = re.compile(
     r"Failed to allocate memory|bad_?\s?alloc|smaller than requested|out of memory|ALLOC_FAILED",
     re.IGNORECASE,
 )
-"""What ONNX Runtime's arena, its standard library and CUDA say; it has no type of error for it."""
+"""Messages of ONNX Runtime's arena, the C++ library and CUDA for a failed allocation.
+
+ONNX Runtime has no exception type for it.
+"""
 
 
 class OnnxEngine(LibraryEngine):
-    """A session on the CPU: one for all graphs of equal content and equally many threads.
+    """A session on the CPU, shared by all graphs of equal content and number of threads.
 
-    All work in one arena. Their executions may be at the same time.
+    All sessions allocate from one arena. Thread-safe: several executions may run at a time.
     """
 
     copies: ClassVar[bool] = False
-    """Whether inputs and outputs are copied to a device and back."""
+    """True if inputs and outputs are copied to a device and back."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class OnnxEngine(LibraryEngine):
         arena: OnnxArena | None = None,
         release: Callable[[], None] = lambda: None,
     ) -> None:
-        """arena: in which it executes, if all of its kind do. release: gives the session back."""
+        """Initialize the engine; `release` is called when the engine is closed."""
         super().__init__(signature, health)
         self._session = session
         self._arena = arena
@@ -94,9 +97,9 @@ class OnnxEngine(LibraryEngine):
 
     @classmethod
     def open(cls, path: Path, threads: int, outputs: Sequence[str] = ()) -> OnnxEngine:
-        """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault.
+        """Open the graph in `path`, executed by at most `threads` threads. Raises ArtifactFault.
 
-        outputs: not needed, as the graph's outputs have names.
+        `outputs` is ignored, because the graph's outputs have names.
         """
         shared = PROCESS_SESSIONS.acquire(path, threads)
         try:
@@ -110,7 +113,7 @@ class OnnxEngine(LibraryEngine):
         binding = self._session.io_binding()
         try:
             for name, array in inputs.items():
-                if name in self._bfloat16:  # uint16 here: ONNX Runtime would see another type
+                if name in self._bfloat16:  # the array is uint16, so the type must be passed
                     address = array.ctypes.data
                     binding.bind_input(name, "cpu", 0, _BFLOAT16, array.shape, address)
                 else:
@@ -122,7 +125,7 @@ class OnnxEngine(LibraryEngine):
                     element = _BFLOAT16 if name in self._bfloat16 else target.dtype.type
                     address = target.ctypes.data
                     binding.bind_output(name, "cpu", 0, element, target.shape, address)
-            if self.copies:  # inputs set out for the device as they were bound
+            if self.copies:  # binding an input starts its copy to the device
                 binding.synchronize_inputs()
             self._session.run_with_iobinding(binding)
             if self.copies:
@@ -134,12 +137,12 @@ class OnnxEngine(LibraryEngine):
                 )
             }
         except Exception as error:
-            short = isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
-            raise self._fault(f"onnxruntime: {error}", short=short) from error
+            no_memory = isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
+            raise self._fault(f"onnxruntime: {error}", no_memory=no_memory) from error
 
-    def _fault(self, text: str, *, short: bool) -> RuntimeFault:
-        """What a failed execution means. short: whether of memory."""
-        return (OutOfMemory if short else EngineFault)(text)
+    def _fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
+        """Return the fault of a failed execution."""
+        return (OutOfMemory if no_memory else EngineFault)(text)
 
     def weights_bytes(self) -> int:
         return self._file.weights_bytes
@@ -148,7 +151,7 @@ class OnnxEngine(LibraryEngine):
         return None if self.copies else 0
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """Needs the package onnx, for its shape inference."""
+        """See `Engine.intermediates`; needs the package onnx for shape inference."""
         return self._graph.intermediates(shapes) if self._graph else None
 
     @cached_property
@@ -172,7 +175,7 @@ class OnnxEngine(LibraryEngine):
 
 
 def signature_of(path: Path, session: Session) -> Signature:
-    """What the session's graph takes and gives. path: for people. Raises ArtifactFault."""
+    """Return the signature of the session's graph; `path` is for errors. Raises ArtifactFault."""
     return Signature(
         inputs=tuple(_tensor(path, value) for value in session.get_inputs()),
         outputs=tuple(_tensor(path, value) for value in session.get_outputs()),
@@ -186,7 +189,7 @@ def _tensor(path: Path, value: NodeArg) -> GraphTensor:
             f"{path}: found '{value.name}' of type {value.type}, expected a tensor of a type "
             "that Triton has"
         )
-    # ONNX Runtime gives an empty shape for a scalar and for an unknown rank alike.
+    # ONNX Runtime returns an empty shape both for a scalar and for an unknown rank.
     dims = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
     symbols = tuple(dim if isinstance(dim, str) else None for dim in value.shape)
     return GraphTensor(value.name, dtype, dims or None, symbols)
@@ -197,10 +200,10 @@ _CPU_PROVIDER: Final = "CPUExecutionProvider"
 _INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 _PRELOADING: Final = Lock()
-"""Two threads that redirect what is printed would leave it redirected."""
+"""Held while stdout is redirected: two threads at a time would leave it redirected."""
 
 _CUDA_ENTRIES: Final = {
-    # Weights lie beside the arena, so that its limit is one of the workspace.
+    # Weights are allocated outside of the arena, so that its limit applies to the workspace.
     "session.use_device_allocator_for_initializers": "1",
     "session.record_ep_graph_assignment_info": "1",
 }
@@ -213,19 +216,19 @@ _SIZE_OPERATORS: Final = frozenset([
     "Where",
 ])
 # fmt: on
-"""Operators that graphs compute sizes with.
+"""Operators with which graphs compute sizes.
 
-What takes the size of a tensor, and what is computed of that alone, ONNX Runtime leaves to the CPU,
-where sizes are (fallback_cpu_capability.cc). So `session.disable_cpu_ep_fallback`, which refuses
-every node there, would refuse most graphs of varying sizes.
+ONNX Runtime executes nodes that depend only on tensor sizes on the CPU, where the sizes are
+(fallback_cpu_capability.cc). So `session.disable_cpu_ep_fallback`, which refuses all nodes on the
+CPU, would refuse most graphs of varying sizes.
 """
 
 
 class OnnxCudaEngine(OnnxEngine):
     """A session on a GPU.
 
-    ONNX Runtime copies inputs and outputs itself, and waits for each copy. Its arena grows by what
-    an execution lacks, and keeps it: sizes that were executed once find all they need.
+    ONNX Runtime copies inputs and outputs, and waits for each copy. Its arena grows on demand and
+    keeps the memory: an execution of sizes that were executed before allocates nothing.
     """
 
     copies: ClassVar[bool] = True
@@ -233,7 +236,7 @@ class OnnxCudaEngine(OnnxEngine):
     def __init__(
         self, gpu: Accelerator, session: Session, signature: Signature, path: Path
     ) -> None:
-        """Made by `open_on`."""
+        """Initialize the engine; called by `open_on`."""
         super().__init__(session, signature, path, gpu.health)
         self._gpu = gpu
         self._cpu_operators = _cpu_operators(session)
@@ -247,14 +250,23 @@ class OnnxCudaEngine(OnnxEngine):
         outputs: Sequence[str] = (),
         workspace_bytes: int | None = None,
     ) -> OnnxCudaEngine:
-        """The graph in `path` on the GPU. workspace_bytes: the limit of the arena, if there is one.
+        """Open the graph in `path` on the GPU.
 
-        Raises NoDevice, with the cure, for what is missing, or ArtifactFault.
+        Args:
+            gpu: The GPU.
+            path: The .onnx file.
+            threads: Maximum number of host threads of an execution.
+            outputs: Ignored, because the graph's outputs have names.
+            workspace_bytes: Limit of the arena; None: unlimited.
+
+        Raises:
+            NoDevice: A library is missing; the text says how to install it.
+            ArtifactFault: The graph cannot be opened, or not be executed on the GPU.
         """
         onnxruntime = import_onnxruntime()
         _refuse_without(onnxruntime, gpu.name)
-        with _PRELOADING, redirect_stdout(io.StringIO()):  # it prints what it does not find
-            onnxruntime.preload_dlls()  # those of NVIDIA's packages, which nobody else finds
+        with _PRELOADING, redirect_stdout(io.StringIO()):  # it prints the names of missing files
+            onnxruntime.preload_dlls()  # NVIDIA's packages are not on the loader's search path
         provider = (_CUDA_PROVIDER, _options(gpu.index, workspace_bytes))
         session = open_session(path, threads, [provider], _CUDA_ENTRIES)
         if session.get_providers()[0] != _CUDA_PROVIDER:
@@ -264,14 +276,14 @@ class OnnxCudaEngine(OnnxEngine):
                 f"`{_INSTALL}`"
             )
         engine = cls(gpu, session, signature_of(path, session), path)
-        strange = {
+        unsupported = {
             op: count for op, count in engine._cpu_operators.items() if op not in _SIZE_OPERATORS
         }
-        if strange:
+        if unsupported:
             raise ArtifactFault(
-                f"{path}: found {_counted(strange)} that CUDA does not execute, and the CPU would; "
-                "expected such nodes only to compute sizes: export the graph without them, or "
-                "give the model a model.pt2 and engine: torch"
+                f"{path}: found {_counted(unsupported)} that CUDA does not execute and the CPU "
+                "would; expected such nodes only to compute sizes. Export the graph without them, "
+                "or use a model.pt2 with engine: torch"
             )
         return engine
 
@@ -282,33 +294,33 @@ class OnnxCudaEngine(OnnxEngine):
     @property
     def unplanned(self) -> tuple[str, ...]:
         lines = [
-            "device memory is shared out by ONNX Runtime's arena, inputs and outputs among it: "
-            "workspace is what the graph's own results take, and what kernels take besides is in "
-            "no plan",
-            "if the arena grows while serving, nobody counts it; it does not for sizes that were "
-            "executed before",
+            "device memory is allocated by ONNX Runtime's arena, including inputs and outputs: "
+            "the plan's workspace is that of the graph's own results; additional memory of "
+            "kernels is not planned",
+            "growth of the arena while serving is not counted; it does not grow for sizes that "
+            "were executed before",
         ]
         if self._cpu_operators:
             lines.append(f"executed on the CPU, to compute sizes: {_counted(self._cpu_operators)}")
         return tuple(lines)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        self._gpu.health.ensure_there()
+        self._gpu.health.ensure_available()
         return super().run(inputs, outputs)
 
-    def _fault(self, text: str, *, short: bool) -> RuntimeFault:
-        return self._gpu.fault(f"{self._gpu.name}: {text}", short=short)
+    def _fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
+        return self._gpu.fault(f"{self._gpu.name}: {text}", no_memory=no_memory)
 
 
 def _options(index: int, workspace_bytes: int | None) -> dict[str, str]:
-    """The options of the CUDA provider, as ONNX Runtime documents them."""
+    """Return the options of the CUDA provider (ONNX Runtime, "CUDA Execution Provider")."""
     options = {
         "device_id": str(index),
         # By default the arena grows to the next power of two.
         "arena_extend_strategy": "kSameAsRequested",
-        # By default each new set of sizes is timed with every algorithm there is.
+        # By default all algorithms are timed for each new set of sizes.
         "cudnn_conv_algo_search": "HEURISTIC",
-        # FP32 stays FP32, so that answers do not depend on the device's own shorthand.
+        # FP32 is computed in FP32, not in TF32, so that results do not depend on the device.
         "use_tf32": "0",
     }
     if workspace_bytes is not None:
@@ -324,13 +336,13 @@ def _refuse_without(onnxruntime: Onnxruntime, device: str) -> None:
         )
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise NoDevice(
-            f"{device}: found onnxruntime-gpu {onnxruntime.__version__}, expected one that tells "
-            f"which nodes CUDA executes: `{_INSTALL} --upgrade`"
+            f"{device}: found onnxruntime-gpu {onnxruntime.__version__}, expected a version that "
+            f"reports which nodes CUDA executes: `{_INSTALL} --upgrade`"
         )
 
 
 def _lacking(onnxruntime: Onnxruntime) -> str:
-    """What the provider's own library lacks, in the words of the system."""
+    """Return the loader's message for the provider's library, which names the missing library."""
     folder = Path(onnxruntime.__file__).parent / "capi"
     try:
         for name in ("shared", "cuda"):
@@ -342,7 +354,7 @@ def _lacking(onnxruntime: Onnxruntime) -> str:
 
 
 def _cpu_operators(session: Session) -> Counter[str]:
-    """The operators that are executed on the CPU: how often each."""
+    """Count the operators that are executed on the CPU."""
     return Counter(
         node.op_type
         for part in session.get_provider_graph_assignment_info()

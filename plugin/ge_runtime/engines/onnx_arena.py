@@ -1,15 +1,15 @@
-"""The memory in which all sessions of ONNX Runtime on the CPU execute: one arena of this process.
+"""The workspace of all ONNX Runtime sessions on the CPU: one arena for the whole process.
 
-Without it each session has an arena of its own, which grows to what its largest execution takes and
-keeps that. What such an arena does was measured with ONNX Runtime 1.32:
+By default each session has its own arena, which grows to its largest execution and keeps the
+memory. The behaviour of such an arena was measured with ONNX Runtime 1.32:
 
-- It grows by regions, and what has grown in many steps lies in pieces that fit nothing: twice what
-  an encoder needs, after executions of growing sizes. So one region is reserved that holds an
-  execution whole; pages of it cost nothing before they are touched.
-- A region has a table of 1/32 of its size, which is touched. So it is no larger than what was
-  executed so far needs.
-- An execution that asks for it gives all idle regions back. So they can be replaced by a larger
-  one, and what one execution takes can be measured in a region that nothing has touched.
+- It grows by regions. Memory that has grown in many steps is fragmented: after executions of
+  growing sizes an encoder used twice the memory it needs. So one region is reserved that is large
+  enough for a whole execution; its pages cost nothing until they are touched.
+- A region has a table of 1/32 of its size, whose pages are touched. So the region is not larger
+  than the executions so far require.
+- A run option returns all idle regions to the system. So they can be replaced by a larger region,
+  and the memory of one execution can be measured in an untouched region.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-# onnxruntime and its own objects, which come without types.
+# onnxruntime and its objects, which have no type stubs.
 Onnxruntime: TypeAlias = Any
 
 TABLE_SHARE: Final = 1 / 32
-"""Of a region, for the table that its arena keeps of it: 8 bytes for each 256."""
+"""Share of a region that its table takes: 8 bytes for each 256."""
 _ROOM: Final = 2
-"""Of a region over what an execution takes. The arena takes the smallest free piece that holds a
-result: of a larger region a hole, which was touched already, never the untouched rest. An image
-classifier that took 27 MiB of 54 or 64 took 35 of 42 and 43 of 44."""
+"""Size of a region relative to an execution. The arena chooses the smallest free block that fits a
+result. In a larger region this is a block that was touched before, not the untouched rest. An
+image classifier touched 27 MiB of a region of 54 or 64, but 35 of 42 and 43 of 44."""
 _GROWTH_BYTES: Final = 2**20
-"""The least that the arena grows by."""
+"""Minimum growth of the arena."""
 _ENTRIES: Final = {
     "session.use_env_allocators": "1",
-    # Weights lie beside it, or they would keep its regions from being given back.
+    # Weights are allocated outside of the arena; otherwise its regions would never be idle.
     "session.use_device_allocator_for_initializers": "1",
 }
 _SHRINK: Final = ("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -54,23 +54,24 @@ class _Region:
 
 
 class OnnxArena:
-    """The one arena of this process. Safe from any thread.
+    """The arena of this process. Thread-safe.
 
-    It is one region, which doubles until the largest execution so far fits. Executions that overlap
-    may take more between them: then ONNX Runtime adds regions, and when nothing executes one region
-    takes the place of all.
+    It is one region, which doubles until the largest execution so far fits. Overlapping executions
+    may need more in total: then ONNX Runtime adds regions, and when nothing executes, one region
+    replaces them all.
     """
 
     def __init__(self, onnxruntime: Onnxruntime) -> None:
-        """Made by `process_arena`: there can be one."""
+        """Register the allocator; called once, by `process_arena`."""
         self._onnxruntime = onnxruntime
-        self._members: dict[int, int] = {}  # what each needs at most, by its id
+        self._changed = Condition(RLock())  # guards the attributes below
+        self._members: dict[int, int] = {}  # id of the member: maximum workspace in bytes
         self._region: _Region | None = None
-        self._changed = Condition(RLock())  # guards all of these
         self._executions = 0  # in progress
-        self._taken = self._together = 0  # bytes: by those, and by most that ever overlapped
-        self._measurer: int | None = None  # the thread that has the arena to itself
-        # Reserving needs a session that gives its allocator's memory: from 1.32 on.
+        self._in_use = 0  # estimated bytes of the executions in progress
+        self._peak = 0  # the largest `_in_use` so far
+        self._measurer: int | None = None  # the thread that measures, while no other executes
+        # Reserving needs the session's allocator, which Python can access since 1.32.
         self._reserves = hasattr(
             onnxruntime.InferenceSession, "create_ortvalue_from_shape_and_type"
         )
@@ -82,71 +83,70 @@ class OnnxArena:
             onnxruntime.OrtMemType.DEFAULT,
         )
         config = onnxruntime.OrtArenaCfg(_UNLIMITED, strategy, _GROWTH_BYTES, _DEFAULT)
-        with suppress(Exception):  # somebody else in this process has one already: it is shared
+        with suppress(Exception):  # other code has registered an allocator, which is used then
             onnxruntime.create_and_register_allocator(memory, config)
         self._keeper = self._open_keeper()
 
     @property
     def entries(self) -> dict[str, str]:
-        """Of the configuration of a session that executes here."""
+        """Configuration entries of a session that uses this arena."""
         return dict(_ENTRIES)
 
     def join(self, member: object, most_bytes: int) -> None:
-        """No execution of `member` takes more than this; replaces what it said before."""
+        """See `WorkspaceArena.join`."""
         with self._changed:
             self._members[id(member)] = most_bytes
 
     def release(self, member: object) -> None:
-        """The member executes no more. With the last one all is given back. Safe to call twice."""
+        """See `WorkspaceArena.release`. Without members all memory is returned to the system."""
         with self._changed:
             if self._members.pop(id(member), None) is not None and not self._members:
-                self._together = 0
-                self._give_back()
+                self._peak = 0
+                self._shrink()
 
     @contextmanager
     def execution(self, about_bytes: int) -> Iterator[None]:
-        """Around an execution that takes about this much: room for it, unless others execute."""
+        """See `WorkspaceArena.execution`. Enlarges the region, unless others execute."""
         with self._changed:
             if self._measurer == get_ident():
-                about_bytes = 0  # in the region that is measured
+                about_bytes = 0  # it uses the region that is being measured
             self._changed.wait_for(lambda: self._measurer in (None, get_ident()))
             if not self._executions and self._measurer is None:
-                self._ensure(max(about_bytes, self._together))
+                self._ensure(max(about_bytes, self._peak))
             self._executions += 1
-            self._taken += about_bytes
-            self._together = max(self._together, self._taken)
+            self._in_use += about_bytes
+            self._peak = max(self._peak, self._in_use)
         try:
             yield
         finally:
             with self._changed:
                 self._executions -= 1
-                self._taken -= about_bytes
+                self._in_use -= about_bytes
                 self._changed.notify_all()
 
     def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
-        """The bytes that one execution touches, with the table for them; None if nobody can tell.
+        """See `WorkspaceArena.measure`. The result includes the region's table.
 
-        about_bytes: a guess. Others wait, for they would touch the same. Raises what `execute`
-        raises.
+        Other executions wait, because they would touch the same region.
         """
         if not self._reserves:
             return None
-        with self._alone():
+        with self._exclusive():
             for nbytes in (_least(4 * about_bytes), _least(16 * about_bytes)):
                 region = self._replace(nbytes)
                 execute()
                 touched = _resident_bytes(region)
                 if touched is None:
                     return None
-                if touched < about_bytes // 8:  # what was in use lay in another region
+                if touched < about_bytes // 8:  # the execution used another region
                     return None
-                if touched < region.nbytes // 2:  # or some of it lay elsewhere
+                if touched < region.nbytes // 2:  # otherwise another region may be used as well
                     return int(touched * (1 + _ROOM * TABLE_SHARE))
             return None
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nothing executes but what this thread does."""
+    def _exclusive(self) -> Iterator[None]:
+        """Return a context in which only this thread executes."""
         with self._changed:
             self._changed.wait_for(lambda: self._measurer is None)
             self._measurer = get_ident()
@@ -155,15 +155,15 @@ class OnnxArena:
             yield
         finally:
             with self._changed:
-                self._give_back()
+                self._shrink()
                 self._measurer = None
                 self._changed.notify_all()
 
     @property
     def resident_bytes(self) -> int | None:
-        """What executions have touched of the region that is reserved, with its table.
+        """Bytes of the reserved region that executions have touched, including its table.
 
-        None if nothing is, or nobody can tell.
+        None if there is no region, or the system does not report it.
         """
         with self._changed:
             touched = None if self._region is None else _resident_bytes(self._region)
@@ -172,7 +172,7 @@ class OnnxArena:
             return touched + int(self._region.nbytes * TABLE_SHARE)
 
     def _ensure(self, nbytes: int) -> None:
-        """A region that holds this much, if there can be one: else the execution will say so."""
+        """Reserve a region of this size. If that fails, the execution will report it."""
         wanted, now = nbytes * _ROOM, 0 if self._region is None else self._region.nbytes
         if self._reserves and nbytes and now < wanted:
             most = max(self._members.values(), default=0) * _ROOM
@@ -180,19 +180,19 @@ class OnnxArena:
                 self._replace(_least(max(wanted, min(2 * now, most))))
 
     def _replace(self, nbytes: int) -> _Region:
-        """One region in place of all that are idle."""
-        self._give_back()
+        """Replace all idle regions by one of `nbytes`."""
+        self._shrink()
         value = self._keeper.create_ortvalue_from_shape_and_type([nbytes], np.uint8, "cpu")
         self._region = _Region(value.data_ptr(), nbytes)
         return self._region
 
-    def _give_back(self) -> None:
-        """All regions that nothing lies in, to the operating system."""
+    def _shrink(self) -> None:
+        """Return all idle regions to the operating system."""
         self._region = None
         options = self._onnxruntime.RunOptions()
         options.add_run_config_entry(*_SHRINK)
         given, result = np.zeros((2, 1), np.float32)
-        # Bound: a result in the arena would keep the region that it lies in.
+        # Bound to host arrays: a result in the arena would keep its region in use.
         binding = self._keeper.io_binding()
         binding.bind_input("x", "cpu", 0, np.float32, given.shape, given.ctypes.data)
         binding.bind_output("y", "cpu", 0, np.float32, result.shape, result.ctypes.data)
@@ -219,7 +219,7 @@ _making: Final = Lock()
 
 
 def process_arena(onnxruntime: Onnxruntime) -> OnnxArena:
-    """The arena of this process, made with the first call."""
+    """Return the arena of this process; the first call creates it."""
     global _arena
     with _making:
         if _arena is None:
@@ -228,10 +228,10 @@ def process_arena(onnxruntime: Onnxruntime) -> OnnxArena:
 
 
 def trim() -> None:
-    """Give freed memory back to the operating system.
+    """Return freed memory to the operating system.
 
-    glibc keeps what was allocated in pieces below 32 MiB: of an encoder of 86 MiB of weights half
-    as much again, from reading its file.
+    glibc keeps freed blocks below 32 MiB: after reading the file of an encoder with 86 MiB of
+    weights these were another 43 MiB.
     """
     if _malloc_trim is not None:
         _malloc_trim(0)
@@ -246,7 +246,7 @@ def _least(nbytes: int) -> int:
 
 
 def _resident_bytes(region: _Region) -> int | None:
-    """How much of a region has pages; None where the system does not tell."""
+    """Return the bytes of a region that have pages; None if the system does not report it."""
     mincore = getattr(_libc, "mincore", None)
     if mincore is None:
         return None
@@ -262,7 +262,7 @@ def _resident_bytes(region: _Region) -> int | None:
     return int((present & 1).sum()) * mmap.PAGESIZE
 
 
-# ------------------------------------------------- the least graph: y = x, as onnx.proto3 has it
+# ------------------------------------------- the smallest graph: y = x, encoded as in onnx.proto3
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -274,7 +274,7 @@ def _number(number: int, value: int) -> bytes:
 
 
 def _vector(name: bytes) -> bytes:
-    """A ValueInfoProto: FP32[n]."""
+    """Encode a ValueInfoProto: FP32[n]."""
     shape = _field(1, _field(2, b"n"))
     return _field(1, name) + _field(2, _field(1, _number(1, 1) + _field(2, shape)))
 

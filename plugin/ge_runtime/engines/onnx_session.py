@@ -1,8 +1,8 @@
-"""Sessions of ONNX Runtime: how they are opened, and those on the CPU that several models share.
+"""ONNX Runtime sessions: opening them, and sharing those on the CPU between models.
 
-Models of equal content share a session, and so its weights as they are packed for the CPU's
-kernels. The container that would share packed weights between sessions has no name in the Python
-package, and each session packs its own.
+Models of equal content share a session, and with it the weights that are packed for the CPU's
+kernels. Separate sessions would each pack their own: the container that shares packed weights is
+not available in the Python package.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from ge_runtime.engines.artifact import ContentHashes
 from ge_runtime.engines.onnx_arena import OnnxArena, process_arena, trim
 from ge_runtime.errors import ArtifactFault
 
-# onnxruntime and its own objects, which come without types.
+# onnxruntime and its objects, which have no type stubs.
 Onnxruntime: TypeAlias = Any
 Session: TypeAlias = Any
 
 Provider: TypeAlias = str | tuple[str, Mapping[str, str]]
-"""What executes, by ONNX Runtime's name for it, perhaps with its options."""
+"""The name of an execution provider, optionally with its options."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphExecution:
-    """How a session executes its graph, besides the threads within a node."""
+    """Settings of a session, except the threads within a node."""
 
     inter_op_threads: int = 1
-    """Of a parallel execution; 0 for as many as there are cores."""
+    """Threads of a parallel execution; 0: one for each core."""
     parallel: bool = False
-    """Whether branches of the graph are executed at the same time."""
+    """True if branches of the graph are executed at the same time."""
     optimization: str = "ORT_ENABLE_ALL"
-    """A name of ONNX Runtime's GraphOptimizationLevel."""
+    """The name of a GraphOptimizationLevel of ONNX Runtime."""
     operators: tuple[str, ...] = ()
-    """Libraries of custom operators."""
+    """Paths of libraries with custom operators."""
 
 
-_AS_USUAL: Final = GraphExecution()
+_DEFAULT: Final = GraphExecution()
 _FATAL: Final = 4
 _NO_ENTRIES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -51,12 +51,19 @@ def open_session(
     threads: int,
     providers: Sequence[Provider],
     entries: Mapping[str, str] = _NO_ENTRIES,
-    execution: GraphExecution = _AS_USUAL,
+    execution: GraphExecution = _DEFAULT,
 ) -> Session:
-    """A session of the graph in `path`, on the first of the providers that it can be made for.
+    """Open a session of the graph in `path`, with the first provider that is available.
 
-    threads: the most that it uses of the host's. entries: of its configuration, besides those that
-    all have. Raises ArtifactFault.
+    Args:
+        path: The .onnx file.
+        threads: Maximum number of host threads within a node.
+        providers: The providers, in order of preference.
+        entries: Additional entries of the session's configuration.
+        execution: Other settings.
+
+    Raises:
+        ArtifactFault: ONNX Runtime cannot open the graph.
     """
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
@@ -67,22 +74,22 @@ def open_session(
     )
     if execution.parallel:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    # Waiting threads that spin burn the cores that the server and its other models share.
+    # Spinning threads waste cores that the server and other models need.
     # Measured on 2 busy cores, 2 threads, six 384x1536 layers on 128 rows, back to back:
     # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
-    # Memory patterns are kept for each combination of input shapes ever seen, and ragged
-    # batches seldom repeat one. Measured over 2,000 random batches of the same layers: 3.6 MiB
-    # more and 14.1 ms a run with patterns, 0.0 MiB and 14.0 ms without.
+    # ONNX Runtime keeps a memory pattern for each combination of input shapes, and ragged batches
+    # seldom repeat one. Measured over 2,000 random batches of the same layers: growth of 3.6 MiB
+    # and 14.1 ms per run with patterns, 0.0 MiB and 14.0 ms without.
     options.enable_mem_pattern = False
-    options.log_severity_level = _FATAL  # what is an error is raised as well
+    options.log_severity_level = _FATAL  # errors are raised, and need not be logged
     try:
         for library in execution.operators:
             options.register_custom_ops_library(library)
-        # Of its own it would print what is wrong, and go on with another provider.
+        # With fallback it would print an error and continue with another provider.
         return onnxruntime.InferenceSession(
             str(path), options, providers=list(providers), enable_fallback=0
         )
@@ -91,9 +98,9 @@ def open_session(
 
 
 def import_onnxruntime() -> Onnxruntime:
-    """onnxruntime, which tells nobody of its use."""
-    # From 1.29 on ONNX Runtime reports its use to its makers, unless told not to before its
-    # import (Privacy.md in its package). A choice already in the environment stands.
+    """Import onnxruntime with its telemetry switched off."""
+    # ONNX Runtime 1.29 and later sends telemetry unless this variable is set before the import
+    # (Privacy.md in its package). A value that is already set is kept.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -102,12 +109,12 @@ def import_onnxruntime() -> Onnxruntime:
 
 @dataclass(frozen=True, slots=True)
 class SharedSession:
-    """A session that others may execute on, too, at the same time."""
+    """A session that several engines may use at the same time."""
 
     session: Session
     arena: OnnxArena
     release: Callable[[], None]
-    """Gives it back; with its last user it is closed."""
+    """Releases one use; the last one closes the session."""
 
 
 @dataclass(slots=True)
@@ -117,27 +124,30 @@ class _Entry:
 
 
 class SharedSessions:
-    """One session on the CPU for all graphs of equal content that are executed in the same way.
+    """Sessions on the CPU, one for each graph content, number of threads and settings.
 
-    Safe from any thread.
+    Thread-safe.
     """
 
     def __init__(self) -> None:
         self._contents = ContentHashes()
         self._entries: dict[Hashable, _Entry] = {}
-        self._opening: dict[Hashable, Lock] = {}  # never removed: somebody may wait for it
+        self._opening: dict[Hashable, Lock] = {}  # kept for ever: a thread may wait for a lock
         self._lock = Lock()
 
     def acquire(
-        self, path: Path, threads: int, execution: GraphExecution = _AS_USUAL
+        self, path: Path, threads: int, execution: GraphExecution = _DEFAULT
     ) -> SharedSession:
-        """The session of the graph in `path`. Blocks while it is opened. Raises ArtifactFault."""
+        """Return the session of the graph in `path`. Blocks while it is opened.
+
+        Raises ArtifactFault.
+        """
         arena = process_arena(import_onnxruntime())
         content = self._contents.of(path)
         key: Hashable = (content, threads, execution)
         with self._lock:
             opening = self._opening.setdefault(key, Lock())
-        with opening:  # others who want the same wait; those who want something else do not
+        with opening:  # only threads that need the same session wait
             with self._lock:
                 entry = self._entries.get(key)
                 if entry is not None:
@@ -146,9 +156,9 @@ class SharedSessions:
                 session = open_session(
                     path, threads, ["CPUExecutionProvider"], arena.entries, execution
                 )
-                trim()  # of what reading the file took
+                trim()  # memory from reading the file
                 entry = _Entry(session, users=1)
-                # The file may have been replaced between the reading and the opening.
+                # The file may have been replaced after its hash was computed.
                 if self._contents.of(path) == content:
                     with self._lock:
                         self._entries[key] = entry
@@ -166,4 +176,4 @@ class SharedSessions:
 
 
 PROCESS_SESSIONS: Final = SharedSessions()
-"""Those of this process."""
+"""The sessions of this process."""

@@ -1,4 +1,4 @@
-"""The graph's inputs, or its outputs, held one by one against what config.pbtxt expects of them."""
+"""The inputs or outputs of a graph, matched one by one with the tensors of config.pbtxt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
 
 
 class GraphPorts:
-    """The inputs, or the outputs. For one thread."""
+    """The inputs or the outputs of a graph. Not thread-safe."""
 
     def __init__(
         self, kind: str, tensors: Sequence[GraphTensor], config: RuntimeConfig, faults: ConfigErrors
@@ -26,22 +26,25 @@ class GraphPorts:
         self._faults = faults
 
     def get(self, name: str) -> GraphTensor | None:
-        """The tensor of this name, None if there is none."""
+        """Return the tensor of this name; None if the graph lacks it."""
         return self._tensors.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
     def match(self, place: str, spec: TensorSpec, dims: tuple[Dim, ...] | None = None) -> None:
-        """A fault unless the graph has a tensor of this name, type, rank and size.
+        """Add a fault unless the graph has a tensor of this name, type, rank and size.
 
-        dims: with the batch dimension; the default is the spec's behind it, or without it where
-        the spec is packed.
+        Args:
+            place: The field of config.pbtxt, for the fault.
+            spec: The expected tensor.
+            dims: Its dims with the batch dimension. Default: the dims of `spec` after the batch
+                dimension, or without one if the tensor is packed.
         """
         if dims is None:
             packed = self._packed is not None and spec.dims[:1] == (self._packed,)
             dims = spec.dims if packed else self._axes.dims(spec.name, spec.dims)
-        # Taken away: of what is left in the end, nothing feeds it.
+        # The tensors that remain in the end have no feed.
         tensor = self._unmatched.pop(spec.name, None)
         if tensor is None:
             self._faults.add_unknown(place, self._kind, spec.name, self._tensors)
@@ -51,11 +54,11 @@ class GraphPorts:
             self._faults.add(place, f"{tensor} in the graph", f"{expected}{hint}")
 
     def skip(self, name: str) -> None:
-        """Expect nothing of this tensor."""
+        """Exempt a tensor from all checks."""
         self._unmatched.pop(name, None)
 
     def refuse_unmatched(self) -> None:
-        """A fault for each tensor that was never matched."""
+        """Add a fault for each tensor that was never matched."""
         families = ("mask", "lengths", "positions", "offsets", "constant", "state", "prepared")
         for name, tensor in self._unmatched.items():
             keys = ", ".join(f"'{family}.{name}'" for family in families)
@@ -63,38 +66,38 @@ class GraphPorts:
             self._faults.add(f"{self._kind} '{name}' {tensor}", "nothing that feeds it", cure)
 
     def takes_images(self, name: str) -> bool:
-        """Whether the engine makes of images what the graph takes."""
+        """Return whether the engine converts images to the graph's input."""
         return name in self and self._tensors[name].aipp
 
     def image_dtype(self, name: str) -> DType:
-        """The graph's own type, or what to expect instead if AIPP makes no such elements."""
+        """Return the graph's type, or the type to expect if AIPP cannot produce it."""
         dtype = self._tensors[name].dtype if name in self else DType.FP32
         return dtype if dtype is DType.FP16 else DType.FP32
 
     def mask_dtype(self, name: str) -> DType:
-        """The graph's own type, or what to expect instead if it holds no mask."""
+        """Return the graph's type, or the type to expect if it is unsuitable for a mask."""
         dtype = self._tensors[name].dtype if name in self else DType.FP32
         return DType.FP32 if dtype in (DType.BYTES, DType.BF16) else dtype
 
     def integer_dtype(self, name: str, largest: int) -> DType:
-        """The graph's own type, or what to expect instead if it cannot hold `largest`."""
+        """Return the graph's type, or the type to expect if it cannot represent `largest`."""
         dtype = self._tensors[name].dtype if name in self else DType.INT64
         return dtype if dtype.is_integer and dtype.largest >= largest else DType.INT64
 
     def lengths_dims(self, name: str) -> tuple[int, ...]:
-        """One length per row, in a dimension of its own if the graph has one for it."""
+        """Return the dims of one length per row: (1,) if the graph has a dimension for it."""
         dims = self._tensors[name].dims if name in self else None
         return (1,) if len(dims or ()) > len(self._batch) else ()
 
     def _batch_hint(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> str:
-        """What to do where only the batch dimension is too many, in words."""
+        """Return a hint if the tensors differ only by a batch dimension."""
         if self._batch or found is None or found[:1] != (None,):
             return ""
         fits = self._fit(found[1:], expected)
         return "; or max_batch_size above 0, if the first * is the batch" if fits else ""
 
     def _fit(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> bool:
-        """Whether a graph's dims take all sizes that the expected ones may have, and no others."""
+        """Return whether a graph's dims accept exactly the sizes that `expected` may have."""
         return found is None or (
             len(found) == len(expected)
             and all(
@@ -104,7 +107,7 @@ class GraphPorts:
         )
 
     def _only_size(self, dim: Dim) -> int | None:
-        """The one size that a dimension can have; None if there are more."""
+        """Return the only size that a dimension can have; None if there are several."""
         if isinstance(dim, Relation):
             known = self._only.keys() >= {*dim.axes}
             return dim.size(self._only) if known else None
@@ -112,16 +115,16 @@ class GraphPorts:
 
 
 def _only_sizes(config: RuntimeConfig) -> dict[str, int]:
-    """The axes that have one size only in all batches, ROWS among them, and that size."""
+    """Return axis: size, for axes (including ROWS) that have the same size in all batches."""
     own = config.axis_sizes
     only = {axis: limit for axis, limit in own.limits.items() if own.executed(axis, 1) == limit}
-    if config.oversize == "error":  # with "fallback" executions have other sizes than the gears'
+    if config.oversize == "error":  # with "fallback" executions may have sizes without a gear
         for axes, table in config.gears.items():
             columns = zip(*table, strict=True) if isinstance(table, tuple) else ()
             sizes = dict(zip(axes, map(set, columns), strict=False))
             only.update((axis, own.pop()) for axis, own in sizes.items() if len(own) == 1)
     if config.rows == 1:
         only.setdefault(ROWS, 1)
-    elif config.packing in only:  # [total], and so as large as there are rows
+    elif config.packing in only:  # its size is the total of all rows
         del only[config.packing]
     return only

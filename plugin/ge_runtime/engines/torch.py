@@ -1,4 +1,4 @@
-"""The torch engine: `model.pt2`, a graph saved by torch.export, on the CPU."""
+"""The torch engine: executes `model.pt2`, a graph saved by torch.export, on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory,
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
-# torch and its own objects, whose types cannot be named without importing it.
+# torch and its objects, whose types cannot be named without importing it.
 Torch: TypeAlias = Any
 ExportedProgram: TypeAlias = Any
 TorchTensor: TypeAlias = Any
@@ -39,16 +39,16 @@ _DTYPES: Final[Mapping[str, DType]] = {
 }
 
 _NO_MEMORY: Final = "not enough memory"
-"""What torch's allocator for the CPU says; those of other devices raise OutOfMemoryError."""
+"""Message of torch's CPU allocator; the allocators of other devices raise OutOfMemoryError."""
 
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 class TorchEngine(LibraryEngine):
-    """A program on the CPU; engines of other devices are derived from it."""
+    """A program on the CPU; the base of the engines for other devices."""
 
     queues: ClassVar[bool] = False
-    """Whether copies of results from a device are queued, and waited for at the end of `run`."""
+    """True if copies of results from the device are queued; `run` waits for them at its end."""
 
     def __init__(
         self,
@@ -68,21 +68,27 @@ class TorchEngine(LibraryEngine):
 
     @classmethod
     def open(cls, path: Path, threads: int, outputs: Sequence[str]) -> TorchEngine:
-        """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault.
+        """Open the graph in `path`, executed by at most `threads` threads.
 
-        outputs: the name of a result that the graph returns bare. A graph with several results
-        must return them in a dict by name: a tuple's order is no name.
+        Args:
+            path: The .pt2 file.
+            threads: Maximum number of threads of an execution.
+            outputs: The name of the result, if the graph returns a bare tensor. A graph with
+                several results must return them in a dict by name.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened, or its results have no names.
         """
         torch = import_torch()
         program = load_program(torch, path)
         return cls(torch, program, signature_of(path, program, outputs), threads)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """Results are copied once into given arrays: torch allocates its own."""
+        """See `Engine.run`. Results are copied once, because torch allocates its own."""
         try:
-            # torch keeps this number per thread, and the thread may serve other models. 0.1 us.
+            # torch keeps this setting per thread, and other models may use the thread. 0.1 us.
             self._torch.set_num_threads(self._threads)
-            flat = [self._shown(tensor, inputs[tensor.name]) for tensor in self._signature.inputs]
+            flat = [self._wrap(tensor, inputs[tensor.name]) for tensor in self._signature.inputs]
             results = self._call(flat)
             if not isinstance(results, dict):
                 results = {self._signature.outputs[0].name: results}
@@ -93,23 +99,23 @@ class TorchEngine(LibraryEngine):
             raise self._fault(error) from error
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
-        """What the graph gives for these inputs, in the signature's order."""
+        """Execute the graph on inputs in the order of the signature."""
         args, kwargs = self._arguments.unflatten(flat)
         with self._torch.inference_mode():
             return self._module(*args, **kwargs)
 
     def _fault(self, error: Exception) -> RuntimeFault:
-        short = isinstance(error, self._torch.OutOfMemoryError) or _NO_MEMORY in str(error)
-        return (OutOfMemory if short else EngineFault)(f"torch: {error}")
+        no_memory = isinstance(error, self._torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        return (OutOfMemory if no_memory else EngineFault)(f"torch: {error}")
 
-    def _shown(self, tensor: GraphTensor, array: Array) -> TorchTensor:
-        """An array as the tensor that it is, in the same memory."""
-        shown = self._torch.from_numpy(array)
-        return shown.view(self._torch.bfloat16) if tensor.dtype is DType.BF16 else shown
+    def _wrap(self, tensor: GraphTensor, array: Array) -> TorchTensor:
+        """Return a torch tensor in the memory of the array."""
+        wrapped = self._torch.from_numpy(array)
+        return wrapped.view(self._torch.bfloat16) if tensor.dtype is DType.BF16 else wrapped
 
     def _deliver(self, name: str, result: TorchTensor, target: Array | None) -> Array:
         if result.dtype is self._torch.bfloat16:
-            result = result.view(self._torch.uint16)  # its bits
+            result = result.view(self._torch.uint16)  # NumPy has no such type
         if target is None:
             array: Array = result.cpu().numpy()
             return array
@@ -135,16 +141,16 @@ class TorchEngine(LibraryEngine):
 
 
 def import_torch() -> Torch:
-    """torch, without back ends of devices that load themselves. A choice in the environment stands.
+    """Import torch without automatically loading back ends of other devices.
 
-    Where torch_npu is installed, `import torch` imports it too, and without CANN's libraries both
-    fail, for good: an import of torch that failed cannot be made up for in the same process. Code
-    that uses torch.npu says `import torch_npu`. Whoever imports torch before has to set the
-    variable himself.
+    If torch_npu is installed, `import torch` imports it as well. Without CANN's libraries both
+    imports fail, and a failed import of torch cannot be repeated in the same process. Code that
+    uses torch.npu must `import torch_npu`. A value of the variable that is already set is kept;
+    it has no effect if torch was imported before.
     """
-    # torch's OpenMP threads spin while they wait, unless told otherwise before its import.
-    # Measured with a small CNN and 2 threads on 2 cores that others use too: 350 ms a batch
-    # when they spin, 7 ms when they sleep.
+    # torch's OpenMP threads spin while they wait unless this is set before the import. Measured
+    # with a small CNN and 2 threads on 2 cores in use: 350 ms per batch with spinning, 7 ms
+    # without.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with _no_autoload():
         import torch
@@ -152,16 +158,16 @@ def import_torch() -> Torch:
 
 
 def import_torch_for(device: str, cure: str) -> Torch:
-    """torch, for a device that needs it. cure: the command. Raises NoDevice, with both."""
+    """Import torch for a device; `cure` is the command that installs it. Raises NoDevice."""
     try:
         return import_torch()
-    except (ImportError, OSError, RuntimeError) as error:  # of its libraries, of its back ends
+    except (ImportError, OSError, RuntimeError) as error:  # its libraries or back ends may fail
         raise NoDevice(f"{device}: found no torch ({error}), expected it: `{cure}`") from error
 
 
 @contextmanager
 def _no_autoload() -> Iterator[None]:
-    """For the length of a `with`; child processes choose for themselves."""
+    """Switch the loading of back ends off within the context; child processes are not affected."""
     given = _AUTOLOAD in os.environ
     os.environ.setdefault(_AUTOLOAD, "0")
     try:
@@ -172,7 +178,7 @@ def _no_autoload() -> Iterator[None]:
 
 
 def load_program(torch: Torch, path: Path) -> ExportedProgram:
-    """The program in `path`. Raises ArtifactFault."""
+    """Load the program in `path`. Raises ArtifactFault."""
     try:
         return torch.export.load(path)
     except Exception as error:
@@ -180,23 +186,27 @@ def load_program(torch: Torch, path: Path) -> ExportedProgram:
 
 
 def moved(program: ExportedProgram, device: str) -> ExportedProgram:
-    """The program with its weights, and what it makes without inputs, on the device.
-
-    Raises what torch raises.
-    """
+    """Move a program's weights, and the tensors it creates, to a device. Raises torch's errors."""
     from torch.export.passes import move_to_device_pass
 
     return move_to_device_pass(program, device)
 
 
 @contextmanager
-def bringing_to(
+def moving_to(
     device: str, path: Path, fault_of: Callable[[Exception], RuntimeFault]
 ) -> Iterator[None]:
-    """For the length of a `with` in which a program goes to a device: what fails, by its cause.
+    """Convert errors within the context, in which a program is moved to a device.
 
-    fault_of: what an error of torch means there. Raises ArtifactFault for what is neither of the
-    device's memory nor of its loss.
+    Args:
+        device: The device's name, for errors.
+        path: The program's file, for errors.
+        fault_of: Converts an error of torch to a fault.
+
+    Raises:
+        OutOfMemory: The device has not enough memory.
+        EngineLost: The device is lost.
+        ArtifactFault: Any other error.
     """
     try:
         yield
@@ -205,18 +215,18 @@ def bringing_to(
     except Exception as error:
         fault = fault_of(error)
         if isinstance(fault, EngineFault):
-            fault = ArtifactFault(f"{path}: it cannot be brought to {device}: {error}")
+            fault = ArtifactFault(f"{path}: cannot be moved to {device}: {error}")
         raise fault from error
 
 
 def element_type(torch: Torch, dtype: DType) -> ElementType:
-    """The type of torch's tensors that this is, which is of a fixed size."""
+    """Return torch's type for a type with elements of fixed size."""
     (name,) = (name for name, own in _DTYPES.items() if own is dtype)
     return getattr(torch, name.removeprefix("torch."))
 
 
 def signature_of(path: Path, program: ExportedProgram, outputs: Sequence[str]) -> Signature:
-    """What the program takes and gives. outputs: see `TorchEngine.open`. Raises ArtifactFault."""
+    """Return a program's signature; for `outputs` see `TorchEngine.open`. Raises ArtifactFault."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     graph = program.graph_signature
     results = program.call_spec.out_spec.unflatten([values[name] for name in graph.user_outputs])
@@ -240,7 +250,7 @@ def _tensor(path: Path, name: str, value: TorchTensor) -> GraphTensor:
             f"{path}: found '{name}' of type {getattr(value, 'dtype', type(value).__name__)}, "
             "expected a tensor of a type that Triton has"
         )
-    # Sizes that vary are symbols, which look like integers but are none.
+    # Sizes that vary are SymInts, which behave like integers but have another type.
     dims = tuple(dim if type(dim) is int else None for dim in value.shape)
     symbols = tuple(None if type(dim) is int else str(dim) for dim in value.shape)
     return GraphTensor(name, dtype, dims, symbols)

@@ -1,10 +1,10 @@
-"""The torch engine on a GPU: `model.pt2`, recorded as CUDA graphs, replayed on a stream of its own.
+"""The torch engine on a GPU: `model.pt2`, captured as CUDA graphs and replayed on its own stream.
 
-A replay allocates nothing, and costs the host one call however many kernels there are. It reads and
-writes where the recorded execution did: inputs and outputs have addresses of their own on the
-device, which all recordings share, as one is executed at a time.
+A replay allocates nothing, and is one call of the host for any number of kernels. It reads and
+writes the addresses of the captured execution: inputs and outputs have fixed addresses on the
+device, which all captures share, because only one is executed at a time.
 
-Written from torch's documents and source, and never run on a GPU: tests hold it against a fake.
+Written from torch's documentation and source, and never run on a GPU: the tests use a fake.
 """
 
 from __future__ import annotations
@@ -30,41 +30,36 @@ from ge_runtime.engines.torch import (
     Torch,
     TorchEngine,
     TorchTensor,
-    bringing_to,
     element_type,
     import_torch_for,
     load_program,
     moved,
+    moving_to,
     signature_of,
 )
-from ge_runtime.errors import (
-    NoDevice,
-    OutOfMemory,
-    PlanFault,
-    RuntimeFault,
-)
+from ge_runtime.errors import NoDevice, OutOfMemory, PlanFault, RuntimeFault
 from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.specs import Array, Tensors
 
-# torch.cuda, or what stands for it, and its objects.
+# torch.cuda or its fake, and its objects.
 DeviceModule: TypeAlias = Any
 Stream: TypeAlias = Any
 CudaGraph: TypeAlias = Any
 
 Key: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of a graph's inputs, in its order."""
+"""The shapes of a graph's inputs, in the order of its signature."""
 Execute: TypeAlias = Callable[[Sequence[TorchTensor]], Mapping[str, TorchTensor]]
-"""Executes the graph on inputs on the device, in its order; its results by name."""
+"""Executes the graph on device tensors in the order of its inputs; returns results by name."""
 
 _log = logging.getLogger(__name__)
 
-# torch's allocator never learns that a failed capture is over: from then on it asks the graph, and
-# refuses the pool to other captures (`CUDAGraph::capture_end`). So the graph has to stay.
+# torch's allocator is not notified of the end of a failed capture: it keeps querying the graph, and
+# refuses its pool to other captures (`CUDAGraph::capture_end`). So the graph must stay alive.
 _BROKEN: Final[list[CudaGraph]] = []
 """The graphs whose capture failed."""
 
 DEVICE_TYPE: Final = "cuda"
-"""torch's name for the kind of device."""
+"""torch's name for the device type."""
 
 _NO_MEMORY: Final = "out of memory"
 _INSTALL: Final = "pip uninstall -y torch; pip install torch"
@@ -81,7 +76,7 @@ class CudaTorch:
 
     @classmethod
     def load(cls, gpu: Gpu) -> CudaTorch:
-        """Raises NoDevice, with the cure, for what is missing."""
+        """Import torch for a GPU. Raises NoDevice, with the fix, if something is missing."""
         torch = import_torch_for(gpu.name, _INSTALL)
         module = torch.get_device_module(DEVICE_TYPE)
         count = module.device_count() if module.is_available() else 0
@@ -89,34 +84,34 @@ class CudaTorch:
             made_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU alone"
             raise NoDevice(
                 f"{gpu.name}: found torch {torch.__version__}, built for {made_for}, which sees "
-                f"{count} GPU(s), expected more than {gpu.index}: `{_INSTALL}` brings one for "
-                "CUDA; which CUDA the driver can do, `nvidia-smi` says"
+                f"{count} GPU(s), expected more than {gpu.index}: `{_INSTALL}` installs a build "
+                "for CUDA; `nvidia-smi` shows the CUDA version of the driver"
             )
-        # FP32 stays FP32, also in convolutions, where torch's own default is TF32.
+        # FP32 is computed in FP32, also in convolutions, where torch's default is TF32.
         torch.backends.cudnn.allow_tf32 = False
         return cls(torch, module, gpu)
 
     @property
     def device(self) -> str:
-        """As torch calls it."""
+        """The device's name in torch."""
         return f"{DEVICE_TYPE}:{self.gpu.index}"
 
     def allocations(self) -> int:
-        """How often torch's caching allocator has asked the device for memory so far."""
+        """Return the number of device allocations of torch's caching allocator so far."""
         return int(self.module.memory_stats(self.gpu.index)["num_device_alloc"])
 
     def fault(self, error: Exception) -> RuntimeFault:
-        """What an error of torch means."""
-        short = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
-        return self.gpu.fault(f"{self.gpu.name}: torch: {error}", short=short)
+        """Return the fault of an error of torch."""
+        no_memory = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        return self.gpu.fault(f"{self.gpu.name}: torch: {error}", no_memory=no_memory)
 
 
 class TorchCudaEngine(TorchEngine):
-    """Executions of the shapes it was bound for are replayed.
+    """A program on a GPU; executions of the shapes passed to `bind` are replayed.
 
-    Of those nothing is allocated on the device, and the host waits once, at the end, without the
-    GIL. Others, and those that cannot be recorded because they wait for the device in between, are
-    executed operation by operation in memory of torch's caching allocator.
+    A replay allocates nothing on the device, and the host waits once, at its end, without the GIL.
+    Executions of other shapes, and those that cannot be captured because they wait for the device,
+    run operation by operation in memory of torch's caching allocator.
     """
 
     queues: ClassVar[bool] = True
@@ -129,14 +124,14 @@ class TorchCudaEngine(TorchEngine):
         threads: int,
         outputs: Sequence[str],
     ) -> None:
-        """Made by `open_on`; brings the program to the device."""
-        # The analysis of the graph is of its weights on the host.
+        """Move the program to the device; called by `open_on`."""
+        # The graph is analysed with its weights on the host.
         super().__init__(cuda.torch, program, signature, threads, cuda.gpu.health)
         self._module = moved(program, cuda.device).module()
         self._cuda = cuda
-        self._asked = frozenset(outputs)
+        self._requested = frozenset(outputs)
         self._captures: dict[Key, Capture] = {}
-        self._handle: int | None = cuda.gpu.take_stream()
+        self._handle: int | None = cuda.gpu.acquire_stream()
         self._stream = cuda.module.ExternalStream(self._handle, device=cuda.device)
 
     @classmethod
@@ -148,47 +143,57 @@ class TorchCudaEngine(TorchEngine):
         outputs: Sequence[str],
         workspace_bytes: int | None = None,
     ) -> TorchCudaEngine:
-        """The graph in `path`, its weights on the GPU. outputs: as for `TorchEngine.open`.
+        """Open the graph in `path`, with its weights on the GPU.
 
-        Raises NoDevice, with the cure, for what is missing, PlanFault, ArtifactFault, OutOfMemory
-        or EngineLost.
+        Args:
+            gpu: The GPU.
+            path: The .pt2 file.
+            threads: Maximum number of host threads of an execution.
+            outputs: See `TorchEngine.open`.
+            workspace_bytes: Must be None: torch cannot limit the memory of one model.
+
+        Raises:
+            NoDevice: torch for CUDA, or the GPU, is missing; the text says how to fix it.
+            PlanFault: `workspace_bytes` is given.
+            ArtifactFault: The graph cannot be opened.
+            OutOfMemory: The GPU has not enough memory.
+            EngineLost: The GPU is lost.
         """
         if workspace_bytes is not None:
             raise PlanFault(
                 f"{path}: found 'workspace_pool_mib', expected none with engine torch, "
-                "whose allocator knows no limit of one model's"
+                "whose allocator cannot limit the memory of one model"
             )
         cuda = CudaTorch.load(gpu)
         program = load_program(cuda.torch, path)
         signature = signature_of(path, program, outputs)
-        with bringing_to(gpu.name, path, cuda.fault):
+        with moving_to(gpu.name, path, cuda.fault):
             return cls(cuda, program, signature, threads, outputs)
 
     @property
     def device_allocations(self) -> Callable[[], int]:
-        """How often torch's caching allocator has asked the GPU for memory: a function."""
+        """A function that returns the number of device allocations of torch's allocator so far."""
         return self._cuda.allocations
 
     @property
     def compiles_each_shape(self) -> bool:
-        """What is not recorded can be executed all the same."""
+        """False: shapes that were not captured can be executed as well."""
         return False
 
     @property
     def unplanned(self) -> tuple[str, ...]:
         return (
-            "device memory is shared out by torch's caching allocator: workspace is what the "
-            "graph's own results take, and what kernels and their libraries take besides is in no "
-            "plan",
-            "executions of other sizes than the gears' take inputs, results and workspace of that "
-            "allocator; new blocks of it, in the whole process, count as allocations while serving",
+            "device memory is allocated by torch's caching allocator: the plan's workspace is that "
+            "of the graph's own results; additional memory of kernels and libraries is not planned",
+            "executions of sizes without a gear allocate inputs, results and workspace; new blocks "
+            "of that allocator, in the whole process, count as allocations while serving",
         )
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Records an execution of each of these shapes, on zeros."""
+        """Capture an execution of each of these shapes, on zeros."""
         cuda = self._cuda
-        cuda.gpu.health.ensure_there()
-        self._captures = {}  # first: the memory of those before is free for the new ones
+        cuda.gpu.health.ensure_available()
+        self._captures = {}  # first: frees the memory of earlier captures for the new ones
         recorder = Recorder(
             cuda.torch,
             cuda.module,
@@ -207,26 +212,26 @@ class TorchCudaEngine(TorchEngine):
             raise cuda.fault(error) from error
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        self._cuda.gpu.health.ensure_there()
+        self._cuda.gpu.health.ensure_available()
         try:
             with self._cuda.module.stream(self._stream):
                 try:
                     return super().run(inputs, outputs)
                 finally:
-                    self._stream.synchronize()  # no copy is under way when it returns
+                    self._stream.synchronize()  # no copy is in progress after the return
         except RuntimeFault:
             raise
         except Exception as error:
             raise self._fault(error) from error
 
     def close(self) -> None:
-        """What torch had for it goes back to the GPU, unless that is lost."""
+        """Free the program, and torch's cached memory unless the GPU is lost."""
         super().close()
         self._captures = {}
         handle, self._handle = self._handle, None
         if handle is not None and not self.lost:
-            self._cuda.gpu.give_stream(handle)
-            gc.collect()  # a graph's nodes and its module hold each other
+            self._cuda.gpu.release_stream(handle)
+            gc.collect()  # a graph's nodes and its module refer to each other
             self._cuda.module.empty_cache()
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
@@ -239,15 +244,15 @@ class TorchCudaEngine(TorchEngine):
         return capture.outputs
 
     def _execute(self, given: Sequence[TorchTensor]) -> dict[str, TorchTensor]:
-        """The results that are asked for, of inputs on the device."""
+        """Return the requested results of inputs on the device."""
         results = self._module_on(given)
         if not isinstance(results, dict):
             results = {self._signature.outputs[0].name: results}
-        return {name: result for name, result in results.items() if name in self._asked}
+        return {name: result for name, result in results.items() if name in self._requested}
 
     def _module_on(self, given: Sequence[TorchTensor]) -> Results:
         args, kwargs = self._arguments.unflatten(given)
-        with self._torch.no_grad():  # results are copied from beyond inference mode
+        with self._torch.no_grad():  # not inference mode: results are copied outside of it
             return self._module(*args, **kwargs)
 
     def _fault(self, error: Exception) -> RuntimeFault:
@@ -256,7 +261,7 @@ class TorchCudaEngine(TorchEngine):
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One recording, and where it reads and writes on the device."""
+    """A captured execution, and its input and output tensors on the device."""
 
     graph: CudaGraph
     inputs: tuple[TorchTensor, ...]
@@ -265,7 +270,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a result is like, whoever holds it."""
+    """The type and size of a result."""
 
     dtype: ElementType
     shape: tuple[int, ...]
@@ -274,28 +279,28 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Records executions of one graph on one stream of a device."""
+    """Captures executions of one graph on one stream of a device."""
 
     torch: Torch
     module: DeviceModule
     device: str
-    """As torch calls it."""
+    """The device's name in torch."""
     name: str
-    """For people."""
+    """The device's name in messages."""
     stream: Stream
     inputs: Sequence[GraphTensor]
     execute: Execute
 
     def record(self, largest: Sequence[Shapes]) -> dict[Key, Capture]:
-        """A recording for each of these shapes that can be recorded; the log names the others.
+        """Capture an execution of each of these shapes; log those that cannot be captured.
 
-        The stream is current. All recordings allocate from one pool, the largest first, so that the
-        others find what they need there. Raises OutOfMemory, and what torch raises where the graph
+        The stream must be current. All captures allocate from one pool, the largest first, so that
+        the pool is large enough for the others. Raises OutOfMemory, and torch's error if the graph
         cannot be executed at all.
         """
         wanted = sorted(largest, key=self._inputs_bytes, reverse=True)
-        # All before the first capture: the block below is as large as the largest needs, and
-        # nothing of a library's preparation falls into a recording.
+        # All are executed before the first capture: to know the size of the largest block, and so
+        # that libraries do not initialize themselves within a capture.
         tried = [(shapes, self._tried(shapes)) for shapes in wanted]
         needed = (
             self._inputs_bytes(shapes) + sum(_rounded(each.nbytes) for each in results.values())
@@ -309,15 +314,16 @@ class Recorder:
             try:
                 captures[self._key(shapes)] = self._capture(graph, shapes, results, block, pool)
             except RuntimeError as error:
-                _BROKEN.append(graph)  # and with it its pool: the next ones have a new one
+                _BROKEN.append(graph)  # keeps its pool as well, so later captures use a new one
                 pool = self.module.graph_pool_handle()
-                # What broke the capture; its end then says no more than that it is broken.
+                # The context is the error that broke the capture; ending it only reports that it
+                # is broken.
                 cause = error.__context__ or error
                 if isinstance(cause, self.torch.OutOfMemoryError):
                     raise OutOfMemory(f"{self.name}: torch: {cause}") from error
                 sizes = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
                 _log.warning(
-                    "%s: executions of %s are not recorded, and allocate while serving: %s",
+                    "%s: executions of %s cannot be captured, and allocate while serving: %s",
                     self.name,
                     sizes,
                     str(cause).partition("\n")[0],
@@ -325,7 +331,7 @@ class Recorder:
         return captures
 
     def _tried(self, shapes: Shapes) -> dict[str, _Result]:
-        """The results of an execution on zeros; what libraries prepare, they prepare now."""
+        """Execute once on zeros, so that libraries are initialized; return the results' types."""
         given = [
             self.torch.zeros(
                 shapes[tensor.name],
@@ -338,7 +344,7 @@ class Recorder:
             name: _Result(result.dtype, tuple(result.shape), result.numel() * result.itemsize)
             for name, result in self.execute(given).items()
         }
-        self.stream.synchronize()  # what fails, fails here
+        self.stream.synchronize()  # raises the errors of the execution
         return results
 
     def _capture(
@@ -355,7 +361,7 @@ class Recorder:
             for tensor in self.inputs
         )
         outputs = {name: tensors.next(own.dtype, own.shape) for name, own in results.items()}
-        # Only what this thread does can break it: other models execute meanwhile.
+        # "thread_local": calls of other threads, which execute other models, must not break it.
         capturing = self.module.graph(
             graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"
         )
@@ -375,7 +381,7 @@ class Recorder:
 
 
 class _Block:
-    """Tensors one after the other in a block of bytes."""
+    """Consecutive tensors in a block of bytes."""
 
     def __init__(self, block: TorchTensor) -> None:
         self._block = block

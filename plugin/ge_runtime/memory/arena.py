@@ -1,4 +1,4 @@
-"""Planned memory in use: arenas that tensors are carved out of, and the slots of answers."""
+"""Planned memory in use: arenas from which tensors are carved, and slots for answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from ge_runtime.specs import Array
 
 
 def aligned_bytes(nbytes: int) -> Array:
-    """New memory, uint8 [nbytes], that starts at a multiple of ALIGNMENT.
+    """Allocate memory, uint8 [nbytes], that starts at a multiple of ALIGNMENT.
 
-    Reserved, not touched: the operating system provides pages as they are reached. Raises
-    PlanFault if the memory cannot be had.
+    The memory is reserved but not touched: the operating system provides pages on first access.
+
+    Raises:
+        PlanFault: The allocation failed.
     """
     try:
         raw = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
@@ -30,28 +32,34 @@ def aligned_bytes(nbytes: int) -> Array:
 
 
 class Arena:
-    """Tensors in given memory, apart from each other, until `reset` begins anew.
+    """Tensors in given memory that do not overlap, until `reset`. For one thread at a time.
 
-    For one thread at a time. Allocates no tensor memory, and knows nothing of who still reads a
-    tensor: whoever resets must.
+    Allocates no memory, and does not track readers of its tensors: the caller of `reset` does.
     """
 
     def __init__(self, memory: Array, label: str) -> None:
-        """memory: uint8 [bytes], from a multiple of ALIGNMENT on; kept alive by its tensors.
+        """Carve from `memory`.
 
-        label: for people, in faults.
+        Args:
+            memory: uint8 [bytes] that starts at a multiple of ALIGNMENT. Its tensors keep it alive.
+            label: The name in messages.
         """
         self._memory = memory
         self._label = label
         self._used = 0
         self.poison: int | None = None
-        """For tests: the byte that tensors are filled with as they are carved, None: they are not.
-        What is then never written shows."""
+        """For tests: the byte with which carved tensors are filled, so that memory that is never
+        written becomes visible; None leaves it unchanged."""
 
     def carve(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """The next tensor: C-contiguous, writeable, from a multiple of ALIGNMENT on, not cleared.
+        """Return the next tensor: C-contiguous, writeable, aligned to ALIGNMENT, not cleared.
 
-        dtype: of fixed size, not object. Raises PlanFault if less than that was planned.
+        Args:
+            dtype: A type of fixed size, not object.
+            shape: The shape.
+
+        Raises:
+            PlanFault: The tensor is larger than the rest of the planned memory.
         """
         start = -(-self._used // ALIGNMENT) * ALIGNMENT
         end = start + math.prod(shape) * dtype.itemsize
@@ -67,21 +75,21 @@ class Arena:
         return own.view(dtype).reshape(shape)
 
     def reset(self, used_bytes: int = 0) -> None:
-        """Carve from there again, over the tensors beyond; used_bytes: from an earlier moment."""
+        """Reuse the memory from `used_bytes` on, which was the value of `used_bytes` earlier."""
         self._used = used_bytes
 
     def close(self) -> None:
-        """Let go of the memory; nothing more can be carved. Safe to call twice."""
+        """Release the memory; nothing more can be carved. Safe to call twice."""
         self._memory = np.empty(0, np.uint8)
 
     @property
     def free_bytes(self) -> int:
-        """What is left, alignment included."""
+        """Remaining bytes, alignment included."""
         return len(self._memory) - self._used
 
     @property
     def used_bytes(self) -> int:
-        """From the first byte carved to the last, alignment included."""
+        """Carved bytes, alignment included."""
         return self._used
 
     def __repr__(self) -> str:
@@ -89,23 +97,23 @@ class Arena:
 
 
 class AnswerSlots:
-    """Memory for answers: written by one batch, and by no other while anyone reads it.
+    """Memory for answers: each slot is written by one batch and reused when it has no readers.
 
-    An answer is a view of the slot that its batch was executed into. A slot is used again when the
-    last such view is gone: nobody has to give it back, and the server may take its time to send.
-    Safe from any thread.
+    An answer is a view of the slot into which its batch was executed. The slot is reused when the
+    last view of it is freed, so nothing has to be returned explicitly, and the server may send
+    answers at any time. Safe from any thread.
     """
 
     def __init__(self, slots: Sequence[Array]) -> None:
-        """slots: at least one, each uint8 [bytes] of one size, from a multiple of ALIGNMENT on.
+        """slots: at least one, each uint8 of the same size that starts at a multiple of ALIGNMENT.
 
-        Three are enough where answers are sent while the next batch runs: one is written, one is
-        sent, one is between.
+        Three are enough if answers are sent while the next batch runs: one is written, one is sent,
+        and one is between.
         """
         self._count = len(slots)
         self._nbytes = len(slots[0])
-        # Without a lock: answers die on any thread and, in garbage collection, in the middle of
-        # anything, such as `take`. The slot that was used last is taken first, for the caches.
+        # Without a lock: answers are freed on any thread and, in garbage collection, at any point,
+        # even inside `take`. The slot that was used last is taken first, for the caches.
         self._free = deque(slots)
         self._lock = threading.Lock()
         self._spilled = 0  # guarded by the lock
@@ -113,16 +121,19 @@ class AnswerSlots:
         """`Arena.poison` of the arenas taken from now on."""
 
     def take(self) -> Arena:
-        """A slot for one batch, all of it free to carve. Never blocks.
+        """Return an empty arena for one batch. Does not block.
 
-        It is used again once the arena and all arrays made of its tensors are gone, views of
-        views included. If no slot is free, it is new memory of the same size for this one batch.
-        Raises PlanFault if that cannot be had.
+        The slot is reused after the arena and all arrays made from its tensors, including views of
+        views, are freed. If no slot is free, new memory of the same size is allocated for this
+        batch.
+
+        Raises:
+            PlanFault: That allocation failed.
         """
-        # `asarray` reads __array_interface__: the array's base is the lease, which ends with the
-        # last array that is made from it.
+        # `asarray` reads __array_interface__: the base of the array is the lease, which ends with
+        # the last array made from it.
         try:
-            memory = np.asarray(_SlotLease(self._free.pop(), self._give_back))
+            memory = np.asarray(_SlotLease(self._free.pop(), self._put_back))
         except IndexError:
             memory = self._spill()
         arena = Arena(memory, "answers")
@@ -130,10 +141,10 @@ class AnswerSlots:
         return arena
 
     def close(self) -> None:
-        """Let go of the memory: of each slot as soon as nobody uses it. Safe to call twice."""
-        self._free = deque(maxlen=0)  # keeps nothing of what is given back
+        """Release the memory, each slot as soon as it is unused. Safe to call twice."""
+        self._free = deque(maxlen=0)  # drops returned slots
 
-    def _give_back(self, memory: Array) -> None:
+    def _put_back(self, memory: Array) -> None:
         self._free.append(memory)
 
     def _spill(self) -> Array:
@@ -143,12 +154,12 @@ class AnswerSlots:
 
     @property
     def free(self) -> int:
-        """The slots that nobody uses."""
+        """Number of unused slots."""
         return len(self._free)
 
     @property
     def spilled(self) -> int:
-        """How often no slot was free, and memory was allocated instead."""
+        """Number of times that no slot was free and memory was allocated instead."""
         return self._spilled
 
     def __repr__(self) -> str:
@@ -159,18 +170,19 @@ class AnswerSlots:
 
 
 class _SlotLease:
-    """Memory on loan to the arrays made from it: each keeps it alive as the base of its bases.
+    """Memory lent to the arrays made from it; the base chain of each array keeps the lease alive.
 
-    NumPy replaces the base of a view by that base's own base as long as both are arrays. This is
-    no array, so there it ends: a mere view of the slot would be skipped, and die too early.
+    NumPy replaces the base of a view by the base's own base while both are arrays. This object is
+    not an array, so the chain ends here. A plain view of the slot would be skipped and freed too
+    early.
     """
 
-    __slots__ = ("__array_interface__", "_give_back", "_memory")
+    __slots__ = ("__array_interface__", "_memory", "_put_back")
 
-    def __init__(self, memory: Array, give_back: Callable[[Array], None]) -> None:
+    def __init__(self, memory: Array, put_back: Callable[[Array], None]) -> None:
         self._memory = memory
-        self._give_back = give_back
+        self._put_back = put_back
         self.__array_interface__: dict[str, Any] = memory.__array_interface__
 
     def __del__(self) -> None:
-        self._give_back(self._memory)
+        self._put_back(self._memory)

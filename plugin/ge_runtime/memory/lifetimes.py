@@ -1,8 +1,8 @@
-"""The packing of buffers by lifetimes: those that are never live together share bytes.
+"""Packs buffers by their lifetimes: buffers that are never live together share bytes.
 
-Each buffer is put at the lowest offset where it meets none that is live with it. Which goes first
-decides how good that is, so a few orders are tried and bettered, until the peak is the least that
-there can be or the attempts are used up. The same lifetimes always give the same offsets.
+Each buffer gets the lowest offset at which it overlaps no buffer that is live with it. The order of
+placement decides the quality, so a few orders are tried and improved, until the peak equals the
+lower bound or the attempts are used up. Equal lifetimes always give equal offsets.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from ge_runtime.errors import PlanFault
 
 _ROUNDS: Final = 16
-"""Times that an order is bettered. DenseNet-121 needs 2 to come from 1.05 to 1.00 of the bound."""
+"""Improvements of an order. DenseNet-121 needs 2 to get from 1.05 to 1.00 of the bound."""
 
 _WORK: Final = 250_000
-"""Pairs of buffers looked at before no further order is tried: about a quarter of a second.
+"""Number of buffer pairs examined before no further order is tried: about a quarter of a second.
 
-An encoder of 300 nodes has 2,000 pairs; only graphs that hold hundreds of values at once get here.
+An encoder of 300 nodes has 2,000 pairs; only graphs with hundreds of live values reach this.
 """
 
 
@@ -35,37 +35,44 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Intermediates:
-    """What a graph holds between its inputs and its outputs, for certain shapes of its inputs."""
+    """The buffers between a graph's inputs and outputs, for certain shapes of its inputs."""
 
     lifetimes: tuple[Lifetime, ...]
     unsized: int = 0
-    """Results whose size only an execution tells, and which are not among the lifetimes."""
+    """Number of results whose size is only known after an execution; they have no lifetime here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where buffers lie in one arena."""
+    """Offsets of buffers in one arena."""
 
     offsets: Mapping[str, int]
     """Bytes from the arena's start, by name."""
     peak: int
-    """The bytes that the arena needs."""
+    """Number of bytes that the arena needs."""
     lower_bound: int
-    """The bytes that are live in the busiest step: no packing can have a lower peak."""
+    """Number of bytes that are live in the busiest step: no packing can have a lower peak."""
 
 
 def pack(lifetimes: Iterable[Lifetime], alignment: int = 64) -> Packing:
-    """Offsets, multiples of `alignment`, such that no two buffers share a byte in any step.
+    """Return offsets such that no two buffers overlap in any step.
 
-    Sizes count rounded up to `alignment`, in the bound as well. The peak is at most their sum.
-    Raises PlanFault if a name is there twice.
+    Args:
+        lifetimes: The buffers; each has its own name.
+        alignment: Offsets are multiples of it; sizes are rounded up to it, in the bound as well.
+
+    Returns:
+        The packing; its peak is at most the sum of all sizes.
+
+    Raises:
+        PlanFault: Two buffers have the same name.
     """
     buffers = tuple(lifetimes)
     names = len({buffer.name for buffer in buffers})
     if names < len(buffers):
         raise PlanFault(f"found {names} name(s) for {len(buffers)} buffers, expected one for each")
     arena = _Arena(buffers, alignment)
-    # Of equal peaks the first: attempts come in one order, so that equal lifetimes lie equally.
+    # The first of equal peaks, so that equal lifetimes give equal offsets.
     peak, offsets = min(arena.attempts(), key=lambda attempt: attempt[0])
     by_name = {buffer.name: offset for buffer, offset in zip(buffers, offsets, strict=True)}
     return Packing(by_name, peak, arena.lower_bound)
@@ -78,9 +85,9 @@ class _Arena:
         self._buffers = buffers
         self.sizes = [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
         self._neighbours: list[list[int]] = [[] for _ in buffers]
-        self._live: dict[int, list[int]] = {}  # steps in which a buffer begins: what is live then
-        # A sweep: what is still live as a buffer begins is its neighbour. Only such a step can be
-        # the busiest, since between two of them buffers end and none begins.
+        self._live: dict[int, list[int]] = {}  # step in which a buffer starts to the live buffers
+        # A sweep: buffers that are still live when a buffer starts are its neighbours. The busiest
+        # step is one of these, as buffers only end between two of them.
         live: list[int] = []
         for index in self._by_first():
             first = buffers[index].first
@@ -96,9 +103,9 @@ class _Arena:
         self.lower_bound = max(self._breadth.values(), default=0)
 
     def attempts(self) -> Iterator[tuple[int, Sequence[int]]]:
-        """Peaks and offsets, one for each order of placing that is tried; at least one.
+        """Yield the peak and the offsets of each tried order of placement, at least one.
 
-        No more follow a peak that is the lower bound.
+        Stops after a peak that equals the lower bound.
         """
         pairs = sum(map(len, self._neighbours))
         work = 0
@@ -110,12 +117,12 @@ class _Arena:
                 work += pairs
                 if peak == self.lower_bound or work > _WORK:
                     return
-                # What ends at the peak came too late to find room further down: it goes first.
+                # Buffers that end at the peak were placed too late; next time they are first.
                 ends = [offset + size for offset, size in zip(offsets, self.sizes, strict=True)]
                 order = sorted(order, key=lambda index: ends[index] < peak)
 
     def _place(self, order: Sequence[int]) -> tuple[int, Sequence[int]]:
-        """Each buffer in turn at the lowest offset that is free while it lives."""
+        """Place each buffer at the lowest offset that is free during its lifetime."""
         sizes, peak = self.sizes, 0
         offsets = [-1] * len(sizes)
         for index in order:
@@ -134,14 +141,14 @@ class _Arena:
         return peak, offsets
 
     def _by_size(self) -> list[int]:
-        """Largest first: what is small finds room between."""
+        """Return the largest buffers first, as small ones fit between."""
         return sorted(
             range(len(self.sizes)),
             key=lambda index: (-self.sizes[index], self._buffers[index].first),
         )
 
     def _by_breadth(self) -> list[int]:
-        """The buffers of the busiest step first, then those of the next; in each by size."""
+        """Return the buffers of the busiest step first, then those of the next; each by size."""
         steps = sorted(self._live, key=lambda step: (-self._breadth[step], step))
         return list(
             dict.fromkeys(
@@ -152,7 +159,7 @@ class _Arena:
         )
 
     def _by_first(self) -> list[int]:
-        """As an allocator meets them while the graph runs, the larger first in each step."""
+        """Return the buffers in the order of an allocator, larger ones first in each step."""
         return sorted(
             range(len(self.sizes)),
             key=lambda index: (self._buffers[index].first, -self.sizes[index]),

@@ -1,7 +1,7 @@
-"""What the machine gives a process of memory, and what a plan needs of it.
+"""The memory that the machine gives to a process, and the memory that a plan needs.
 
-The kernel refuses nobody who reserves memory: it kills whoever touches more than there is. So what
-there is is read before a plan is carried out, from the files below a root, which tests replace.
+The kernel does not refuse reservations: it kills a process that touches more memory than there is.
+So limits are read before a plan is carried out, from files below a root, which tests replace.
 """
 
 from __future__ import annotations
@@ -17,31 +17,35 @@ from ge_runtime.errors import PlanFault
 from ge_runtime.memory.plan import Plan, aligned_columns
 
 _UNLIMITED: Final = 2**62
-"""Control groups of version 1 write "no limit" as the largest number of pages there is."""
+"""Control groups of version 1 write "no limit" as a very large number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """One bound on the host's memory that this process can have."""
+    """One limit on the host memory of this process."""
 
     name: str
-    """For people."""
+    """The name in messages."""
     total_bytes: int
     free_bytes: int
-    """At this moment. What the kernel would give up for it, such as cached files, is free."""
+    """Bytes free now, including memory that the kernel would reclaim, such as cached files."""
     source: str
-    """Where both were read."""
+    """The file with both values."""
 
 
 ReadLimits: TypeAlias = Callable[[], Sequence[MemoryLimit]]
-"""The bounds there are now."""
+"""Returns the current limits."""
 
 
 def read_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
-    """The bounds on this process: RAM, its control groups, its address space.
+    """Return the limits of this process: RAM, control groups, address space.
 
-    root: the folder that has proc/ and sys/. Bounds that cannot be read, or that are no smaller
-    than RAM, are left out; nothing where no kernel tells them.
+    Args:
+        root: The folder with proc/ and sys/.
+
+    Returns:
+        The limits; without those that cannot be read or are not below RAM. Empty if the kernel
+        provides none.
     """
     ram = _ram(root)
     most = _UNLIMITED if ram is None else ram.total_bytes
@@ -53,9 +57,9 @@ def read_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
 
 
 def own_resident_bytes(root: Path = Path("/")) -> int | None:
-    """Of this process's memory what is in RAM, without files and what others share.
+    """Return the bytes of this process in RAM, without files and shared memory.
 
-    None where no kernel tells it.
+    Returns None if the kernel does not provide it.
     """
     pages = _text(root / "proc/self/statm").split()
     return (int(pages[1]) - int(pages[2])) * mmap.PAGESIZE if len(pages) > 2 else None
@@ -69,7 +73,7 @@ def _ram(root: Path) -> MemoryLimit | None:
 
 
 def _control_groups(root: Path) -> Iterator[MemoryLimit]:
-    """The limits of the process's control group and of those it lies in."""
+    """Yield the limits of the process's control group and of its parents."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -81,10 +85,10 @@ def _control_groups(root: Path) -> Iterator[MemoryLimit]:
 def _groups(
     root: Path, mount: str, path: str, read: Callable[[Path], tuple[int, int] | None]
 ) -> Iterator[MemoryLimit]:
-    """The limits from the innermost group outwards.
+    """Yield the limits from the innermost group outwards.
 
-    In a container the path may be the host's, of which nothing is there but the mount itself: that
-    is the container's own group then.
+    In a container the path may be that of the host, of which only the mount itself exists; it is
+    then the container's own group.
     """
     parts = [part for part in path.split("/") if part]
     for count in range(len(parts), -1, -1):
@@ -107,7 +111,7 @@ def _version_1(folder: Path) -> tuple[int, int] | None:
 
 
 def _limit_and_use(folder: Path, limit: str, usage: str, cached: str) -> tuple[int, int] | None:
-    """A group's limit, and what is used of it but for cached files that nobody touches."""
+    """Return a group's limit, and its use without inactive cached files."""
     total, used = _number(folder / limit), _number(folder / usage)
     if total is None or used is None or total >= _UNLIMITED:
         return None
@@ -128,7 +132,7 @@ def _address_space(root: Path) -> Iterator[MemoryLimit]:
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Lines such as "MemTotal: 24683520 kB", in bytes."""
+    """Parse lines such as "MemTotal: 24683520 kB" to bytes."""
     found = re.findall(r"^(\w+): +(\d+) kB$", text, re.MULTILINE)
     return {name: int(size) * 1024 for name, size in found}
 
@@ -145,20 +149,22 @@ def _text(path: Path) -> str:
         return ""
 
 
-# ------------------------------------------------------------------------- a plan and its limits
+# -- a plan and its limits -------------------------------------------------------------------------
 
 
 def host_bytes(plan: Plan, *, on_host: bool, engines: int = 1) -> int:
-    """What the plan takes of the host's memory beside weights that are loaded already.
+    """Return the host memory that the plan needs in addition to weights already loaded.
 
-    on_host: whether executions are on the host; on a card or GPU it has the batches alone.
-    engines: how many are planned alike.
+    Args:
+        plan: The plan of one engine.
+        on_host: Whether executions are on the host; for a card or GPU only the batches are.
+        engines: Number of engines with this plan.
     """
     return engines * (plan.io_bytes + plan.workspace_bytes * on_host) + plan.state_bytes
 
 
 def ensure_fits(needed_bytes: int, limits: Sequence[MemoryLimit], plan: Plan) -> None:
-    """Raise PlanFault, with both tables, where a limit has less than that free."""
+    """Raise PlanFault, with both tables, if a limit has fewer bytes free."""
     short = lacking(needed_bytes, limits)
     if short:
         table = "\n".join((*plan.table(), "", *limits_table(needed_bytes, limits)))
@@ -166,22 +172,22 @@ def ensure_fits(needed_bytes: int, limits: Sequence[MemoryLimit], plan: Plan) ->
 
 
 def lacking(needed_bytes: int, limits: Sequence[MemoryLimit]) -> list[MemoryLimit]:
-    """The limits that have less than that free, the tightest first."""
+    """Return the limits with fewer bytes free, the tightest first."""
     short = [limit for limit in limits if limit.free_bytes < needed_bytes]
     return sorted(short, key=lambda limit: limit.free_bytes)
 
 
 def refusal(needed_bytes: int, limit: MemoryLimit) -> str:
-    """What is wrong, and the cure."""
+    """Return the error message with the remedy."""
     return (
         f"the plan does not fit this machine: found {needed_bytes:,} bytes wanted, expected at "
-        f"most {limit.free_bytes:,}, what is free of {limit.name} ({limit.source}): lower a limit "
+        f"most {limit.free_bytes:,}, the free part of {limit.name} ({limit.source}): lower a limit "
         "or max_batch_size, or give the process more memory"
     )
 
 
 def limits_table(needed_bytes: int, limits: Sequence[MemoryLimit]) -> list[str]:
-    """What is needed beside what each limit has, for people, line by line; nothing without any."""
+    """Return a table of the needed bytes and each limit, line by line; empty without limits."""
     if not limits:
         return []
     rows = [

@@ -1,7 +1,7 @@
-"""The memory plan of a model, in bytes, before any is allocated.
+"""The memory plan of a model, in bytes, made before anything is allocated.
 
-One gear is executed at a time, so gears share: the workspace, the memory for inputs and each slot
-for answers are as large as for the gear that needs most of it, and serve the others too.
+Gears are executed one at a time, so they share memory: the workspace, the memory for inputs and
+each slot for answers are sized for the gear that needs most.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from ge_runtime.memory.lifetimes import Intermediates, pack
 from ge_runtime.specs import DType
 
 ALIGNMENT: Final = 64
-"""Bytes. A cache line, and the widest vector register of the CPUs that engines use."""
+"""Bytes: a cache line, and the widest vector register of the CPUs that engines use."""
 
 ANSWER_SLOTS: Final = 3
-"""Executions whose answers there is room for: one is written, one is sent, one is between."""
+"""Number of slots for answers: one is written, one is sent, and one is between."""
 
 TypedShape: TypeAlias = tuple[DType, tuple[int, ...]]
-"""A tensor's element type, of a fixed size, and its whole shape."""
+"""An element type of fixed size and a complete shape."""
 
 _MOST_ROWS: Final = 12
-"""Gears in a table: nobody reads more."""
+"""Largest number of gears in a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an execution at one gear takes, apart from weights."""
+    """The memory that an execution at one gear needs, apart from weights."""
 
     sizes: Mapping[str, int]
-    """The gear: the size of each axis, rows among them."""
+    """The gear: the size of each axis and of the rows."""
     inputs: Mapping[str, TypedShape]
     outputs: Mapping[str, TypedShape]
-    """Those that are written where they are planned."""
+    """Outputs that are written to planned memory."""
     intermediates: Intermediates | None
-    """None if they are not known."""
+    """None if they are unknown."""
     copies: Mapping[str, int] = field(default_factory=dict)
-    """Output: the most parts of it that are copied, for each to be in one piece."""
+    """Output to the largest number of its parts that are copied to make each contiguous."""
     pieces: int = 1
-    """The most executions that share a slot for answers, with as many rows together as this one."""
+    """Largest number of executions that share a slot for answers, with this many rows together."""
 
     @property
     def io_bytes(self) -> int:
-        """Its inputs and outputs, once."""
+        """Size of the inputs and outputs, once."""
         return sum(map(_aligned_bytes, (*self.inputs.values(), *self.outputs.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class GearPlan:
-    """Bytes for one gear alone. Each tensor and copy counts rounded up to ALIGNMENT."""
+    """Bytes for one gear alone. Each tensor and copy is rounded up to ALIGNMENT."""
 
     sizes: Mapping[str, int]
     inputs_bytes: int
     answers_bytes: int
-    """The outputs of as many rows, in one execution or several, and the copies of their parts."""
+    """The outputs of this many rows, in one execution or several, and the copies of their parts."""
     workspace_bytes: int
-    """Intermediates, of which those that are not live together share bytes."""
+    """Intermediates; those that are not live together share bytes."""
     workspace_bound: int
     """The intermediates of the busiest step: no workspace can be smaller."""
     unsized: int
-    """Intermediates whose size only an execution tells: not planned."""
+    """Number of intermediates whose size is only known after an execution; they are not planned."""
     measured_bytes: int | None = None
-    """What the engine was seen to take in place of `workspace_bytes`, which are the graph's own."""
+    """Bytes that the engine was measured to use instead of `workspace_bytes`, the graph's own."""
 
     @property
     def taken_bytes(self) -> int:
-        """The workspace of one execution, as well as it is known."""
+        """The best known workspace of one execution."""
         return self.workspace_bytes if self.measured_bytes is None else self.measured_bytes
 
     @classmethod
     def of(cls, need: Need) -> GearPlan:
-        """The plan for this need."""
+        """Return the plan for a need."""
         intermediates = need.intermediates or Intermediates(())
         packing = pack(intermediates.lifetimes, ALIGNMENT)
         outputs = {name: _aligned_bytes(output) for name, output in need.outputs.items()}
-        # Arenas align every tensor: each part that is copied, and each output of each execution
-        # that shares the slot, may begin up to ALIGNMENT bytes later.
+        # Arenas align every tensor: each copied part, and each output of each execution that shares
+        # the slot, may start up to ALIGNMENT bytes later.
         copied = sum(outputs[name] + ALIGNMENT * parts for name, parts in need.copies.items())
         pieces = ALIGNMENT * len(outputs) * (need.pieces - 1)
         return cls(
@@ -92,26 +92,25 @@ class GearPlan:
 
     @property
     def total_bytes(self) -> int:
-        """One execution and its answers."""
+        """Memory of one execution and its answers."""
         return self.inputs_bytes + self.answers_bytes + self.taken_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one instance of a model takes on one device."""
+    """The memory that one instance of a model needs on one device."""
 
     weights_bytes: int
     gears: tuple[GearPlan, ...]
     """At least one."""
     answer_slots: int
-    """How many executions' answers there is room for."""
+    """Number of executions whose answers there is room for."""
     workspace_known: bool
-    """False if nobody could tell the intermediates: then they are in no total."""
+    """False if the intermediates are unknown: then no total includes them."""
     device_io_bytes: int = 0
-    """Inputs and outputs on a device with memory of its own, which those of the host are copied
-    to and from."""
+    """Inputs and outputs on a device with its own memory, copied from and to those of the host."""
     state_bytes: int = 0
-    """What is kept of sequences between their requests, once for all engines of the instance."""
+    """States of sequences, once for all engines of the instance."""
 
     @classmethod
     def of(
@@ -123,7 +122,7 @@ class Plan:
         device_io_bytes: int = 0,
         state_bytes: int = 0,
     ) -> Plan:
-        """The plan for executions at these gears, at least one, one at a time."""
+        """Return the plan for executions at these gears, at least one, one at a time."""
         needs = tuple(needs)
         known = all(need.intermediates is not None for need in needs)
         gears = tuple(map(GearPlan.of, needs))
@@ -131,22 +130,24 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """The workspace of any gear."""
+        """The workspace of the gear that needs most."""
         return max(gear.taken_bytes for gear in self.gears)
 
     def measured(self, workspaces: Sequence[int | None]) -> Plan:
-        """The same with the bytes that the engine was seen to take at each gear, where it was."""
+        """Return the plan with measured workspaces by gear; None where nothing was measured."""
         gears = zip(self.gears, workspaces, strict=True)
         return replace(
             self, gears=tuple(replace(gear, measured_bytes=nbytes) for gear, nbytes in gears)
         )
 
     def workspace_at(self, sizes: Mapping[str, int]) -> int:
-        """The intermediates of an execution: those of the least gear that is nowhere smaller.
+        """Return the intermediates of an execution: those of the smallest gear that holds it.
 
-        sizes: of each axis, rows among them. The most of any gear where none is as large.
+        Args:
+            sizes: The size of each axis and of the rows. If no gear holds them, the result is that
+                of the gear that needs most.
         """
-        # Executions may have sizes of their own: along free axes, or with oversize: fallback.
+        # Executions may have other sizes: along axes without gears, or with oversize: fallback.
         holding = (
             gear.taken_bytes
             for gear in self.gears
@@ -155,9 +156,10 @@ class Plan:
         return min(holding, default=self.workspace_bytes)
 
     def workspace_about(self, sizes: Mapping[str, int]) -> int:
-        """Rather too much than too little of what an execution of these sizes takes.
+        """Return an upper estimate of the workspace for these sizes.
 
-        The share that its sizes are of the gear's: results grow with each axis, or faster.
+        It is a gear's workspace scaled by the ratio of the sizes: results grow with each axis, or
+        faster.
         """
         shares = (
             gear.taken_bytes * math.prod(size / gear.sizes[axis] for axis, size in sizes.items())
@@ -168,50 +170,50 @@ class Plan:
 
     @property
     def inputs_bytes(self) -> int:
-        """The inputs of any gear."""
+        """The inputs of the gear that needs most."""
         return max(gear.inputs_bytes for gear in self.gears)
 
     @property
     def answers_bytes(self) -> int:
-        """One slot, for the answers of any gear."""
+        """One slot, for the answers of the gear that needs most."""
         return max(gear.answers_bytes for gear in self.gears)
 
     @property
     def io_bytes(self) -> int:
-        """Inputs, and all slots for answers."""
+        """Inputs and all slots for answers."""
         return self.inputs_bytes + self.answer_slots * self.answers_bytes
 
     @property
     def total_bytes(self) -> int:
-        """All that is planned, on the host and the device together."""
+        """All planned memory, on host and device together."""
         return self._unchanging + self.workspace_bytes + self.io_bytes
 
     @property
     def _unchanging(self) -> int:
-        """What is there whichever gears there are, and shared by all."""
+        """Memory that does not depend on gears."""
         return self.weights_bytes + self.device_io_bytes + self.state_bytes
 
     @property
     def unshared_bytes(self) -> int:
-        """The total if each gear had workspace, inputs and slots of its own."""
+        """The total if each gear had its own workspace, inputs and slots."""
         others = self.answer_slots - 1
         gears = sum(gear.total_bytes + others * gear.answers_bytes for gear in self.gears)
         return self._unchanging + gears
 
     @property
     def lower_bound(self) -> int:
-        """The least total there can be: one gear has to run, and all slots may be full."""
+        """The smallest possible total: one gear is executed, and all slots may be full."""
         execution = max(gear.workspace_bound + gear.inputs_bytes for gear in self.gears)
         answers = self.answer_slots * self.answers_bytes
         return self._unchanging + execution + answers
 
     @property
     def unsized(self) -> int:
-        """The intermediates that are not planned, of the gear that has most of them."""
+        """Number of intermediates that are not planned, of the gear with most of them."""
         return max(gear.unsized for gear in self.gears)
 
     def table(self) -> list[str]:
-        """The plan for people, line by line: the gears that need most, then the sums."""
+        """Return the plan as text, line by line: the gears that need most, then the sums."""
         return [*self._gear_lines(), "", *self._sum_lines()]
 
     def _gear_lines(self) -> list[str]:
@@ -236,7 +238,7 @@ class Plan:
         answers = self.answer_slots * self.answers_bytes
         bound = _ratio(self.total_bytes, self.lower_bound)
         of_all = f"{bound} of the lower bound, {self.lower_bound:,}"
-        if self._measured():  # what fuses nodes may need less than any way to run them all
+        if self._measured():  # fused nodes may need less than any order of the graph's own nodes
             of_all = ""
         sums = [
             ("weights", self.weights_bytes, ""),
@@ -267,7 +269,7 @@ class Plan:
         return [("state", self.state_bytes, note)] if self.state_bytes else []
 
     def _measured(self) -> str:
-        """What the largest workspace was measured to be; empty if it was not."""
+        """Return the note on the largest measured workspace; empty if it was not measured."""
         gear = max(self.gears, key=lambda gear: gear.taken_bytes)
         if gear.measured_bytes is None:
             return ""
@@ -275,11 +277,11 @@ class Plan:
         return f"measured, {share} of what the graph's own results take"
 
     def _lack(self) -> str:
-        """What is missing in the workspace, in words; empty if nothing is."""
+        """Return the note on memory missing in the workspace; empty if nothing is missing."""
         if not self.workspace_known:
-            return "unknown: `pip install 'ge-runtime[plan]'` has it planned"
+            return "unknown: `pip install 'ge-runtime[plan]'` allows planning it"
         if self.unsized:
-            return f"at least: {self.unsized} result(s) have sizes that only an execution tells"
+            return f"at least: {self.unsized} result(s) have a size only known after execution"
         return ""
 
 
@@ -293,14 +295,14 @@ def _ratio(part: int, whole: int) -> str:
     return f"{part / whole:.2f}" if whole else "-"
 
 
-# Text of tables, for the plan's and those of other reports.
+# Text of tables, for this and other reports.
 _UNITS: Final = ("", "KiB", "MiB", "GiB", "TiB")
 
 
 def aligned_columns(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """One line per row, cells of a column under each other, two spaces between columns.
+    """Return one line per row, with aligned columns and two spaces between them.
 
-    sides: "<" or ">" for each column: the side at which its cells are aligned.
+    sides: "<" or ">" for each column, the side to which its cells are aligned.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -312,6 +314,6 @@ def aligned_columns(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
 
 
 def in_binary_units(nbytes: int) -> str:
-    """The bytes in the largest unit of which there is one, e.g. 1.6 GiB; empty below a KiB."""
+    """Return the bytes in the largest unit of at least 1, e.g. 1.6 GiB; empty below a KiB."""
     power = min((max(nbytes, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{nbytes / 1024**power:.1f} {_UNITS[power]}" if power else ""

@@ -1,4 +1,4 @@
-"""A suballocator: offsets in one range of bytes, given out and taken back as integers alone."""
+"""Allocates ranges of one block of bytes, as integer offsets."""
 
 from __future__ import annotations
 
@@ -6,37 +6,43 @@ from bisect import bisect_left, insort
 
 
 class Suballocator:
-    """Best fit over the range [0, capacity); equally good places go by the lowest address.
+    """Best fit over the range [0, capacity), at the lowest address. Not thread-safe.
 
-    Free neighbours are joined at once, so free memory is always as few blocks as it can be: at
-    most one more than there are allocations, and a single one when nothing is allocated. Time
-    grows with the logarithm of the number of blocks, but for places that only alignment rules
-    out. Not thread-safe.
+    Adjacent free blocks are merged at once, so there is at most one more free block than there are
+    allocations, and a single one when nothing is allocated. Time grows with the logarithm of the
+    number of blocks, plus the blocks that only the alignment rules out.
     """
 
     def __init__(self, capacity: int) -> None:
-        """capacity: bytes, at least 1; otherwise ValueError."""
+        """capacity: bytes, at least 1. Raises ValueError."""
         if capacity < 1:
             raise ValueError(f"capacity: found {capacity} bytes, expected at least 1")
         self.capacity = capacity
         self._free_bytes = capacity
-        self._sizes: dict[int, int] = {}  # offset -> bytes, of allocations
-        # The free blocks three times: by first byte, by the byte after the last, and by size.
+        self._sizes: dict[int, int] = {}  # offset of each allocation to its bytes
+        # Each free block three times: by its first byte, by the byte after it, and by size.
         self._ends: dict[int, int] = {0: capacity}
         self._starts: dict[int, int] = {capacity: 0}
         self._by_size: list[tuple[int, int]] = [(capacity, 0)]  # (bytes, offset), ascending
 
     def allocate(self, nbytes: int, alignment: int = 1) -> int | None:
-        """The offset of `nbytes` bytes, a multiple of `alignment`; None if there is no such place.
+        """Return the offset of a new allocation, or None if it does not fit.
 
-        Bytes that alignment skips stay free. Raises ValueError unless both are at least 1.
+        Bytes that the alignment skips stay free.
+
+        Args:
+            nbytes: At least 1.
+            alignment: The offset is a multiple of it; at least 1.
+
+        Raises:
+            ValueError: An argument is below 1.
         """
         if nbytes < 1 or alignment < 1:
             raise ValueError(
                 f"found {nbytes} bytes aligned to {alignment}, expected at least 1 of each"
             )
         by_size = self._by_size
-        # From the smallest that is large enough; on to larger ones where alignment takes too much.
+        # From the smallest block that is large enough, on to larger ones if alignment needs more.
         for place in range(bisect_left(by_size, (nbytes, 0)), len(by_size)):
             size, start = by_size[place]
             offset = start + -start % alignment
@@ -56,7 +62,7 @@ class Suballocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Take back what was allocated at `offset`. Raises ValueError if nothing is."""
+        """Free the allocation at `offset`. Raises ValueError without an allocation there."""
         nbytes = self._sizes.pop(offset, None)
         if nbytes is None:
             raise ValueError(f"found nothing at offset {offset:,}, expected an allocation")
@@ -74,12 +80,12 @@ class Suballocator:
 
     @property
     def free_bytes(self) -> int:
-        """All that is free, in however many blocks."""
+        """Number of free bytes in all blocks."""
         return self._free_bytes
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest free block; 0 if all is allocated."""
+        """Size of the largest free block in bytes; 0 if everything is allocated."""
         return self._by_size[-1][0] if self._by_size else 0
 
     def _add_free(self, start: int, end: int) -> None:

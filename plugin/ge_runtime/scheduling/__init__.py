@@ -1,5 +1,5 @@
-"""Executions of a batch of requests, on one executor or several.
+"""Executes a batch of requests on one executor or several.
 
-A `request_batch` is cut into executions. `dispatch` chooses among executors, an `executor` runs one
-execution at a time, and `isolation` finds the requests that make an execution fail.
+`request_batch` splits the batch into executions. `dispatch` chooses executors, and isolates the
+requests that make an execution fail. An `executor` runs one execution at a time.
 """

@@ -1,8 +1,8 @@
-"""How executions run: which executor takes one, and what is done about one that fails.
+"""Chooses the executor of an execution, and isolates requests that make an execution fail.
 
-An executor is one engine on one device, running one execution at a time. Each execution goes to the
-one with the fewest rows before it; one that fails is halved until the requests to blame stand
-alone.
+An executor is one engine on one device and runs one execution at a time. Each execution goes to the
+executor with the fewest outstanding rows. A failed execution is halved until the failing requests
+are alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Generic, TypeAlias, TypeVar
 from ge_runtime.errors import EngineFault, HandleFault, OutOfMemory
 
 Executor = TypeVar("Executor")
-News = TypeVar("News")
+Message = TypeVar("Message")
 
-Task: TypeAlias = Callable[[Executor, Callable[[News], None]], None]
-"""What to do on an executor; it may tell of things while it is done."""
+Task: TypeAlias = Callable[[Executor, Callable[[Message], None]], None]
+"""Work on an executor, which may send messages while it runs."""
 
 
 class LeastRows:
-    """The choice itself: pure, and fair among equals."""
+    """Chooses the executor with the fewest rows. Not thread-safe."""
 
     def __init__(self, executors: int) -> None:
         self._outstanding = [0] * executors
@@ -31,14 +31,14 @@ class LeastRows:
 
     @property
     def outstanding(self) -> tuple[int, ...]:
-        """The rows that each executor has been given and not finished."""
+        """The rows that each executor was given and has not finished."""
         return tuple(self._outstanding)
 
     def take(self, rows: int, lost: Collection[int] = ()) -> int:
-        """The one with the least outstanding rows, and of these the least used; now with more.
+        """Choose the executor with the fewest outstanding rows, then the least used one.
 
-        lost: executors to take only if there are no others. They finish at once and so would get
-        most.
+        lost: executors to choose only if there are no others. They finish immediately, and so would
+        get most of the work.
         """
         index = min(
             range(len(self._outstanding)),
@@ -49,15 +49,15 @@ class LeastRows:
         return index
 
     def give_back(self, index: int, rows: int) -> None:
-        """The executor has finished these rows."""
+        """Note that the executor has finished these rows."""
         self._outstanding[index] -= rows
 
 
 class Dispatcher(Generic[Executor]):
-    """Runs tasks on executors, each executor's tasks in order and one at a time.
+    """Runs tasks on executors: those of each executor in order and one at a time.
 
-    One executor is used on the caller's own thread: no hand-over, and none of its cost. Of several,
-    each has a thread. Safe from any thread.
+    A single executor runs on the caller's thread, without the cost of a hand-over. With several,
+    each has its own thread. Safe from any thread.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Dispatcher(Generic[Executor]):
         name: str,
         lost: Callable[[Executor], bool] = lambda executor: False,
     ) -> None:
-        """name: of threads, for people. lost: whether an executor can execute nothing any more."""
+        """name: prefix of thread names. lost: returns whether an executor can execute nothing."""
         self._executors = tuple(executors)
         self._lost = lost
         self._choice = LeastRows(len(executors))
@@ -79,37 +79,41 @@ class Dispatcher(Generic[Executor]):
 
     @property
     def outstanding(self) -> tuple[int, ...]:
-        """The rows that each of several executors has been given and not finished."""
+        """The rows that each of several executors was given and has not finished."""
         with self._lock:
             return self._choice.outstanding
 
     def run_all(
         self,
-        tasks: Sequence[tuple[int, Task[Executor, News]]],
-        hear: Callable[[News], None],
+        tasks: Sequence[tuple[int, Task[Executor, Message]]],
+        on_message: Callable[[Message], None],
         order: Callable[[Sequence[int]], Sequence[int]] = lambda places: places,
     ) -> None:
-        """Run all tasks, each its rows and what to do on an executor; returns when all are done.
+        """Run all tasks. Blocks until all are done.
 
-        hear: is told what a task tells by its second argument, on the caller's own thread: of one
-        executor before the task goes on, of several while they go on. It must not raise.
-        order: the places of the tasks that one executor has been given, as it is to run them.
-        Raises what a task raised, the first of them, after all are done.
+        Args:
+            tasks: Each is a number of rows and the work.
+            on_message: Receives messages of tasks on the caller's thread. A single executor's task
+                waits for it; with several executors tasks continue. It must not raise.
+            order: Returns the order of the tasks (by place) of one executor.
+
+        Raises:
+            Exception: The first exception of a task, after all are done.
         """
         if not self._threads:
-            # The lock is held for the whole batch: an executor is for one thread at a time.
+            # The lock is held for the whole batch, as an executor is for one thread at a time.
             with self._lock:
                 for place in order(range(len(tasks))):
-                    tasks[place][1](self._executors[0], hear)
+                    tasks[place][1](self._executors[0], on_message)
             return
-        told: SimpleQueue[tuple[News] | None] = SimpleQueue()  # None: a task has ended
-        futures = self._submit_all(tasks, told, order)
+        messages: SimpleQueue[tuple[Message] | None] = SimpleQueue()  # None: a task has ended
+        futures = self._submit_all(tasks, messages, order)
         left = len(futures)
         while left:
-            if (news := told.get()) is None:
+            if (message := messages.get()) is None:
                 left -= 1
             else:
-                hear(*news)
+                on_message(*message)
         # `exception` waits for its task: all are done before anything is raised.
         raised = [error for future in futures if (error := future.exception()) is not None]
         if raised:
@@ -117,8 +121,8 @@ class Dispatcher(Generic[Executor]):
 
     def _submit_all(
         self,
-        tasks: Sequence[tuple[int, Task[Executor, News]]],
-        told: SimpleQueue[tuple[News] | None],
+        tasks: Sequence[tuple[int, Task[Executor, Message]]],
+        messages: SimpleQueue[tuple[Message] | None],
         order: Callable[[Sequence[int]], Sequence[int]],
     ) -> list[Future[None]]:
         given: list[list[int]] = [[] for _ in self._executors]
@@ -126,9 +130,9 @@ class Dispatcher(Generic[Executor]):
             lost = [index for index, executor in enumerate(self._executors) if self._lost(executor)]
             for place, (rows, _) in enumerate(tasks):
                 given[self._choice.take(rows, lost)].append(place)
-            # Under the lock, so that no other batch comes between an executor's tasks.
+            # Under the lock, so that an executor's tasks of one batch are not mixed with others.
             return [
-                self._threads[index].submit(self._run, index, tasks[place], told)
+                self._threads[index].submit(self._run, index, tasks[place], messages)
                 for index, places in enumerate(given)
                 for place in order(places)
             ]
@@ -136,19 +140,19 @@ class Dispatcher(Generic[Executor]):
     def _run(
         self,
         index: int,
-        task: tuple[int, Task[Executor, News]],
-        told: SimpleQueue[tuple[News] | None],
+        task: tuple[int, Task[Executor, Message]],
+        messages: SimpleQueue[tuple[Message] | None],
     ) -> None:
         rows, do = task
         try:
-            do(self._executors[index], lambda news: told.put((news,)))
+            do(self._executors[index], lambda message: messages.put((message,)))
         finally:
             with self._lock:
                 self._choice.give_back(index, rows)
-            told.put(None)
+            messages.put(None)
 
     def close(self) -> None:
-        """Wait for what runs, and end the threads. Safe to call twice."""
+        """Wait for running tasks and end the threads. Safe to call twice."""
         for thread in self._threads:
             thread.shutdown()
 
@@ -163,22 +167,24 @@ def isolate(
     deliver: Callable[[Member, Answer | EngineFault | OutOfMemory | HandleFault], None],
     still_waiting: Callable[[Sequence[Member]], Sequence[Member]],
 ) -> int:
-    """Deliver to every member its answer or its own fault; returns how many executions failed.
+    """Deliver to every member its answer or its own fault; return the number of failed executions.
 
-    execute: runs members together, one answer each, or raises for all of them.
-    deliver: called once per member that was executed, alone or in company.
-    still_waiting: asked before each execution after a failure; members that it leaves out are not
-    executed again, and are its own to answer.
+    An execution that raises EngineFault, OutOfMemory or HandleFault is split in halves, the earlier
+    one first. One failing member among n takes 1 + 2 * log2(n) executions: 9 for 16. Other
+    exceptions of `execute` concern no single member, e.g. a lost device, and are passed on.
 
-    An execution that raises EngineFault, OutOfMemory or HandleFault is cut in halves, the earlier
-    one first. One culprit among n members takes 1 + 2 * log2(n) executions: 9 for 16. What
-    `execute` raises besides is about no member, e.g. that the device is lost, and passes.
+    Args:
+        members: The members of the execution.
+        execute: Executes members together and returns one answer each, or raises for all of them.
+        deliver: Called once per executed member.
+        still_waiting: Called before each execution after a failure. Members that it leaves out are
+            not executed again; it answers them itself.
     """
     failures = 0
     waiting = [members]
     while waiting:
         batch = waiting.pop()
-        if failures:  # before the first execution, whoever calls has asked
+        if failures:  # the caller has checked before the first execution
             batch = still_waiting(batch)
         if not batch:
             continue

@@ -1,20 +1,21 @@
-"""Early answers: those of a request batch that leave before its last execution has ended.
+"""Early answers: answers sent before the last execution of their request batch has ended.
 
-What follows from them for the order of the executions: numbers only, no clock. The mean wait is
-least if executions run by their time per request, the least first (W. E. Smith, Various optimizers
-for single-stage production, 1956). Two things limit that:
+`earliest_answers` computes the order of executions. The mean waiting time is least if executions
+run in the order of their time per request, the shortest first (W. E. Smith, Various optimizers for
+single-stage production, 1956). Two constraints limit this:
 
-- **Deadlines**: what the given order answers in time is answered in time.
-- **Fairness**: no execution ends later than `FAIRNESS` times the moment at which it would end if
+- **Deadlines**: every answer that meets its deadline in the given order still meets it.
+- **Fairness**: no execution ends later than `FAIRNESS` times the time at which it would end if
   executions ran in the order of arrival, each at the place of its oldest request.
 
-So each execution has a latest end, and the order is made from its last place on: of the executions
-whose latest end is not before the end of that place, the one with the most time per request is put
-there. Why there is always one: take an order that keeps all latest ends, and an execution that may
-be the last. Moved to the end, it makes others earlier and keeps its own latest end: the order of
-what is left keeps all of theirs. The given order keeps all ends of deadlines, and the order of
-arrival all of fairness. The two together may contradict each other; then deadlines go first, and of
-the executions whose deadlines allow it, that with the latest end by fairness goes last.
+So each execution has a latest end, and the order is built from its end: among the executions whose
+latest end is not before the end of the last free place, the one with the most time per request gets
+that place. Such an execution always exists. Proof: take an order that satisfies all latest ends,
+and an execution that may be last. Moving it to the end makes others earlier and satisfies its own
+latest end, so the order of the rest satisfies theirs. The given order satisfies all deadlines, and
+the order of arrival satisfies fairness. Both constraints together may be contradictory. Then
+deadlines take precedence, and among the executions whose deadlines allow it, the one with the
+latest end by fairness is last.
 """
 
 from __future__ import annotations
@@ -28,73 +29,74 @@ from ge_runtime.clock import Clock
 from ge_runtime.counts import Counts
 
 SENDING_S: Final = 150e-6
-"""What it costs to send one answer by itself, measured on tritonserver: CPU time of all its
-processes, more than in a list of answers."""
+"""Time to send one answer separately, measured on tritonserver: additional CPU time of all its
+processes compared with answers in a list."""
 
 WORTH_SENDING: Final = 10
-"""Answers leave early if others are still executed for this many times what sending them costs."""
+"""Answers are sent early if the remaining executions take this many times as long as sending."""
 
 
 FAIRNESS: Final = 2.0
-"""How many times later than in the order of arrival an execution may end."""
+"""An execution may end this many times later than in the order of arrival."""
 
-_ROUNDING: Final = 1 + 1e-9  # ends are sums of times, added up in other orders
+_ROUNDING: Final = 1 + 1e-9  # ends are sums of times, added in different orders
 
 
 class Answered(NamedTuple):
-    """Requests of a batch that have their answers now."""
+    """Requests of a batch that were just answered."""
 
     members: Sequence[int]
     """Places in the batch, ascending."""
     seconds: float
-    """Predicted, of the execution that has ended with them; 0.0 if it goes on."""
+    """Predicted time of the execution that has ended with them; 0.0 if it continues."""
 
 
 class EarlyAnswers:
-    """Lets the answers of one request batch leave, and counts how long they took.
-
-    For one thread.
-    """
+    """Sends the early answers of one request batch, and counts them. For one thread."""
 
     def __init__(
         self,
         count: int,
         seconds: float,
         executors: int,
-        let_go: Callable[[Sequence[int]], None] | None,
+        release: Callable[[Sequence[int]], None] | None,
         clock: Clock,
     ) -> None:
-        """count: the requests of the batch, which begins now.
+        """Start the batch.
 
-        seconds: predicted, of all executions, which so many executors share.
-        let_go: takes requests, places in the batch, that are answered while others are still
-        executed; None: all leave in the end.
+        Args:
+            count: Number of requests of the batch.
+            seconds: Predicted time of all executions.
+            executors: Number of executors that share the executions.
+            release: Receives places of requests that are answered while others are still executed;
+                None if all answers wait for the last execution.
+            clock: Measures how early answers are sent.
         """
-        self._count = self._left = count
-        self._left_s = seconds / executors
+        self._count = self._remaining = count
+        self._remaining_s = seconds / executors
         self._executors = executors
-        self._let_go = let_go
+        self._release = release
         self._clock = clock
         self._start = clock.now()
-        self._departures: list[tuple[float, int]] = []
+        self._released: list[tuple[float, int]] = []  # (time, number of answers)
 
-    def hear(self, answered: Answered) -> None:
-        """These requests are answered; each is told once."""
+    def add(self, answered: Answered) -> None:
+        """Note answered requests, each once, and send their answers if that is worth it."""
         count = len(answered.members)
-        self._left -= count
-        self._left_s -= answered.seconds / self._executors
-        worth = self._left_s >= count * SENDING_S * WORTH_SENDING
-        # The last ones need not leave by themselves, whatever was predicted.
-        if self._let_go is not None and count and self._left and worth:
-            self._let_go(answered.members)
-            self._departures.append((self._clock.now(), count))
+        self._remaining -= count
+        self._remaining_s -= answered.seconds / self._executors
+        worth = self._remaining_s >= count * SENDING_S * WORTH_SENDING
+        # The last answers are not early, even if the prediction says so.
+        if self._release is not None and count and self._remaining and worth:
+            self._release(answered.members)
+            self._released.append((self._clock.now(), count))
 
     def counts(self) -> Counts:
-        """Of the batch, which ends now."""
+        """Return the counts of the batch, which ends now."""
         end = self._clock.now()
-        early_seconds = sum((end - time) * count for time, count in self._departures)
+        early_seconds = sum((end - time) * count for time, count in self._released)
         return Counts(
-            early_answers=sum(count for _, count in self._departures),
+            early_answers=sum(count for _, count in self._released),
             early_seconds=early_seconds,
             answer_seconds=(end - self._start) * self._count - early_seconds,
         )
@@ -103,14 +105,16 @@ class EarlyAnswers:
 def earliest_answers(
     seconds: Sequence[float], members: Sequence[Sequence[int]], due: Sequence[float]
 ) -> list[int]:
-    """The executions' places in the order to run them in; the given order is that of deadlines.
+    """Return the order of executions, as places; the given order satisfies deadlines.
 
-    seconds: predicted, of each execution. members: its requests by their places of arrival,
-    ascending. due: of each request, in seconds from the start, inf for none.
+    Args:
+        seconds: Predicted time of each execution.
+        members: The requests of each execution by their places of arrival, ascending.
+        due: Deadline of each request in seconds from the start; inf for none.
     """
     count = len(seconds)
     ends = list(accumulate(seconds))
-    # What is late in the given order is lost, and makes nothing else late.
+    # A request that is late in the given order stays late, and must not delay others.
     timely = [
         min((due[member] for member in own if due[member] >= end), default=math.inf)
         for own, end in zip(members, ends, strict=True)
@@ -124,7 +128,7 @@ def earliest_answers(
     )
     end, backwards = sum(seconds), []
     while left:
-        # None by rounding alone: the first place, where all but nothing is left.
+        # Empty only by rounding: at the first place, when almost no time is left.
         in_time = [place for place in left if timely[place] * _ROUNDING >= end] or left
         chosen = next((place for place in reversed(in_time) if fair[place] >= end), None)
         if chosen is None:

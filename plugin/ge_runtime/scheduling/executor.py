@@ -1,8 +1,8 @@
-"""Executors: one engine and its planned memory each, for one execution at a time.
+"""Executors: each has one engine and its planned memory, and runs one execution at a time.
 
-Inputs lie in an arena that the next batch writes again. Outputs lie in a slot of their own, since
-answers are views of them and outlive the batch. `warm_up` runs the first executions: engines
-prepare themselves, and the cost of executions is learned.
+Inputs are written to an arena that the next batch reuses. Outputs are written to slots, as answers
+are views of them and outlive the batch. `warm_up` runs the first executions, in which engines
+prepare themselves and the cost of executions is measured.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.workspace_probe import measured
+from ge_runtime.engines.gearing import measured
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
 
 CALIBRATION_S: Final = 1.0
-"""Spent on timing executions, where config.pbtxt does not say what they cost."""
+"""Seconds spent on measuring executions if config.pbtxt does not give their cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What all batches of a model have in common."""
+    """Properties shared by all batches of a model."""
 
     batched: bool
-    """Whether the graph's tensors have a batch dimension."""
+    """True if the graph's tensors have a batch dimension."""
     packing: str | None
     """The axis along which rows are joined instead of padded."""
     terms: tuple[tuple[str, ...], ...]
-    """The distinct tuples of axes among the requests' tensors that the graph is fed."""
+    """The distinct tuples of axes of the request tensors that the graph takes."""
     padding: Mapping[str, PaddingRule]
-    """Every axis: whether sizes along it may differ within one execution."""
+    """Every axis to whether sizes along it may differ within one execution."""
     computes_here: bool
-    """Whether this process computes the executions, and no device or device service."""
+    """True if this process computes the executions, not a device or the device service."""
     reproducible: bool = False
-    """Whether requests share an execution because each would have its size alone, too."""
+    """True if each request is executed at the gear that it would have alone."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, contract: Contract) -> BatchRules:
-        """What the configuration and its contract with the graph say of batches."""
+        """Return the rules of a configuration and its contract with the graph."""
         fed = {feed.spec.name for feed in contract.feeds}
         axes = (spec.axes for spec in config.sources if spec.name in fed)
         terms = tuple(dict.fromkeys(own for own in axes if own))
@@ -78,35 +78,35 @@ class Executor:
         inputs: Arena,
         answers: AnswerSlots,
     ) -> None:
-        """inputs: memory for the inputs of the largest batch; answers: slots for its outputs."""
+        """inputs: memory for the inputs of the largest batch. answers: slots for its outputs."""
         self._engine = engine
         self._contract = contract
         self._rules = rules
         self._inputs = inputs
         self._answers = answers
-        self._slot: Arena | None = None  # where the answers of the request batch in progress lie
+        self._slot: Arena | None = None  # holds the answers of the request batch in progress
         self._remote = engine if isinstance(engine, Remote) else None
-        self._asked = [spec for spec in contract.results if UNKNOWN not in spec.dims]
+        self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
         self._arena = engine.arena if isinstance(engine, InArena) else None
-        self._plan: Plan | None = None  # of what executions take of the arena
+        self._plan: Plan | None = None  # of workspace in the arena
 
     @property
     def engine(self) -> Engine:
-        """The engine, for whoever has the executor to themselves."""
+        """The engine, for callers with exclusive use of the executor."""
         return self._engine
 
     @property
     def arena(self) -> WorkspaceArena | None:
-        """In which the engine's workspace lies, among that of others; None if it has its own."""
+        """The shared arena with the engine's workspace; None if the engine has its own."""
         return self._arena
 
     @property
     def lost(self) -> bool:
-        """Whether its engine is lost, for good or until its process is there again."""
+        """True if the engine is lost, permanently or until its process is restarted."""
         return self._engine.lost
 
     def join_arena(self, plan: Plan) -> None:
-        """Let executions have what is planned for them, where they share an arena with others'."""
+        """Reserve the planned workspace in the shared arena, if the engine uses one."""
         if self._arena is not None and plan.workspace_known:
             self._plan = plan
             self._arena.join(self._engine, plan.workspace_bytes)
@@ -114,30 +114,38 @@ class Executor:
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """`Remote.waiting` of the engine; where nobody else executes, nothing waits."""
+        """Return `Remote.waiting` of the engine; without a remote engine nothing waits."""
         return nullcontext() if self._remote is None else self._remote.waiting(within, gone)
 
     @property
     def spilled(self) -> int:
-        """How many batches found no slot free, and had memory allocated."""
+        """Number of batches that found no free slot and allocated memory."""
         return self._answers.spilled
 
     def execute(self, blocks: Sequence[Block], gear: Gear) -> tuple[list[dict[str, Array]], Counts]:
-        """The outputs of each block by name, and what was counted.
+        """Execute a batch.
 
-        gear: the size of the batch, if the blocks do not need more. Outputs are [rows, *dims] with
-        the block's own sizes, in memory that is not written again while they are in use.
-        Raises what the engine raises; then the blocks can be executed again.
+        Args:
+            blocks: The requests.
+            gear: The size of the batch, unless the blocks need more.
+
+        Returns:
+            The outputs of each block by name, [rows, *dims] with the block's own sizes, and the
+            counts. The memory of outputs is not reused while they are referenced.
+
+        Raises:
+            EngineFault: The engine failed. All exceptions of the engine are possible; the blocks
+                can be executed again.
         """
         answers, counts, sample = self.measure(blocks, gear)
-        # Never beyond the CPU time: what is more, others had the cores.
+        # At most the CPU time: in the rest of the time others used the cores.
         counts.measured_seconds = min(sample.wall_s, sample.cpu_s or sample.wall_s)
         return answers, counts
 
     def measure(
         self, blocks: Sequence[Block], gear: Gear
     ) -> tuple[list[dict[str, Array]], Counts, Sample]:
-        """`execute`, and what it took, gathering and scattering included."""
+        """Execute a batch as `execute` does, and measure it with gather and scatter."""
         here = self._rules.computes_here
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
         answers, counts = self._execute(blocks, gear)
@@ -148,10 +156,10 @@ class Executor:
         self, blocks: Sequence[Block], gear: Gear
     ) -> tuple[list[dict[str, Array]], Counts]:
         rules = self._rules
-        # Along a packed axis a batch is as large as its rows together, whatever the gear.
+        # Along a packed axis the size of a batch is the sum of its rows, not its gear.
         extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
         layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
-        self._inputs.reset()  # the engine has read what lay there: `run` returns when it is done
+        self._inputs.reset()  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
         for feed in self._contract.feeds:
             batch = self._inputs.carve(feed.spec.dtype.numpy, feed.shape(layout))
@@ -162,14 +170,11 @@ class Executor:
         try:
             return self._run(layout, inputs, slot)
         except BaseException:
-            slot.reset(carved)  # nobody has an answer of this batch
+            slot.reset(carved)  # there is no answer of this batch
             raise
 
     def end_batch(self) -> None:
-        """The answers given so far leave together: those of the next request batch lie elsewhere.
-
-        From any thread.
-        """
+        """End the request batch: answers of the next one get another slot. From any thread."""
         self._slot = None
 
     def _run(
@@ -177,7 +182,7 @@ class Executor:
     ) -> tuple[list[dict[str, Array]], Counts]:
         contract = self._contract
         outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
-        for spec in self._asked:
+        for spec in self._planned:
             shape = contract.result_shape(layout, spec)
             outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, shape))
         executed = slot.used_bytes
@@ -190,12 +195,12 @@ class Executor:
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
         for spec in contract.outputs:
             batch = self._with_rows(spec, results[spec.name], layout)
-            # What the engine chose is copied: it may lie in the inputs, which are written again.
+            # Memory that the engine chose is copied: it may be that of inputs, which are reused.
             carve = None if UNKNOWN in spec.dims else slot.carve
             split = unpack if layout.packs(spec) else scatter
             for answer, own in zip(answers, split(layout, spec, batch, carve), strict=True):
                 answer[spec.name] = self._bare(own)
-        # Last: an execution that fails leaves all sequences as they were.
+        # Last, so that an execution that fails leaves all states unchanged.
         for state in contract.states:
             batch = self._with_rows(state.spec, results[state.spec.name], layout)
             for block, span in zip(layout.blocks, layout.spans, strict=True):
@@ -213,53 +218,53 @@ class Executor:
         return answers, counts
 
     def _in_arena(self, layout: Layout) -> AbstractContextManager[None]:
-        """Around an execution of the engine."""
+        """Return the context of an execution of the engine."""
         if self._arena is None:
             return nullcontext()
         plan, sizes = self._plan, {ROWS: layout.rows, **layout.extents}
         return self._arena.execution(0 if plan is None else plan.workspace_about(sizes))
 
     def poison(self, byte: int | None) -> None:
-        """For tests: fill the memory of each batch with `byte` before it is written, None: do not.
+        """For tests: fill memory with `byte` before it is written; None disables this.
 
-        Holds from the next batch on. What nothing writes, neither a feed nor the graph, shows.
+        Applies from the next batch on. Shows memory that neither a feed nor the graph writes.
         """
         self._inputs.poison = byte
         self._answers.poison = byte
         self._slot = None
 
     def close(self) -> None:
-        """Free the graph, and let go of all memory. Safe to call twice."""
+        """Free the graph and release all memory. Safe to call twice."""
         self._engine.close()
         self._slot = None
         self._inputs.close()
         self._answers.close()
 
     def _slot_for(self, layout: Layout) -> Arena:
-        """Room for the answers of this batch: in the request batch's slot, or in another if full.
+        """Return memory for the answers of this batch: the current slot, or another if it is full.
 
-        A request batch whose sizes differ becomes many small batches, which need no slot each.
+        A request batch with different sizes becomes many small batches, which share a slot.
         """
-        needed = sum(self._answer_bytes(layout, spec) for spec in self._asked)
+        needed = sum(self._answer_bytes(layout, spec) for spec in self._planned)
         slot = self._slot
         if slot is None or slot.free_bytes < needed:
             slot = self._slot = self._answers.take()
         return slot
 
     def _answer_bytes(self, layout: Layout, spec: TensorSpec) -> int:
-        """At most what a result takes in a slot: what the graph writes, and the parts cut of it."""
+        """Return the largest size of a result in a slot: the graph's output and copied parts."""
         itemsize = spec.dtype.numpy.itemsize
         whole = math.prod(layout.shape(spec)) * itemsize + ALIGNMENT
         if not self._contract.copies(spec):
             return whole
         parts = whole
-        if layout.packs(spec):  # answers are as large as the requests' tensors, whatever the data
+        if layout.packs(spec):  # answers are as large as the requests' tensors, padding included
             shapes = ((block.rows, *spec.shape(block.sizes)) for block in layout.blocks)
             parts = sum(map(math.prod, shapes)) * itemsize
         return whole + parts + len(layout.blocks) * ALIGNMENT
 
     def _reasons(self, layout: Layout) -> Counter[str]:
-        """Why the requests of a batch may share it, counted once; nothing of a single request."""
+        """Count the reason why the requests of a batch may share it; nothing for one request."""
         if len(layout.blocks) == 1:
             return Counter()
         if self._rules.reproducible:
@@ -286,16 +291,16 @@ class Executor:
         )
 
     def _bare(self, batch: Array) -> Array:
-        """A batch as the graph and callers know it: without rows if requests have none."""
+        """Remove the dimension for rows if requests have none."""
         return batch if self._rules.batched else batch.reshape(batch.shape[1:])
 
     def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
-        """A result of the graph with a dimension for rows: what `_bare` takes away."""
+        """Add the dimension for rows that `_bare` removes."""
         batch = result if self._rules.batched else result[None]
         axes = self._contract.batch_axes
         if spec.name in axes.given:
             batch = rows_first(batch, axes.of(spec.name), layout.rows)
-        if UNKNOWN in spec.dims:  # only there the engine chose the shape
+        if UNKNOWN in spec.dims:  # only then the engine chose the shape
             expected = layout.shape(spec)
             if len(batch.shape) != len(expected) or any(
                 size not in (UNKNOWN, found)
@@ -314,11 +319,22 @@ def warm_up(
     terms: tuple[tuple[str, ...], ...],
     kept: LiveCost | None = None,
 ) -> tuple[LiveCost, str]:
-    """Execute every gear once on each executor; what executions cost, and that in words.
+    """Execute every gear once on each executor, and determine the cost of executions.
 
-    kept: what an earlier start learned; then nothing is timed. Where sizes are free there is no end
-    of gears, and the smallest execution has to do. Rows are of zeros. Raises ArtifactFault if the
-    graph cannot execute them.
+    With axes without gears, only the smallest execution is warmed up. Rows are zeros.
+
+    Args:
+        executors: The executors of the model.
+        config: The model.
+        gears: Its sizes.
+        terms: See CostModel.
+        kept: The costs of an earlier start; then nothing is measured.
+
+    Returns:
+        The costs, and their text for the report.
+
+    Raises:
+        ArtifactFault: The graph cannot execute such rows.
     """
     first, *others = executors
     try:
@@ -326,31 +342,31 @@ def warm_up(
             _prepare(first, config, gears)
         if config.cost is not None:
             given = CostModel(*config.cost[:3], terms, config.cost.growth_s)
-            costs, told = LiveCost(given), f"{given}, given by config.pbtxt"
+            costs, text = LiveCost(given), f"{given}, given by config.pbtxt"
         elif kept is not None:
-            costs, told = kept, str(kept.cost)
+            costs, text = kept, str(kept.cost)
         else:
             calibration = calibrate(
                 lambda gear: _execute(first, config, gear), gears, terms, budget_s=CALIBRATION_S
             )
-            # Packed batches keep their order whatever they cost, and are no multiple of a row.
+            # Packed batches always keep their order, and their size is no multiple of a row.
             learns = config.packing is None
             costs = LiveCost(calibration.cost, calibration.evidence if learns else None)
-            told = str(calibration)
+            text = str(calibration)
         if config.warmup == "gears":
             for executor in others:
                 _prepare(executor, config, gears)
     except (EngineFault, OutOfMemory) as fault:
-        raise ArtifactFault(f"the graph fails when it is warmed up: {fault}") from fault
-    return costs, told
+        raise ArtifactFault(f"the graph fails in its warm-up: {fault}") from fault
+    return costs, text
 
 
 def measured_plan(
     executor: Executor, config: RuntimeConfig, gears: Sequence[Gear], plan: Plan
 ) -> Plan:
-    """The plan with the workspace that its gears, which these are, really take of the arena.
+    """Return the plan with the measured workspace of these gears in the shared arena.
 
-    Unchanged where the engine's workspace lies in none, or is not planned. Rows are of zeros.
+    Unchanged if the engine uses no arena, or its workspace is not planned. Rows are zeros.
     """
     arena = executor.arena
     if arena is None or not plan.workspace_known:
@@ -364,12 +380,12 @@ def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
 
 
 def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
-    """What a full execution takes, gather and scatter included."""
+    """Return the time of a full execution with gather and scatter."""
     return executor.measure([_blank(config, gear)], gear)[2]
 
 
 def _blank(config: RuntimeConfig, gear: Gear) -> Block:
-    """Rows that fill the gear, of zeros, or of the value nearest to 0 that the input may have."""
+    """Return rows that fill the gear: zeros, or the allowed value nearest to 0."""
 
     def zeros(spec: TensorSpec) -> Array:
         shape = (gear.rows, *spec.shape(gear.extents))
@@ -380,7 +396,7 @@ def _blank(config: RuntimeConfig, gear: Gear) -> Block:
     specs = {
         spec.name: spec
         for spec in config.sources
-        # What is passed by the graph may be of any type and size.
+        # An input that bypasses the graph may be of any type and size.
         if spec.dtype is not DType.BYTES and UNKNOWN not in spec.dims
     }
     tensors = {name: zeros(spec) for name, spec in specs.items()}

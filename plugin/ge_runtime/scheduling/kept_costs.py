@@ -1,7 +1,4 @@
-"""What executions of a model cost on this machine, from an earlier start to the next.
-
-There is a file for each model content and machine.
-"""
+"""Keeps the measured cost of executions for the next start, in a file per model and machine."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeptCosts:
-    """The file of one model on one machine, and what it says in terms of costs."""
+    """The costs of one model on one machine, in a file. For one thread."""
 
     def __init__(self, file: CostFile, terms: tuple[tuple[str, ...], ...]) -> None:
         self._file = file
@@ -42,17 +39,17 @@ class KeptCosts:
         hardware: str,
         cores: int,
     ) -> KeptCosts | None:
-        """None if nothing is to be kept: the cost is given, or there is no folder.
+        """Return None if costs are not kept: config.pbtxt gives the cost, or there is no folder.
 
-        terms: see CostModel; hardware: what the device is; cores: those of this process.
+        terms: see CostModel. hardware: description of the device. cores: of this process.
         """
         folder = cache_folder(config.cost_cache, version_dir)
         if config.cost is not None or folder is None:
             return None
         try:
             content = content_digest([artifact.path for artifact in artifacts])
-        except OSError as error:  # what is no file: its engine has opened it all the same
-            _log.info("%s: the cost of executions is not kept: %s", config.model, error)
+        except OSError as error:  # not a file, but the engine has opened it
+            _log.info("%s: costs of executions are not kept: %s", config.model, error)
             return None
         subject = {
             "content": content,
@@ -70,11 +67,11 @@ class KeptCosts:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self._file.path
 
     def load(self) -> LiveCost | None:
-        """What an earlier start learned; None if nothing sound is kept."""
+        """Return the costs of an earlier start; None if there are no valid ones."""
         data = self._file.load()
         if data is None:
             return None
@@ -85,32 +82,32 @@ class KeptCosts:
             return None
 
     def save(self, costs: LiveCost) -> None:
-        """Keep what was learned."""
+        """Write the costs."""
         learned = costs.as_json()
         if learned is not None:
             self._file.save(learned)
 
 
 def _library(artifact: Artifact, config: RuntimeConfig) -> str:
-    """The engine and the version of what executes."""
+    """Return the engine and the version of its library."""
     requires = engines_on(config.device_kind)[artifact.engine].requires
     for name in (requires.name, requires.module):
         try:
             return f"{artifact.engine} {metadata.version(name)}"
-        except (metadata.PackageNotFoundError, ValueError):  # the latter of an empty name
+        except (metadata.PackageNotFoundError, ValueError):  # ValueError for an empty name
             continue
     return artifact.engine
 
 
 def cores_of_process() -> int:
-    """The cores this process may use, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use; the machine may have more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 CACHE_VARIABLE: Final = "GE_RUNTIME_CACHE"
-"""The environment variable that names the folder of caches, in place of the user's."""
+"""The environment variable that names the folder of caches instead of the user's."""
 
 _FORMAT: Final = 1
 _PART_BYTES: Final = 2**20
@@ -119,7 +116,7 @@ _PART_BYTES: Final = 2**20
 def cache_folder(
     setting: str, version_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """The folder that the parameter `cost_cache` names; None for none.
+    """Return the folder for the parameter `cost_cache`, or None.
 
     setting: "auto", "off", or a folder, relative to the version folder.
     """
@@ -131,26 +128,26 @@ def cache_folder(
         return Path(named) / "costs"
     if named := environment.get("XDG_CACHE_HOME"):
         return Path(named) / "ge_runtime" / "costs"
-    home = environment.get("HOME")  # not asked of the system's users: servers may have none
+    home = environment.get("HOME")  # not from the user database: servers may have no entry
     return Path(home) / ".cache" / "ge_runtime" / "costs" if home else None
 
 
 def processor() -> str:
-    """The model of this machine's processor, as it calls itself."""
+    """Return the model name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # no Linux
         lines = []
-    told = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(told, platform.processor() or platform.machine())
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
 
 
 def content_digest(paths: Sequence[Path]) -> str:
-    """The content of these files, in this order. Raises OSError."""
+    """Return a digest of these files' contents in this order. Raises OSError."""
     digest = hashlib.sha256()
     for path in paths:
         own = hashlib.sha256()
-        # Not mapped: a file that somebody cuts meanwhile would take the whole process with it.
+        # Not memory-mapped: truncation of a mapped file would kill the process.
         with path.open("rb", buffering=0) as file:
             while part := file.read(_PART_BYTES):
                 own.update(part)
@@ -159,17 +156,17 @@ def content_digest(paths: Sequence[Path]) -> str:
 
 
 class CostFile:
-    """What is kept of one model on one machine. Never raises: a load must not fail of it."""
+    """The file of one model on one machine. Never raises: a load must not fail because of it."""
 
     def __init__(self, folder: Path, model: str, subject: Mapping[str, str]) -> None:
-        """model: for people. subject: all that costs depend on; files of another are not read."""
+        """model: for log lines. subject: all that costs depend on; other files are ignored."""
         self._model = model
         self._subject = dict(subject)
         name = hashlib.sha256(json.dumps(self._subject, sort_keys=True).encode()).hexdigest()[:32]
         self.path = folder / f"{name}.json"
 
     def load(self) -> Mapping[str, object] | None:
-        """What `save` wrote; None if there is nothing, or nothing sound."""
+        """Return the data that `save` wrote; None if it is missing or invalid."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -181,18 +178,18 @@ class CostFile:
             self.ignored(f"expected a file of format {_FORMAT}")
             return None
         if data.get("subject") != self._subject:
-            self.ignored("it is of another machine, model or library")
+            self.ignored("it belongs to another machine, model or library")
             return None
         return data
 
     def ignored(self, reason: object) -> None:
-        """Tell why the file is not used."""
+        """Log why the file is ignored."""
         _log.warning("%s: ignored %s: %s", self._model, self.path, reason)
 
     def save(self, learned: Mapping[str, object]) -> None:
-        """Write the file whole or not at all: a reader finds the old one or the new one."""
+        """Write the file atomically: readers find the old or the new content."""
         data = {"format": _FORMAT, "model": self._model, "subject": self._subject, **learned}
-        # A name for each process and thread: instances of a model may save at the same time.
+        # Unique for each process and thread: instances of a model may save at the same time.
         unique = f"{os.getpid()}.{threading.get_ident()}"
         scratch = self.path.with_name(f".{self.path.name}.{unique}")
         try:
@@ -203,5 +200,5 @@ class CostFile:
             finally:
                 scratch.unlink(missing_ok=True)
         except OSError as error:
-            # Read-only systems are no fault: the next start times executions again.
-            _log.info("%s: the cost of executions is not kept: %s", self._model, error)
+            # A read-only system is no error: the next start measures executions again.
+            _log.info("%s: costs of executions are not kept: %s", self._model, error)

@@ -22,21 +22,21 @@ from ge_runtime.memory.plan import Plan
 from ge_runtime.scheduling.dispatch import isolate
 from ge_runtime.scheduling.early_answers import Answered, earliest_answers
 from ge_runtime.scheduling.executor import Executor
-from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import ROWS, Array
 
 if TYPE_CHECKING:
+    from ge_runtime.scheduling.sequences import SequenceStep
     from ge_runtime.workspace.pool import WorkspacePool
 
 
 Answer: TypeAlias = dict[str, Array] | RuntimeFault
-"""The outputs of a request by name, or why there are none."""
+"""The outputs of a request by name, or the exception in their place."""
 
 ASKING_S: Final = 10e-6
-"""What it costs to ask the server whether a request is cancelled, measured on tritonserver."""
+"""Time to ask the server whether a request is cancelled, measured on tritonserver."""
 
 WORTH_ASKING: Final = 10
-"""Callers are asked before an execution that takes this many times as long as asking them does."""
+"""The server is asked before an execution that takes this many times as long as asking."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,43 +47,43 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One execution, as the traces of its requests tell it."""
+    """One execution, as reported to the traces of its requests."""
 
     start_ns: int
     end_ns: int
-    """Of `time.monotonic_ns`."""
+    """Start and end as returned by `time.monotonic_ns`."""
     gear: Gear
-    """The size that was executed."""
+    """The executed size."""
     requests: int
-    """How many shared it."""
+    """Number of requests in the execution."""
     rows: int
-    """Of these requests; the gear's others are padding."""
+    """Rows of these requests; the other rows of the gear are padding."""
     padding: float
     """The share of the executed elements that were padding, 0 to 1."""
     memory_wait_s: float
-    """For which the execution that was planned had waited for workspace."""
+    """Seconds that the planned execution waited for workspace."""
     error: str = ""
-    """Why it failed; empty if it did not."""
+    """The error message; empty after success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What is known of the one who sent a request."""
+    """Properties of the sender of a request. Immutable."""
 
     request_id: str = ""
-    """Theirs, for error texts; empty if they gave none."""
+    """The client's id of the request, for error messages; may be empty."""
     deadline: float = math.inf
-    """Seconds on the runtime's clock; an answer after it is of no use."""
+    """Seconds on the runtime's clock, after which an answer is useless."""
     sequence: SequenceStep | None = None
-    """The sequence that the request belongs to; None: the request is one by itself."""
+    """The sequence that the request belongs to, or None."""
     is_cancelled: Callable[[], bool] = _never
-    """Asks the server, which takes time: about 10 us in tritonserver."""
+    """Asks the server, which takes about 10 us in tritonserver."""
 
     executed: Callable[[Executed], None] | None = None
-    """Is told of each execution of the request before it is answered; None if it is not traced."""
+    """Receives each execution of the request before it is answered; None if it is not traced."""
 
     def abandonment(self, now: float, *, ask: bool) -> Abandoned | None:
-        """Why this caller no longer waits, or None. ask: whether to ask the server, too."""
+        """Return why this caller no longer waits, or None. ask: whether to ask the server too."""
         if now > self.deadline:
             late = (now - self.deadline) * 1e3
             return Expired(f"found the deadline passed by {late:.1f} ms, expected time to execute")
@@ -93,11 +93,11 @@ class Caller:
 
 
 ANONYMOUS_CALLER = Caller()
-"""A caller without a name, who waits for ever."""
+"""A caller without an id or a deadline."""
 
 
 class PooledWorkspace:
-    """Workspace for executions from a pool that models share: each leases what the plan says."""
+    """Workspace from a pool shared by models: each execution leases what the plan says."""
 
     def __init__(self, pool: WorkspacePool, plan: Plan, owner: str, counts: SharedCounts) -> None:
         self._pool = pool
@@ -107,9 +107,9 @@ class PooledWorkspace:
 
     @contextmanager
     def lease(self, gear: Gear, deadline: float) -> Iterator[float]:
-        """For the length of a `with`; blocks until it is its turn. Raises PoolFault.
+        """Lease workspace for the duration of a `with` statement. Blocks until it is granted.
 
-        Gives the seconds that this took.
+        Yields the seconds of waiting. Raises PoolFault.
         """
         nbytes = self._plan.workspace_at({ROWS: gear.rows, **gear.extents})
         with self._pool.lease(nbytes, deadline=deadline, owner=self._owner) as lease:
@@ -120,9 +120,9 @@ class PooledWorkspace:
 
 
 class RequestBatch:
-    """The sound requests of one batch, and their answers as they come.
+    """The valid requests of one batch, and their answers.
 
-    `run` may be called from several threads, each with executions of its own.
+    `run` may be called from several threads, with different executions.
     """
 
     def __init__(
@@ -137,10 +137,17 @@ class RequestBatch:
         counts: SharedCounts,
         clock: Clock,
     ) -> None:
-        """callers: of each block.
+        """Prepare the execution of a batch.
 
-        gears: the declared ones, whose hits and misses are counted; None if there are none.
-        costs: learns what executions take. workspace: None where engines allocate what they need.
+        Args:
+            blocks: The requests.
+            callers: The caller of each request.
+            gears: The declared gears, whose hits and misses are counted; None if there are none.
+            partitioner: Chooses the executions.
+            costs: Learns how long executions take.
+            workspace: Leases workspace; None if engines allocate what they need.
+            counts: Receives all counts.
+            clock: The clock of the callers' deadlines.
         """
         self._answers: list[Answer | None] = [None] * len(blocks)
         self._blocks = blocks
@@ -157,18 +164,23 @@ class RequestBatch:
         return len(self._blocks)
 
     def plan(self) -> list[Execution]:
-        """The executions of all requests, in the order to run them if all answers leave at once."""
+        """Return the executions of all requests, in order for answers that are sent together."""
         plan = self._partitioner.plan(self._sizes)
-        # Not where somebody could be late by it: a trial may take longer than predicted.
+        # Not if a request could become late: a trial may take longer than predicted.
         if self._costs.trial_due and self._sizes.deadlines is None and 1 < len(plan) == len(self):
             return self._partitioner.with_a_pair(plan, self._sizes)
         return plan
 
     def earliest_answers(self, executions: Sequence[Execution]) -> list[int]:
-        """The places of `executions` of the plan, which one executor is to run, in another order.
+        """Return the order of some executions of the plan on one executor for early answers.
 
-        For answers that leave with their execution: those that end soonest go first, see
-        `batching.order`.
+        See `early_answers.earliest_answers`.
+
+        Args:
+            executions: The executions of one executor.
+
+        Returns:
+            Indexes of `executions`.
         """
         count, now = len(self._blocks), self._sizes.now
         deadlines = self._sizes.deadlines or [math.inf] * count
@@ -179,46 +191,49 @@ class RequestBatch:
         )
 
     def results(self) -> list[Answer]:
-        """One answer per request, once all executions have run."""
+        """Return one answer per request, after all executions have run."""
         return [answer for answer in self._answers if answer is not None]
 
     def answers(self, members: Sequence[int]) -> list[Answer]:
-        """Those of requests that are answered."""
+        """Return the answers of requests that are answered."""
         return [answer for member in members if (answer := self._answers[member]) is not None]
 
     def run(
         self,
         execution: Execution,
         executor: Executor,
-        tell: Callable[[Answered], None] = lambda answered: None,
+        report: Callable[[Answered], None] = lambda answered: None,
     ) -> None:
-        """Run an execution, and answer all its requests, whatever happens.
+        """Run an execution, and answer all its requests, whether it succeeds or not.
 
-        tell: is told who is answered before anything else is executed: those that need no
-        execution, each half of an execution that failed, and the rest in the end, be there any or
-        not. It must not raise.
+        Args:
+            execution: An execution of the plan.
+            executor: Runs it.
+            report: Called with answered requests before each further execution: requests that need
+                no execution, each half of an execution that failed, and in the end the remaining
+                ones, even if there are none. It must not raise.
         """
-        untold = set(execution.members)
+        unreported = set(execution.members)
 
-        def tell_answered(seconds: float) -> None:
-            answered = [member for member in untold if self._answers[member] is not None]
-            untold.difference_update(answered)
+        def report_answered(seconds: float) -> None:
+            answered = [member for member in unreported if self._answers[member] is not None]
+            unreported.difference_update(answered)
             if answered or seconds:
-                tell(Answered(sorted(answered), seconds))
+                report(Answered(sorted(answered), seconds))
 
         try:
-            self._run(execution, executor, partial(tell_answered, 0.0))
+            self._run(execution, executor, partial(report_answered, 0.0))
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
             left = [member for member in execution.members if self._answers[member] is None]
             for member in left:
                 self._answers[member] = self._named(member, fault)
-            if isinstance(fault, Abandoned):  # while they waited for the device
+            if isinstance(fault, Abandoned):  # while waiting for the device
                 self._counts.add(Counts(departed=len(left)))
-        tell_answered(execution.seconds)
+        report_answered(execution.seconds)
 
     def _run(
-        self, execution: Execution, executor: Executor, tell_answered: Callable[[], None]
+        self, execution: Execution, executor: Executor, report_answered: Callable[[], None]
     ) -> None:
         members = self._still_waiting(execution.members, execution.seconds)
         if not members:
@@ -228,13 +243,13 @@ class RequestBatch:
         with nullcontext(0.0) if pool is None else pool.lease(execution.gear, latest) as waited_s:
 
             def execute(batch: Sequence[int]) -> list[dict[str, Array]]:
-                tell_answered()
+                report_answered()
                 return self._execute(batch, execution, executor, waited_s)
 
-            if pool is not None:  # the lease may have taken its time
+            if pool is not None:  # waiting for the lease may have taken long
                 members = self._still_waiting(members, execution.seconds)
             with executor.waiting(
-                lambda: latest - self._clock.now(), lambda: self._all_gone(members)
+                lambda: latest - self._clock.now(), lambda: self._all_abandoned(members)
             ):
                 failures = isolate(
                     members,
@@ -253,15 +268,15 @@ class RequestBatch:
         gear, predicted = execution.gear, execution.seconds
         if len(members) < len(execution.members):
             own = self._partitioner.execution_of(members, self._sizes)
-            # The workspace is leased for the whole execution: a gear of fewer rows that are longer
-            # could need more of it.
+            # The workspace is leased for the whole execution: a gear with fewer but longer rows
+            # could need more.
             if _holds(gear, own.gear):
                 gear, predicted = own.gear, own.seconds
         blocks = [self._blocks[member] for member in members]
         start_ns = time.monotonic_ns()
         try:
             answers, counts = executor.execute(blocks, gear)
-        except Abandoned:  # while they waited for the device
+        except Abandoned:  # while waiting for the device
             raise
         except Exception as error:
             self._counts.add(Counts(failed_launches=1))
@@ -289,10 +304,10 @@ class RequestBatch:
         counts: Counts,
         error: str = "",
     ) -> None:
-        """Tell of an execution that began at `start_ns` and has just ended."""
+        """Report an execution that started at `start_ns` and has just ended."""
         callers = (self._callers[member].executed for member in members)
-        told = [executed for executed in callers if executed is not None]
-        if not told:
+        traces = [executed for executed in callers if executed is not None]
+        if not traces:
             return
         elements = counts.executed_elements
         executed = Executed(
@@ -305,16 +320,16 @@ class RequestBatch:
             memory_wait_s=waited_s,
             error=error,
         )
-        for tell in told:
-            tell(executed)
+        for trace in traces:
+            trace(executed)
 
     def _still_waiting(self, members: Sequence[int], seconds: float) -> Sequence[int]:
-        """The members whose callers have not left; the others are answered with why."""
-        # An execution of a few microseconds would take longer to ask about than to run.
-        worth = seconds >= len(members) * ASKING_S * WORTH_ASKING
+        """Return the members whose callers still wait; answer the others with the reason."""
+        # For an execution of a few microseconds, asking would take longer than executing.
+        ask = seconds >= len(members) * ASKING_S * WORTH_ASKING
         now, waiting = self._clock.now(), []
         for member in members:
-            abandonment = self._callers[member].abandonment(now, ask=worth)
+            abandonment = self._callers[member].abandonment(now, ask=ask)
             if abandonment is None:
                 waiting.append(member)
             else:
@@ -323,10 +338,10 @@ class RequestBatch:
             self._counts.add(Counts(departed=len(members) - len(waiting)))
         return waiting
 
-    def _all_gone(self, members: Sequence[int]) -> bool:
-        """Whether no caller of these waits any more."""
+    def _all_abandoned(self, members: Sequence[int]) -> bool:
+        """Return whether no caller of these members waits any more."""
         now = self._clock.now()
-        # Not of who is answered: tritonserver dies if it is asked about a request that it has sent.
+        # Only unanswered members: tritonserver crashes if asked about a request already answered.
         callers = (self._callers[member] for member in members if self._answers[member] is None)
         return all(caller.abandonment(now, ask=True) is not None for caller in callers)
 
@@ -336,7 +351,7 @@ class RequestBatch:
         self._answers[member] = answer
 
     def _named(self, member: int, fault: RuntimeFault) -> RuntimeFault:
-        """The fault with the name of the request, if its caller gave it one."""
+        """Return the fault with the id of the request, if the caller gave one."""
         request_id = self._callers[member].request_id
         if not request_id:
             return fault
@@ -360,14 +375,14 @@ def _sizes_of(blocks: Sequence[Block], callers: Sequence[Caller], clock: Clock) 
 
 
 def _holds(gear: Gear, other: Gear) -> bool:
-    """Whether the other is nowhere larger."""
+    """Return whether the other gear is nowhere larger."""
     return gear.rows >= other.rows and all(
         gear.extents[axis] >= extent for axis, extent in other.extents.items()
     )
 
 
 def _defect(error: Exception) -> RuntimeFault:
-    """The fault of an execution for what nobody raises on purpose."""
+    """Return the fault of an execution that raised an unexpected exception, and log it."""
     _log.error("an execution failed unexpectedly", exc_info=error)
     fault = RuntimeFault(f"{type(error).__name__}: {error}")
     fault.__cause__ = error

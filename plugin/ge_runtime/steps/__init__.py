@@ -1,4 +1,4 @@
-"""Models of Triton's backends `onnxruntime`, `openvino` and `pytorch`, executed by their rules.
+"""Executes models of Triton's backends `onnxruntime`, `openvino` and `pytorch` by their rules.
 
-docs/backends.md says what is held against which public source.
+docs/backends.md names the public source of each rule.
 """

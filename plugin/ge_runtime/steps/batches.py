@@ -1,7 +1,7 @@
-"""Requests into a batch and results out of it, by concatenation, as Triton's backends do it.
+"""Joins requests to a batch and splits its results, by concatenation, as Triton's backends do.
 
-Requests of one batch have equal shapes but for the batch dimension: the server sees to it. Inputs
-with `allow_ragged_batch` may differ; of these the graph gets all elements in one dimension.
+Requests of one batch have equal shapes except for the batch dimension, which the server ensures.
+Inputs with `allow_ragged_batch` may differ; the graph gets all their elements in one dimension.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from ge_runtime.steps.step_config import StepConfig
 
 
 def join(config: StepConfig, requests: Sequence[Tensors]) -> dict[str, Array]:
-    """The inputs of one execution, in the order of the first request's.
+    """Return the inputs of one execution, in the order of the first request's.
 
-    A single request's arrays are used as they are; of several each byte is copied once.
+    The arrays of a single request are used as they are; of several requests each byte is copied
+    once.
     """
     ragged = {tensor.name for tensor in config.inputs if tensor.ragged}
     joined = {
@@ -38,7 +39,7 @@ def join(config: StepConfig, requests: Sequence[Tensors]) -> dict[str, Array]:
 
 
 def part(config: StepConfig, requests: Sequence[Tensors], results: Tensors) -> Sequence[Tensors]:
-    """Each request's own of the results, as views. Raises EngineFault if they do not add up."""
+    """Return each request's part of the results, as views. Raises EngineFault on a mismatch."""
     if not config.batches:
         return [results]
     rows = [len(next(iter(request.values()))) for request in requests]
@@ -72,7 +73,7 @@ def _counts(shapes: _Shapes) -> Array:
 
 
 def _item_shapes(shapes: _Shapes) -> Array:
-    """The shape of each row: [all rows, dims]."""
+    """Return the shape of each row: [all rows, dims]."""
     return np.concatenate([np.tile(np.array(shape[1:]), (shape[0], 1)) for shape in shapes])
 
 
@@ -86,4 +87,4 @@ _MAKERS: Final[Mapping[str, Callable[[_Shapes], Array]]] = {
     "BATCH_ITEM_SHAPE": _item_shapes,
     "BATCH_ITEM_SHAPE_FLATTEN": lambda shapes: _item_shapes(shapes).ravel(),
 }
-"""Kinds of `batch_input`: what they make of the source's shapes, with the batch dimension."""
+"""Kind of `batch_input` to a function of the source's shapes, with the batch dimension."""

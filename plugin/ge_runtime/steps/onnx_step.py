@@ -1,7 +1,7 @@
-"""`backend: "onnxruntime"`: a graph in ONNX, of any shapes, completed and checked as there.
+"""`backend: "onnxruntime"`: an ONNX graph of any shapes, completed and checked as in Triton.
 
-A session is run as it is. A plan of memory needs a limit for each size, and these configurations
-have none; models of equal content still share one session, and all sessions one arena.
+Sessions run without a memory plan: a plan needs a limit for each size, and these configurations
+have none. Models of equal content share one session, and all sessions share one arena.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "tensor(double)": "TYPE_FP64",
     "tensor(string)": "TYPE_STRING",
 }
-"""Those that the backend knows: BF16 is none of them."""
+"""The types that the backend supports; BF16 is not among them."""
 _LEVELS: Final = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 _ONE_ARENA: Final = "all sessions of a process execute in one arena"
 _NO_GPU: Final = "it is for GPUs, and this is the CPU"
@@ -50,19 +50,19 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "arena_extend_strategy": _NO_GPU,
     "do_copy_in_default_stream": _NO_GPU,
 }
-_TOLD: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
-"""What the Python package makes of a code and a text."""
+_REPORTED: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+"""The form in which the Python package reports a code and a text."""
 _NO_MEMORY: Final = re.compile(r"Failed to allocate memory|bad_?\s?alloc", re.IGNORECASE)
 
 _Info = tuple[str, tuple[int, ...]]
-"""A graph tensor's type, as in config.pbtxt, and its dims with the batch dimension."""
+"""The type of a graph tensor, as in config.pbtxt, and its dims with the batch dimension."""
 
 
 class OnnxStep:
-    """One open graph. Its executions may be at the same time."""
+    """One open graph. Executions may run concurrently."""
 
     def __init__(self, config: StepConfig, shared: SharedSession) -> None:
-        """Made by `open`."""
+        """Called by `open`."""
         self._config = config
         self._shared = shared
         session = shared.session
@@ -73,7 +73,7 @@ class OnnxStep:
 
     @classmethod
     def open(cls, config: StepConfig, folder: Path) -> OnnxStep:
-        """The graph in a version's folder. Raises ArtifactFault."""
+        """Open the graph in a version's folder. Raises ArtifactFault."""
         path = folder / (config.filename or FILENAME)
         if path.is_dir():
             path /= FILENAME
@@ -104,7 +104,7 @@ class OnnxStep:
 
     @property
     def notes(self) -> list[str]:
-        """What of the configuration does nothing here, a line each."""
+        """The settings of the configuration without effect here, a line each."""
         lines = self._config.without_effect(WITHOUT_EFFECT)
         return lines + [
             f"no effect in this backend '{self._config.model}': execution accelerator '{name}': "
@@ -113,7 +113,7 @@ class OnnxStep:
         ]
 
     def complete(self, config: dict[str, Any], default_max_batch_size: int) -> None:
-        """Fill in `config`, in Triton's JSON form, what it does not say. Raises ArtifactFault."""
+        """Add missing fields to `config`, in Triton's JSON form. Raises ArtifactFault."""
         if (config["input"] or config.get("batch_input")) and config["output"]:
             return
         every = (*self.inputs.values(), *self.outputs.values())
@@ -135,7 +135,7 @@ class OnnxStep:
             config["output"] = [_completed(*own, batches=batches) for own in self.outputs.items()]
 
     def check(self) -> None:
-        """Raises ArtifactFault unless the configuration agrees with the graph."""
+        """Raise ArtifactFault if the configuration does not match the graph."""
         config = self._config
         states = [state.input for state in config.states]
         made = [name for entry in config.batch_inputs for name in entry.targets]
@@ -165,33 +165,33 @@ class OnnxStep:
         self._wanted = [tensor.name for tensor in config.results]
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
-        """The wanted results; the configuration has been checked. Raises EngineFault."""
+        """Return the configured results. `check` must have been called. Raises EngineFault."""
         feeds = {name: self._fed(name, array) for name, array in inputs.items()}
         try:
             with self._shared.arena.execution(0):
                 results = self._shared.session.run(self._wanted, feeds)
         except Exception as error:
-            told = _TOLD.search(str(error))
-            text = f"onnx runtime error {told[1]}: {told[2]}" if told else str(error)
+            reported = _REPORTED.search(str(error))
+            text = f"onnx runtime error {reported[1]}: {reported[2]}" if reported else str(error)
             short = isinstance(error, MemoryError) or _NO_MEMORY.search(text)
             raise (OutOfMemory if short else EngineFault)(text) from error
         declared = {tensor.name: tensor.dims for tensor in self._config.outputs}
         return {
-            # A scalar is shown as it is configured, e.g. [1].
+            # A scalar is returned in its configured shape, e.g. [1].
             name: _bytes(array) if array.ndim else _bytes(array.reshape(declared.get(name, (1,))))
             for name, array in zip(self._wanted, results, strict=True)
         }
 
     def close(self) -> None:
-        """Give the session back."""
+        """Release the session."""
         self._shared.release()
 
     def _fed(self, name: str, array: Array) -> Array:
         info = self.inputs.get(name) or self.optional[name]
         if array.dtype == object:
-            # As C strings, which end at a zero; an array of fixed length takes any bytes.
+            # As C strings, which end at a zero byte; an array of fixed length holds any bytes.
             cut = [_text(own).split(b"\0", 1)[0] for own in array.ravel()]
-            # With a zero behind the longest, which ONNX Runtime reads up to.
+            # With a zero byte after the longest, up to which ONNX Runtime reads.
             width = 1 + max(map(len, cut), default=0)
             array = np.array(cut, f"S{width}").reshape(array.shape)
         return array if info[1] or array.size != 1 else array.reshape(())
@@ -286,7 +286,7 @@ class OnnxStep:
 
 
 def _infos(values: Sequence[Any]) -> dict[str, _Info]:
-    """By name; what is no tensor of a type that the backend knows is refused."""
+    """Return types and dims by name. Raises ArtifactFault for values that are not tensors."""
     infos: dict[str, _Info] = {}
     for value in values:
         if not value.type.startswith("tensor("):
@@ -294,14 +294,14 @@ def _infos(values: Sequence[Any]) -> dict[str, _Info]:
                 f"Unsupported ONNX Type '{value.type}' for I/O '{value.name}', expected "
                 "'ONNX_TYPE_TENSOR'."
             )
-        # ONNX Runtime gives an empty shape for a scalar and for an unknown rank alike.
+        # ONNX Runtime reports an empty shape for scalars and for an unknown rank.
         dims = tuple(dim if isinstance(dim, int) else -1 for dim in value.shape)
         infos[value.name] = (_TYPES.get(value.type, "TYPE_INVALID"), dims)
     return infos
 
 
 def _completed(name: str, info: _Info, *, batches: bool) -> dict[str, Any]:
-    """An entry of `input` or `output`."""
+    """Return an entry of `input` or `output`."""
     dims = list(info[1][1:] if batches else info[1])
     entry: dict[str, Any] = {"name": name, "data_type": info[0], "dims": dims or [1]}
     if not dims and batches:
@@ -314,7 +314,7 @@ def _text(element: object) -> bytes:
 
 
 def _bytes(array: Array) -> Array:
-    """Strings as `bytes`; all else as it is."""
+    """Return strings as `bytes`; other arrays unchanged."""
     if array.dtype != object:
         return array
     encoded = np.empty(array.size, object)

@@ -1,4 +1,4 @@
-"""`backend: "openvino"`: a graph that OpenVINO reads, completed and checked as there."""
+"""`backend: "openvino"`: a graph in a format of OpenVINO, completed and checked as in Triton."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ge_runtime.steps.step_config import StepConfig, StepTensor, shown
 
 FILENAME: Final = "model.xml"
 
-# The package is not there to be type-checked with.
+# The package may not be installed, so its types are unknown.
 OpenVino: TypeAlias = Any
 
 _TYPES: Final = {
@@ -32,10 +32,10 @@ _TYPES: Final = {
     "f16": "TYPE_FP16",
     "f32": "TYPE_FP32",
 }
-"""Those that the backend knows: BF16, FP64 and strings are none of them."""
+"""The types that the backend supports; BF16, FP64 and strings are not among them."""
 _NUMBERS: Final = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 _HINTS: Final = ("LATENCY", "THROUGHPUT")
-_OLD: Final = "a name of OpenVINO before 2022, which the backend has given up"
+_OLD: Final = "a name of OpenVINO before 2022, which the backend no longer supports"
 WITHOUT_EFFECT: Final = {
     "CPU_THREADS_NUM": f"{_OLD}: INFERENCE_NUM_THREADS",
     "CPU_THROUGHPUT_STREAMS": f"{_OLD}: NUM_STREAMS",
@@ -46,15 +46,15 @@ WITHOUT_EFFECT: Final = {
 _NO_MEMORY: Final = ("bad_alloc", "Failed to allocate", "bad allocation")
 
 _COMPILED: Final[weakref.WeakValueDictionary[object, Any]] = weakref.WeakValueDictionary()
-"""Instances of one model share its weights: a compiled model by file, time and settings."""
+"""Compiled models by file, time and settings: instances of one model share its weights."""
 _COMPILING: Final = threading.Lock()
 
 
 class OpenVinoStep:
-    """One open graph. Used by one thread at a time."""
+    """One open graph. For one thread at a time."""
 
     def __init__(self, config: StepConfig, openvino: OpenVino, path: Path) -> None:
-        """Made by `open`."""
+        """Called by `open`."""
         self._config = config
         self._openvino = openvino
         self._path = path
@@ -64,14 +64,14 @@ class OpenVinoStep:
         if extension := config.parameters.get("CPU_EXTENSION_PATH"):
             self._try("loading custom CPU extensions", self._core.add_extension, extension)
         self._graph = self._try("reading network", self._core.read_model, str(path))
-        self._model: Any = None  # compiled; held for other instances to find
+        self._model: Any = None  # compiled; held so that other instances can find it
         self._request: Any = None
         self._batch: int | None = None
-        """The only batch size that the graph takes, if there is one."""
+        """The only batch size that the graph accepts, or None."""
 
     @classmethod
     def open(cls, config: StepConfig, folder: Path) -> OpenVinoStep:
-        """The graph in a version's folder. Raises ArtifactFault."""
+        """Open the graph in a version's folder. Raises ArtifactFault."""
         path = folder / (config.filename or FILENAME)
         if not path.exists():
             raise ArtifactFault(f"unable to find '{path}' for model '{config.model}'")
@@ -86,11 +86,11 @@ class OpenVinoStep:
 
     @property
     def notes(self) -> list[str]:
-        """What of the configuration does nothing here, a line each."""
+        """The settings of the configuration without effect here, a line each."""
         return self._config.without_effect(WITHOUT_EFFECT)
 
     def complete(self, config: dict[str, Any], default_max_batch_size: int) -> None:
-        """Fill in `config`, in Triton's JSON form, what it does not say."""
+        """Add missing fields to `config`, in Triton's JSON form."""
         if config["input"] and config["output"]:
             return
         if self._can_batch() and not config["max_batch_size"]:
@@ -107,7 +107,7 @@ class OpenVinoStep:
                 ]
 
     def check(self) -> None:
-        """Compile the graph. Raises ArtifactFault unless the configuration agrees with it."""
+        """Compile the graph. Raises ArtifactFault if the configuration does not match it."""
         config = self._config
         expected = (*config.inputs, *config.controls, *(state.input for state in config.states))
         if len(self._graph.inputs) != len(expected):
@@ -125,7 +125,7 @@ class OpenVinoStep:
         self._request = self._try("creating infer request object", self._model.create_infer_request)
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
-        """The wanted results; the configuration has been checked. Raises EngineFault."""
+        """Return the configured results. `check` must have been called. Raises EngineFault."""
         rows = len(next(iter(inputs.values()))) if self._batch is not None else 0
         if self._batch is not None and rows != self._batch:
             inputs = self._padded(inputs, rows)
@@ -141,11 +141,11 @@ class OpenVinoStep:
         return found
 
     def close(self) -> None:
-        """Give the graph back."""
+        """Release the graph."""
         self._request = self._model = None
 
     def _padded(self, inputs: Tensors, rows: int) -> dict[str, Array]:
-        """The same with rows of zeros at the end. Raises EngineFault if that is not asked for."""
+        """Add rows of zeros at the end. Raises EngineFault if padding is not enabled."""
         batch = self._batch
         assert batch is not None
         if not self._pads or rows > batch:
@@ -160,13 +160,13 @@ class OpenVinoStep:
         }
 
     def _can_batch(self) -> bool:
-        """Whether the layouts of all inputs and outputs begin with the batch, N."""
+        """Return whether the layouts of all inputs and outputs begin with the batch, N."""
         ports = (*self._graph.inputs, *self._graph.outputs)
         layouts = [str(self._openvino.layout_helpers.get_layout(port)) for port in ports]
         return bool(ports) and all(own.startswith("[N") for own in layouts)
 
     def _reshape(self, tensors: Sequence[StepTensor], ports: dict[str, Any]) -> None:
-        """Give the graph the batch sizes, and on demand the shapes, that the configuration has."""
+        """Give the graph the configured batch sizes, and if requested the configured shapes."""
         config, dims = self._config, {}
         for tensor in tensors:
             own = _dims(ports[tensor.name])
@@ -237,7 +237,7 @@ class OpenVinoStep:
             return compiled
 
     def _settings(self) -> dict[str, str]:
-        """OpenVINO's properties for the CPU. Raises ArtifactFault."""
+        """Return OpenVINO's properties for the CPU. Raises ArtifactFault."""
         given, settings = self._config.parameters, {}
         for name in _NUMBERS:
             if given.get(name):

@@ -1,4 +1,4 @@
-"""What config.pbtxt says of a model of Triton's `onnxruntime`, `openvino` or `pytorch` backend."""
+"""The configuration of a model of Triton's `onnxruntime`, `openvino` or `pytorch` backend."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _CORRELATION_ID: Final = "CONTROL_SEQUENCE_CORRID"
 
 @dataclass(frozen=True, slots=True)
 class StepTensor:
-    """An input or output as it is configured."""
+    """An input or output as configured."""
 
     name: str
     data_type: str
-    """As in config.pbtxt, e.g. TYPE_FP32."""
+    """The name in config.pbtxt, e.g. TYPE_FP32."""
     dims: tuple[int, ...]
-    """As the graph has them: after `reshape`, without the batch dimension; -1 for any size."""
+    """Dims of the graph's tensor: after `reshape`, without the batch dimension; -1 for any size."""
     ragged: bool = False
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """What a sequence's next request is given of this one's results."""
+    """A result that becomes an input of the sequence's next request."""
 
     input: StepTensor
     output: StepTensor
@@ -36,7 +36,7 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """Inputs that are made of the sizes of a batch's requests."""
+    """Inputs that are computed from the sizes of a batch's requests."""
 
     kind: str
     targets: tuple[str, ...]
@@ -46,20 +46,20 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class StepConfig:
-    """One model's configuration, as its graph is concerned."""
+    """The part of a model's configuration that concerns its graph."""
 
     model: str
     max_batch_size: int
     filename: str
-    """`default_model_filename`, "" if there is none."""
+    """`default_model_filename`, or ""."""
     inputs: tuple[StepTensor, ...]
     outputs: tuple[StepTensor, ...]
     controls: tuple[StepTensor, ...]
-    """Inputs that the server adds to requests of sequences; of the shape [1]."""
+    """Inputs that the server adds to requests of sequences, of shape [1]."""
     states: tuple[StepState, ...]
     batch_inputs: tuple[BatchInput, ...]
     scattered: Mapping[str, str]
-    """Outputs of `batch_output`: the input whose shapes they have."""
+    """Outputs of `batch_output` to the input whose shapes they have."""
     parameters: Mapping[str, str]
     optimization_level: int
     accelerators: tuple[str, ...]
@@ -69,7 +69,7 @@ class StepConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> StepConfig:
-        """The configuration in Triton's JSON form."""
+        """Read the configuration in Triton's JSON form."""
         optimization = config.get("optimization") or {}
         accelerators = optimization.get("execution_accelerators") or {}
         sequences = config.get("sequence_batching") or {}
@@ -94,7 +94,7 @@ class StepConfig:
                 name: str(value.get("string_value", ""))
                 for name, value in (config.get("parameters") or {}).items()
             },
-            # Triton's JSON writes 64-bit numbers as text.
+            # Triton's JSON writes 64-bit numbers as strings.
             optimization_level=int((optimization.get("graph") or {}).get("level") or 0),
             accelerators=tuple(
                 entry["name"]
@@ -108,18 +108,18 @@ class StepConfig:
 
     @property
     def batches(self) -> bool:
-        """Whether tensors have a batch dimension."""
+        """True if tensors have a batch dimension."""
         return self.max_batch_size > 0
 
     @property
     def results(self) -> tuple[StepTensor, ...]:
-        """What is wanted of the graph: outputs, and the states that are none."""
+        """The results requested from the graph: outputs, and states that are not outputs."""
         declared = {output.name for output in self.outputs}
         states = (state.output for state in self.states if state.output.name not in declared)
         return (*self.outputs, *states)
 
     def whole(self, name: str, default: int) -> int:
-        """A parameter that is a whole number. Raises ArtifactFault."""
+        """Return a parameter that is a whole number. Raises ArtifactFault."""
         text = self.parameters.get(name, "")
         try:
             return int(text) if text else default
@@ -127,14 +127,14 @@ class StepConfig:
             raise self._wrong(name, text, "a whole number") from None
 
     def flag(self, name: str, default: bool) -> bool:
-        """A parameter that is true or false. Raises ArtifactFault."""
+        """Return a parameter that is true or false. Raises ArtifactFault."""
         text = self.parameters.get(name, "")
         if text.lower() not in (*_TRUE, *_FALSE, ""):
             raise self._wrong(name, text, "true or false")
         return text.lower() in _TRUE if text else default
 
     def without_effect(self, reasons: Mapping[str, str]) -> list[str]:
-        """A line for each parameter that does nothing here. reasons: by parameter."""
+        """Return a line for each parameter without effect here; `reasons` are by parameter."""
         return [
             f"no effect in this backend '{self.model}': parameter '{name}': {reasons[name]}"
             for name in self.parameters
@@ -148,7 +148,7 @@ class StepConfig:
 
 
 def shown(dims: Sequence[int]) -> str:
-    """Dims as Triton's texts have them: [-1,3]."""
+    """Format dims as Triton's texts do: [-1,3]."""
     return f"[{','.join(map(str, dims))}]"
 
 
@@ -165,7 +165,7 @@ def _tensor(entry: Mapping[str, Any]) -> StepTensor:
 
 
 def _control_type(control: Mapping[str, Any]) -> str:
-    """The type of a control: of the correlation id it is said, else by the list of its values."""
+    """Return the type of a control: given for a correlation id, else implied by its values."""
     (kind,) = control["control"]
     if kind["kind"] == _CORRELATION_ID:
         return str(kind["data_type"])

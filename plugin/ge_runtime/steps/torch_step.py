@@ -1,6 +1,6 @@
 """`backend: "pytorch"`: TorchScript and programs of `torch.export`, of any shapes.
 
-The backend completes no configuration: its files tell neither types nor shapes.
+As in Triton, configurations are not completed: the files contain neither types nor shapes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.specs import Array, Tensors
 from ge_runtime.steps.step_config import StepConfig, StepTensor
 
-# torch and its own objects, whose types cannot be named without importing it.
+# torch and its objects, whose types cannot be named without importing it.
 Torch: TypeAlias = Any
 Value: TypeAlias = Any
 
@@ -36,40 +36,40 @@ _TYPES: Final[Mapping[str, str]] = {
     "torch.float32": "TYPE_FP32",
     "torch.float64": "TYPE_FP64",
 }
-"""Those that the backend knows: unsigned integers of more than a byte, and BF16, are none."""
+"""The types that the backend supports, without BF16 and unsigned integers above UINT8."""
 _NO_GPU: Final = "it is for GPUs, and this is the CPU"
-_NO_SWITCH: Final = "it is a switch of libtorch that is left as torch has it"
+_NO_SWITCH: Final = "it is a switch of libtorch, which keeps torch's default here"
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "ENABLE_CACHE_CLEANING": _NO_GPU,
     "DISABLE_CUDNN": _NO_GPU,
     "ENABLE_NVFUSER": _NO_GPU,
-    "ENABLE_WEIGHT_SHARING": "each instance has weights of its own",
+    "ENABLE_WEIGHT_SHARING": "each instance has its own weights",
     "ENABLE_JIT_EXECUTOR": _NO_SWITCH,
     "ENABLE_JIT_PROFILING": _NO_SWITCH,
     "ENABLE_TENSOR_FUSER": _NO_SWITCH,
-    "INTER_OP_THREAD_COUNT": "torch takes it once in a process, for all models",
+    "INTER_OP_THREAD_COUNT": "torch accepts it once in a process, for all models",
     "ENABLE_TORCH_PARALLEL_WEIGHT_LOADING": _NO_SWITCH,
 }
 _NO_MEMORY: Final = "not enough memory"
 
 
 class _Graph(Protocol):
-    """What the two kinds of files have in common."""
+    """The common interface of both file formats."""
 
     arguments: tuple[str, ...]
-    """Of `forward`, in order."""
+    """Arguments of `forward`, in order."""
     takes_dict: bool
-    """Whether the one argument is a dict of tensors by name."""
+    """True if the only argument is a dict of tensors by name."""
 
     def __call__(self, values: Sequence[Value]) -> Value:
-        """What `forward` gives for these arguments."""
+        """Call `forward` with these arguments."""
 
 
 class TorchStep:
-    """One open graph. Used by one thread at a time."""
+    """One open graph. For one thread at a time."""
 
     def __init__(self, config: StepConfig, torch: Torch, graph: _Graph) -> None:
-        """Made by `open`."""
+        """Called by `open`."""
         self._config = config
         self._torch = torch
         self._graph = graph
@@ -81,7 +81,7 @@ class TorchStep:
 
     @classmethod
     def open(cls, config: StepConfig, folder: Path) -> TorchStep:
-        """The graph in a version's folder. Raises ArtifactFault."""
+        """Open the graph in a version's folder. Raises ArtifactFault."""
         path = folder / (config.filename or FILENAME)
         if not path.exists() and config.filename in ("", FILENAME):
             second = folder / _SECOND_FILENAME
@@ -99,14 +99,14 @@ class TorchStep:
 
     @property
     def notes(self) -> list[str]:
-        """What of the configuration does nothing here, a line each."""
+        """The settings of the configuration without effect here, a line each."""
         return self._config.without_effect(WITHOUT_EFFECT)
 
     def complete(self, config: dict[str, Any], default_max_batch_size: int) -> None:
-        """Nothing: the backend completes no configuration either."""
+        """Do nothing: the backend completes no configuration either."""
 
     def check(self) -> None:
-        """Raises ArtifactFault unless the configuration agrees with the graph."""
+        """Raise ArtifactFault if the configuration does not match the graph."""
         config = self._config
         for kind, tensors in (("input", config.inputs), ("output", config.outputs)):
             if not tensors:
@@ -138,10 +138,10 @@ class TorchStep:
             self._check_tensor("output", tensor)
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
-        """The wanted results; the configuration has been checked. Raises EngineFault."""
+        """Return the configured results. `check` must have been called. Raises EngineFault."""
         torch = self._torch
         try:
-            # torch keeps this number per thread, and the thread may serve other models.
+            # torch keeps this number per thread, and the thread may execute other models.
             if self._threads > 0:
                 torch.set_num_threads(self._threads)
             with (
@@ -157,22 +157,22 @@ class TorchStep:
         return {tensor.name: self._delivered(tensor, values) for tensor in self._config.results}
 
     def close(self) -> None:
-        """The graph goes with its last reference."""
+        """Do nothing: the graph is freed with its last reference."""
 
     def _arguments(self, inputs: Tensors) -> list[Value]:
-        shown = {name: self._shown(array) for name, array in inputs.items()}
+        tensors = {name: self._tensor(array) for name, array in inputs.items()}
         if self._graph.takes_dict:
-            return [shown]
-        values: list[Value] = [None] * len(shown)
-        for name, value in shown.items():
+            return [tensors]
+        values: list[Value] = [None] * len(tensors)
+        for name, value in tensors.items():
             values[self._input_places[name]] = value
         return values
 
-    def _shown(self, array: Array) -> Value:
-        """An array as the tensor that it is, in the same memory; strings as a list."""
+    def _tensor(self, array: Array) -> Value:
+        """Return the array as a tensor in the same memory; strings as a list."""
         if array.dtype == object:
             return [_string(element) for element in array.ravel()]
-        # A request's memory is not to be written to, and torch warns of what it cannot write to.
+        # A request's memory must not be written to, and torch warns about read-only memory.
         return self._torch.from_numpy(array if array.flags.writeable else array.copy())
 
     def _delivered(self, tensor: StepTensor, values: Sequence[Value]) -> Array:
@@ -201,7 +201,7 @@ class TorchStep:
     def _placed(
         self, kind: str, names: Sequence[str], arguments: Sequence[str], made: Sequence[str]
     ) -> dict[str, int]:
-        """Where each tensor is among the arguments or results, by the rules of their names."""
+        """Return the place of each tensor among arguments or results, by the naming rules."""
         if arguments and all(name in arguments for name in names):
             if self._config.states:
                 raise self._no_index_for_states()
@@ -271,7 +271,7 @@ class _Script:
 
 
 class _Program:
-    """A program that `torch.export.save` has written."""
+    """A program written by `torch.export.save`."""
 
     takes_dict = False
 
@@ -305,8 +305,8 @@ def _open(torch: Torch, path: Path, model: str) -> _Graph:
 
 
 def _values(results: Value) -> list[Value]:
-    """The results in order: tensors, and lists of strings. Raises EngineFault."""
-    if isinstance(results, dict):  # of a program; the backend has them in this order, too
+    """Return the results in order: tensors and lists of strings. Raises EngineFault."""
+    if isinstance(results, dict):  # of a program; the backend uses this order too
         results = tuple(results.values())
     values = list(results) if isinstance(results, tuple) else [results]
     for place, value in enumerate(values):
@@ -323,7 +323,7 @@ def _values(results: Value) -> list[Value]:
 
 
 def _index(name: str) -> int | None:
-    """The index of a name as in INPUT__0; None if it has none."""
+    """Return the index in a name such as INPUT__0, or None."""
     _, mark, text = name.partition("__")
     return int(text or 0) if mark and (text.isdecimal() or not text) else None
 

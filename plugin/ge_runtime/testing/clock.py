@@ -6,14 +6,14 @@ import threading
 from typing import Final
 
 _GUARD_S: Final = 30.0
-"""Real seconds. Whoever has not begun to wait by then never will."""
+"""Real seconds. A thread that does not wait by then never will."""
 
 
 class ManualClock:
-    """A Clock that stands still until `advance`, which wakes whoever's time has come.
+    """A Clock that moves only by `advance`, which wakes all waits whose deadline has passed.
 
-    A test starts its threads, lets `until_waiting` tell when they wait, then advances: what
-    happens, and in which order, does not depend on the machine. Safe from any thread.
+    A test starts its threads, blocks in `until_waiting` until they wait, then advances. So the
+    order of events does not depend on the machine. Safe from any thread.
     """
 
     def __init__(self, now: float = 0.0) -> None:
@@ -22,14 +22,14 @@ class ManualClock:
         self._changed = threading.Condition()  # guards both
 
     def now(self) -> float:
-        """Seconds; what the test made them."""
+        """Return the seconds set by the test."""
         with self._changed:
             return self._now
 
     def wait(self, condition: threading.Condition, until: float) -> None:
         wait = (condition, until)
         with self._changed:
-            # In one step with the check: an advance comes before it, or finds this wait.
+            # The check and the append are atomic, so that `advance` cannot miss this wait.
             if until <= self._now:
                 return
             self._waits.append(wait)
@@ -38,15 +38,21 @@ class ManualClock:
             condition.wait()
         finally:
             with self._changed:
-                if wait in self._waits:  # notified by another than `advance`
+                if wait in self._waits:  # notified by something other than `advance`
                     self._waits.remove(wait)
                     self._changed.notify_all()
 
     def advance(self, seconds: float) -> None:
-        """Move time on and wake every wait whose moment has come.
+        """Advance time and wake every wait whose deadline has passed.
 
-        Blocks until the locks of those waits' conditions are free for a moment; the caller must
-        hold none of them. Raises ValueError for negative seconds: time never goes back.
+        Blocks until the locks of the conditions of those waits have been free; the caller must
+        hold none of them.
+
+        Args:
+            seconds: The time to advance by.
+
+        Raises:
+            ValueError: `seconds` is negative.
         """
         if seconds < 0:
             raise ValueError(f"seconds: found {seconds}, expected 0 or more")
@@ -60,10 +66,13 @@ class ManualClock:
                 condition.notify_all()
 
     def until_waiting(self, count: int) -> None:
-        """Block until exactly `count` waits are under way on this clock.
+        """Block until exactly `count` waits are active on this clock.
 
-        A wait whose moment has come is over; one that was notified counts until its thread runs.
-        Raises TimeoutError after 30 real seconds, which only a test that is wrong takes.
+        A wait whose deadline has passed is not active. A notified wait is active until its thread
+        runs.
+
+        Raises:
+            TimeoutError: 30 real seconds have passed; only a faulty test takes that long.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._waits) == count, _GUARD_S):

@@ -1,20 +1,21 @@
-"""The conformance suite: no answer depends on who shared the batch, on any model and engine.
+"""The conformance suite: proves that no answer depends on the other requests of a batch.
 
     from ge_runtime.testing.conformance import check
 
-    def test_no_answer_depends_on_its_company():
+    def test_answers_do_not_depend_on_other_requests():
         report = check(version_dir, model_config, ranges={"input_ids": (0, 30000)})
         assert report.passed, str(report)
 
-Random requests are drawn from the model's own configuration and answered by the runtime: each
-alone, in random groups, and in the groups that the runtime itself forms. Every answer is held
-against `Reference`, a plain second implementation that executes the graph on one request by itself.
-What differs there may be rounding, which is measured. Leakage depends on the values of others, and
-rounding does not: so the random groups are executed once more, at the same shapes, with other
-values in all requests but one of each group, whose answers must not change by a bit.
+Random requests are drawn from the model's own configuration. The runtime answers them alone, in
+random groups, and in the groups that it forms itself. Every answer is compared with that of
+`Reference`, a plain second implementation that executes the graph on one request alone. Rounding
+may cause a difference, so it is measured. Leakage depends on the values of other requests, and
+rounding does not: so the random groups are executed again, at the same shapes, with other values in
+all requests but one of each group, whose answers must not change by a bit.
 
-Whatever must not matter is poison: what a request's tensors hold past the ends of its rows, the
-runtime's memory before each execution and, in a second opening of the model, the padding itself.
+Everything that must not affect an answer is filled with poison: the request tensors past the ends
+of their rows, the runtime's memory before each execution and, when the model is opened a second
+time, the padding itself. The suite works with any model and engine.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import numpy as np
 from ge_runtime.errors import EngineFault, RuntimeFault
 from ge_runtime.specs import Array
 from ge_runtime.testing.expected_answers import AnswerChecker, Reference
-from ge_runtime.testing.leakage import AskedBatch, Leakage
+from ge_runtime.testing.leakage import ExpectedBatch, Leakage
 from ge_runtime.testing.model_under_test import (
     BatchOutcome,
     GroupChooser,
@@ -45,7 +46,6 @@ from ge_runtime.testing.model_under_test import (
     at_random,
     exactly,
     poisoned_pads,
-    smallest_failing,
 )
 from ge_runtime.testing.random_requests import RandomRequest, RequestGenerator, nudged_values
 from ge_runtime.testing.report import Failure, Mismatch, Report
@@ -54,7 +54,7 @@ from ge_runtime.verification.distance import Rounding, Variants
 DEFAULT_ROUNDS: Final = 20
 
 _BYTES: Final = (0xFF, 0x7F)
-"""Memory full of the first is NaN in every float type; of the second, no integer is sound."""
+"""Bytes that memory is filled with: floats become NaN, or integers become very large."""
 
 
 def check(
@@ -69,23 +69,34 @@ def check(
     padding: Padding = "poison",
     seconds: float = math.inf,
 ) -> Report:
-    """Whether answers are the same alone and in any company, up to the first that is not.
+    """Check that answers are the same alone and beside other requests; stop at the first failure.
 
-    version_dir, model_config, derived: as for `Runtime.open`; the `cost` of model_config is not
-    used. seed, rounds: of random request batches; equal seeds give equal batches.
-    ranges: input or prepared tensor to the values of its elements, low to high, high excluded for
-    integers; 0 to 9 for integers and -1 to 1 for floats if not given. Token ids must be of the
-    model's vocabulary.
-    tolerance: of floats, relative to the expected value plus 1, in place of
-    `elements.TOLERANCES` and of measured rounding. All else must agree in every bit; NaN agrees
-    with NaN.
-    padding: "poison" opens the model once more with padding of the highest value of each range,
-    where generated inputs tell the graph what is padding; "nan" the same with NaN for floats, for
-    graphs that select by their mask: NaN times 0 is NaN. "keep" leaves padding as it is.
-    seconds: no further round is begun after them.
+    Blocks while the model executes some hundred times.
 
-    Raises what opening raises; RuntimeFault for ranges of no input, or if the graph fails on a
-    request by itself. Blocks for as long as the model takes for some hundred executions.
+    Args:
+        version_dir: The version folder, as for `Runtime.open`.
+        model_config: The model configuration, as for `Runtime.open`; its `cost` is not used.
+        derived: Names of the outputs that the model's own code computes.
+        seed: Seed of the random request batches; equal seeds give equal batches.
+        rounds: Number of random request batches.
+        ranges: Input or prepared tensor to the lowest and highest value of its elements; the
+            highest is excluded for integers. Default: 0 to 10 for integers, -1 to 1 for floats.
+            Token ids must be in the model's vocabulary.
+        tolerance: Allowed difference of floats, relative to the expected value plus 1. It replaces
+            `distance.TOLERANCES` and measured rounding. All other types must be equal. NaN equals
+            NaN.
+        padding: "poison" opens the model a second time with the highest value of each range as
+            padding, where a mask or lengths are generated. "nan" does so with NaN
+            for floats, for graphs that select by their mask (NaN times 0 is NaN). "keep" does not
+            open the model a second time.
+        seconds: No round starts after this time.
+
+    Returns:
+        The report; `report.passed` is whether all answers were as expected.
+
+    Raises:
+        RuntimeFault: A range of an unknown input, or the graph fails on a single request.
+        ConfigFault: The model cannot be opened. All other errors of `Runtime.open` are possible.
     """
     with ExitStack() as opened:
 
@@ -114,27 +125,27 @@ def check(
             how = "in random groups, padding poisoned"
             trials.append(trial(how, padded, choice=at_random, data_only=True))
         ends = time.monotonic() + seconds
-        begun = requests = executions = shared = 0
+        started = requests = executions = shared = 0
         failure = None
-        while begun < rounds and failure is None and (not begun or time.monotonic() < ends):
-            # A generator for each round: a round is the same however many come before it.
-            rng = np.random.default_rng((seed, begun))
+        while started < rounds and failure is None and (not started or time.monotonic() < ends):
+            # One generator for each round, so that a round does not depend on earlier ones.
+            rng = np.random.default_rng((seed, started))
             batch = generator.request_batch(rng)
             expected = [_expected(reference, request) for request in batch]
             requests += len(batch)
             for place, way in enumerate(trials):
-                # Each way of executing meets both bytes, in turn.
-                examined = AskedBatch(batch, expected, _BYTES[(begun + place) % len(_BYTES)])
-                groups, failure = way.run(examined, rng, begun)
+                # Each way of executing alternates between both bytes.
+                examined = ExpectedBatch(batch, expected, _BYTES[(started + place) % len(_BYTES)])
+                groups, failure = way.run(examined, rng, started)
                 executions += len(groups)
                 shared += sum(len(group) > 1 for group in groups)
                 if failure is not None:
                     break
-            begun += 1
+            started += 1
         return Report(
             model=config.model,
             seed=seed,
-            rounds=begun,
+            rounds=started,
             requests=requests,
             executions=executions,
             shared=shared,
@@ -154,47 +165,38 @@ class _Trial:
     reference: Reference
     checker: AnswerChecker
     measures: bool
-    """Whether to measure how far rounding moves an answer that is not the expected one."""
+    """True to measure how far rounding moves an answer that differs."""
     choice: Callable[[np.random.Generator], GroupChooser | None]
-    """How a request batch is grouped; see `ModelUnderTest.run`."""
+    """Groups a request batch; see `ModelUnderTest.run`."""
     data_only: bool = False
-    """Answers may differ past the ends of rows."""
+    """Ignore what lies past the ends of rows."""
 
     def run(
-        self, batch: AskedBatch, rng: np.random.Generator, number: int
+        self, batch: ExpectedBatch, rng: np.random.Generator, number: int
     ) -> tuple[Groups, Failure | None]:
-        """The executions of the batch, and what failed. number: of the round."""
+        """Execute the batch in round `number`; return its executions and the failure."""
         groups, mismatch = self._examine(batch, self.choice(rng))
         if mismatch is None:
             return groups, None
-        least = smallest_failing(groups, lambda less: self._again(batch, less) is not None)
-        failure = Failure(
-            round=number,
-            how=self.how,
-            requests=[str(request) for request in batch.requests],
-            mismatch=mismatch,
-            groups=groups,
-            smallest=least,
-            left=None if least is None else self._again(batch, least),
-        )
-        return groups, failure
+        again = partial(self._again, batch)
+        return groups, Failure.reduced(number, self.how, batch.requests, mismatch, groups, again)
 
     def _examine(
-        self, batch: AskedBatch, choice: GroupChooser | None
+        self, batch: ExpectedBatch, choice: GroupChooser | None
     ) -> tuple[Groups, Mismatch | None]:
         outcome = self.model.run(batch.requests, choice, batch.poison)
         return outcome.groups, self._first_mismatch(batch, outcome)
 
-    def _again(self, batch: AskedBatch, groups: Groups) -> Mismatch | None:
-        """What is wrong if only these groups are executed; requests keep their numbers."""
+    def _again(self, batch: ExpectedBatch, groups: Groups) -> Mismatch | None:
+        """Execute only these groups, and return what is wrong; requests keep their numbers."""
         members = sorted(chain.from_iterable(groups))
         renumbered = [[members.index(member) for member in group] for group in groups]
-        _, mismatch = self._examine(batch.of(members), exactly(renumbered))
+        _, mismatch = self._examine(batch.select(members), exactly(renumbered))
         if mismatch is None or mismatch.request is None:
             return mismatch
         return Mismatch(members[mismatch.request], mismatch.text)
 
-    def _first_mismatch(self, batch: AskedBatch, outcome: BatchOutcome) -> Mismatch | None:
+    def _first_mismatch(self, batch: ExpectedBatch, outcome: BatchOutcome) -> Mismatch | None:
         if outcome.raised is not None:
             kind = type(outcome.raised).__name__
             return Mismatch(None, f"found {kind} '{outcome.raised}' for all, expected answers")
@@ -207,12 +209,12 @@ class _Trial:
             if text:
                 return Mismatch(place, text)
         if outcome.failures:
-            text = f"{outcome.failures} launch(es) failed, and were executed again in parts"
+            text = f"{outcome.failures} execution(s) failed, and were repeated in parts"
             return Mismatch(None, text)
         return None
 
     def _rounding(self, request: RandomRequest, expected: Mapping[str, Array]) -> Rounding:
-        """How far rounding moves the answer of a request by itself."""
+        """Return the bounds of rounding for a request alone."""
 
         def variants() -> Variants:
             nudged = [nudged_values(self.model.parts.config, request, seed) for seed in range(2)]
@@ -227,6 +229,6 @@ def _expected(reference: Reference, request: RandomRequest) -> Mapping[str, Arra
         return reference.answer(request)
     except EngineFault as fault:
         raise RuntimeFault(
-            f"a random request of {request}: found the graph to fail on it by itself, expected "
-            f"ranges of values that it takes, e.g. token ids of its vocabulary: {fault}"
+            f"a random request of {request}: found that the graph fails on it alone, expected "
+            f"ranges of values that it accepts, e.g. token ids of its vocabulary: {fault}"
         ) from fault

@@ -1,15 +1,15 @@
-"""Expected answers by a second implementation, and how answers are compared with them.
+"""Expected answers from a second implementation, and their comparison with the runtime's answers.
 
-The graph is executed on one request by itself, at the gear that it has alone. Its inputs are laid
-out row by row, straight from the words of the configuration, and its results are cut the same way:
-of the code that the runtime does this with, none is used.
+The graph is executed on one request alone, at the gear that the request has alone. Its inputs are
+laid out row by row, straight from the configuration, and its results are cut the same way. None of
+the runtime's code for this is used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
-from ge_runtime.verification.distance import Rounding, compare, furthest
+from ge_runtime.verification.distance import TOLERANCES, Rounding, compare
 
 _COUNTS: Final = (
     BatchInputKind.ELEMENT_COUNT,
@@ -34,13 +34,13 @@ _COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GearBatch:
-    """One request as a batch of the size that its gear has."""
+    """One request as a batch of the size of its gear."""
 
     gear: Gear
     ends: tuple[Mapping[str, int], ...]
-    """Of each row of the batch, for every axis."""
+    """Each row's end of data along every axis."""
     requests: tuple[range, ...]
-    """The rows of each request: the one, and each row that fills the gear as one more."""
+    """The rows of each request: the request itself, and each row that fills the gear."""
 
 
 class Reference:
@@ -60,9 +60,10 @@ class Reference:
         }
 
     def answer(self, request: RandomRequest) -> dict[str, Array]:
-        """The outputs by name, [rows, *dims], or [*dims] if requests have no batch dimension.
+        """Return the outputs by name, [rows, *dims], or [*dims] without a batch dimension.
 
-        Raises EngineFault if the graph fails.
+        Raises:
+            EngineFault: The graph fails.
         """
         batch, complete = self._batch(request)
         feeds = [feed.spec for feed in self._contract.feeds]
@@ -75,9 +76,9 @@ class Reference:
         return {name: self._bare(answer) for name, answer in answers.items()}
 
     def _batch(self, request: RandomRequest) -> tuple[GearBatch, dict[str, Array]]:
-        """The request's batch and tensors; the gear is filled with copies of its last row.
+        """Return the request's batch and tensors; copies of its last row fill the gear.
 
-        A copy is as valid as the row itself, so nothing needs to be known of padding rows.
+        A copy is as valid as the row itself, so no rule for padding rows is needed.
         """
         extent = request.extent
         rows = extent.rows
@@ -95,11 +96,11 @@ class Reference:
     def _graph_input(
         self, spec: TensorSpec, complete: Mapping[str, Array], batch: GearBatch
     ) -> Array:
-        """One graph input as the graph has it."""
+        """Return one graph input in the layout of the graph."""
         config, name = self._config, spec.name
         if name in config.constants:
             return self._constant(spec)
-        if name in config.states.outputs:  # a request by itself is the first of its sequence
+        if name in config.states.outputs:  # a single request is the first of its sequence
             rows = np.zeros((len(batch.ends), *spec.shape({})), spec.dtype.numpy)
         else:
             rows = self._input(spec, complete, batch)
@@ -115,7 +116,7 @@ class Reference:
         return np.resize(np.array(elements, spec.dtype.numpy), shape)
 
     def _input(self, spec: TensorSpec, complete: Mapping[str, Array], batch: GearBatch) -> Array:
-        """One graph input, with a dimension for rows unless it is packed."""
+        """Return one graph input, with a dimension for rows unless it is packed."""
         config, name, dtype = self._config, spec.name, spec.dtype.numpy
         ends = batch.ends
         if name in self._sources:
@@ -142,7 +143,7 @@ class Reference:
         return self._described(self._batch_inputs[name], batch).astype(dtype)
 
     def _filled(self, spec: TensorSpec, tensor: Array, batch: GearBatch, pad: np.generic) -> Array:
-        """The tensor's data, row by row, in a batch full of padding; packed rows end to end."""
+        """Return the tensor's data, row by row, in a padded batch; packed rows end to end."""
         rows = []
         for data, ends in zip(tensor, batch.ends, strict=True):
             row = np.full(spec.shape(batch.gear.extents), pad, spec.dtype.numpy)
@@ -152,7 +153,7 @@ class Reference:
         return np.concatenate(rows) if self._packs(spec) else np.stack(rows)
 
     def _described(self, batch_input: BatchInput, batch: GearBatch) -> Array:
-        """What Triton's `batch_input` asks for."""
+        """Return the content of a `batch_input` of Triton."""
         source = self._sources[batch_input.source]
         shapes = [source.shape(ends) for ends in batch.ends]
         if batch_input.kind not in _COUNTS:
@@ -168,7 +169,7 @@ class Reference:
         return np.array(sums if zero else sums[1:])
 
     def _planned(self, spec: TensorSpec, batch: GearBatch) -> Array | None:
-        """Memory for a result, None if only the execution tells its size."""
+        """Return memory for a result, or None if its size is only known after the execution."""
         if UNKNOWN in spec.dims:
             return None
         dims = spec.shape(batch.gear.extents)
@@ -183,7 +184,7 @@ class Reference:
         return self._bare(np.zeros(shape, spec.dtype.numpy))
 
     def _own(self, spec: TensorSpec, result: Array, request: RandomRequest) -> Array:
-        """The request's part of a result: [rows, *dims] at its own sizes."""
+        """Return the request's part of a result: [rows, *dims] at its own sizes."""
         extent = request.extent
         shape = spec.shape(extent.sizes)
         corner = tuple(slice(None if size == UNKNOWN else size) for size in shape)
@@ -194,7 +195,7 @@ class Reference:
                 alike = np.stack([result] * extent.rows) if at is None else result
                 rows = np.moveaxis(alike, at or 0, 0)
             return rows[(slice(extent.rows), *corner)]
-        own = np.zeros((extent.rows, *shape), result.dtype)  # behind a row's end is nothing
+        own = np.zeros((extent.rows, *shape), result.dtype)  # past a row's end are zeros
         start = 0
         for row in range(extent.rows):
             end = extent.ends_of(row)[spec.axes[0]]
@@ -206,7 +207,7 @@ class Reference:
         return self._config.packing is not None and spec.dims[:1] == (self._config.packing,)
 
     def _bare(self, array: Array) -> Array:
-        """Without rows where the graph has no batch dimension."""
+        """Remove the dimension for rows if the graph has no batch dimension."""
         return array if self._config.batched else array[0]
 
 
@@ -214,14 +215,16 @@ class AnswerChecker:
     """Compares answers of one model with the expected ones. For one thread."""
 
     def __init__(self, config: RuntimeConfig, tolerance: float | None) -> None:
-        """tolerance: of floats, in place of `elements.TOLERANCES`."""
+        """tolerance: of floats, relative to the expected value plus 1; None for `TOLERANCES`."""
         self._config = config
         self._tolerance = tolerance
         self.moved = 0.0
-        """The most that a graph's output was from what was expected, and passed."""
+        """The largest difference of an accepted output of the graph from the expected one."""
         self._specs = {spec.name: spec for spec in config.outputs}
-        inputs = {spec.name: spec.dtype for spec in config.inputs}
-        self._passed = {name: inputs[source] for name, source in config.passthrough.items()}
+        inputs = {spec.name: spec for spec in config.inputs}
+        self._passed = {
+            name: replace(inputs[source], name=name) for name, source in config.passthrough.items()
+        }
 
     def mismatch(
         self,
@@ -232,14 +235,18 @@ class AnswerChecker:
         data_only: bool,
         rounding: Rounding | None = None,
     ) -> str | None:
-        """What is wrong with the answer to `request`, None if nothing is.
+        """Return what is wrong with the answer to `request`, or None.
 
-        expected: the outputs of the graph. data_only: what lies past the ends of rows may differ.
-        rounding: what it explains may differ as well.
+        Args:
+            request: The request.
+            answer: The answer of the runtime.
+            expected: The outputs of the graph.
+            data_only: Ignore what lies past the ends of rows.
+            rounding: Differences that it explains are accepted.
         """
         if isinstance(answer, RuntimeFault):
             kind = type(answer).__name__
-            return f"found {kind} '{answer}', expected an answer: by itself the request has one"
+            return f"found {kind} '{answer}', expected an answer, which the request gets alone"
         passed = {name: request.originals[own] for name, own in self._config.passthrough.items()}
         wanted = {**expected, **passed}
         if sorted(answer) != sorted(wanted):
@@ -247,22 +254,23 @@ class AnswerChecker:
         for name, own in wanted.items():
             found = answer[name]
             if (found.dtype, found.shape) != (own.dtype, own.shape):
-                text = (
-                    f"found {found.dtype}{list(found.shape)}, expected {own.dtype}{list(own.shape)}"
+                return (
+                    f"output '{name}': found {found.dtype}{list(found.shape)}, expected "
+                    f"{own.dtype}{list(own.shape)}"
                 )
-            elif name in expected:
-                spec, inside = self._specs[name], self._inside(name, request)
-                text = self._unlike(spec, inside, found, own, data_only, rounding)
-                if not text:
-                    self._note(spec, inside, found, own)
-            else:
-                text = str(compare(self._passed[name], found, own) or "")
-            if text:
-                return f"output '{name}': {text}"
+            if name not in expected:
+                if (difference := compare(self._passed[name], found, own)) is not None:
+                    return str(difference)
+                continue
+            spec, inside = self._specs[name], self._inside(name, request)
+            if text := self._unlike(spec, inside, found, own, data_only, rounding):
+                return text
+            moved = compare(spec, found, own, where=inside)
+            self.moved = max(self.moved, moved.distance if moved is not None else 0.0)
         return None
 
     def _inside(self, output: str, request: RandomRequest) -> NDArray[np.bool_]:
-        """Where the output holds data: broadcasts with it."""
+        """Return where the output holds data, as a mask that broadcasts with it."""
         inside = request.extent.inside(self._specs[output])
         return inside if self._config.batched else inside[0]
 
@@ -275,28 +283,23 @@ class AnswerChecker:
         data_only: bool,
         rounding: Rounding | None,
     ) -> str:
-        """How a graph's output differs from the expected one; empty if it does not."""
+        """Return how an output of the graph differs from the expected one; empty if it agrees."""
+        tolerance = self._tolerance
+        tolerance = TOLERANCES.get(spec.dtype, 0.0) if tolerance is None else tolerance
         within, overall = (
-            compare(spec.dtype, found, expected, tolerance=self._tolerance, where=where)
+            compare(spec, found, expected, tolerance=tolerance, where=where)
             for where in (inside, None)
         )
         difference = within if data_only else within or overall
         if difference is None:
             return ""
-        if rounding is not None and difference.absolute <= rounding.allowed(spec.name):
+        if rounding is not None and difference.distance <= rounding.allowed(spec.name):
             return ""
         return str(within or f"{overall}; all of them past the ends of rows")
 
-    def _note(
-        self, spec: TensorSpec, inside: NDArray[np.bool_], found: Array, expected: Array
-    ) -> None:
-        here = np.broadcast_to(inside, found.shape)
-        apart = furthest(spec, found[here], expected[here])
-        self.moved = max(self.moved, apart.distance if apart is not None else 0.0)
-
 
 def _of_images(aipp: Aipp, images: Array) -> Array:
-    """AIPP's steps one after another, on images [rows, height, width, channels]."""
+    """Apply AIPP's steps in order to images [rows, height, width, channels]."""
     if aipp.swaps:
         images = images[..., ::-1]
     if aipp.crop is not None:

@@ -1,15 +1,16 @@
-"""Leakage: what an answer owes to the values of other requests.
+"""Detects answers that depend on the values of other requests (leakage).
 
-Groups are executed twice, at the same shapes: the second time all values are others, save those of
-one request in each group, the subject. Its answer must be the same to the bit. Rounding cannot
-differ, since nothing that it depends on does; where executions of equal values differ by chance,
-as on engines that sum in no fixed order, as much is allowed.
+Groups are executed twice at the same shapes. The second time all values change, except those of one
+request in each group, the subject, whose answer must stay the same to the bit. Rounding depends on
+shapes only, so it cannot cause a difference. Engines that sum in no fixed order differ from
+execution to execution: what equal executions differ by is allowed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -17,40 +18,34 @@ import numpy as np
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
-from ge_runtime.specs import Array
-from ge_runtime.testing.model_under_test import (
-    Groups,
-    ModelUnderTest,
-    at_random,
-    exactly,
-    smallest_failing,
-)
+from ge_runtime.specs import Array, Tensors
+from ge_runtime.testing.model_under_test import Groups, ModelUnderTest, at_random, exactly
 from ge_runtime.testing.random_requests import RandomRequest, RequestGenerator
 from ge_runtime.testing.report import Failure, Mismatch
-from ge_runtime.verification.distance import Apart, apart
+from ge_runtime.verification.distance import Difference, beyond_chance, compare_all
 
-_HOW = "in random groups, and once more with other values in all requests but one of each"
+_HOW = "in random groups, and again with other values in all requests but one of each group"
 _EQUAL_EXECUTIONS = 3
-"""Compared with each other, to see by how much chance makes them differ."""
+"""Equal executions that are compared with each other to see differences by chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AskedBatch:
-    """Random requests, and the answers that they should get."""
+class ExpectedBatch:
+    """Random requests with their expected answers."""
 
     requests: Sequence[RandomRequest]
     expected: Sequence[Mapping[str, Array]]
     poison: int
     """The byte that memory is filled with before each execution."""
 
-    def of(self, members: Sequence[int]) -> AskedBatch:
-        """Some of the requests, in this order."""
+    def select(self, members: Sequence[int]) -> ExpectedBatch:
+        """Return some of the requests, in this order."""
         requests = [self.requests[member] for member in members]
-        return AskedBatch(requests, [self.expected[member] for member in members], self.poison)
+        return ExpectedBatch(requests, [self.expected[member] for member in members], self.poison)
 
 
 class Leakage:
-    """The way to execute request batches that shows leakage. For one thread."""
+    """Executes request batches twice with different values. For one thread."""
 
     def __init__(
         self, model: ModelUnderTest, generator: RequestGenerator, config: RuntimeConfig
@@ -59,12 +54,12 @@ class Leakage:
         self._generator = generator
         self._outputs = config.outputs
         self.changed = 0
-        """Answers that were the same after the values of all others had been changed."""
+        """Answers that stayed the same after the values of all other requests changed."""
 
     def run(
-        self, batch: AskedBatch, rng: np.random.Generator, number: int
+        self, batch: ExpectedBatch, rng: np.random.Generator, number: int
     ) -> tuple[Groups, Failure | None]:
-        """The executions of the batch, and what leaked. number: of the round."""
+        """Execute the batch in round `number`; return its executions and the leakage found."""
         outcome = self._model.run(batch.requests, at_random(rng), batch.poison)
         groups = outcome.groups
         subjects = {int(rng.choice(group)) for group in groups if len(group) > 1}
@@ -81,29 +76,19 @@ class Leakage:
         def again(less: Groups) -> Mismatch | None:
             return self._leaked(batch, others, subjects, less)
 
-        least = smallest_failing(groups, lambda less: again(less) is not None)
-        failure = Failure(
-            round=number,
-            how=_HOW,
-            requests=[str(request) for request in batch.requests],
-            mismatch=mismatch,
-            groups=groups,
-            smallest=least,
-            left=None if least is None else again(least),
-        )
-        return groups, failure
+        return groups, Failure.reduced(number, _HOW, batch.requests, mismatch, groups, again)
 
     def _leaked(
         self,
-        batch: AskedBatch,
+        batch: ExpectedBatch,
         others: Sequence[RandomRequest],
         subjects: set[int],
         groups: Groups,
         one: Mapping[int, Answer] | None = None,
     ) -> Mismatch | None:
-        """What changed in the first subject whose answer did; requests keep their numbers.
+        """Return the first change in a subject's answer; requests keep their numbers.
 
-        one: the answers of the batch in these groups, if they are known.
+        `one` are the answers of the batch in these groups, if they are known.
         """
         members = sorted(chain.from_iterable(groups))
         left = [member for member in members if member in subjects]
@@ -111,17 +96,31 @@ class Leakage:
             one = self._answers(batch.requests, members, groups, batch.poison)
         other = self._answers(others, members, groups, batch.poison)
         for member in left:
-            for each in self._apart(one[member], other[member]):
-                equal = [
-                    self._answers(batch.requests, members, groups, batch.poison)[member]
-                    for _ in range(_EQUAL_EXECUTIONS - 1)
-                ]
-                chance = [own for again in equal for own in self._apart(again, one[member])]
-                by_chance = max([own.distance for own in chance if own.output == each.output] + [0])
-                if each.distance > 2 * by_chance:
-                    text = f"{each}: leakage, as equal executions differ by {by_chance:.3g}"
-                    return Mismatch(member, text)
+            leak = beyond_chance(
+                self._outputs,
+                self._differences(one[member], other[member]),
+                partial(self._repeated, batch, members, groups, member, one[member]),
+            )
+            if leak is not None:
+                difference, chance = leak
+                text = f"{difference}: leakage, as equal executions differ by {chance:.3g}"
+                return Mismatch(member, text)
         return None
+
+    def _repeated(
+        self,
+        batch: ExpectedBatch,
+        members: Sequence[int],
+        groups: Groups,
+        member: int,
+        first: Answer,
+    ) -> list[Tensors]:
+        """Return the member's answers in equal executions, of which `first` is one."""
+        more = (
+            self._answers(batch.requests, members, groups, batch.poison)[member]
+            for _ in range(_EQUAL_EXECUTIONS - 1)
+        )
+        return [answer for answer in (first, *more) if not isinstance(answer, RuntimeFault)]
 
     def _answers(
         self, requests: Sequence[RandomRequest], members: Sequence[int], groups: Groups, poison: int
@@ -130,14 +129,10 @@ class Leakage:
         outcome = self._model.run(
             [requests[member] for member in members], exactly(renumbered), poison
         )
-        # Of executions that failed nothing can leak: that they fail is another trial's to tell.
+        # Failed executions have no answers, so they cannot leak; other trials report them.
         return dict(zip(members, outcome.answers, strict=False))
 
-    def _apart(
-        self,
-        found: Answer,
-        expected: Answer,
-    ) -> list[Apart]:
+    def _differences(self, found: Answer, expected: Answer) -> list[Difference]:
         if isinstance(found, RuntimeFault) or isinstance(expected, RuntimeFault):
             return []
-        return apart(self._outputs, found, expected)
+        return compare_all(self._outputs, found, expected)

@@ -1,4 +1,4 @@
-"""A model opened by a test, which decides which requests share an execution."""
+"""A model opened by a test that decides which requests share an execution."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ge_runtime.specs import DType, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
 
 _SETTINGS: Final = {
-    # Executions so dear that all that can share one does; and nothing depends on the clock.
+    # Executions are so expensive that all requests that can share one do, regardless of timing.
     "cost": "launch_us=1000000, element_ns=1, element2_ns=0",
     "warmup": "none",
-    # What is found here is told by the test, not by a load that fails.
+    # The conformance suite reports what the load check would refuse.
     "load_check": "off",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of one request batch."""
+    """The result of one request batch."""
 
     answers: Sequence[Answer]
-    """Of all requests in order; none if the runtime raised."""
+    """Answers to all requests in order; empty if the runtime raised."""
     groups: Groups
-    """The requests of each execution, in order; those that were refused are in none."""
+    """The requests of each execution, in order; refused requests are in none."""
     failures: int
-    """Executions that failed, and were executed again in parts."""
+    """Executions that failed and were repeated in parts."""
     raised: Exception | None = None
-    """What the runtime raised for all of the batch."""
+    """The exception that the runtime raised for the whole batch."""
 
 
 class ModelUnderTest:
@@ -64,10 +64,18 @@ class ModelUnderTest:
         derived: Collection[str] = (),
         parameters: Mapping[str, str] | None = None,
     ) -> Iterator[ModelUnderTest]:
-        """The model in `version_dir`, for the length of a `with`.
+        """Open the model in `version_dir` for the duration of a `with` statement.
 
-        parameters: in place of those that `model_config` has. What requests are made of here is
-        not recorded in the model's histogram. Raises what `Runtime.open` raises.
+        Request sizes are not recorded in the model's histogram.
+
+        Args:
+            version_dir: The version folder, as for `Runtime.open`.
+            model_config: The model configuration.
+            derived: Names of the outputs that the model's own code computes.
+            parameters: Parameters that replace those of `model_config`.
+
+        Raises:
+            RuntimeFault: The model cannot be opened, see `Runtime.open`.
         """
         given = model_config.get("parameters")
         entries = dict(given) if isinstance(given, Mapping) else {}
@@ -87,7 +95,7 @@ class ModelUnderTest:
             parts.config.equal_axes,
             own_gears=parts.config.reproducible,
         )
-        # Only now: gears may be derived from the histogram, which must not have random sizes.
+        # Only now, as gears may be derived from the histogram, which must not get random sizes.
         parts = replace(parts, partitioner=forced, config=replace(parts.config, histogram=None))
         runtime = Runtime(name, version_dir, parts, SystemClock())
         try:
@@ -98,9 +106,12 @@ class ModelUnderTest:
     def run(
         self, batch: Sequence[RandomRequest], choice: GroupChooser | None, poison: int
     ) -> BatchOutcome:
-        """The answers to a request batch, grouped by `choice`; None: by the model itself.
+        """Answer a request batch.
 
-        poison: the byte that memory is filled with before each execution.
+        Args:
+            batch: The requests.
+            choice: Groups the requests; None lets the model do it.
+            poison: The byte that memory is filled with before each execution.
         """
         for executor in self.parts.executors:
             executor.poison(poison)
@@ -109,13 +120,13 @@ class ModelUnderTest:
         before = self._runtime.counts()
         try:
             answers = self._infer(batch)
-        except Exception as error:  # of any kind: it takes down all of the batch
+        except Exception as error:  # any exception fails the whole batch
             return BatchOutcome([], self._forced.groups, 0, raised=error)
         failures = self._runtime.counts().since(before).isolations
         sound = [i for i, answer in enumerate(answers) if not isinstance(answer, RequestFault)]
         planned = self._forced.groups
         groups = [[sound[place] for place in group] for group in planned]
-        # While the answers are held: memory that is used again too early shows.
+        # The answers are still held, so memory that is reused too early shows in them.
         self._forced.choice = None
         self._infer(batch[:1])
         return BatchOutcome(answers, groups, failures)
@@ -129,17 +140,17 @@ class ModelUnderTest:
 # -- groups: which requests share an execution ---------------------------------------------------
 
 Groups: TypeAlias = Sequence[Sequence[int]]
-"""Places in a request batch, by execution; each in one."""
+"""The places of requests in a request batch, by execution; each place occurs once."""
 
 GroupChooser: TypeAlias = "Callable[[int, Callable[[Sequence[int]], bool]], Groups]"
-"""The groups of a batch of so many requests, made of what may share an execution."""
+"""Returns the groups of a batch, given its size and a function that says which may share."""
 
 MAX_GROUP: Final = 8
-"""Requests in an execution that was chosen at random."""
+"""Largest number of requests in a randomly chosen execution."""
 
 
 class ForcedPartitioner:
-    """A `Partitioner` whose groups a choice makes. For one thread."""
+    """A `Partitioner` that takes its groups from a `GroupChooser`. For one thread."""
 
     def __init__(
         self,
@@ -150,10 +161,14 @@ class ForcedPartitioner:
         *,
         own_gears: bool = False,
     ) -> None:
-        """partitioner: the model's own. capacity: the most rows of an execution.
+        """Wrap the model's own partitioner.
 
-        equal: axes along which only equal sizes share an execution. own_gears: whether only
-        requests do that have one gear.
+        Args:
+            partitioner: The model's own.
+            gears: The sizes that the model executes.
+            capacity: Largest number of rows of an execution.
+            equal: Axes along which only equal sizes share an execution.
+            own_gears: Whether only requests with the same gear share an execution.
         """
         self._partitioner = partitioner
         self._equal = tuple(equal)
@@ -161,9 +176,9 @@ class ForcedPartitioner:
         self._own_gears = own_gears
         self._capacity = capacity
         self.choice: GroupChooser | None = None
-        """None: the model's own partitioner decides."""
+        """None lets the model's own partitioner decide."""
         self.groups: Groups = ()
-        """Of the last batch, in order of execution."""
+        """The groups of the last batch, in order of execution."""
 
     def use(self, cost: CostModel) -> None:
         self._partitioner.use(cost)
@@ -196,16 +211,16 @@ class ForcedPartitioner:
         return self._partitioner.execution_of(members, requests)
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
-        return plan  # the groups are those that were chosen
+        return plan  # keep the chosen groups
 
 
 def alone(count: int, fits: Callable[[Sequence[int]], bool]) -> Groups:
-    """GroupChooser: each request in an execution of its own."""
+    """GroupChooser that gives each request its own execution."""
     return [[place] for place in range(count)]
 
 
 def at_random(rng: np.random.Generator) -> GroupChooser:
-    """GroupChooser: random groups in random order."""
+    """Return a GroupChooser that makes random groups in random order."""
 
     def choose(count: int, fits: Callable[[Sequence[int]], bool]) -> Groups:
         left = rng.permutation(count).tolist()
@@ -221,14 +236,14 @@ def at_random(rng: np.random.Generator) -> GroupChooser:
 
 
 def exactly(groups: Groups) -> GroupChooser:
-    """GroupChooser: these groups."""
+    """Return a GroupChooser that makes these groups."""
     return lambda count, fits: groups
 
 
 # -- padding that an answer must not show ----------------------------------------------------------
 
 Padding: TypeAlias = Literal["poison", "nan", "keep"]
-"""The highest value of an input's range; NaN for floats; what the configuration says."""
+"""Padding to use: the highest value of an input's range, NaN, or the configured value."""
 
 PADDINGS: Final[tuple[Padding, ...]] = get_args(Padding)
 
@@ -236,10 +251,15 @@ PADDINGS: Final[tuple[Padding, ...]] = get_args(Padding)
 def poisoned_pads(
     parts: Assembly, ranges: Mapping[str, tuple[float, float]], padding: Padding
 ) -> dict[str, str]:
-    """Input: the value, as config.pbtxt writes it, that its padding is to have instead.
+    """Return the values, in config.pbtxt syntax, with which to replace the padding of inputs.
 
-    Of inputs along whose axes the graph is told what is padding; others it takes for data.
-    ranges: of the values of every input, high excluded for integers.
+    Only inputs whose axes are all masked are included; the graph treats the padding of others as
+    data.
+
+    Args:
+        parts: The model.
+        ranges: Input to the range of its elements, the highest excluded for integers.
+        padding: The kind of value.
     """
     config = parts.config
     if padding == "keep":
@@ -267,9 +287,9 @@ def _pad_value(
 
 
 def smallest_failing(groups: Groups, fails: Callable[[Groups], bool]) -> Groups | None:
-    """What is left of `groups` when no group and no member can go without the failure going too.
+    """Remove groups and members while the rest still fails, and return the rest.
 
-    None if the groups do not fail to begin with: then what failed before was something else.
+    Returns None if `groups` do not fail, because the earlier failure had another cause.
     """
     if not fails(groups):
         return None
@@ -284,7 +304,7 @@ def smallest_failing(groups: Groups, fails: Callable[[Groups], bool]) -> Groups 
 
 
 def _one_less(groups: Groups) -> Iterator[Groups]:
-    """The groups without one of them, then without one member."""
+    """Yield the groups without one of them, then without one member."""
     for place in range(len(groups) if len(groups) > 1 else 0):
         yield [*groups[:place], *groups[place + 1 :]]
     for place, group in enumerate(groups):

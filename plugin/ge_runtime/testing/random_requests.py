@@ -1,7 +1,7 @@
 """Random requests of a model, drawn from its own configuration.
 
-Sizes are small as a rule, and often just at, above or below a bound: 1, 2, a limit, a gear.
-Decides only: nothing is executed here, and equal seeds draw equal requests.
+Most sizes are small, and many lie at, just above or just below a bound: 1, 2, a limit, a gear.
+Nothing is executed here. Equal seeds draw equal requests.
 """
 
 from __future__ import annotations
@@ -19,38 +19,47 @@ from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
-from ge_runtime.verification.distance import neighbours, poison_of, random_elements, range_of
+from ge_runtime.verification.elements import (
+    ElementRange,
+    element_ranges,
+    nudged,
+    poison_of,
+    random_elements,
+    range_of,
+)
 
 MOST_REQUESTS: Final = 10
-"""Of a request batch."""
+"""Largest number of requests in a request batch."""
 
 ENOUGH_ELEMENTS: Final = 1024
-"""A batch padded to its largest sizes is no larger, save where two rows at the limits are."""
+"""Largest number of elements of a batch padded to its largest sizes, unless two rows at the limits
+already have more."""
 
 _BOUND: Final = 0.3
-"""How often a size is one of the bounds."""
+"""Probability that a size is one of the bounds."""
 _ALIKE: Final = 0.6
-"""How often a request has the sizes of the one before it, along axes that are never padded."""
+"""Probability that a request has the sizes of the previous one along axes that are never padded."""
 _TRIES: Final = 20
-"""Of a shape that the model takes; then a row at the limits, which every model takes."""
+"""Attempts to draw a shape that the model accepts. Then one row at the limits is used, which every
+model accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestExtent:
-    """The rows of a request, the sizes of its tensors, and how far its rows reach."""
+    """The number of rows of a request, the sizes of its tensors, and the ends of its rows."""
 
     rows: int
     sizes: Mapping[str, int]
-    """Axis: its size in the request's tensors."""
+    """Axis to the size of the request's tensors."""
     ends: Mapping[str, Sequence[int]]
-    """Every axis: where the data of each row ends."""
+    """Every axis to the end of the data in each row."""
 
     def ends_of(self, row: int) -> dict[str, int]:
-        """Axis: where the data of this row ends."""
+        """Return the end of the data in this row, by axis."""
         return {axis: ends[row] for axis, ends in self.ends.items()}
 
     def inside(self, spec: TensorSpec) -> NDArray[np.bool_]:
-        """Where a tensor holds data: broadcasts with its [rows, *dims]."""
+        """Return where a tensor holds data, as a mask that broadcasts with its [rows, *dims]."""
         result = np.ones((self.rows, *[1] * len(spec.dims)), np.bool_)
         for at, dim in enumerate(spec.dims, start=1):
             if not isinstance(dim, int):
@@ -82,11 +91,11 @@ class RandomRequest:
 
     extent: RequestExtent
     given: Tensors
-    """What the runtime gets: optional inputs may be missing, past each row's end is poison."""
+    """Tensors for the runtime. Optional inputs may be missing; past each row's end is poison."""
     complete: Tensors
-    """The same data with all inputs there, [rows, *dims] even where requests have no rows."""
+    """The request's data with all inputs present, [rows, *dims] even if requests have no rows."""
     originals: Tensors
-    """The request as it came: `given`, unless tensors were prepared from it."""
+    """The client's tensors: `given`, unless the model's own code prepares tensors from them."""
 
     def __str__(self) -> str:
         missing = ", ".join(sorted(self.complete.keys() - self.given.keys()))
@@ -94,26 +103,31 @@ class RandomRequest:
 
 
 class RequestGenerator:
-    """Draws request batches of one model."""
+    """Draws request batches of one model. For one thread."""
 
     def __init__(
-        self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, tuple[float, float]]
+        self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, ElementRange]
     ) -> None:
-        """ranges: input to the values of its elements, low to high; high excluded for integers.
+        """Prepare for one model.
 
-        Raises RuntimeFault for a range of no input, or that its type does not have.
+        Args:
+            config: The model.
+            gears: The sizes it executes.
+            ranges: Input to the lowest and highest value of its elements; the highest is excluded
+                for integers.
+
+        Raises:
+            RuntimeFault: A range of an unknown input, or one that its type cannot represent.
         """
         self._config = config
         self._gears = gears
-        specs = {spec.name: spec for spec in config.sources}
+        names = [spec.name for spec in config.sources]
         for name in ranges:
-            if name not in specs:
-                expected = ", ".join(specs)
+            if name not in names:
+                expected = ", ".join(names)
                 raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
-        own = {name: each.span(specs[name].dtype) for name, each in config.ranges.items()}
-        given = {**own, **ranges}
-        self.ranges = {name: range_of(spec, given.get(name)) for name, spec in specs.items()}
-        """Input: the values of its elements."""
+        self.ranges = element_ranges(config, config.sources, ranges)
+        """Input to the range of its elements."""
         self._bounds = {
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
             for axis, limit in config.limits.items()
@@ -122,7 +136,7 @@ class RequestGenerator:
             axis: config.axis_sizes.steps[axis] if axis in config.equal_axes else 1
             for axis in config.limits
         }
-        # Of equal axes with gears, no other size is taken.
+        # Along equal axes with gears only the sizes of the gears are accepted.
         self._only = {
             axis: sorted({gear.extents[axis] for gear in gears.every()})
             for axis in config.equal_axes
@@ -132,15 +146,15 @@ class RequestGenerator:
         self._most = max(ENOUGH_ELEMENTS, 2 * self._elements(config.limits))
 
     def request_batch(self, rng: np.random.Generator) -> list[RandomRequest]:
-        """At least one request."""
+        """Draw a batch of at least one request."""
         batch: list[RandomRequest] = []
         rows, largest = 0, dict.fromkeys(self._config.limits, 1)
         equal: dict[str, int] = {}
         for _ in range(rng.integers(2, MOST_REQUESTS + 1)):
-            # Some requests of a batch are to have equal sizes where only these may share.
+            # Where only equal sizes share an execution, some requests should have equal sizes.
             own_rows, sizes = self._shape(rng, equal if equal and rng.random() < _ALIKE else {})
             equal = {axis: sizes[axis] for axis in self._config.equal_axes}
-            # As if all of them shared one execution, padded to the largest.
+            # The batch must stay affordable if all requests share one execution.
             together = {axis: max(size, largest[axis]) for axis, size in sizes.items()}
             if (rows + own_rows) * self._elements(together) <= self._most:
                 rows, largest = rows + own_rows, together
@@ -148,16 +162,16 @@ class RequestGenerator:
         return batch
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
-        """Of a row, in the largest input."""
+        """Return the number of elements of a row of the largest input."""
         sources = self._config.sources
         return max(math.prod(sizes[axis] for axis in spec.axes) for spec in sources)
 
     def _shape(
         self, rng: np.random.Generator, equal: Mapping[str, int]
     ) -> tuple[int, dict[str, int]]:
-        """Rows and sizes of one request, of at most half of a batch's elements.
+        """Draw the rows and sizes of one request with at most half of a batch's elements.
 
-        equal: the sizes of some axes.
+        `equal` gives the sizes of some axes.
         """
         limits = self._config.limits
         for _ in range(_TRIES):
@@ -174,14 +188,14 @@ class RequestGenerator:
         if rng.random() < _BOUND:
             size = int(rng.choice(self._bounds[axis]))
         else:
-            size = int(limit ** rng.random())  # as often from 1 to 10 as from 10 to 100
+            size = int(limit ** rng.random())  # 1 to 10 is as likely as 10 to 100
         if axis == ROWS:
             return size
         step = self._steps[axis]
         return -(-max(size, self._config.axis_sizes.minimums[axis]) // step) * step
 
     def _takes(self, rows: int, sizes: Mapping[str, int]) -> bool:
-        """Whether the model takes requests of this shape."""
+        """Return whether the model accepts requests of this shape."""
         config = self._config
         relations = (dim for out in config.outputs for dim in out.dims if isinstance(dim, Relation))
         fits = config.oversize == "fallback" or self._gears.fit(rows, sizes) is not None
@@ -197,9 +211,10 @@ class RequestGenerator:
         return self._filled(rng, RequestExtent(rows, sizes, ends), missing)
 
     def with_other_values(self, rng: np.random.Generator, request: RandomRequest) -> RandomRequest:
-        """A request of the same sizes and lengths, that lacks the same inputs; all else is new.
+        """Draw a request of the same sizes, lengths and missing inputs, with other values.
 
-        But for inputs that an execution has once: requests of other values do not share it.
+        Inputs with one value for the whole execution stay: requests with different values of them
+        would not share an execution.
         """
         missing = {*request.complete} - {*request.given}
         without = self._config.batch_axes.without & request.complete.keys()
@@ -213,7 +228,7 @@ class RequestGenerator:
         missing: Collection[str],
         kept: Tensors | None = None,
     ) -> RandomRequest:
-        """kept: complete tensors that the request is to have."""
+        """Draw the tensors of a request; `kept` are complete tensors that it must have."""
         config, rows, sizes = self._config, extent.rows, extent.sizes
         axis_of = {name: axis for axis, name in config.axis_lengths.items()}
         given: dict[str, Array] = {}
@@ -233,7 +248,7 @@ class RequestGenerator:
                 complete[name] = kept[name]
             else:
                 complete[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])
-                if name in config.batch_axes.without:  # one value for all rows
+                if name in config.batch_axes.without:  # all rows have the same value
                     complete[name][1:] = complete[name][:1]
             if name not in missing:
                 given[name] = _poisoned(complete[name], spec, extent)
@@ -243,7 +258,7 @@ class RequestGenerator:
         return RandomRequest(extent, given, complete, originals)
 
     def _originals(self, rng: np.random.Generator, rows: int) -> dict[str, Array]:
-        """What outputs that are inputs are taken from, where the graph gets prepared tensors."""
+        """Draw the passed-through inputs of a model whose graph takes prepared tensors."""
         lead = (rows,) if self._config.max_batch_size else ()
         passed = set(self._config.passthrough.values())
         return {
@@ -256,15 +271,12 @@ class RequestGenerator:
 
 
 def nudged_values(config: RuntimeConfig, request: RandomRequest, seed: int) -> RandomRequest | None:
-    """The request with every float moved to a neighbour, for `Reference`; None if it has none."""
-    rng = np.random.default_rng(seed)
-    moved = {
-        spec.name: neighbours(rng, spec.dtype, request.complete[spec.name])
-        for spec in config.sources
-        if spec.dtype is not DType.BYTES
-    }
-    floats = {name: tensor for name, tensor in moved.items() if tensor is not None}
-    return replace(request, complete={**request.complete, **floats}) if floats else None
+    """Return the request, for `Reference`, with every float moved to a neighbouring value.
+
+    Returns None if it has no floats.
+    """
+    tensors = nudged(np.random.default_rng(seed), config.sources, request.complete)
+    return replace(request, complete=tensors) if tensors is not None else None
 
 
 def _bounds(limit: int, gears: Iterable[int]) -> list[int]:
@@ -273,19 +285,19 @@ def _bounds(limit: int, gears: Iterable[int]) -> list[int]:
 
 
 def _random_end(rng: np.random.Generator, size: int) -> int:
-    """Where a row's data ends: at an edge of the tensor more often than not."""
+    """Draw where a row's data ends: usually at an edge of the tensor."""
     choice = rng.random()
     return size if choice < 0.4 else 1 if choice < 0.6 else int(rng.integers(1, size + 1))
 
 
 def _random_dims(rng: np.random.Generator, dims: Sequence[object]) -> tuple[int, ...]:
-    """The dims with a random size for each that is UNKNOWN."""
+    """Return the dims with a random size for each UNKNOWN."""
     sizes = (dim if isinstance(dim, int) else UNKNOWN for dim in dims)
     return tuple(int(rng.integers(1, 5)) if size == UNKNOWN else size for size in sizes)
 
 
 def _poisoned(data: Array, spec: TensorSpec, extent: RequestExtent) -> Array:
-    """The tensor with poison where it holds no data."""
+    """Return the tensor with poison where it holds no data."""
     if spec.dtype is DType.BYTES or UNKNOWN in spec.dims:
         return data
     return np.where(extent.inside(spec), data, poison_of(spec.dtype))

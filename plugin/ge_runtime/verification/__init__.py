@@ -1,5 +1,6 @@
-"""What a load verifies by executing: that answers depend neither on padding nor on company.
+"""Verification of a loaded model by executing it.
 
-`probes` are seeded requests of chosen sizes, `distance` tells how far answers are apart and how far
-arithmetic alone moves them, and `load_check` executes, compares and refuses.
+`elements` draws random tensors, `distance` compares answers and bounds rounding, `probes` chooses
+the requests and executions to try, and `load_check` executes, compares and refuses a model whose
+answers depend on padding or on the other requests of an execution.
 """

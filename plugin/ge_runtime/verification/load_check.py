@@ -1,15 +1,16 @@
-"""The load check: seeded requests get the same answers alone, padded, and in any company.
+"""The load check: seeded requests must get the same answers alone, padded and beside any others.
 
-Compared bit by bit, company of one content with company of another, at equal shapes: nothing but
-other requests' values differs, so what the answers differ by is leakage, and is refused unless two
-equal executions differ by as much. Then a request by itself at its own size with the same request
-in company, padded to the execution's: beyond what rounding does to it, padding is not neutral, or
-the graph ignores what tells it of padding.
+First the answers beside some requests are compared with the answers beside others, bit by bit, at
+equal shapes. Only the values of the other requests differ, so a difference is leakage and refuses
+the model, unless two equal executions differ by as much. Then a request executed alone at its own
+size is compared with the same request beside others, padded to the size of the execution. If the
+answers differ by more than rounding, padding is not neutral, or the graph ignores the input that
+marks padding.
 
-With `reproducible: true` requests of several sizes are executed alone and in each other's company,
-at every place of every gear, and all bits of an answer are the same.
+With `reproducible: true`, requests of several sizes are executed alone and beside each other, at
+every place of every gear, and all bits of an answer must be the same.
 
-What a request leaves to the next of its sequence is compared as its answers are.
+The states that a request leaves to the next request of its sequence are compared like its outputs.
 """
 
 from __future__ import annotations
@@ -27,62 +28,70 @@ from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import ConfigFault, EngineFault, OutOfMemory
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.specs import Tensors, TensorSpec
-from ge_runtime.verification.distance import TOLERANCES, Apart, Rounding, Variants, apart
+from ge_runtime.verification.distance import (
+    TOLERANCES,
+    Difference,
+    Rounding,
+    Variants,
+    beyond_chance,
+    compare_all,
+)
 from ge_runtime.verification.probes import Part, Trial, Values, by_work, trials_of
 
 CHECK_S: Final = 1.0
-"""Spent on checking, at most; what it cannot pay for is left out, and the log says so. Where this
-process computes it is CPU time: what else the machine does has no say in what is checked."""
+"""Seconds spent on checking, at most. Sizes that do not fit into that time are skipped, and the log
+names them. Where this process computes it is CPU time, so that the load of the machine does not
+decide which sizes are checked."""
 BUSY_S: Final = 3.0
-"""Of the clock, at most, where this process computes."""
+"""Seconds of wall-clock time, at most, where this process computes."""
 
 _LEAPS: Final = 1.5
-"""How much longer a trial may take than one of other sizes says: caches overflow."""
+"""A trial may take this many times as long as its size suggests: larger tensors overflow caches."""
 _NUDGES: Final = 2
 _REPEATED: Final = 3
-"""Rows of the same request, executed together to see what rows do to rounding."""
+"""Copies of one request that are executed together to see how rows change rounding."""
 _EQUAL_EXECUTIONS: Final = 3
-"""Compared with each other, to see by how much chance makes them differ."""
-_APART: Final = (
-    "rows that do not see each other: export the graph so, or execute one at a time, by "
-    "'gears.batch: 1'"
+"""Equal executions that are compared with each other to see differences by chance."""
+_SEPARATE_ROWS: Final = (
+    "rows that are independent of each other: export the graph so, or execute one row at a time "
+    "with 'gears.batch: 1'"
 )
 _REPRODUCIBLE: Final = "parameter 'reproducible'"
 _ONE_BY_ONE: Final = "'gears.batch: 1', which executes each row alone"
-_COMPANY: Final = ("load check", "in company than alone", _APART)
+_OTHER_REQUESTS: Final = ("load check", "when it is executed beside other requests", _SEPARATE_ROWS)
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a check has seen so far."""
+class _Progress:
+    """Counts and measurements of one check."""
 
     executions: int = 0
     trials: int = 0
     rounding: float = 0.0
-    """The most that an answer moved between alone and padded in company."""
+    """The largest distance between an answer alone and the answer padded beside others."""
     gears: int = 0
-    """In all of whose places answers had the same bits."""
-    left_out: list[str] = field(default_factory=list)
+    """Gears at whose places all answers had the same bits."""
+    skipped: list[str] = field(default_factory=list)
 
 
 class _Budget:
-    """What may still be spent on checking."""
+    """The time that is left for checking."""
 
     def __init__(self, clocks: Sequence[tuple[Callable[[], float], float]]) -> None:
-        """clocks: each with the seconds that may pass on it, from now on."""
+        """clocks: each with the seconds that may pass on it from now on."""
         self._clocks = [(clock, clock(), most) for clock, most in clocks]
-        self._element_s = [0.0] * len(clocks)  # on each clock, of the last trial
+        self._element_s = [0.0] * len(clocks)  # of the last trial, by clock
 
     def affords(self, trial: Trial) -> bool:
-        """Whether there is time for it, by what others took; the first is tried unseen."""
+        """Return whether the trial should fit, judged by the last one; the first always does."""
         return all(
-            clock() - begun + _LEAPS * element_s * trial.elements <= most
-            for (clock, begun, most), element_s in zip(self._clocks, self._element_s, strict=True)
+            clock() - start + _LEAPS * element_s * trial.elements <= most
+            for (clock, start, most), element_s in zip(self._clocks, self._element_s, strict=True)
         )
 
     @contextmanager
-    def learning(self, trial: Trial) -> Iterator[None]:
-        """Around a trial: what it takes tells what others will."""
+    def measuring(self, trial: Trial) -> Iterator[None]:
+        """Measure a trial, from which the next ones are estimated."""
         before = [clock() for clock, _, _ in self._clocks]
         yield
         self._element_s = [
@@ -92,7 +101,7 @@ class _Budget:
 
 
 class LoadCheck:
-    """Checks one model on one executor. For one thread, once."""
+    """Checks one model on one executor. For one thread; `run` may be called once."""
 
     def __init__(
         self,
@@ -105,9 +114,17 @@ class LoadCheck:
         others: Sequence[Executor] = (),
         states: Sequence[TensorSpec] = (),
     ) -> None:
-        """others: executors of the model besides, whose answers are to have the same bits.
+        """Prepare the check.
 
-        states: what is kept of sequences, under the names of the graph's inputs.
+        Args:
+            executor: Executes the trials.
+            config: The model.
+            gears: The sizes it executes.
+            clock: Wall-clock seconds.
+            cpu_clock: CPU seconds of this process.
+            others: Further executors of the model; with `reproducible: true` their answers must
+                have the same bits.
+            states: Tensors kept between the requests of a sequence, by graph input.
         """
         self._executor = executor
         self._executors = (executor, *others)
@@ -116,20 +133,25 @@ class LoadCheck:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._values = Values(config, states)
-        self._found = _Found()
+        self._progress = _Progress()
         self._states = tuple(states)
-        # A state is compared under a name that no output has.
+        # States are compared like outputs, under names that no output has.
         self._results = (
             *config.outputs,
             *(replace(spec, name=_state_name(spec.name)) for spec in states),
         )
         self._floats = {spec.name for spec in self._results if spec.dtype in TOLERANCES}
-        # Compiled graphs have no other sizes than their gears.
+        # Compiled graphs have no sizes other than their gears.
         self._any_size = config.device_kind == "cpu"
 
     def run(self) -> str:
-        """What was checked, in words. Raises ConfigFault for a difference that must not be."""
-        found, begun = self._found, self._clock()
+        """Check the model, and return one line for the log about what was checked.
+
+        Raises:
+            ConfigFault: Answers depend on padding, on other requests, or, with
+                `reproducible: true`, on anything but the request.
+        """
+        progress, start = self._progress, self._clock()
         here = self._config.device_kind == "cpu" and self._config.service_share is None
         clocks = [(self._cpu_clock, CHECK_S), (self._clock, BUSY_S)]
         budget = _Budget(clocks if here else [(self._clock, CHECK_S)])
@@ -137,47 +159,49 @@ class LoadCheck:
         while trial := next(filter(budget.affords, left), None):
             left.remove(trial)
             try:
-                with budget.learning(trial):
+                with budget.measuring(trial):
                     self._try(trial)
             except (EngineFault, OutOfMemory) as fault:
-                found.left_out.append(f"{trial.gear}: {fault}")
+                progress.skipped.append(f"{trial.gear}: {fault}")
             else:
-                found.trials += 1
-        found.left_out += [f"{trial.gear}: no time for it" for trial in by_work(left)]
+                progress.trials += 1
+        progress.skipped += [f"{trial.gear}: no time left" for trial in by_work(left)]
         if self._config.reproducible:
             self._check_bits()
-        seconds = self._clock() - begun
-        told = f"{found.trials} size(s) in {found.executions} execution(s), {seconds:.2f} s"
-        if found.trials:
-            told += ": answers do not depend on the values of others"
-            told += ", nor does what sequences leave behind" if self._states else ""
-            told += f"; padding and rows move them by {found.rounding:.2g}"
+        return self._report(self._clock() - start)
+
+    def _report(self, seconds: float) -> str:
+        progress = self._progress
+        line = f"{progress.trials} size(s) in {progress.executions} execution(s), {seconds:.2f} s"
+        if progress.trials:
+            line += ": answers do not depend on the values of other requests"
+            line += ", nor do the states of sequences" if self._states else ""
+            line += f"; padding and rows change them by at most {progress.rounding:.2g}"
         if self._config.reproducible:
-            told += f"; equal to the bit at all places of {found.gears} gear(s)"
-        return "; ".join((told, *(f"not checked: {each}" for each in found.left_out)))
+            line += f"; equal to the bit at all places of {progress.gears} gear(s)"
+        return "; ".join((line, *(f"not checked: {each}" for each in progress.skipped)))
 
     def _try(self, trial: Trial) -> None:
         probes = [self._values.block(sizes, (0, at)) for at, sizes in enumerate(trial.probes)]
-        if not trial.company:
+        if not trial.mixed:
             for probe in probes:
                 self._compare_alone(probe, trial, self._execute([probe], trial.gear)[0])
             return
-        one = self._in_company(probes, trial, Part.LOWER)
-        other = self._in_company(probes, trial, Part.UPPER)
+        one = self._beside_another(probes, trial, Part.LOWER)
+        other = self._beside_another(probes, trial, Part.UPPER)
         for at, probe in enumerate(probes):
-            if differences := apart(self._results, one[at], other[at]):
-                self._refuse_leakage(probes, trial, at, differences)
+            self._refuse_leakage(probes, trial, at, compare_all(self._results, one[at], other[at]))
             self._compare_alone(probe, trial, one[at])
 
-    def _in_company(self, probes: Sequence[Block], trial: Trial, part: Part) -> list[Tensors]:
-        """The answers to the probes beside a request of the gear's own size, whose values vary."""
-        company = self._values.block(trial.gear.extents, (1,), part)
-        return self._execute([company, *probes], trial.gear)[1:]
+    def _beside_another(self, probes: Sequence[Block], trial: Trial, part: Part) -> list[Tensors]:
+        """Execute the probes beside a request of the gear's own size, with values of `part`."""
+        other = self._values.block(trial.gear.extents, (1,), part)
+        return self._execute([other, *probes], trial.gear)[1:]
 
     def _check_bits(self) -> None:
-        """Every gear, whatever the time it takes: answers to the bit are a promise.
+        """Check every gear, however long it takes: equal bits are a promise.
 
-        Raises ConfigFault for an answer that depends on its place, on company or on chance.
+        Raises ConfigFault for an answer that depends on its place, on other requests or on chance.
         """
         for trial in trials_of(self._config, self._gears):
             try:
@@ -187,43 +211,44 @@ class LoadCheck:
                     f"{_REPRODUCIBLE}: found an execution of {trial.gear} to fail: {fault}; "
                     "expected gears that the graph executes, for values within 'range.<input>'"
                 ) from fault
-            self._found.gears += 1
+            self._progress.gears += 1
 
     def _check_places(self, gear: Gear, sizes: Sequence[Mapping[str, int]]) -> None:
-        """Executes requests of these sizes alone, then together, each at all places in turn."""
+        """Execute requests of these sizes alone, then together, each at all places in turn."""
         probes = [self._values.block(own, (5, at)) for at, own in enumerate(sizes)]
         alone = [self._execute([probe], gear)[0] for probe in probes]
         room = min(gear.rows, self._config.rows)
-        for executor, turn in product(self._executors, range(len(probes))):
-            places = [(turn + place) % len(probes) for place in range(room)]
+        for executor, first in product(self._executors, range(len(probes))):
+            places = [(first + place) % len(probes) for place in range(room)]
             answers = self._execute([probes[at] for at in places], gear, executor)
             for place, (at, answer) in enumerate(zip(places, answers, strict=True)):
-                if differences := apart(self._results, answer, alone[at]):
+                if differences := compare_all(self._results, answer, alone[at]):
                     self._refuse_bits(probes[at], gear, place, alone[at], differences[0])
 
     def _refuse_bits(
-        self, probe: Block, gear: Gear, place: int, alone: Tensors, difference: Apart
+        self, probe: Block, gear: Gear, place: int, alone: Tensors, difference: Difference
     ) -> None:
-        """Raises ConfigFault with the gear, the place and the cure."""
+        """Raise ConfigFault with the gear, the place and the remedy."""
         again = (self._execute([probe], gear)[0] for _ in range(_EQUAL_EXECUTIONS))
-        by_chance = any(apart(self._results, each, alone) for each in again)
-        how = "in equal executions" if by_chance else f"in row {place}, beside others, than alone"
-        cure = "an engine whose results have no chance in them" if by_chance else _ONE_BY_ONE
+        by_chance = any(compare_all(self._results, each, alone) for each in again)
+        how = "equal executions" if by_chance else f"row {place} beside other requests and alone"
+        remedy = "an engine with deterministic results" if by_chance else _ONE_BY_ONE
         raise self._fault(
-            f"{_REPRODUCIBLE}: found {self._told(probe)}, executed as {gear}, to get other bits "
-            f"{how}: {difference}; expected {cure}, or 'reproducible: false'"
+            f"{_REPRODUCIBLE}: found {_text(probe)} whose answer has different bits in {how}, "
+            f"executed as {gear}: {difference}; expected {remedy}, or 'reproducible: false'"
         )
 
     def _execute(
         self, blocks: Sequence[Block], gear: Gear, executor: Executor | None = None
     ) -> list[Tensors]:
-        """executor: the first, if none is given."""
+        """Execute on `executor`, by default the first, and return copies of the answers."""
         executor = executor or self._executor
         blocks = [_with_own_state(block) for block in blocks]
         answers, _ = executor.execute(blocks, gear)
         executor.end_batch()
-        self._found.executions += 1
-        # Copies: a few of them are held at once, and slots are as many as serving needs.
+        self._progress.executions += 1
+        # Copies, as several answers are held at once and there are only as many slots as serving
+        # needs.
         return [
             {name: array.copy() for name, array in answer.items()}
             | {_state_name(name): left for name, left in (block.state or {}).items()}
@@ -231,21 +256,25 @@ class LoadCheck:
         ]
 
     def _compare_alone(self, probe: Block, trial: Trial, answer: Tensors) -> None:
-        """Refuses an answer that is not that of the probe by itself at its own size."""
+        """Refuse an answer that differs from the probe's answer alone at its own size."""
         own, alone = self._alone(probe)
-        differences = apart(self._results, answer, alone)
+        differences = compare_all(self._results, answer, alone)
         if not differences:
             return
         rounding = Rounding(self._results, alone, lambda: self._again(probe, own))
         smooth = [each for each in differences if each.output in self._floats]
-        # Rounding may turn the largest of two into the other: where there are floats, they tell.
+        # Rounding may swap the largest two values and so change an integer output; where there are
+        # float outputs, only they are compared.
         for difference in smooth if self._floats else differences:
             if difference.distance > rounding.allowed(difference.output):
                 self._refuse_change(probe, trial, difference, alone, rounding)
-            self._found.rounding = max(self._found.rounding, difference.distance)
+            self._progress.rounding = max(self._progress.rounding, difference.distance)
 
     def _alone(self, probe: Block) -> tuple[Gear, Tensors]:
-        """Its size, or gear if the graph executes no other, and the probe's answer there alone."""
+        """Execute the probe alone at its own size, or at its gear if the graph has no other sizes.
+
+        Returns the size and the answer.
+        """
         own = Gear(1, probe.needs)
         fitted = self._gears.fit(1, probe.needs) or own
         if self._any_size and fitted != own:
@@ -256,9 +285,9 @@ class LoadCheck:
         return fitted, self._execute([probe], fitted)[0]
 
     def _again(self, probe: Block, own: Gear) -> Variants:
-        """The answers to the probe nudged, and in more rows: all but padding and company."""
-        nudged = (self._values.nudged(probe, (3, at)) for at in range(_NUDGES))
-        answers = [self._execute([block], own)[0] for block in nudged if block is not None]
+        """Execute the nudged probe, and several copies of the probe together, without padding."""
+        moved = (self._values.nudged(probe, (3, at)) for at in range(_NUDGES))
+        answers = [self._execute([block], own)[0] for block in moved if block is not None]
         together: list[Tensors] = []
         more = min(_REPEATED, self._config.rows)
         gear = Gear(more, own.extents) if self._any_size else self._gears.fit(more, own.extents)
@@ -267,62 +296,66 @@ class LoadCheck:
         return Variants(answers, together)
 
     def _refuse_leakage(
-        self, probes: Sequence[Block], trial: Trial, at: int, differences: Sequence[Apart]
+        self, probes: Sequence[Block], trial: Trial, at: int, differences: Sequence[Difference]
     ) -> None:
-        """Raises ConfigFault unless two equal executions differ by as much."""
-        equal = [self._in_company(probes, trial, Part.LOWER)[at] for _ in range(_EQUAL_EXECUTIONS)]
-        chance: dict[str, float] = {}
-        for repeated in equal[1:]:
-            for each in apart(self._results, repeated, equal[0]):
-                chance[each.output] = max(chance.get(each.output, 0.0), each.distance)
-        for each in differences:
-            by_chance = chance.get(each.output, 0.0)
-            if each.distance > 2 * by_chance:
-                raise self._fault(
-                    f"load check: found {self._told(probes[at])}, executed as {trial.gear}, to get "
-                    f"another answer where another request has other values: {each}, and equal "
-                    f"executions differ by {by_chance:.3g}; expected {_APART}"
-                )
+        """Raise ConfigFault if equal executions differ by less than `differences`."""
+
+        def repeated() -> list[Tensors]:
+            return [
+                self._beside_another(probes, trial, Part.LOWER)[at]
+                for _ in range(_EQUAL_EXECUTIONS)
+            ]
+
+        leak = beyond_chance(self._results, differences, repeated)
+        if leak is not None:
+            difference, chance = leak
+            raise self._fault(
+                f"load check: found {_text(probes[at])} whose answer changes with the values of "
+                f"another request, executed as {trial.gear}: {difference}, and equal executions "
+                f"differ by {chance:.3g}; expected {_SEPARATE_ROWS}"
+            )
 
     def _refuse_change(
-        self, probe: Block, trial: Trial, change: Apart, alone: Tensors, rounding: Rounding
+        self, probe: Block, trial: Trial, change: Difference, alone: Tensors, rounding: Rounding
     ) -> None:
-        """Raises ConfigFault with both answers, the gear and the cure."""
+        """Raise ConfigFault with both answers, the gear and the remedy."""
         output = [spec for spec in self._results if spec.name == change.output]
         rows = 1 if self._any_size else trial.gear.rows
-        by_itself = self._execute([probe], Gear(rows, trial.gear.extents))[0]
+        padded = self._execute([probe], Gear(rows, trial.gear.extents))[0]
         padding = any(
             each.distance > rounding.allowed(each.output)
-            for each in apart(output, by_itself, alone)
+            for each in compare_all(output, padded, alone)
         )
-        field, how, cure = self._blame(probe, trial) if padding else _COMPANY
+        field, when, remedy = self._padding_fault(probe, trial) if padding else _OTHER_REQUESTS
         raise self._fault(
-            f"{field}: found {self._told(probe)}, executed as {trial.gear}, to get another answer "
-            f"{how}: {change}, and rounding moves it by {rounding.seen(change.output):.3g}; "
-            f"expected {cure}"
+            f"{field}: found {_text(probe)} whose answer changes {when}, executed as {trial.gear}: "
+            f"{change}, and rounding changes it by {rounding.seen(change.output):.3g}; "
+            f"expected {remedy}"
         )
 
-    def _blame(self, probe: Block, trial: Trial) -> tuple[str, str, str]:
-        """The key to blame for what padding does, what was done, and what to do about it."""
+    def _padding_fault(self, probe: Block, trial: Trial) -> tuple[str, str, str]:
+        """Return the parameter that causes a change by padding, when it occurs, and the remedy."""
         rules = self._config.padding
         padded = [axis for axis, own in trial.gear.extents.items() if own > probe.sizes[axis]]
         neutral = [axis for axis in padded if rules[axis] is PaddingRule.NEUTRAL]
         equal = ", ".join(f"'padding.{axis}: equal'" for axis in neutral or padded)
+        when = "when it is padded"
         if neutral:
             keys = ", ".join(f"'padding.{axis}'" for axis in neutral)
-            return f"parameter {keys}", "padded than alone", f"{equal}: padding is not neutral here"
-        told = [name for name, axes in self._config.masks.items() if {*axes} & {*padded}]
-        keys = ", ".join(f"'mask.{name}'" for name in told)
+            return f"parameter {keys}", when, f"{equal}: padding is not neutral for this graph"
+        masks = [name for name, axes in self._config.masks.items() if {*axes} & {*padded}]
+        keys = ", ".join(f"'mask.{name}'" for name in masks)
         keys = keys or ", ".join(f"'padding.{axis}'" for axis in padded)
-        cure = f"a graph that heeds what tells it of padding, or {equal}"
-        return f"parameter {keys}", "padded than alone", cure
+        remedy = f"a graph that uses its mask or lengths to ignore padding, or {equal}"
+        return f"parameter {keys}", when, remedy
 
     def _fault(self, text: str) -> ConfigFault:
         return ConfigFault(self._config.model, [text])
 
-    def _told(self, probe: Block) -> str:
-        sizes = ", ".join(f"{axis} {size}" for axis, size in probe.sizes.items())
-        return f"a request of one row{f' of {sizes}' if sizes else ''}"
+
+def _text(probe: Block) -> str:
+    sizes = ", ".join(f"{axis} {size}" for axis, size in probe.sizes.items())
+    return f"a request of one row{f' of {sizes}' if sizes else ''}"
 
 
 def _state_name(source: str) -> str:
@@ -330,7 +363,7 @@ def _state_name(source: str) -> str:
 
 
 def _with_own_state(block: Block) -> Block:
-    """The request with a copy of its state, which its execution writes."""
+    """Return the request with a copy of its state, which its execution overwrites."""
     if block.state is None:
         return block
     return replace(block, state={name: own.copy() for name, own in block.state.items()})

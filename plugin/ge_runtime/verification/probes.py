@@ -1,4 +1,4 @@
-"""Probes: seeded requests of chosen sizes, and the executions in which they are tried."""
+"""Probes of the load check: seeded requests of chosen sizes, and the executions that try them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, TensorSpec
-from ge_runtime.verification.distance import neighbours, random_elements, range_of
+from ge_runtime.verification.elements import element_ranges, nudged, random_elements
 
 _SHARES: Final = (16, 4, 1)
-"""Parts of their limits that free axes are tried at."""
-_COMPANY: Final = 3
-"""Requests of one execution: one that is as large as it, and two that are not."""
-_LEAST: Final = (0.0, 2.0)
-"""On devices, the values of whole numbers that no `range.<input>` is given for: 0 and 1. A larger
-one may lie beside a table of the graph, which some devices do not survive; a CPU engine raises."""
+"""Axes without gears are tried at their limits divided by these."""
+_MIXED_REQUESTS: Final = 3
+"""Requests of one execution: one that is as large as the execution, and two smaller ones."""
+_DEVICE_INTEGERS: Final = (0.0, 2.0)
+"""On devices, integers without `range.<input>` are 0 and 1. A larger index may lie outside a table
+of the graph, which some devices do not survive; a CPU engine raises."""
 
-_SHARED: Final = 4
-"""The seed of inputs that an execution has once."""
+_SHARED_SEED: Final = 4
+"""Seed of inputs that have one value for the whole execution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Trial:
 
     gear: Gear
     probes: tuple[Mapping[str, int], ...]
-    """Sizes of the requests whose answers are compared, each of one row: the smallest first."""
-    company: bool
-    """Whether a request of the gear's own size is executed with them."""
+    """Sizes of the one-row requests whose answers are compared, the smallest first."""
+    mixed: bool
+    """True if a request of the gear's own size is executed with them."""
 
     @property
     def elements(self) -> int:
@@ -47,10 +47,10 @@ class Trial:
 
 
 def trials_of(config: RuntimeConfig, gears: Gears) -> list[Trial]:
-    """What a load tries: every gear; of free axes, a few parts of their limits.
+    """Return the executions to try: every gear, and axes without gears at parts of their limits.
 
-    The smallest first, then the largest, and then what lies in the middle of those before: however
-    early the time runs out, sizes of all kinds have been tried.
+    The smallest comes first, then the largest, then repeatedly the middle of the remaining ones.
+    So small, large and medium sizes are tried however early the time runs out.
     """
     geared = set(chain.from_iterable(config.gears))
     free = [axis for axis in config.limits if axis not in geared]
@@ -60,7 +60,7 @@ def trials_of(config: RuntimeConfig, gears: Gears) -> list[Trial]:
             extents = dict(gear.extents)
             extents.update({axis: _share(config, axis, share) for axis in free})
             fixed = ROWS in geared or not config.batched
-            rows = gear.rows if fixed else min(_COMPANY, config.rows)
+            rows = gear.rows if fixed else min(_MIXED_REQUESTS, config.rows)
             trial = _trial(config, Gear(rows, extents))
             if trial is not None and trial not in found:
                 found.append(trial)
@@ -69,12 +69,12 @@ def trials_of(config: RuntimeConfig, gears: Gears) -> list[Trial]:
 
 
 def by_work(trials: Iterable[Trial]) -> list[Trial]:
-    """By growing work."""
+    """Sort by growing number of elements."""
     return sorted(trials, key=lambda trial: trial.elements)
 
 
 def _spread(trials: Sequence[Trial]) -> list[Trial]:
-    """The last, and then what lies in the middle of those before."""
+    """Order the trials: the last, then repeatedly the middle of each remaining part."""
     order: list[Trial] = list(trials[-1:])
     parts = [trials[:-1]]
     while parts:
@@ -87,23 +87,23 @@ def _spread(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _share(config: RuntimeConfig, axis: str, share: int) -> int:
-    """A size that executions may have along the axis: about this part of its limit."""
+    """Return a size that executions may have along the axis, about its limit / `share`."""
     return config.axis_sizes.executed(axis, math.ceil(config.limits[axis] / share))
 
 
 def _trial(config: RuntimeConfig, gear: Gear) -> Trial | None:
-    """None if outputs have no size in executions of this one."""
+    """Return None if an output would have a size below 1 in every request."""
     probes = [dict(sizes) for sizes in _sizes_within(config, gear.extents)]
-    # Of two sizes that are the same only rows can be compared, and for that one is enough.
+    # Two requests of equal sizes show nothing that one does not.
     probes = [sizes for at, sizes in enumerate(probes) if sizes not in probes[:at]]
     if not probes:
         return None
     room = min(gear.rows, config.rows)
-    return Trial(gear, tuple(probes[: max(1, room - 1)]), company=room > 1)
+    return Trial(gear, tuple(probes[: max(1, room - 1)]), mixed=room > 1)
 
 
 def _sizes_within(config: RuntimeConfig, extents: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """The smallest request that an execution of these extents takes, and one of half the size."""
+    """Yield the smallest request that fits an execution of these extents, and one half its size."""
     for share in (math.inf, 2):
         sizes = {
             axis: extent
@@ -111,7 +111,7 @@ def _sizes_within(config: RuntimeConfig, extents: Mapping[str, int]) -> Iterator
             else max(math.ceil(extent / share), config.axis_sizes.minimums[axis])
             for axis, extent in extents.items()
         }
-        # Grown until every output has a size.
+        # Doubled until every output has a size of at least 1.
         while not _answerable(config, sizes) and sizes != extents:
             sizes = {axis: min(2 * size, extents[axis]) for axis, size in sizes.items()}
         if _answerable(config, sizes):
@@ -124,7 +124,7 @@ def _answerable(config: RuntimeConfig, sizes: Mapping[str, int]) -> bool:
 
 
 class Part(Enum):
-    """Of the range of values."""
+    """A part of a tensor's element range."""
 
     ALL = "all"
     LOWER = "lower half"
@@ -132,23 +132,39 @@ class Part(Enum):
 
 
 class Values:
-    """Blocks of seeded values: equal seeds give equal blocks."""
+    """Makes requests of seeded values: equal seeds give equal requests."""
 
     def __init__(self, config: RuntimeConfig, states: Sequence[TensorSpec] = ()) -> None:
-        """states: what is kept of sequences; blocks then are requests of some."""
+        """Prepare for one model.
+
+        Args:
+            config: The model.
+            states: Tensors kept between the requests of a sequence, by graph input; requests then
+                belong to a sequence.
+
+        Raises:
+            RuntimeFault: A range that its tensor's type cannot represent.
+        """
         self._config = config
         self._states = states
         self._specs = [
             spec
             for spec in config.sources
-            # What is passed by the graph may be of any type and size.
+            # An input that bypasses the graph may be of any type and size.
             if spec.dtype is not DType.BYTES and UNKNOWN not in spec.dims
         ]
         self._lengths = config.axis_lengths
-        self._unknown = None if config.device_kind == "cpu" else _LEAST
+        integers = None if config.device_kind == "cpu" else _DEVICE_INTEGERS
+        self._ranges = element_ranges(config, (*self._specs, *states), integers=integers)
 
     def block(self, sizes: Mapping[str, int], seed: Sequence[int], part: Part = Part.ALL) -> Block:
-        """One row of these sizes, full to its ends, of values from a part of their ranges."""
+        """Return a request of one row, full to its ends, with values from a part of their ranges.
+
+        Args:
+            sizes: Axis to the size of the request's tensors.
+            seed: A seed of NumPy's default generator.
+            part: The part of each element range to draw from.
+        """
         rng = np.random.default_rng(seed)
         tensors = {spec.name: self._tensor(spec, sizes, rng, part) for spec in self._specs}
         lengths = {axis: tensors[name].ravel().tolist() for axis, name in self._lengths.items()}
@@ -164,31 +180,24 @@ class Values:
         ends = [sizes[axis] for axis, name in self._lengths.items() if name == spec.name]
         if ends:
             return np.full(shape, min(*ends, spec.dtype.largest), spec.dtype.numpy)
-        own = self._config.ranges.get(spec.name)
-        whole = spec.dtype.is_integer or spec.dtype is DType.BOOL
-        low, high = range_of(
-            spec, own.span(spec.dtype) if own else self._unknown if whole else None
-        )
+        low, high = self._ranges[spec.name]
         if spec.name in self._config.batch_axes.without:
-            # One value for all rows: requests of other values share no execution.
-            return random_elements(np.random.default_rng(_SHARED), spec.dtype, shape, (low, high))
+            # One value for all rows: requests with different values never share an execution.
+            shared = np.random.default_rng(_SHARED_SEED)
+            return random_elements(shared, spec.dtype, shape, (low, high))
         middle = (low + high) / 2
-        # Halves of integers that a type of two values or more has are not empty.
+        # Both halves of an integer range with at least two values have a value.
         if part is Part.LOWER:
             high = math.ceil(middle) if spec.dtype.is_integer else middle
         elif part is Part.UPPER:
             low = math.floor(middle) if spec.dtype.is_integer else middle
         elements = random_elements(rng, spec.dtype, shape, (low, high))
-        if whole and own is None and part is Part.ALL:
-            elements.reshape(-1)[:1] = 1  # a client's own mask: somewhere there is something
+        whole = spec.dtype.is_integer or spec.dtype is DType.BOOL
+        if whole and spec.name not in self._config.ranges and part is Part.ALL:
+            elements.reshape(-1)[:1] = 1  # it may be a mask, which should not be all 0
         return elements
 
     def nudged(self, block: Block, seed: Sequence[int]) -> Block | None:
-        """The block with every float moved to a neighbour, up or down; None if there is none."""
-        rng = np.random.default_rng(seed)
-        moved = {}
-        for spec in self._specs:
-            neighbour = neighbours(rng, spec.dtype, block.tensors[spec.name])
-            if neighbour is not None:
-                moved[spec.name] = neighbour
-        return replace(block, tensors={**block.tensors, **moved}) if moved else None
+        """Return the request with every float moved to a neighbour, or None if it has no floats."""
+        tensors = nudged(np.random.default_rng(seed), self._specs, block.tensors)
+        return replace(block, tensors=tensors) if tensors is not None else None

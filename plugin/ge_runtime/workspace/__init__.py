@@ -1,6 +1,6 @@
-"""Workspace pools: bytes shared by models that do not need them at the same time.
+"""Workspace pools: memory shared by models that do not need it at the same time.
 
-`pool` gives leases in turn, decided by `arbiter`, and has the one pool of each device in this
+`arbiter` decides which lease is next, `pool` grants leases and has the pool of each device of this
 process.
 """
 

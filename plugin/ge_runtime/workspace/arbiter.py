@@ -1,15 +1,13 @@
-"""The arbiter of a workspace pool: who gets its bytes, and when.
+"""The arbiter of a workspace pool: decides which waiter gets memory, and when.
 
-Facts and `now` in, decisions out: no thread, no lock and no clock live here. Waiters form one
-order, and only its head is served: higher priority first, among equals the one that came first. A
-waiter that needs much is therefore never passed by small ones that happen to fit: the pool lets
-itself drain until the head fits.
+It is a pure state machine over facts and `now`, without threads, locks or clocks. Waiters have one
+order, by priority and then by arrival, and only the first one is served. So small waiters that
+happen to fit never pass a waiter that needs much: the pool drains until the first one fits.
 
-The order has a bound against starvation, the bypass limit. A waiter that was bypassed
-`bypass_limit` times, which only higher priorities can do, is bypassed no more: it and those before
-it are served before all that came later. So a waiter is granted at the latest when as many leases
-have been released as were live and waiting when it came, plus `bypass_limit`; and when nothing is
-live, nobody waits.
+The bypass limit bounds starvation. Only waiters of higher priority can bypass a waiter; after
+`bypass_limit` of them, it and the waiters before it are served before all that arrived later. So a
+waiter is granted at the latest after as many releases as there were live and waiting leases at its
+arrival, plus `bypass_limit`. When nothing is leased, no waiter waits.
 """
 
 from __future__ import annotations
@@ -23,15 +21,19 @@ from ge_runtime.workspace.lease import Held, Outcome, PoolStats, Waiter
 class Arbiter:
     """Decides over the bytes [0, capacity). Not thread-safe.
 
-    Methods return the waiters whose waiting they ended; each such waiter's `outcome` says how.
+    Methods return the waiters that stop waiting; the `outcome` of each says why.
     """
 
     def __init__(
         self, capacity: int, *, alignment: int, queue_limit: int, bypass_limit: int
     ) -> None:
-        """capacity: bytes. alignment: offsets are multiples of it. queue_limit: see WorkspacePool.
+        """Start with nothing leased.
 
-        bypass_limit: how often a waiter may be bypassed by higher priorities that came later.
+        Args:
+            capacity: Bytes.
+            alignment: Offsets are multiples of it.
+            queue_limit: See WorkspacePool.
+            bypass_limit: How often a waiter may be bypassed by later ones of higher priority.
         """
         self.capacity = capacity
         self.closed = False
@@ -52,12 +54,12 @@ class Arbiter:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is leased."""
+        """True if nothing is leased."""
         return not self._live
 
-    def ask(self, waiter: Waiter, now: float) -> Sequence[Waiter]:
-        """Take a new waiter: its outcome is WAITING, GRANTED or a refusal afterwards."""
-        waiter.asked_at = now
+    def request(self, waiter: Waiter, now: float) -> Sequence[Waiter]:
+        """Add a new waiter; afterwards its outcome is WAITING, GRANTED or a refusal."""
+        waiter.requested_at = now
         if self.closed:
             self._refuse(waiter, Outcome.CLOSED)
         elif waiter.nbytes > self.capacity:
@@ -69,7 +71,7 @@ class Arbiter:
             self._waiting.append(waiter)
             ended = self._serve(now)
             if waiter.outcome is Outcome.WAITING:
-                # Only now, because serving may have made room in the queue.
+                # Only now, as serving may have shortened the queue.
                 if len(self._waiting) > self._queue_limit:
                     self._waiting.pop()
                     self._refuse(waiter, Outcome.FULL)
@@ -79,7 +81,7 @@ class Arbiter:
         return ()
 
     def release(self, waiter: Waiter, now: float) -> Sequence[Waiter]:
-        """Take back what was granted. A waiter that holds nothing is left as it is."""
+        """Take back a lease. Does nothing for a waiter that holds none."""
         if waiter.outcome is not Outcome.GRANTED:
             return ()
         waiter.outcome = Outcome.RELEASED
@@ -88,8 +90,8 @@ class Arbiter:
         return self._serve(now) if self._waiting else ()
 
     def withdraw(self, waiter: Waiter, now: float) -> Sequence[Waiter]:
-        """End a waiter whose user has left, whether it waits or was granted meanwhile."""
-        # Granted after its user had last looked: the bytes go to others.
+        """End a waiter whose user has given up, whether it waits or was just granted."""
+        # Granted after its user last checked: the memory goes to others.
         if waiter.outcome is Outcome.GRANTED:
             self._cancelled += 1
             ended = self.release(waiter, now)
@@ -103,11 +105,11 @@ class Arbiter:
         return [waiter, *self._serve(now)]
 
     def expire(self, now: float) -> Sequence[Waiter]:
-        """End the waiters whose deadlines have come; others may fit without them."""
+        """End the waiters whose deadlines have passed; others may fit without them."""
         return self._serve(now) if self._waiting else ()
 
     def close(self, now: float) -> Sequence[Waiter]:
-        """Grant nothing from now on. What is live stays so until it is released."""
+        """Grant nothing from now on. Live leases stay valid until they are released."""
         self.closed = True
         ended, self._waiting = self._waiting, []
         for waiter in ended:
@@ -116,7 +118,7 @@ class Arbiter:
         return ended
 
     def stats(self) -> PoolStats:
-        """All that is known now."""
+        """Return the current statistics."""
         by_owner: dict[str, Held] = {}
         for waiter in sorted(self._live, key=lambda waiter: waiter.offset):
             held = by_owner.get(waiter.owner, Held(0, 0))
@@ -138,7 +140,7 @@ class Arbiter:
         )
 
     def _serve(self, now: float) -> list[Waiter]:
-        """Drop the expired, then grant heads until one does not fit."""
+        """Drop expired waiters, then grant the first ones until one does not fit."""
         ended = [waiter for waiter in self._waiting if waiter.deadline <= now]
         if ended:
             self._waiting = [waiter for waiter in self._waiting if waiter.deadline > now]
@@ -158,17 +160,17 @@ class Arbiter:
         return ended
 
     def _head(self) -> int:
-        """The place in `_waiting` of whoever is served next."""
+        """Return the index in `_waiting` of the next waiter to serve."""
         head = 0
         for index, waiter in enumerate(self._waiting):
             if waiter.priority > self._waiting[head].priority:
                 head = index
             if waiter.bypassed >= self._bypass_limit:
-                break  # it is served before all that came later, whatever their priority
+                break  # served before all later ones of any priority
         return head
 
     def _grant(self, waiter: Waiter) -> bool:
-        # A lease of nothing holds a byte, so that it has a place of its own to be freed by.
+        # A lease of 0 bytes takes 1, so that it has an offset of its own.
         offset = self._range.allocate(max(1, waiter.nbytes), self._alignment)
         if offset is None:
             return False
@@ -185,6 +187,6 @@ class Arbiter:
 
     def _end_wait(self, waiter: Waiter, outcome: Outcome, now: float) -> None:
         waiter.outcome = outcome
-        waiter.waited_s = now - waiter.asked_at
+        waiter.waited_s = now - waiter.requested_at
         self._wait_s += waiter.waited_s
         self._longest_wait_s = max(self._longest_wait_s, waiter.waited_s)

@@ -1,4 +1,4 @@
-"""The values of a workspace pool: who waits, what is leased, and what was counted."""
+"""Values of a workspace pool: waiters, leases and statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ge_runtime.memory.plan import aligned_columns
 
 
 class Outcome(Enum):
-    """Where a waiter stands. All but WAITING and GRANTED are final."""
+    """State of a waiter. All but WAITING and GRANTED are final."""
 
     WAITING = auto()
     GRANTED = auto()
@@ -26,38 +26,37 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One request for bytes of a pool, from asking until they are released.
+    """One request for memory of a pool, until it is released.
 
-    Only the pool's arbiter writes it. Compared by identity: two may ask for the same.
+    Only the pool's arbiter writes it. Compared by identity, as two may request the same.
     """
 
     nbytes: int
     owner: str
     priority: int = 0
     deadline: float = math.inf
-    """Seconds of the pool's clock."""
+    """Seconds on the pool's clock."""
     outcome: Outcome = Outcome.WAITING
     offset: int = 0
     """Bytes from the pool's start, once granted."""
-    asked_at: float = 0.0
+    requested_at: float = 0.0
     waited_s: float = 0.0
     bypassed: int = 0
-    """How many came later and were granted before it."""
+    """Number of later waiters that were granted before it."""
 
 
 class Lease:
     """The bytes [offset, offset + nbytes) of a pool, until `release` or the end of `with`.
 
-    Made by `WorkspacePool.lease`. Nobody else holds a byte of them meanwhile. Keep it as short as
-    one execution, and hold one at a time: whoever holds a lease while waiting for another can
-    wait for ever, because of somebody who does the same.
+    Created by `WorkspacePool.lease`. The bytes belong to this lease alone. Hold one lease at a
+    time, for one execution: a thread that waits for a second lease may deadlock with another.
     """
 
-    __slots__ = ("_give_back", "_waiter")
+    __slots__ = ("_on_release", "_waiter")
 
-    def __init__(self, waiter: Waiter, give_back: Callable[[Waiter], None]) -> None:
+    def __init__(self, waiter: Waiter, on_release: Callable[[Waiter], None]) -> None:
         self._waiter = waiter
-        self._give_back = give_back
+        self._on_release = on_release
 
     @property
     def offset(self) -> int:
@@ -66,22 +65,22 @@ class Lease:
 
     @property
     def nbytes(self) -> int:
-        """What was asked for."""
+        """The requested number of bytes."""
         return self._waiter.nbytes
 
     @property
     def owner(self) -> str:
-        """Who asked, for people."""
+        """The name given by the caller, for messages."""
         return self._waiter.owner
 
     @property
     def waited_s(self) -> float:
-        """Seconds from asking to granting; exactly 0 if the bytes were free."""
+        """Seconds from request to grant; exactly 0 if the bytes were free."""
         return self._waiter.waited_s
 
     def release(self) -> None:
-        """Give the bytes back. Never blocks for long; again does nothing; from any thread."""
-        self._give_back(self._waiter)
+        """Return the bytes to the pool. Does not block. Idempotent; safe from any thread."""
+        self._on_release(self._waiter)
 
     def __enter__(self) -> Lease:
         return self
@@ -103,7 +102,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one owner holds. An owner that does nothing and holds something leaks."""
+    """Leases held by one owner. An idle owner that holds something has a leak."""
 
     leases: int
     nbytes: int
@@ -111,32 +110,32 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """Sizes in bytes, times in seconds; counts since the pool was made."""
+    """Sizes in bytes, times in seconds; counts since the pool was created."""
 
     capacity: int
     leased: int
     peak: int
-    """The most that was ever leased at once."""
+    """Largest number of bytes leased at the same time."""
     largest_free: int
-    """A larger lease has to wait, even if more is free in all."""
+    """Size of the largest free range; a larger lease has to wait, even if more is free in total."""
     waiting: int
-    """Leases that are waited for now."""
+    """Number of leases waiting now."""
     granted: int
-    """Leases, those that waited included."""
+    """Number of granted leases, including those that waited."""
     waited: int
-    """Leases that had to be waited for, however that ended."""
+    """Number of leases that waited, granted or not."""
     wait_s: float
-    """Of waits that ended, in all."""
+    """Total time of ended waits."""
     longest_wait_s: float
     timeouts: int
     cancelled: int
     refused: int
-    """Those that never could fit, found the queue full, or met a closed pool."""
+    """Number of leases larger than the pool, beyond the queue limit, or after closing."""
     by_owner: Mapping[str, Held]
-    """Who holds something now."""
+    """Owner to the leases that it holds now."""
 
     def table(self) -> list[str]:
-        """All of it for people, one line each."""
+        """Return the statistics as text, one line each."""
         held = [
             (f"  {owner}", held.nbytes, f" in {held.leases} lease(s)")
             for owner, held in self.by_owner.items()
@@ -148,7 +147,7 @@ class PoolStats:
             ("peak", self.peak, ""),
             ("largest free", self.largest_free, ""),
         ]
-        waits = f"for {self.wait_s:.3f} s in all, {self.longest_wait_s:.3f} s at most"
+        waits = f"for {self.wait_s:.3f} s in total, {self.longest_wait_s:.3f} s at most"
         counts = [
             ("waiting", self.waiting, ""),
             ("granted", self.granted, ""),

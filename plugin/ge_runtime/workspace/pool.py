@@ -1,7 +1,7 @@
-"""Workspace pools: one range of bytes for each device, which the models of a process share.
+"""Workspace pools: one range of bytes for each device, shared by the models of a process.
 
-The decisions are `arbiter`'s. `WorkspacePool` is the shell that locks, blocks, wakes and raises;
-`PoolRegistry` makes the pool of a device for the first of its models, and closes it after the last.
+`arbiter` makes the decisions. `WorkspacePool` adds locks, waiting and exceptions. `PoolRegistry`
+creates the pool of a device for its first model, and closes it after the last.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ge_runtime.workspace.arbiter import Arbiter
 from ge_runtime.workspace.lease import Lease, Outcome, PoolStats, Waiter
 
 ALIGNMENT: Final = 512
-"""Bytes. What Ascend's graph engine keeps for its own memory; more than CUDA and CPUs ask for."""
+"""Bytes. The alignment of Ascend's graph engine; CUDA and CPUs need less."""
 
 BYPASS_LIMIT: Final = 16
-"""How often a waiter may be bypassed by higher priorities that came later."""
+"""Number of times that a waiter may be bypassed by later ones of higher priority."""
 
 QUEUE_LIMIT: Final = 256
-"""Waiters, each of which is a thread of this process. Only a defect has more."""
+"""Largest number of waiters. Each is a thread of this process, so only a defect has more."""
 
 CANCELLATION_POLL_S: Final = 0.01
-"""How often a waiter asks whether it is cancelled: servers can be asked, but do not call."""
+"""Interval of polling for cancellation: servers offer no notification."""
 
 _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     Outcome.NEVER_FITS: (
@@ -45,8 +45,7 @@ _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     ),
     Outcome.FULL: (
         PoolFull,
-        "found no place to wait, expected one of the {pool.queue_limit} that there are "
-        "(queue_limit)",
+        "found {pool.queue_limit} leases waiting, expected fewer: that is the limit (queue_limit)",
     ),
     Outcome.TIMED_OUT: (
         PoolTimeout,
@@ -55,7 +54,7 @@ _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     ),
     Outcome.CANCELLED: (
         PoolCancelled,
-        "found its claim to {waiter.nbytes:,} bytes cancelled after {waiter.waited_s:.3f} s",
+        "found its request for {waiter.nbytes:,} bytes cancelled after {waiter.waited_s:.3f} s",
     ),
     Outcome.CLOSED: (PoolClosed, "found the pool closed, expected it open"),
 }
@@ -66,8 +65,8 @@ _log = logging.getLogger(__name__)
 class WorkspacePool:
     """Leases of the bytes [0, capacity), for executions that share one workspace.
 
-    Numbers only: whoever owns the device's memory adds offsets to its address. Waiters are served
-    in the order that `arbiter` describes. Safe from any thread.
+    The pool handles numbers only: its user adds offsets to the address of the device memory.
+    Waiters are served in the order that `arbiter` describes. Safe from any thread.
     """
 
     def __init__(
@@ -78,9 +77,13 @@ class WorkspacePool:
         queue_limit: int,
         name: str = "workspace",
     ) -> None:
-        """capacity_bytes: at least 1. queue_limit: how many waiters may wait; one more is refused.
+        """Create a pool.
 
-        name: for people.
+        Args:
+            capacity_bytes: At least 1.
+            clock: The clock of deadlines.
+            queue_limit: Largest number of waiters; more are refused.
+            name: The name in messages.
         """
         self.capacity_bytes = capacity_bytes
         self.queue_limit = queue_limit
@@ -93,9 +96,9 @@ class WorkspacePool:
             bypass_limit=BYPASS_LIMIT,
         )
         self._lock = Lock()  # guards the arbiter, its waiters and their conditions
-        # One condition for each that waits: only those whose waiting ended are woken.
+        # One condition for each waiter, so that only threads whose wait has ended are woken.
         self._conditions: dict[Waiter, Condition] = {}
-        self._returned = Condition(self._lock)  # notified when a closed pool has all leases back
+        self._returned = Condition(self._lock)  # notified when a closed pool has no leases left
 
     def lease(
         self,
@@ -106,22 +109,35 @@ class WorkspacePool:
         owner: str,
         cancelled: Callable[[], bool] | None = None,
     ) -> Lease:
-        """A lease of `nbytes` (0 or more); blocks until it is this waiter's turn and they are free.
+        """Lease memory. Blocks until it is granted. Safe from any thread.
 
-        priority: higher goes first. deadline: seconds of the pool's clock. owner: who asks, for
-        people. cancelled: asked in this thread once it has to wait: then, every 10 ms, and before
-        the lease is returned; no lock is held. An Event's `is_set` will do.
+        After an exception nothing stays leased or queued.
 
-        Raises NeverFits, PoolFull or PoolClosed at once, PoolTimeout at the deadline, PoolCancelled
-        once `cancelled` is true, PoolClosed when the pool closes meanwhile; ValueError for
-        negative sizes. Whatever is raised, nothing stays leased or queued.
+        Args:
+            nbytes: 0 or more.
+            priority: Higher priorities are served first.
+            deadline: Seconds on the pool's clock.
+            owner: The name in messages and statistics.
+            cancelled: Called in this thread when the lease has to wait, then every 10 ms and before
+                the lease is returned. No lock is held.
+
+        Returns:
+            The lease, to be released by the caller.
+
+        Raises:
+            NeverFits: `nbytes` exceeds the capacity.
+            PoolFull: The queue limit is reached.
+            PoolTimeout: The deadline passed.
+            PoolCancelled: `cancelled` returned True.
+            PoolClosed: The pool is closed, or was closed during the wait.
+            ValueError: `nbytes` is negative.
         """
         if nbytes < 0:
             raise ValueError(f"{owner}: found {nbytes} bytes, expected 0 or more")
         waiter = Waiter(nbytes, owner, priority, deadline)
         condition = None
         with self._lock:
-            self._notify(self._arbiter.ask(waiter, self._clock.now()))
+            self._notify(self._arbiter.request(waiter, self._clock.now()))
             if waiter.outcome is Outcome.WAITING:
                 condition = self._conditions[waiter] = Condition(self._lock)
         if condition is not None:
@@ -131,20 +147,26 @@ class WorkspacePool:
         return Lease(waiter, self._release)
 
     def require(self, nbytes: int, owner: str) -> None:
-        """Raise NeverFits if no lease of `nbytes` can ever be granted. For use at load."""
+        """Raise NeverFits if a lease of `nbytes` can never be granted. For use at load."""
         if nbytes > self.capacity_bytes:
             raise self._refusal(Waiter(nbytes, owner, outcome=Outcome.NEVER_FITS))
 
     def stats(self) -> PoolStats:
-        """Use, waits and refusals at one moment."""
+        """Return a consistent snapshot of the statistics."""
         with self._lock:
             return self._arbiter.stats()
 
     def close(self, wait_s: float = 0.0) -> bool:
-        """Refuse whoever waits or comes, then wait up to `wait_s` seconds for live leases.
+        """Refuse all waiters, present and future, then wait for live leases.
 
-        Returns whether all came back. If not, the log names the holders; what they hold stays
-        theirs until they release it. Safe to call twice.
+        Safe to call twice.
+
+        Args:
+            wait_s: Longest time to wait, in seconds.
+
+        Returns:
+            Whether all leases were released. If not, the log names the owners; their leases stay
+            valid until they are released.
         """
         with self._lock:
             until = self._clock.now() + wait_s
@@ -161,10 +183,10 @@ class WorkspacePool:
     def _wait(
         self, waiter: Waiter, condition: Condition, cancelled: Callable[[], bool] | None
     ) -> None:
-        """Block until the waiter waits no more."""
+        """Block until the waiter no longer waits."""
         try:
             while True:
-                # Asked without the lock: it is the server's code, and may take its time.
+                # Called without the lock, as it is the server's code and may be slow.
                 if cancelled is not None and cancelled():
                     self._withdraw(waiter)
                 if waiter.outcome is not Outcome.WAITING:
@@ -176,7 +198,7 @@ class WorkspacePool:
                     elif waiter.outcome is Outcome.WAITING:
                         poll = math.inf if cancelled is None else now + CANCELLATION_POLL_S
                         self._clock.wait(condition, min(waiter.deadline, poll))
-        except BaseException:  # an interrupt, or `cancelled` raised: nobody is left to hold it
+        except BaseException:  # an interrupt, or `cancelled` raised: the lease has no holder
             self._withdraw(waiter)
             raise
 
@@ -192,7 +214,7 @@ class WorkspacePool:
 
     def _notify(self, ended: Iterable[Waiter]) -> None:
         for waiter in ended:
-            # None if it ended before its thread began to wait.
+            # None if it ended before its thread started to wait.
             if (condition := self._conditions.pop(waiter, None)) is not None:
                 condition.notify()
 
@@ -214,7 +236,7 @@ class WorkspacePool:
 
 
 class Membership:
-    """A model's share in a pool, until `leave`. Made by `PoolRegistry.join`."""
+    """A model's share in a pool, until `leave`. Created by `PoolRegistry.join`."""
 
     def __init__(
         self, registry: PoolRegistry, pool: WorkspacePool, device: str, model: str
@@ -225,7 +247,7 @@ class Membership:
         self._registry = registry
 
     def leave(self) -> None:
-        """Use the pool no more; the last one out closes it. Safe to call twice."""
+        """Stop using the pool; the last member closes it. Safe to call twice."""
         self._registry._leave(self)
 
     def __repr__(self) -> str:
@@ -237,14 +259,19 @@ class PoolRegistry:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._members: dict[str, list[Membership]] = {}  # device -> its pool's, at least one
+        self._members: dict[str, list[Membership]] = {}  # device to the members of its pool
         self._lock = Lock()
 
     def join(self, device: str, capacity_bytes: int, model: str) -> Membership:
-        """The device's pool for one more model, or instance of a model; made if there is none.
+        """Join the pool of a device, which is created for its first model.
 
-        Raises ConfigFault of `model` if others already share a pool of another capacity; the text
-        names them.
+        Args:
+            device: The device.
+            capacity_bytes: The capacity that the model requires.
+            model: The model, or an instance of it, for messages.
+
+        Raises:
+            ConfigFault: Other models share a pool of another capacity; the message names them.
         """
         with self._lock:
             members = self._members.get(device, [])
@@ -269,7 +296,7 @@ class PoolRegistry:
                 self._members[membership.device] = left
                 return
             self._members.pop(membership.device, None)
-        # Without the lock: nobody finds the pool any more.
+        # Without the lock, as the pool is not in the registry any more.
         membership.pool.close()
 
 
@@ -278,8 +305,8 @@ def _conflict(found: int, members: list[Membership]) -> str:
     pool = members[0].pool.capacity_bytes
     return (
         f"parameter 'workspace_pool_mib': found {found / 2**20:g}, expected {pool / 2**20:g}: "
-        f"device '{members[0].device}' has one pool in this process, and that is its capacity "
-        f"for {models}"
+        f"device '{members[0].device}' has one pool in this process, which has that capacity for "
+        f"{models}"
     )
 
 

@@ -1,5 +1,5 @@
-"""The process host: each instance of a Python model lives in a process of its own, as in Triton.
+"""The process host: each instance of a Python model runs in its own process, as in Triton.
 
-In the child runs the very instance that the inline host runs; all that it asks of the server comes
-back over one socket, and tensors lie in memory that both processes map.
+The child process runs the instance class of the inline host. Its calls to the server pass through
+sockets, and tensors through memory that both processes map.
 """

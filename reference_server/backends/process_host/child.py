@@ -1,7 +1,7 @@
-"""The child process of one model instance: its entry point, `main`, and what it does for messages.
+"""The child process of one model instance: its entry point `main`, and its message handlers.
 
-The main thread receives jobs and does them: it opens, executes and closes. Another receives all
-else. If the server is gone, the process ends at once.
+The main thread receives and runs jobs: it opens, executes and closes the instance. Another thread
+receives events. If the server ends, the process ends at once.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from reference_server.core.request import InferRequest
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-#: What came of a job, and the tensors in it.
+#: The result of a job, and the parcel with its tensors.
 _Outcome = tuple[Any, Parcel | None]
-#: What to do, and the kind of the message that tells what came of it; "exit" to do no more.
+#: The type of the result message, and the work. "exit" ends the process.
 _Job = tuple[str, Callable[[], _Outcome]]
 
 
 def main(parent: int, events: int, jobs: int, incoming: int, outgoing: int) -> None:
-    """Serve one model instance until the server says so. The numbers are descriptors but the first.
+    """Serve one model instance until the server ends it.
 
-    `parent` is the server's process.
+    `parent` is the server's process id; the other arguments are descriptors.
     """
     _end_with(parent)
-    _leave_signals_to_the_server()
+    _ignore_signals()
     _set_up_output()
     connection = Connection(
         _channel(events), _channel(jobs), OutgoingMemory(outgoing), IncomingMemory(incoming)
@@ -65,27 +65,27 @@ def main(parent: int, events: int, jobs: int, incoming: int, outgoing: int) -> N
 
 def _channel(end: int) -> MessageChannel:
     channel = MessageChannel(socket.socket(fileno=end))
-    channel.keep_from_forks()
-    # `pass_fds` made it inheritable. A process that the model starts must not keep it open: the
-    # server would not see the end of this one.
+    channel.close_in_forks()
+    # `pass_fds` made it inheritable. A process that the model starts must not keep it open,
+    # because the server would then not notice the end of this process.
     os.set_inheritable(end, False)
     return channel
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process when the thread of `parent` ends that has started it.
+    """Have the kernel kill this process when the thread of `parent` ends that has started it.
 
-    The thread that receives would notice, but not where a model keeps the GIL.
+    The receiving thread would notice the end too, but not while a model holds the GIL.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was faster
+    if os.getppid() != parent:  # the parent has ended already
         os._exit(1)
 
 
-def _leave_signals_to_the_server() -> None:
-    """Signals go to the whole group of a terminal; the server ends its models in good order.
+def _ignore_signals() -> None:
+    """Ignore SIGINT and SIGTERM, which a terminal sends to all processes: the server closes models.
 
-    Not SIG_IGN: the processes that a model starts would inherit that.
+    The handler is not SIG_IGN, which processes that a model starts would inherit.
     """
 
     def do_nothing(_number: int, _frame: FrameType | None) -> None:
@@ -100,7 +100,7 @@ def _set_up_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    faulthandler.enable()  # a crash tells which line of the model it was
+    faulthandler.enable()  # a crash prints the model's line
 
 
 def _log_to(connection: Connection) -> None:
@@ -108,8 +108,8 @@ def _log_to(connection: Connection) -> None:
     logger = logging.getLogger("reference_server")
     logger.handlers[:] = [_ConnectionHandler(connection)]
     logger.propagate = False
-    logger.setLevel(logging.DEBUG)  # what is shown is decided where it is shown
-    # A process that the model forks has no connection: what it logs is printed.
+    logger.setLevel(logging.DEBUG)  # the server filters
+    # A forked child has no connection and prints its log lines.
     printed = logging.StreamHandler()
     forks.call_in_forks(lambda: logger.handlers.__setitem__(slice(None), [printed]))
 
@@ -131,7 +131,7 @@ class _ConnectionHandler(logging.Handler):
 
 
 class _Child:
-    """What the server's messages make this process do."""
+    """Handles the server's messages."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -144,7 +144,7 @@ class _Child:
             **server.handlers,
             **self._calls.handlers,
             **self._requests.handlers,
-            "is_ready": self._start_telling,
+            "is_ready": self._start_readiness,
         }
         self._jobs: dict[str, Callable[..., _Job]] = {
             "open": lambda spec: ("done", lambda: (self._open(spec), None)),
@@ -155,16 +155,16 @@ class _Child:
         }
 
     def run(self) -> None:
-        """Do one job after the other until there are no more."""
-        # Jobs are done on the main thread, and events received on another: in Triton's stub
-        # `execute` runs on the interpreter's main thread.
+        """Receive and run jobs until `exit`."""
+        # Jobs run on the main thread, because `execute` does so in Triton's stub. Events are
+        # received on another thread.
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
         while job := self._connection.receive_job(lambda kind, *parts: self._jobs[kind](*parts)):
             kind, do = job
             if kind == "exit":
                 return
             self._do(kind, do)
-            del job, do  # an idle process holds no tensors
+            del job, do  # an idle process must not hold tensors
         os._exit(1)  # the server is gone
 
     def _receive(self) -> None:
@@ -177,7 +177,7 @@ class _Child:
             self._connection.send_job(kind, outcome, parcel=parcel)
         except ServerError as error:
             self._connection.send_job("failed", error.code.name, error.message)
-        except Exception as error:  # a defect of ours must not leave the server waiting
+        except Exception as error:  # a defect must not leave the server waiting
             log.exception("a job failed")
             text = f"{type(error).__name__}: {error}"
             self._connection.send_job("failed", Code.INTERNAL.name, text)
@@ -188,17 +188,17 @@ class _Child:
         )
         self._instance.open()
         self._requests.begin()
-        return self._instance.tells_readiness
+        return self._instance.has_readiness
 
     def _close(self) -> _Outcome:
         self._instance.close()
         return None, None
 
-    def _start_telling(self) -> None:
-        # Not a job: those wait for `execute`, and the receiving thread must not wait for the model.
-        threading.Thread(target=self._tell_readiness, name="ready", daemon=True).start()
+    def _start_readiness(self) -> None:
+        # Not a job, which would wait for `execute`. The receiving thread must not block.
+        threading.Thread(target=self._send_readiness, name="ready", daemon=True).start()
 
-    def _tell_readiness(self) -> None:
+    def _send_readiness(self) -> None:
         self._connection.send("readiness", self._instance.is_ready())
 
     def _receive_batch(
@@ -216,7 +216,7 @@ class _Child:
                 self._requests.answered(number)
             raise
         for index, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
-            # The others are answered by their senders, and can be cancelled until then.
+            # The other requests are answered by their senders and can be cancelled until then.
             if response is not None or index in execution.rescheduled:
                 self._requests.answered(number)
         parcel = Parcel(self._connection)

@@ -1,4 +1,4 @@
-"""What connects the two processes: messages over two socket pairs, tensors in shared memory."""
+"""The connection of the two processes: messages over two socket pairs, and shared memory."""
 
 from __future__ import annotations
 
@@ -21,53 +21,52 @@ from reference_server.core.errors import internal
 
 log = logging.getLogger(__name__)
 
-#: A message: what kind it is, then what that kind has. JSON's values alone.
+#: A message: its type, then its arguments. All are JSON values.
 Message = Sequence[Any]
-#: What the receiving thread does with the messages of one kind; the last argument is the parcel
-#: that came with it, if one did.
+#: The handler of a message type; its last argument is the parcel of the message, if any.
 Handler = Callable[..., None]
 _Read = TypeVar("_Read")
 
-#: The bytes of a message's text, and those of its parcel: -1 if it has none.
+#: The sizes of a message's text and of its parcel in bytes; -1 means no parcel.
 _LENGTHS = struct.Struct("<Ii")
 _NO_PARCEL = -1
 _CHUNK = 1 << 16
-#: Bytes of a message: far more than names, shapes and texts need. Large tensors are not in it.
-_MOST = 1 << 28
-#: How much is received at once.
-_ROOM = 1 << 20
-# The standard library's: NaN and lone surrogates pass, as they do within one process.
+#: The limit for a message in bytes, parcel included. Large tensors are not part of it.
+_LIMIT = 1 << 28
+#: The limit for one `recv` in bytes.
+_RECEIVE_LIMIT = 1 << 20
+# The standard library, because NaN and lone surrogates must pass as within one process.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
 
 class MessageChannel:
-    """One end of a socket pair: JSON behind its length. Any thread may send; one receives.
+    """One end of a socket pair with length-prefixed JSON messages.
 
-    A message of which some has come has to come whole: no part of it may take longer than
-    `stalled_s`. None: any time.
+    Any thread may send; one thread receives. `stalled_s` limits the time between two parts of one
+    message; None means no limit.
     """
 
     def __init__(self, end: socket.socket, stalled_s: float | None = None) -> None:
         self._socket = end
         self._stalled_s = stalled_s
         if stalled_s is not None:
-            # The kernel's own limit: one of Python's would hold for sending, too.
+            # The kernel's limit: a timeout of the Python socket would apply to sending too.
             limit = struct.pack("@ll", int(stalled_s), int(stalled_s % 1 * 1e6))
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._lock = threading.Lock()
-        self._backlog = bytearray()  # what the socket would not take yet
-        self.sent = 0  # messages, be they on their way to the socket yet
+        self._backlog = bytearray()  # bytes that the socket did not accept yet
+        self.sent = 0  # the number of messages, those in the backlog included
         self._received = bytearray()
 
     def send(self, *messages: Message, parcel: Parcel | None = None) -> None:
-        """Send messages, in this order, the last with its parcel. Never blocks.
+        """Send messages in order, the last with its parcel. Never blocks.
 
-        Does nothing once the peer is gone. Raises ServerError, and sends none, if one has more
-        bytes than the peer would receive.
+        No-op if the peer is gone. Bytes that the socket does not accept at once are sent by a
+        separate thread: a receiver may have to send too, and both sides could wait for each other.
 
-        What the socket does not take at once is sent by a thread that is started for it: whoever
-        receives may have to send, too, and if both sides waited for room neither would make it.
+        Raises:
+            ServerError: A message exceeds the limit; nothing is sent.
         """
         *before, last = messages
         frames = bytearray()
@@ -85,19 +84,19 @@ class MessageChannel:
                 threading.Thread(target=self._flush, name="flush", daemon=True).start()
 
     def _sent(self, data: bytearray) -> int:
-        """How many bytes went now."""
+        """Send without blocking; return the number of bytes sent."""
         try:
             return self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return 0
-        except OSError:  # the peer is gone, which the receiving thread finds out by itself
+        except OSError:  # the peer is gone; the receiving thread notices it
             return len(data)
 
     def _flush(self) -> None:
         room = select.poll()
         try:
             room.register(self._socket, select.POLLOUT)
-        except (OSError, ValueError):  # closed meanwhile; `poll` of nothing would never return
+        except (OSError, ValueError):  # closed; `poll` without sockets would never return
             return
         while True:
             room.poll()
@@ -107,9 +106,11 @@ class MessageChannel:
                     return
 
     def receive(self, deadline: float | None = None) -> tuple[list[Any], bytearray | None] | None:
-        """The next message and what is in its parcel; None when the peer is gone. Waits for it.
+        """Wait for the next message; return it with the bytes of its parcel, or None at the end.
 
-        Raises ValueError for what is no message, TimeoutError at `deadline` of `time.monotonic`.
+        Raises:
+            ValueError: The bytes are not a message.
+            TimeoutError: `deadline`, a time of `time.monotonic`, has passed.
         """
         received = self._received
         needed = _LENGTHS.size
@@ -118,27 +119,29 @@ class MessageChannel:
                 text_length, data_length = _LENGTHS.unpack_from(received)
                 length = text_length + max(0, data_length)
                 if data_length < _NO_PARCEL:
-                    raise ValueError(f"a parcel of {data_length} bytes")
-                if length > _MOST:
-                    raise ValueError(f"a message of {length} bytes, expected {_MOST} at most")
+                    raise ValueError(f"found a parcel of {data_length} bytes")
+                if length > _LIMIT:
+                    raise ValueError(
+                        f"found a message of {length} bytes; expected {_LIMIT} at most"
+                    )
                 needed = _LENGTHS.size + length
                 if len(received) >= needed:
                     end = _LENGTHS.size + text_length
                     text = received[_LENGTHS.size : end].decode()
-                    # Bytes of its own, which views of them keep alive.
+                    # A copy, which views keep alive.
                     data = None if data_length == _NO_PARCEL else received[end:needed]
                     del received[:needed]
                     return _message(text), data
             if deadline is not None:
                 self._wait(deadline)
             try:
-                chunk = self._socket.recv(min(max(_CHUNK, needed - len(received)), _ROOM))
+                chunk = self._socket.recv(min(max(_CHUNK, needed - len(received)), _RECEIVE_LIMIT))
             except BlockingIOError:
                 if not received:
                     continue
                 raise ValueError(
-                    f"{len(received)} bytes of a message and nothing more for "
-                    f"{self._stalled_s:g} s, expected {needed}"
+                    f"found {len(received)} bytes of a message, then nothing for "
+                    f"{self._stalled_s:g} s; expected {needed}"
                 ) from None
             except OSError:
                 return None
@@ -147,62 +150,62 @@ class MessageChannel:
             received += chunk
 
     def _wait(self, deadline: float) -> None:
-        """Wait for something to receive, or the end. Raises TimeoutError."""
+        """Wait until `recv` would not block. Raises TimeoutError."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
             raise TimeoutError
 
-    def keep_from_forks(self) -> None:
-        """Leave this end to this process: its copies have none."""
+    def close_in_forks(self) -> None:
+        """Close this end in forked children."""
         forks.close_in_forks(self._socket.fileno())
         forks.hold_for_forks(self._lock.acquire, self._lock.release)
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """Let both sides find the peer gone; with SHUT_RD this side, when it has read the rest."""
+        """End the connection for both sides; with SHUT_RD this side ends after the unread bytes."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(how)
 
     def close(self) -> None:
-        """Give the socket back, when nobody receives any more."""
+        """Close the socket. No thread may be receiving."""
         self._socket.close()
 
 
 def _frame(message: Message, parcel: Parcel | None) -> bytes:
-    """A message as it is sent. Raises ServerError if it is too long."""
+    """Return the bytes of a message. Raises ServerError if it is too long."""
     text = _encode(message).encode()
     data = b"" if parcel is None else parcel.data
-    if len(text) + len(data) > _MOST:
+    if len(text) + len(data) > _LIMIT:
         kind = next(part for part in message if isinstance(part, str))
         raise internal(
-            f"a message '{kind}' of {len(text) + len(data)} bytes for the other process of the "
-            f"model, expected {_MOST} at most; large tensors do not count"
+            f"message '{kind}' to the other process of the model: found {len(text) + len(data)} "
+            f"bytes; expected {_LIMIT} at most, large tensors not counted"
         )
     lengths = _LENGTHS.pack(len(text), _NO_PARCEL if parcel is None else len(data))
     return b"".join((lengths, text, data))
 
 
 def _message(text: str) -> list[Any]:
-    """What was sent. Raises ValueError."""
+    """Return the message of a JSON text. Raises ValueError."""
     try:
         message = _decode(text)
     except RecursionError:
-        raise ValueError("a message that is nested too deeply") from None
+        raise ValueError("found a message that is nested too deeply") from None
     if not (isinstance(message, list) and message):
-        raise ValueError(f"{text[:80]!r}, expected a list with a kind")
+        raise ValueError(f"found {text[:80]!r}; expected a list that starts with a message type")
     return message
 
 
 class Connection:
-    """One process's end: sends and receives messages, and manages the shared memory both ways.
+    """One end of the connection: sends and receives messages, and manages the shared memory.
 
-    Messages go over two channels. A job, and what came of it, go from the thread that has it done
-    to the one that does it and back: one change of threads each way. All else, the events, is
-    received by a thread of its own. A job is received when all events are handled that were sent
-    before it; an event may be received before a job that was sent earlier.
+    There are two channels. Jobs and their results use one: they go from the thread that requests
+    the job to the thread that runs it, and back, with one change of threads each way. Events use
+    the other, and a separate thread receives them. A job is returned after all events have been
+    handled that were sent before it. An event may be handled before an earlier job.
 
-    Each message takes along which blocks this side has finished with. Any thread may send; `run`
-    belongs to one, and `receive_job` to one at a time.
+    Each message carries the offsets of the blocks that this side no longer uses. Any thread may
+    send. One thread calls `run`, and one at a time `receive_job`.
     """
 
     def __init__(
@@ -220,67 +223,70 @@ class Connection:
         self._receiver: threading.Thread | None = None
         self._collecting = threading.Lock()
         self._collected = threading.Event()
-        self._handled = 0  # events
+        self._handled = 0  # the number of events
         self._is_awaited = False
         self._changed = threading.Condition()
         self._is_over = False
 
     def send(self, *message: Any, parcel: Parcel | None = None) -> None:  # noqa: ANN401 - JSON's values
-        """Send one event. Never blocks. Raises ServerError if it is too long."""
+        """Send an event. Never blocks. Raises ServerError if it is too long."""
         messages: list[Message] = []
         while self._later:
             try:
                 messages.append(self._later.popleft())
             except IndexError:  # another thread was faster
                 break
-        if ended := self._incoming.ended():
-            messages.append(("free", ended))
+        if unused := self._incoming.take_unused():
+            messages.append(("free", unused))
         self._events.send(*messages, message, parcel=parcel)
 
     def send_job(self, *job: Any, parcel: Parcel | None = None) -> None:  # noqa: ANN401 - JSON's values
-        """Send a job, or what came of it. Never blocks. Raises ServerError if it is too long."""
+        """Send a job or its result. Never blocks. Raises ServerError if it is too long."""
         if self._later:
             self.send("nothing")
-        message = (self._events.sent, self._incoming.ended(), *job)
+        message = (self._events.sent, self._incoming.take_unused(), *job)
         self._jobs.send(message, parcel=parcel)
 
     def send_later(self, *message: Any) -> None:  # noqa: ANN401 - JSON's values
-        """Send one event before the next message.
+        """Send an event together with the next message.
 
-        Takes no lock: the garbage collector may call it.
+        Takes no lock, since the garbage collector may call it.
         """
         self._later.append(message)
 
     def put(self, data: memoryview) -> int:
-        """Copy `data`, which is not empty, to where the other side can see it: its offset.
+        """Copy `data`, which is not empty, into the shared memory; return the offset.
 
-        Raises ServerError if there is no room for it. Waits for the other side's answer at most.
+        If there is no room, waits until the other side has reported unused blocks.
+
+        Raises:
+            ServerError: There is no room.
         """
         offset = self._outgoing.put(data)
         if offset is None and self._collects():
             offset = self._outgoing.put(data)
         if offset is None:
             raise internal(
-                f"no room for a tensor of {len(data)} bytes in the memory that is shared with the "
-                "model's process"
+                f"tensor of {len(data)} bytes: found no room in the shared memory of the model's "
+                "process; expected fewer or smaller tensors in flight"
             )
         return offset
 
     def view(self, offset: int, size: int) -> memoryview:
-        """What the other side has put there; it may be written to."""
+        """Return a writable view of a block of the other side."""
         return self._incoming.view(offset, size)
 
-    def take_back(self, offsets: Sequence[int]) -> None:
-        """Free blocks of which the other side was never told."""
-        self._outgoing.give_back(offsets)
+    def free_unsent(self, offsets: Sequence[int]) -> None:
+        """Free blocks whose offsets were not sent."""
+        self._outgoing.free(offsets)
 
     def _collects(self) -> bool:
-        """Have the other side tell what it has finished with; False if this thread cannot wait."""
-        if threading.current_thread() is self._receiver:  # it would wait for itself
+        """Wait for the other side's unused blocks; return False if this thread must not wait."""
+        if threading.current_thread() is self._receiver:  # it handles the answer
             return False
         with self._collecting:
             self._collected.clear()
-            # Looked at after `clear`: `run` sets both when it ends, so one of them is seen.
+            # Read after `clear`: `run` sets both at its end, so this thread sees one of them.
             if self._is_over:
                 return False
             self.send("collect")
@@ -288,15 +294,15 @@ class Connection:
         return True
 
     def run(self, handlers: Mapping[str, Handler]) -> None:
-        """Receive events until the other side is gone, calling the handler of each one's kind.
+        """Receive events and call their handlers until the other side is gone.
 
-        A message that cannot be read or handled ends the connection as well: whoever waits for what
-        it said is told that the other side is gone, and waits no more.
+        A message that cannot be read or handled ends the connection, so that no thread waits for
+        its effect.
         """
         self._receiver = threading.current_thread()
-        # Answered here and not by `handlers`: a `put` of the other side waits for "collected".
+        # Not in `handlers`, because a `put` of the other side waits for "collected".
         own: dict[str, Handler] = {
-            "free": self._outgoing.give_back,
+            "free": self._outgoing.free,
             "collect": lambda: self.send("collected"),
             "collected": self._collected.set,
             "nothing": lambda: None,
@@ -306,23 +312,26 @@ class Connection:
             while (received := self._events.receive()) is not None:
                 (kind, *parts), data = received
                 table[kind](*parts, *self._parcels(data))
-                del received, parts, data  # the tensors in them, while this waits for the next
+                del received, parts, data  # a waiting thread must not hold tensors
                 self._handled += 1
                 if self._is_awaited:
                     with self._changed:
                         self._changed.notify_all()
         except Exception as error:
-            self._leave(error)
-        self._jobs.shut(socket.SHUT_RD)  # who waits for a job waits no more
+            self._fail(error)
+        self._jobs.shut(socket.SHUT_RD)  # ends a wait for a job
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
         self._collected.set()
 
     def receive_job(self, read: Callable[..., _Read], limit_s: float | None = None) -> _Read | None:
-        """What `read` makes of the next job, as of an event; None when the other side is gone.
+        """Wait for the next job and return the result of `read` for it; None at the end.
 
-        A job that cannot be read ends the connection. Raises TimeoutError after `limit_s`.
+        A job that cannot be read ends the connection.
+
+        Raises:
+            TimeoutError: No job has arrived within `limit_s`.
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
         try:
@@ -333,19 +342,19 @@ class Connection:
             if self._handled < events and not self._await_events(events, deadline):
                 return None
             if ended:
-                self._outgoing.give_back(ended)
+                self._outgoing.free(ended)
             return read(*job, *self._parcels(data))
         except TimeoutError:
             raise
         except Exception as error:
-            self._leave(error)
+            self._fail(error)
             return None
 
     def _await_events(self, count: int, deadline: float | None) -> bool:
-        """Wait until so many are handled; False if there will not be as many."""
+        """Wait until `count` events are handled; return False if the connection ends before."""
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         with self._changed:
-            self._is_awaited = True  # before it looks, and `run` looks at it after it has counted
+            self._is_awaited = True  # before the check; `run` reads it after counting
             try:
                 if not self._changed.wait_for(
                     lambda: self._is_over or self._handled >= count, left_s
@@ -358,22 +367,22 @@ class Connection:
     def _parcels(self, data: bytearray | None) -> tuple[ReceivedParcel, ...]:
         return () if data is None else (ReceivedParcel(self, data),)
 
-    def _leave(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         log.error(
-            "the other process of a model is left: its message means nothing here: %s: %s",
+            "model process connection closed: found a message that cannot be handled: %s: %s",
             type(error).__name__,
             error,
         )
-        log.debug("where it was not understood", exc_info=True)
+        log.debug("traceback of the message", exc_info=True)
         self.shut()
 
     def shut(self) -> None:
-        """Let both sides find the other gone."""
+        """End the connection for both sides."""
         self._events.shut()
         self._jobs.shut()
 
     def close(self) -> None:
-        """Give the sockets and the memory back, when nobody receives. Views stay as they are."""
+        """Close the sockets and the memory. No thread may be receiving; views stay valid."""
         self._events.close()
         self._jobs.close()
         self._outgoing.close()

@@ -1,4 +1,4 @@
-"""What passes between the server and a model's process: its calls, and the requests it was given.
+"""The server's side of a model's process: its calls, and the requests that it executes.
 
 Calls are BLS requests, model control, metrics and log lines.
 """
@@ -24,16 +24,15 @@ from reference_server.core.telemetry import MetricKind
 
 log = logging.getLogger(__name__)
 
-#: Numbers of the metric families and series that processes hold; none is used twice.
+#: Numbers of the metric families and series of all processes; none is used twice.
 _numbers = itertools.count()
 
 
 class CallDispatcher:
-    """Answers the calls of one process, on the thread that receives from it.
+    """Handles the calls of one process, on the thread that receives its events.
 
-    `handlers` are what that thread does with them.
-    `responded` takes the responses to the server's requests that models send by themselves,
-    `in_flight` gives those of its requests that have not had their last.
+    `handlers` are the event handlers. `responded` receives the responses of the process that are
+    not results of `execute`. `in_flight` returns an unanswered request by its number.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class CallDispatcher:
         self._metrics = metrics
         self._calls = calls
         self._in_flight = in_flight
-        # Nothing is released when a process has died: its next one goes on with the same series.
+        # They are not released when a process dies: its successor continues the same series.
         self._holds: dict[int, MetricFamilyHold] = {}
         self._series: dict[int, MetricSeries] = {}
         self._bls_requests: dict[int, InferRequest] = {}
@@ -61,8 +60,8 @@ class CallDispatcher:
             "move": self._move,
             "value": lambda number: self._series[number].value(),
         }
-        # Loading takes as long as a model does, and may need this very process to answer meanwhile:
-        # each of these gets a thread, not the one that receives.
+        # Loading takes as long as the model does and may need this very process. So each of these
+        # calls runs on its own thread.
         self._blocking: Mapping[str, Callable[..., Any]] = {
             "load": self._load,
             "unload": lambda name, dependents: calls.unload(name, unload_dependents=dependents),
@@ -78,7 +77,7 @@ class CallDispatcher:
         }
 
     def end(self) -> None:
-        # Nobody wants the responses to its BLS requests any more.
+        # No process is left to receive the responses to its BLS requests.
         for request in list(self._bls_requests.values()):
             request.cancellation.cancel()
 
@@ -90,8 +89,8 @@ class CallDispatcher:
             )
             try:
                 thread.start()
-            except RuntimeError as error:  # the machine has no thread left: no fault of the process
-                text = f"cannot start a thread to {method} a model: {error}"
+            except RuntimeError as error:  # the system allows no more threads
+                text = f"{method}: cannot start a thread: {error}"
                 self._connection.send("refused", number, Code.UNAVAILABLE.name, text)
         else:
             self._answer(number, self._methods[method], arguments)
@@ -102,7 +101,7 @@ class CallDispatcher:
         except ServerError as error:
             self._connection.send("refused", number, error.code.name, error.message)
         except Exception as error:  # a defect must not leave the model waiting
-            log.exception("a call failed")
+            log.exception("a call of a model's process failed")
             self._connection.send(
                 "refused", number, Code.INTERNAL.name, f"{type(error).__name__}: {error}"
             )
@@ -128,7 +127,7 @@ class CallDispatcher:
             if halted is None:
                 self._calls.infer(request)
             else:
-                # By number, since the requests themselves are this side's.
+                # By number, because the request objects of the process are other ones.
                 waiting = [found for n in halted if (found := self._in_flight(n)) is not None]
                 self._calls.infer(request, waiting)
         except ServerError:
@@ -138,7 +137,7 @@ class CallDispatcher:
             raise
 
     def responded(self, number: int, response: InferResponse) -> None:
-        """A model has responded to a BLS request of the process. Any thread."""
+        """Send a response to a BLS request of the process. Thread-safe."""
         if response.final:
             self._bls_requests.pop(number, None)
         parcel = Parcel(self._connection)
@@ -193,7 +192,7 @@ class CallDispatcher:
 
 
 class _Sink:
-    """Where the responses to a BLS request go."""
+    """The sink of a BLS request."""
 
     def __init__(self, dispatcher: CallDispatcher, number: int) -> None:
         self._dispatcher = dispatcher
@@ -204,7 +203,7 @@ class _Sink:
 
 
 def write_record(name: str, level: int, path: str, line: int, text: str, created: float) -> None:
-    """Write a record of the process's into the server's log, as if it had arisen here."""
+    """Write a log record of the process into the server's log."""
     logger = logging.getLogger(name)
     if logger.isEnabledFor(level):
         record = logger.makeRecord(name, level, path, line, text, (), None)
@@ -220,21 +219,21 @@ class _Entry:
     request: InferRequest
     child: ChildProcess
     cancel: Callable[[], None] | None = None
-    tell_full: Callable[[bool], None] | None = None
+    send_full: Callable[[bool], None] | None = None
 
     def unwatch(self) -> None:
-        """Tell the process nothing more."""
+        """Stop to report cancellation and backlog to the process."""
         cancellation = self.request.cancellation
         if self.cancel is not None:
             cancellation.unwatch(self.cancel)
-        if self.tell_full is not None and cancellation.backlog is not None:
-            cancellation.backlog.unwatch(self.tell_full)
+        if self.send_full is not None and cancellation.backlog is not None:
+            cancellation.backlog.unwatch(self.send_full)
 
 
 class InFlightRequests:
-    """Requests by number, in the order in which they were given. Any thread.
+    """The unanswered requests by number, in the order of arrival. Thread-safe.
 
-    Whoever gets a request out of here answers it: nobody else does.
+    The caller that takes a request out is the only one that answers it.
     """
 
     def __init__(self) -> None:
@@ -247,7 +246,7 @@ class InFlightRequests:
         return len(self._entries)
 
     def begin(self, child: ChildProcess, requests: Sequence[InferRequest]) -> range:
-        """Number the requests of the batch that `child` is to execute now."""
+        """Add the requests of the batch that `child` executes next; return their numbers."""
         with self._lock:
             numbers = range(self._next, self._next + len(requests))
             self._next = numbers.stop
@@ -257,30 +256,30 @@ class InFlightRequests:
             return numbers
 
     def watch(self, numbers: range) -> None:
-        """From now on tell the process, which has these requests, if they are cancelled.
+        """Report cancellation and backlog of these requests to the process.
 
-        And whether their clients have enough to read.
+        The process must have received the requests.
         """
         for number in numbers:
-            # Not under the lock: of a request that is cancelled already `watch` calls at once.
+            # Without the lock, since `watch` calls at once if a request is cancelled already.
             entry = self._entries.get(number)
             if entry is not None:
                 entry.cancel = _cancel(entry.child, number)
                 entry.request.cancellation.watch(entry.cancel)
                 backlog = entry.request.cancellation.backlog
                 if backlog is not None:
-                    entry.tell_full = partial(entry.child.connection.send, "full", number)
-                    backlog.watch(entry.tell_full)
-                if number not in self._entries:  # answered meanwhile
+                    entry.send_full = partial(entry.child.connection.send, "full", number)
+                    backlog.watch(entry.send_full)
+                if number not in self._entries:  # answered in between
                     entry.unwatch()
 
     def get(self, number: int) -> InferRequest | None:
-        """The request, unless it has had its last response."""
+        """Return the request, or None if it has been answered."""
         entry = self._entries.get(number)
         return None if entry is None else entry.request
 
     def take(self, numbers: Iterable[int]) -> dict[int, InferRequest]:
-        """Those of these requests that have not had their last response: they get it now."""
+        """Remove and return the unanswered requests among `numbers`."""
         with self._lock:
             found = {n: entry for n in numbers if (entry := self._entries.pop(n, None))}
         for entry in found.values():
@@ -288,14 +287,14 @@ class InFlightRequests:
         return {number: entry.request for number, entry in found.items()}
 
     def executed(self, child: ChildProcess) -> None:
-        """Its batch is executed; those of the requests that are left are answered later."""
+        """Note that the batch of `child` has ended; its other requests are answered later."""
         with self._lock:
             self._executing.pop(child, None)
 
     def take_late(self, child: ChildProcess) -> dict[int, InferRequest]:
-        """All that `child` was to answer later."""
+        """Remove and return the requests that `child` was to answer later."""
         with self._lock:
-            # What is executing has a thread of its own that waits for it, and fails it.
+            # The thread that waits for the running batch fails its requests.
             executing = self._executing.get(child, ())
             late = [
                 number

@@ -1,7 +1,7 @@
 """The process host: a model instance whose model runs in a child process.
 
-The child runs the instance of the inline host. This module looks after the process: what becomes of
-requests if it dies, and when it is started again.
+The child runs the instance of the inline host. This module supervises the process: it fails the
+requests of a dead process and starts it again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _NS_PER_S = 1_000_000_000
 
 
 class Backoff:
-    """How long to wait before a process is started again; reads no clock.
+    """The delays before a process is started again. Reads no clock.
 
-    The first delay is `first_s`, each further one twice as long, up to `limit_s`. A process that
-    ran for longer than `limit_s` was sound, so its end counts as the first.
+    The first delay is `first_s`. Each further one is twice as long, up to `limit_s`. If a process
+    ran for longer than `limit_s`, the delays start again at `first_s`.
     """
 
     def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
@@ -49,11 +49,11 @@ class Backoff:
         self._started_ns: int | None = None
 
     def started(self, now_ns: int) -> None:
-        """A process is ready."""
+        """Note that a process is ready."""
         self._started_ns = now_ns
 
     def ended(self, now_ns: int) -> int:
-        """It has ended, or could not be made ready: how many nanoseconds from now to try again."""
+        """Note an end or a failed start; return the delay of the next start in nanoseconds."""
         if self._started_ns is not None and now_ns - self._started_ns > self._limit_ns:
             self._delay_ns = self._first_ns
         self._started_ns = None
@@ -64,11 +64,13 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How processes are looked after.
+    """The supervision of processes.
 
-    Without `restarts` a dead one stays dead and its model calls itself ready, as in Triton. One
-    execution may take `execution_limit_s`; None: any time. `backoff` makes what decides when to
-    try again.
+    Attributes:
+        restarts: Whether to start a dead process again. Otherwise it stays dead and its model
+            reports itself ready, as in Triton.
+        execution_limit_s: The time limit of one execution; None means no limit.
+        backoff: Creates the Backoff of an instance.
     """
 
     restarts: bool = True
@@ -79,10 +81,19 @@ class Supervision:
 class ProcessInstance:
     """A ModelInstance whose model runs in a child process.
 
-    `health` is told when that dies and when it is back, and if its model tells whether it is ready.
-    While it is down, `execute` waits for the next attempt to start it: it then executes, or fails
-    if the attempt does. `prepare` is called with an instance that was started again before that
-    serves, and fails the attempt by ServerError. `processes` makes the children.
+    While the process is down, `execute` waits for the next attempt to start it, and fails if the
+    attempt fails.
+
+    Args:
+        spec: The instance's specification.
+        supervision: The rules of supervision.
+        clock: The clock for delays and times of executions.
+        metrics: The server's metrics.
+        calls: The server's operations for BLS requests and model control.
+        health: Receives the death and the return of the process, and the model's readiness probe.
+        processes: Creates the child processes.
+        prepare: Called with an instance that was started again, before it serves. The start
+            fails if it raises ServerError.
     """
 
     def __init__(
@@ -106,7 +117,7 @@ class ProcessInstance:
         self._processes = processes
         self._readiness = Readiness(spec.name, self._is_ready)
         self._backoff = supervision.backoff()
-        # What follows is read and changed under this lock.
+        # Guards the attributes below.
         self._changed = threading.Condition()
         self._child: ChildProcess | None = None
         self._starting: ChildProcess | None = None
@@ -120,19 +131,19 @@ class ProcessInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name, as it stands in error texts."""
+        """The instance's name in error texts."""
         return self._spec.name
 
     @property
     def pid(self) -> int | None:
-        """The number of its process; None while there is none that is ready."""
+        """The process id; None while no process is ready."""
         child = self._child
         return None if child is None else child.pid
 
     def open(self) -> None:
-        """Start the process and open the model in it. Raises ServerError as the inline host does.
+        """Start the process and open the model in it. Blocks as long as the model does.
 
-        Blocks for as long as the model does.
+        Raises ServerError as the inline host does.
         """
         self._closing = False
         self._start_child(None)
@@ -150,27 +161,27 @@ class ProcessInstance:
                 packed = [messages.pack_request(parcel, request) for request in requests]
                 child.connection.send_job("execute", numbers.start, packed, parcel=parcel)
             except ServerError:
-                parcel.take_back()
+                parcel.free_unsent()
                 raise
             self._in_flight.watch(numbers)
             execution: Execution = child.result(limit_s)
         except ProcessEnded:
             return self._unfinished(child, numbers, requests, self._unhealthy())
         except ProcessSlow:
-            child.kill()  # Python code cannot be interrupted from outside; the process can
+            child.kill()  # the process can be ended, its Python code not
             too_long = internal(
                 f"Failed to process the request(s) for model '{self.name}', message: the execution "
                 f"took longer than {limit_s:g} s, and its process was ended."
             )
             return self._unfinished(child, numbers, requests, too_long)
         except ServerError:
-            if child.is_gone:  # there was no room for its requests any more
+            if child.is_gone:  # its closed memory has no room for the requests
                 return self._unfinished(child, numbers, requests, self._unhealthy())
             self._in_flight.take(numbers)
             self._in_flight.executed(child)
             raise
         if not _answers(execution, len(requests)):
-            log.error("the process of '%s' answered what it was not asked", self.name)
+            log.error("'%s': its process sent a result that does not fit the batch", self.name)
             child.kill()
             return self._unfinished(child, numbers, requests, self._unhealthy())
         self._in_flight.take(
@@ -179,12 +190,12 @@ class ProcessInstance:
             if execution.responses[index] is not None or index in execution.rescheduled
         )
         self._in_flight.executed(child)
-        if child.is_gone:  # `_ended` left alone what this thread was executing
+        if child.is_gone:  # `_ended` does not fail the batch of this thread
             self._fail_late(child)
         return execution
 
     def close(self) -> None:
-        """Finalize the model and end its process. Blocks for as long as the model does."""
+        """Finalize the model and end its process. Blocks as long as the model does."""
         with self._changed:
             self._closing = True
             child, self._child = self._child, None
@@ -203,7 +214,7 @@ class ProcessInstance:
     # ------------------------------------------------------------------------- the process's life
 
     def _start_child(self, prepare: Callable[[OpenInstance], None] | None) -> None:
-        """Start a process, open the model in it, `prepare` it, let it serve. Raises ServerError."""
+        """Start a process, open and prepare the model in it, and serve. Raises ServerError."""
         child: ChildProcess = self._processes(
             self.name, self._new_dispatcher, lambda how: self._ended(child, how)
         )
@@ -212,9 +223,9 @@ class ProcessInstance:
             self._starting = child
             closing = self._closing
         try:
-            if closing:  # `close` came before this process stood in `_starting`
+            if closing:  # `close` could not see this process
                 child.kill()
-            tells_readiness = child.run("open", messages.pack_spec(self._spec))
+            has_readiness = child.run("open", messages.pack_spec(self._spec))
             if prepare is not None:
                 prepare(_Started(self.name, partial(self._execute, child)))
         except ProcessEnded as error:
@@ -227,12 +238,12 @@ class ProcessInstance:
             with self._changed:
                 self._starting = None
         with self._changed:
-            if child.is_gone:  # `_ended` took it for one that was still starting
+            if child.is_gone:  # `_ended` did not see it as serving
                 raise self._unhealthy()
             self._child = child
             self._backoff.started(self._clock.monotonic_ns())
             self._changed.notify_all()
-        if tells_readiness:
+        if has_readiness:
             self._health.add_probe(self.name, self._readiness)
 
     def _is_ready(self) -> bool:
@@ -249,9 +260,9 @@ class ProcessInstance:
         )
 
     def _ended(self, child: ChildProcess, how: str) -> None:
-        """A process has ended. On the thread that received from it."""
+        """Handle the end of a process, on the thread that receives its events."""
         with self._changed:
-            served = self._child is child  # else it was just starting, or is meant to end
+            served = self._child is child  # otherwise it was starting or closing
             if served:
                 self._child = None
                 self._changed.notify_all()
@@ -268,7 +279,7 @@ class ProcessInstance:
         self._fail_late(child)
 
     def _restart(self, reason: str) -> None:
-        """Try again and again, each time after a longer pause."""
+        """Start a new process, with growing delays between the attempts."""
         while True:
             pause_ns = self._backoff.ended(self._clock.monotonic_ns())
             with self._changed:
@@ -290,7 +301,7 @@ class ProcessInstance:
         self._health.mark_healthy(self.name)
 
     def _ready_child(self) -> ChildProcess:
-        """The process, waiting for the next attempt to start it. Raises ServerError."""
+        """Return the process, after the next attempt to start it if it is down."""
         with self._changed:
             if self._child is None and self._supervision.restarts:
                 failed = self._failed_starts
@@ -304,13 +315,13 @@ class ProcessInstance:
     # ----------------------------------------------------------------------------- its requests
 
     def _responded(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
-        """A response that did not come out of `execute`. On the thread that receives."""
+        """Deliver a response that is not a result of `execute`. On the receiving thread."""
         response = messages.unpack_response(parcel, packed)
         final = response.final
         request = (
             self._in_flight.take([number]).get(number) if final else self._in_flight.get(number)
         )
-        if request is not None:  # else an error of this side's was its last
+        if request is not None:  # otherwise the request has failed already
             deliver(request.sink, response)
 
     def _unfinished(
@@ -320,7 +331,7 @@ class ProcessInstance:
         requests: Sequence[InferRequest],
         error: ServerError,
     ) -> Execution:
-        """What came of an execution whose process is gone: errors for all that are not answered."""
+        """Return the result of an execution whose process is gone: errors where unanswered."""
         unanswered = self._in_flight.take(numbers)
         self._in_flight.executed(child)
         if len(unanswered) == len(requests):
@@ -331,7 +342,7 @@ class ProcessInstance:
         return Execution([None] * len(requests), now, now, failed=True)
 
     def _fail_late(self, child: ChildProcess) -> None:
-        """Answer what a dead process would have answered later."""
+        """Fail the requests that a dead process would have answered later."""
         for request in self._in_flight.take_late(child).values():
             request.sink.send(self._error_response(request, self._unhealthy()))
 
@@ -344,7 +355,7 @@ class ProcessInstance:
 
 
 def _answers(execution: object, count: int) -> bool:
-    """Whether this is what an execution of so many requests gives."""
+    """Return whether `execution` is a valid result for `count` requests."""
     return (
         isinstance(execution, Execution)
         and len(execution.responses) == count
@@ -354,14 +365,14 @@ def _answers(execution: object, count: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """An instance whose process is there, and executes for nobody else yet."""
+    """A started instance that does not serve yet."""
 
     name: str
     execute: Callable[[Sequence[InferRequest]], Execution]
 
 
 class _LogDispatcher:
-    """Takes log lines: a model that completes its configuration has no server to ask."""
+    """The dispatcher of a process that completes a configuration: it has log lines only."""
 
     def __init__(self, connection: Connection) -> None:
         self.handlers: Mapping[str, Handler] = {"log": write_record}
@@ -373,10 +384,10 @@ class _LogDispatcher:
 def auto_complete_in_process(
     model_file: Path, version_directory: Path, model_name: str, config: dict[str, Any]
 ) -> dict[str, Any]:
-    """`config` as the model's `auto_complete_config` completes it; as it is if it has none.
+    """Return `config` completed by the model's `auto_complete_config`, if it has one.
 
-    Blocks for as long as the model does. Raises ServerError as the inline host does, and if the
-    process ends.
+    Blocks as long as the model does. Raises ServerError as the inline host does, and if the process
+    ends.
     """
     child = ChildProcess(model_name, _LogDispatcher)
     child.start()

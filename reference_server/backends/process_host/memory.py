@@ -1,9 +1,9 @@
-"""The shared memory through which tensors go from one process to the other, in one direction.
+"""Shared memory that passes tensors from one process to the other, in one direction.
 
-It is a file without a name: it is gone with the last process that has it, however that ends. Its
-size is sealed, so neither side can take pages away from under the other. It is large and empty:
-the kernel gives pages as they are written, and gets those back that were used beyond `KEPT_BYTES`
-when nothing is in use.
+It is an anonymous file, which the kernel frees with the last process that uses it. Its size is
+sealed, so that neither process can remove pages of the other. The file is large and sparse: the
+kernel allocates pages when they are written. Pages beyond `KEPT_BYTES` are returned when no block
+is in use.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-#: No element type needs more, and blocks of different tensors share no cache line.
+#: Enough for every element type, and no two tensors share a cache line.
 ALIGNMENT = 64
 
 
 class BlockAllocator:
-    """Which blocks of a stretch of `limit` bytes are taken: integers alone. Not thread-safe.
+    """An allocator of blocks within `limit` bytes; works with integers only. Not thread-safe.
 
-    First fit from the front, so that what is used again is what is in the caches already; what is
-    given back is joined with its free neighbours.
+    It takes the first free span that fits, so that recently used memory, which is in the caches, is
+    used again. Freed blocks are merged with free neighbours.
     """
 
     def __init__(self, limit: int) -> None:
         self._taken: dict[int, int] = {}
-        # The free spans in order: where each begins and ends. Neighbours are never both free.
+        # The start and end offsets of the free spans, in order. Neighbours are merged.
         self._begins = [0]
         self._ends = [limit]
         self._limit = limit
@@ -47,16 +47,16 @@ class BlockAllocator:
 
     @property
     def used(self) -> int:
-        """The number of bytes in taken blocks, padding included."""
+        """The number of bytes in allocated blocks, padding included."""
         return sum(self._taken.values())
 
     @property
     def is_unused(self) -> bool:
-        """True if no block is taken."""
+        """True if no block is allocated."""
         return not self._taken
 
     def take(self, size: int) -> int | None:
-        """The offset of a free block of at least `size` > 0 bytes; None if there is none."""
+        """Allocate at least `size` > 0 bytes; return the offset, or None without room."""
         size = -(-size // ALIGNMENT) * ALIGNMENT
         for index, begin in enumerate(self._begins):
             end = self._ends[index]
@@ -70,8 +70,8 @@ class BlockAllocator:
             return begin
         return None
 
-    def give_back(self, offset: int) -> None:
-        """Free the block at `offset`. Raises KeyError if none was taken there."""
+    def free(self, offset: int) -> None:
+        """Free the block at `offset`. Raises KeyError if there is no block."""
         end = offset + self._taken.pop(offset)
         index = bisect_left(self._begins, offset)
         joins_before = index > 0 and self._ends[index - 1] == offset
@@ -88,16 +88,16 @@ class BlockAllocator:
             self._ends.insert(index, end)
 
 
-#: How much the tensors may take that are under way in one direction: address space, not memory.
+#: The limit for all tensors in flight in one direction: address space, not memory.
 LIMIT_BYTES = 16 << 30
-#: How much stays in use when nothing is under way.
+#: The memory that stays allocated when no tensor is in flight.
 KEPT_BYTES = 64 << 20
 
 _Bytes = npt.NDArray[np.uint8]
 
 
 def create(limit: int = LIMIT_BYTES) -> int:
-    """The descriptor of a new stretch of `limit` bytes, none of which takes memory yet."""
+    """Return the descriptor of a new file of `limit` bytes, which uses no memory yet."""
     descriptor = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, limit)
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -106,30 +106,30 @@ def create(limit: int = LIMIT_BYTES) -> int:
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
-    """All of it. Raises ValueError if its size is not sealed: who touches lost pages is killed."""
+    """Map the file. Raises ValueError if its size is not sealed: lost pages cause SIGBUS."""
     if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-        raise ValueError("found a file that can be cut, expected one whose size is sealed")
+        raise ValueError("found a file that can shrink; expected one with a sealed size")
     return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 
 class OutgoingMemory:
-    """The side that writes: puts tensors into blocks, and frees these when it is told. Any thread.
+    """The writing side: copies tensors into blocks and frees them on request. Thread-safe.
 
-    Closed, it has no room for anything.
+    After `close` there is no room for any tensor.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._map = _mapped(descriptor)
         self._bytes: _Bytes = np.frombuffer(self._map, np.uint8)
         self._blocks = BlockAllocator(len(self._map))
-        self._high = 0  # how far anything was ever written since pages were given back
+        self._high = 0  # the end of the memory written since pages were returned
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"OutgoingMemory({self._blocks})"
 
     def put(self, data: memoryview) -> int | None:
-        """Copy `data`, which is not empty, into a block; its offset, None if there is no room."""
+        """Copy `data`, which is not empty, to a block; return its offset, or None without room."""
         size = len(data)
         with self._lock:
             offset = self._blocks.take(size)
@@ -137,40 +137,40 @@ class OutgoingMemory:
                 return None
             self._high = max(self._high, offset + size)
             block = self._bytes[offset : offset + size]
-        # NumPy rather than a slice of the map: it lets go of the GIL while it copies.
+        # NumPy releases the GIL while it copies; a slice of the map does not.
         np.copyto(block, np.frombuffer(data, np.uint8))
         return offset
 
-    def give_back(self, offsets: Iterable[int]) -> None:
-        """Free blocks that the other side uses no more."""
+    def free(self, offsets: Iterable[int]) -> None:
+        """Free blocks that the other side no longer uses."""
         with self._lock:
             for offset in offsets:
-                self._blocks.give_back(offset)
+                self._blocks.free(offset)
             if self._blocks.is_unused and self._high > KEPT_BYTES:
                 self._map.madvise(mmap.MADV_REMOVE, KEPT_BYTES, len(self._map) - KEPT_BYTES)
                 self._high = KEPT_BYTES
 
     def close(self) -> None:
-        """Give up the mapping, and the descriptor that Python keeps with it."""
+        """Unmap the memory and close the descriptor that Python keeps with the map."""
         with self._lock:
             self._blocks = BlockAllocator(0)
             self._bytes = np.empty(0, np.uint8)
-            with contextlib.suppress(BufferError):  # somebody copies: it goes with that
+            with contextlib.suppress(BufferError):  # a copy is running and holds the map
                 self._map.close()
 
 
 class _Lease(weakref.ref[_Bytes]):
-    """Notes the offset of a block when nobody has a view of it any more."""
+    """A weak reference to a view that knows the offset of its block."""
 
     __slots__ = ("offset",)
     offset: int
 
 
 class IncomingMemory:
-    """The side that reads: gives views of blocks, and tells which are no longer looked at.
+    """The reading side: returns views of blocks, and collects the offsets of unused ones.
 
-    A view may be written to and belongs to whoever asked for it; it stays good as long as anything
-    refers to it, be it an array made of it or an array made of that. Any thread.
+    A view is writable and belongs to the caller. It is valid while anything refers to it, such as
+    an array of the view or an array of that array. Thread-safe.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -179,30 +179,30 @@ class IncomingMemory:
         self._ended: deque[int] = deque()
 
     def view(self, offset: int, size: int) -> memoryview:
-        """The block at `offset`, whose content has `size` bytes.
+        """Return a view of `size` bytes at `offset`.
 
-        Raises ValueError if it lies elsewhere, or was given out and has not been told to be free.
+        Raises ValueError if the range is invalid, or if an earlier view of the block was not freed.
         """
         if offset in self._leases:
-            raise ValueError(f"found a second tensor at {offset} before the first was let go")
-        assert self._map is not None, "nobody receives when it is closed"
+            raise ValueError(f"found a second tensor at offset {offset}; expected a free block")
+        assert self._map is not None, "receiving ends before the memory is closed"
         block = np.frombuffer(self._map, np.uint8, size, offset)
-        # The garbage collector calls this at any point of any thread: it must not take a lock.
+        # The garbage collector calls `_end` at any point of any thread: it must not take a lock.
         lease = _Lease(block, self._end)
         lease.offset = offset
         self._leases[offset] = lease
         return block.data
 
     def close(self) -> None:
-        """Give up the mapping, which lives on as long as its views."""
+        """Drop the map, which lives as long as its views."""
         self._map = None
 
     def _end(self, lease: weakref.ref[_Bytes]) -> None:
         assert isinstance(lease, _Lease)
         self._ended.append(lease.offset)
 
-    def ended(self) -> list[int]:
-        """The offsets of the blocks whose views have gone since it was asked last."""
+    def take_unused(self) -> list[int]:
+        """Return the offsets of the blocks whose views have been freed since the last call."""
         offsets: list[int] = []
         while self._ended:
             try:

@@ -1,4 +1,4 @@
-"""The forms of requests, responses and specs in messages: JSON, with tensors in a parcel."""
+"""Conversion of requests, responses and specs to messages: JSON, with tensors in a parcel."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from reference_server.core.request import (
 )
 from reference_server.core.tensor import Tensor
 
-#: The form of a value in a message: JSON's values, and for tensors where they lie.
+#: A value in a message: JSON values, with the offset and size of each tensor.
 Packed = list[Any]
 
-# A test holds that every field of a request is in one of these three.
-#: The fields of a request that travel as they are.
+# Every field of a request is in one of these three lists; a test checks it.
+#: The fields that are sent unchanged.
 PLAIN = (
     "model_name",
     "model_version",
@@ -41,34 +41,38 @@ PLAIN = (
     "queued_ns",
     "is_begun",
 )
-#: Those that have a form of their own in a message.
+#: The fields that are converted.
 CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")
-#: Those that mean something in the server alone.
+#: The fields that have a meaning only in the server.
 LEFT_OUT = ("sink", "batch_key", "pattern", "timed")
 
 
 def pack_tensors(parcel: Parcel, tensors: Iterable[Tensor]) -> list[Packed]:
-    """Put tensors into the parcel; all or none. Raises ServerError if there is no room.
+    """Add tensors to the parcel, all or none.
 
-    What is packed of each is name, data type, shape, offset and size.
+    Returns:
+        For each tensor its name, data type, shape, offset and size.
+
+    Raises:
+        ServerError: There is no room.
     """
     packed: list[Packed] = []
     mark = parcel.mark
     try:
         for tensor in tensors:
-            assert tensor.datatype is not None, "no request of an unknown type gets this far"
+            assert tensor.datatype is not None, "unknown data types are refused earlier"
             offset, size = parcel.put(tensor.raw())
             packed.append([tensor.name, tensor.datatype.value, tensor.shape, offset, size])
     except BaseException:
-        parcel.take_back(mark)
+        parcel.free_unsent(mark)
         raise
     return packed
 
 
 def unpack_tensors(parcel: ReceivedParcel, packed: Iterable[Packed]) -> list[Tensor]:
-    """Tensors that view what came.
+    """Return tensors that are views of the received bytes.
 
-    Raises ValueError, TypeError or KeyError for what packs no tensor.
+    Raises ValueError, TypeError or KeyError for values that are not packed tensors.
     """
     return [_unpack_tensor(parcel, *parts) for parts in packed]
 
@@ -78,15 +82,15 @@ def _unpack_tensor(
 ) -> Tensor:
     kind = dtypes.BY_NAME[datatype]
     if type(name) is not str:
-        raise TypeError(f"found {name!r} for a tensor's name")
+        raise TypeError(f"tensor name: found {name!r}; expected str")
     fits = min(shape, default=0) >= 0 and size >= 0
     if not (fits and (kind.is_bytes or math.prod(shape) * kind.byte_size == size)):
-        raise ValueError(f"found tensor '{name}' of shape {shape} in {size} bytes")
+        raise ValueError(f"tensor '{name}': found shape {shape} and {size} bytes")
     return Tensor(name, kind, tuple(shape), raw=parcel.view(offset, size))
 
 
 def pack_request(parcel: Parcel, request: InferRequest) -> Packed:
-    """A request, without the way of its answers. Raises ServerError if there is no room."""
+    """Pack a request without its sink. Raises ServerError if there is no room."""
     return [
         [getattr(request, name) for name in PLAIN],
         dict(request.parameters),
@@ -103,9 +107,9 @@ def unpack_request(
     sink: ResponseSink,
     traced: Callable[[str], RequestTrace] | None = None,
 ) -> InferRequest:
-    """The request, whose answers go to `sink`; one with a trace has what `traced` makes of that.
+    """Return the request with the sink `sink`.
 
-    `traced` gets the trace's context.
+    `traced` creates the trace of a request from the context of the server's trace.
     """
     plain, parameters, flags, is_cancelled, context, tensors = packed
     request = InferRequest(
@@ -124,7 +128,7 @@ def unpack_request(
 
 
 def pack_response(parcel: Parcel, response: InferResponse) -> Packed:
-    """One response; one that finds no room becomes an error."""
+    """Pack a response; without room for its tensors it becomes an error."""
     error = response.error
     tensors: list[Packed] = []
     if error is None:
@@ -145,13 +149,13 @@ def pack_response(parcel: Parcel, response: InferResponse) -> Packed:
 
 
 def unpack_response(parcel: ReceivedParcel, packed: Packed) -> InferResponse:
-    """The response, whose tensors view what came."""
+    """Return the response; its tensors are views of the received bytes."""
     name, version, request_id, tensors, parameters, error, final, empty = packed
     kinds = (str, int, str, bool, bool)
     if tuple(map(type, (name, version, request_id, final, empty))) != kinds:
-        raise TypeError(f"found a response of {packed!r:.200}")
+        raise TypeError(f"response: found {packed!r:.200}")
     if any(type(key) is not str or isinstance(value, list | dict) for key, value in parameters):
-        raise TypeError(f"found parameters {parameters!r:.200}")
+        raise TypeError(f"response parameters: found {parameters!r:.200}")
     return InferResponse(
         name,
         version,
@@ -165,7 +169,7 @@ def unpack_response(parcel: ReceivedParcel, packed: Packed) -> InferResponse:
 
 
 def pack_execution(parcel: Parcel, execution: Execution) -> Packed:
-    """What an execution gave."""
+    """Pack the result of an execution."""
     return [
         [
             None if response is None else pack_response(parcel, response)
@@ -179,10 +183,10 @@ def pack_execution(parcel: Parcel, execution: Execution) -> Packed:
 
 
 def unpack_execution(parcel: ReceivedParcel, packed: Packed) -> Execution:
-    """The execution; its times are of the machine's monotonic clock, which all processes share."""
+    """Return the result of an execution. Its monotonic times are valid in all processes."""
     responses, input_end_ns, output_start_ns, rescheduled, failed = packed
     if tuple(map(type, (input_end_ns, output_start_ns, failed))) != (int, int, bool):
-        raise TypeError(f"found an execution of {packed[1:]!r:.200}")
+        raise TypeError(f"execution: found {packed[1:]!r:.200}")
     return Execution(
         [None if response is None else unpack_response(parcel, response) for response in responses],
         input_end_ns,
@@ -193,7 +197,7 @@ def unpack_execution(parcel: ReceivedParcel, packed: Packed) -> Execution:
 
 
 def pack_spec(spec: InstanceSpec) -> dict[str, Any]:
-    """All that tells an instance from others: each field with the kind of its value."""
+    """Pack a specification: each field with the type of its value."""
     return {
         field.name: _packed_field(getattr(spec, field.name)) for field in dataclasses.fields(spec)
     }
@@ -208,7 +212,7 @@ def _packed_field(value: object) -> tuple[str, object]:
 
 
 def unpack_spec(values: dict[str, Any]) -> InstanceSpec:
-    """The specification that was packed."""
+    """Return the specification."""
     kinds: dict[str, Callable[[Any], Any]] = {
         "path": Path,
         "set": frozenset,

@@ -1,16 +1,16 @@
-"""The tensors that go along with a message: small ones in it, others in the shared memory.
+"""Parcels: the tensors of a message. Small ones are in the message, others in shared memory.
 
-A block of the shared memory costs an entry in a table on either side and a word when it is free
-again; a few bytes are copied through the socket in less time.
+A block of shared memory costs a table entry on each side and a report when it is free again. For
+few bytes a copy through the socket is faster.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-#: The largest tensor that goes in the message itself, in bytes. Both sides know it.
+#: The size limit in bytes of tensors in the message itself. Both sides use it.
 SMALL_BYTES = 4096
-#: No element type needs more.
+#: Enough for every element type.
 _ALIGNMENT = 8
 
 
@@ -18,17 +18,17 @@ class Room(Protocol):
     """The shared memory of a connection."""
 
     def put(self, data: memoryview) -> int:
-        """Copy `data` to where the other side can see it: its offset. Raises ServerError."""
+        """Copy `data` into shared memory; return the offset. Raises ServerError."""
 
-    def take_back(self, offsets: list[int]) -> None:
-        """Free blocks of which the other side was never told."""
+    def free_unsent(self, offsets: list[int]) -> None:
+        """Free blocks whose offsets were not sent."""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """What the other side has put there; it may be written to. Raises ValueError."""
+        """Return a writable view of a block. Raises ValueError."""
 
 
 class Parcel:
-    """The tensors of one message that is to be sent. `data` are those in the message."""
+    """The tensors of a message to send. `data` holds those in the message."""
 
     def __init__(self, room: Room) -> None:
         self.data = bytearray()
@@ -36,7 +36,7 @@ class Parcel:
         self._blocks: list[int] = []
 
     def put(self, content: memoryview) -> tuple[int, int]:
-        """Take in flat bytes: where they are, and their size. Raises ServerError without room."""
+        """Add bytes; return their offset and size. Raises ServerError without room."""
         size = len(content)
         if size > SMALL_BYTES:
             offset = self._room.put(content)
@@ -51,17 +51,17 @@ class Parcel:
 
     @property
     def mark(self) -> int:
-        """Where `take_back` may go back to."""
+        """The current position, for `free_unsent`."""
         return len(self._blocks)
 
-    def take_back(self, mark: int = 0) -> None:
-        """Free the blocks that were taken since `mark`: the other side is never told of them."""
-        self._room.take_back(self._blocks[mark:])
+    def free_unsent(self, mark: int = 0) -> None:
+        """Free the blocks added since `mark`, whose offsets are not sent."""
+        self._room.free_unsent(self._blocks[mark:])
         del self._blocks[mark:]
 
 
 class ReceivedParcel:
-    """The tensors of one message that has come."""
+    """The tensors of a received message."""
 
     __slots__ = ("_data", "_room")
 
@@ -70,12 +70,12 @@ class ReceivedParcel:
         self._data = memoryview(data)
 
     def view(self, offset: int, size: int) -> memoryview:
-        """The bytes that `put` took in; they may be written to.
+        """Return a writable view of bytes that `put` has added.
 
-        Raises ValueError if there are none, or if they were viewed before in the shared memory.
+        Raises ValueError if the range is invalid, or if shared memory was viewed before.
         """
         if size > SMALL_BYTES:
             return self._room.view(offset, size)
         if not 0 <= offset <= len(self._data) - size:
-            raise ValueError(f"found a tensor at {offset} of a message's {len(self._data)} bytes")
+            raise ValueError(f"found a tensor at {offset} in a parcel of {len(self._data)} bytes")
         return self._data[offset : offset + size]

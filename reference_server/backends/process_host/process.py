@@ -1,4 +1,4 @@
-"""A child process as the server sees it: its start, its jobs, its output, its end."""
+"""The server's side of a child process: start, jobs, output and end."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from reference_server.core.errors import Code, ServerError, internal
 log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
-#: What the child's interpreter runs. Its modules are found where the server finds them. The first
-#: argument is the instance's name, for `ps` alone. A model finds [''] in `sys.argv`, as in Triton.
+#: The code of the child's interpreter, with the server's `sys.path`. The first argument is the
+#: instance's name, which `ps` shows. A model finds [''] in `sys.argv`, as in Triton.
 _BOOT = (
     "import sys; _, _, *numbers = sys.argv[:7]; sys.path[:] = sys.argv[7:]; sys.argv[:] = ['']; "
     "from reference_server.backends.process_host.child import main; main(*map(int, numbers))"
 )
-#: How long a process may take to exit when it has nothing left to do.
+#: The time limit for the exit of a process without work.
 _EXIT_S = 5.0
-#: How long a process may take to send the next part of a message that it has begun.
+#: The time limit between two parts of one message.
 _STALLED_S = 60.0
 
 
 class ProcessEnded(Exception):
-    """The process is gone; the text says how it ended."""
+    """The process has ended; the text describes how."""
 
 
 class ProcessSlow(Exception):
-    """The process has not answered in time."""
+    """The process did not answer in time."""
 
 
 class Dispatcher(Protocol):
-    """Does what a process calls for, on the thread that receives from it."""
+    """Handles the events of a process, on the receiving thread."""
 
     handlers: Mapping[str, Handler]
 
     def end(self) -> None:
-        """The process is gone."""
+        """Note the end of the process."""
 
 
 class ChildProcess:
-    """A process that does one job after the other.
+    """A process that runs one job after the other.
 
-    `new_dispatcher` makes what takes the messages that come by themselves. `ended` is called once
-    with how it ended, after the last message and before whoever waits for a result hears of it.
+    `new_dispatcher` creates the event handlers. `ended` is called once with a description of the
+    end, after the last message and before a waiting job fails.
     """
 
     def __init__(
@@ -67,40 +67,40 @@ class ChildProcess:
     ) -> None:
         self._name = name
         self._new_dispatcher = new_dispatcher
-        self._tell_end = ended
-        # What a job gave is received under this lock, so that nothing is closed meanwhile.
+        self._on_end = ended
+        # Held while a result is received, so that the connection stays open.
         self._receiving = threading.Lock()
-        self._told = threading.Event()
+        self._end_handled = threading.Event()
         self._readiness: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._started = threading.Event()
         self._printed = threading.Event()
         self._gone = threading.Event()
         self._failure: ServerError | None = None
-        self._how = ""
+        self._description = ""
         self._process: subprocess.Popen[bytes]
         self.connection: Connection
 
     def start(self) -> None:
-        """Start it. Blocks for milliseconds: the process gets ready by itself.
+        """Start the process without waiting for its initialization.
 
-        Raises ServerError if the system does not let it.
+        Raises ServerError if the system refuses.
         """
-        # The kernel ends the process with the thread that started it: that one stays till the end.
-        threading.Thread(target=self._keep, name=f"{self._name} process", daemon=True).start()
+        # The kernel kills the process with the thread that started it, so the thread stays.
+        threading.Thread(target=self._supervise, name=f"{self._name} process", daemon=True).start()
         self._started.wait()
         if self._failure is not None:
             raise self._failure
 
     def run(self, *job: Any) -> Any:  # noqa: ANN401 - JSON's values
-        """What a job gives; one at a time. Blocks. Raises ServerError or ProcessEnded."""
+        """Run one job and return its result. Raises ServerError or ProcessEnded."""
         self.connection.send_job(*job)
         return self.result()
 
     def result(self, limit_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
-        """What the job gives that was sent. Blocks.
+        """Wait for the result of the job that was sent.
 
-        Raises ServerError if it failed, ProcessEnded, and ProcessSlow after `limit_s`, which leaves
-        the process to be killed.
+        Raises ServerError if the job failed, ProcessEnded, and ProcessSlow after `limit_s`. After
+        ProcessSlow the caller must kill the process.
         """
         try:
             with self._receiving:
@@ -108,16 +108,16 @@ class ChildProcess:
         except TimeoutError:
             raise ProcessSlow from None
         if result is None:
-            self._told.wait()
-            raise ProcessEnded(self._how)
+            self._end_handled.wait()
+            raise ProcessEnded(self._description)
         if isinstance(result, ServerError):
             raise result
         return result[0]
 
     def is_ready(self) -> bool:
-        """What its model says of itself; False if it is gone. Beside any job, one at a time.
+        """Return the model's readiness; False if the process has ended.
 
-        Blocks for as long as the model does.
+        Blocks as long as the model does. May run beside a job, but not concurrently with itself.
         """
         if self.is_gone:
             return False
@@ -125,58 +125,58 @@ class ChildProcess:
         return self._readiness.get()
 
     def exit(self) -> None:
-        """Let it end, or kill it if it does not within seconds. Blocks."""
+        """End the process; kill it if it does not exit within seconds. Blocks."""
         self.connection.send_job("exit")
         if not self._gone.wait(_EXIT_S):
-            log.warning("the process of %s does not exit; it is killed", self._name)
+            log.warning("'%s': its process did not exit and is killed", self._name)
             self.kill()
 
     def kill(self) -> None:
-        """End it now. Blocks until it has."""
+        """Kill the process and wait for its end."""
         self._process.kill()
         self._gone.wait()
 
     @property
     def is_gone(self) -> bool:
-        """True once it has ended, and before `ended` is called."""
+        """True once the process has ended; set before `ended` is called."""
         return self._gone.is_set()
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self._process.pid
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         try:
             self._start()
         except OSError as error:
-            self._failure = internal(f"cannot start a process for '{self._name}': {error}")
+            self._failure = internal(f"'{self._name}': cannot start a process: {error}")
             return
         finally:
             self._started.set()
         dispatcher = self._new_dispatcher(self.connection)
         self.connection.run({**dispatcher.handlers, "readiness": self._readiness.put})
-        # What it printed last often says why it ended: that comes out before its end is told.
+        # Its last output often shows why it ended, so that output is copied first.
         try:
             self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
-            log.warning("the process of %s has no connection left; it is killed", self._name)
+            log.warning("'%s': its process closed the connection and is killed", self._name)
             self._process.kill()
             self._process.wait()
         self._printed.wait()
-        how = self._how = _described(self._process.returncode)
-        self._gone.set()  # before `ended`, which looks at it
+        self._description = _described(self._process.returncode)
+        self._gone.set()  # before `ended`, which reads it
         with self._receiving:
             self.connection.close()
         try:
             dispatcher.end()
-            self._tell_end(how)
-        finally:  # whatever a sink does, nobody is left waiting
+            self._on_end(self._description)
+        finally:  # an exception of a sink must not leave a thread waiting
             self._readiness.put(False)
-            self._told.set()
+            self._end_handled.set()
 
     def _start(self) -> None:
-        """Start it, and what copies its output. Raises OSError, and then leaves nothing open."""
+        """Start the process and the copying of its output. Raises OSError."""
         with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
             ours, theirs = [], []
             for _ in ("events", "jobs"):
@@ -240,7 +240,7 @@ _RESULTS: dict[str, Callable[..., tuple[Any] | ServerError]] = {
 
 
 def _closed_with(stack: contextlib.ExitStack, descriptor: int) -> int:
-    """`descriptor`, which is closed with `stack`."""
+    """Return `descriptor`, which `stack` will close."""
     stack.callback(os.close, descriptor)
     return descriptor
 
@@ -258,10 +258,10 @@ def _described(code: int) -> str:
 
 
 def pump(name: str, life: int, pipes: Mapping[int, TextIO], ended: Callable[[], None]) -> None:
-    """Copy each line that comes out of `pipes` to its stream, as `[name] line`, until all end.
+    """Copy each line from `pipes` to its stream as `[name] line`, until all pipes end.
 
-    Calls `ended` when the process has whose pidfd is `life`, and all that it had printed is copied:
-    a socket or a pipe does not tell, if it has left processes of its own behind. Blocks; owns all
+    Calls `ended` when the process of the pidfd `life` has ended and its output is copied. Sockets
+    and pipes do not show that end while children of the process hold them open. Blocks. Closes all
     these descriptors.
     """
     open_pipes = {pipe: _Pipe(pipe, stream, name) for pipe, stream in pipes.items()}
@@ -281,7 +281,7 @@ def pump(name: str, life: int, pipes: Mapping[int, TextIO], ended: Callable[[], 
 
 
 class _Pipe:
-    """One pipe, read as far as there is something in it."""
+    """One non-blocking pipe whose lines are copied to a stream."""
 
     def __init__(self, descriptor: int, stream: TextIO, name: str) -> None:
         os.set_blocking(descriptor, False)
@@ -292,7 +292,7 @@ class _Pipe:
         self.is_over = False
 
     def copy(self) -> bool:
-        """Copy what is there; False if nothing more will come."""
+        """Copy the available output; return False at the end of the pipe."""
         try:
             while data := os.read(self._descriptor, _CHUNK):
                 *lines, self._rest = (self._rest + data).split(b"\n")
@@ -306,7 +306,7 @@ class _Pipe:
         return False
 
     def _write(self, lines: list[bytes]) -> None:
-        """In one call, so that the lines of different processes do not mix."""
+        """Write lines in one call, so that lines of different processes do not mix."""
         texts = (f"[{self._name}] {line.decode(errors='replace')}\n" for line in lines)
         self._stream.write("".join(texts))
         self._stream.flush()

@@ -1,4 +1,4 @@
-"""Proxies of the server in the child process: their calls are messages over the connection."""
+"""Proxies of the server in the child process: their calls are sent over the connection."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from reference_server.core.tensor import Tensor
 
 
 class RpcClient:
-    """Calls methods of the server and waits for their results. Any thread but the receiving one.
+    """Calls methods of the server and waits for the results. Not for the receiving thread.
 
-    `handlers` are what the receiving thread does with the messages that come back.
+    `handlers` are the event handlers for the results.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -39,8 +39,8 @@ class RpcClient:
         self.handlers: Mapping[str, Handler] = {"result": self._result, "refused": self._refused}
 
     def call(self, method: str, *arguments: Any, parcel: Parcel | None = None) -> Any:  # noqa: ANN401 - JSON's values
-        """What `method` of the server's side returns. Blocks; raises ServerError."""
-        if self._generation != forks.generation:  # nobody receives here
+        """Call `method` of the server and return its result. Blocks; raises ServerError."""
+        if self._generation != forks.generation:  # a forked child has no receiving thread
             raise unavailable(forks.NO_SERVER)
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
@@ -58,7 +58,7 @@ class RpcClient:
 
 
 class ModelCallsProxy:
-    """ModelCalls over the connection. Responses come on the thread that receives."""
+    """ModelCalls over the connection. Responses arrive on the receiving thread."""
 
     def __init__(self, server: RpcClient, requests: ReceivedRequests) -> None:
         self._connection = server.connection
@@ -69,15 +69,15 @@ class ModelCallsProxy:
         self.handlers: Mapping[str, Handler] = {"answer": self._answered}
 
     def is_decoupled(self, name: str, version: int) -> bool:
-        """Whether the loaded model answers as often as it likes."""
+        """Return whether the loaded model is decoupled."""
         return bool(self._server.call("is_decoupled", name, version))
 
     def is_ready(self, name: str, version: int) -> bool:
-        """Whether that version, or with -1 the latest, can be asked."""
+        """Return whether a version is ready; -1 means the latest."""
         return bool(self._server.call("is_ready", name, version))
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
-        """Send a request the way a client's goes; does not wait for its responses."""
+        """Send a request; its responses arrive later."""
         number = next(self._numbers)
 
         def cancel() -> None:
@@ -97,7 +97,7 @@ class ModelCallsProxy:
             request.cancellation.unwatch(cancel)
             raise
         if request.cancellation.is_cancelled:
-            cancel()  # the first time the server may not have known the request yet
+            cancel()  # the first event may have arrived before the request
 
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model. Blocks."""
@@ -106,7 +106,7 @@ class ModelCallsProxy:
         self._server.call("load", name, config, put, parcel=parcel)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""
         self._server.call("unload", name, unload_dependents)
 
     def _answered(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
@@ -125,7 +125,7 @@ class MetricsProxy:
         self._server = server
 
     def hold(self, name: str, description: str, kind: MetricKind) -> MetricFamilyProxy:
-        """A hold on the family of that name. Raises ServerError."""
+        """Return a hold on a metric family. Raises ServerError."""
         number = self._server.call("hold", name, description, kind.name)
         return MetricFamilyProxy(self._server, number)
 
@@ -139,14 +139,14 @@ class MetricFamilyProxy:
         self.is_held = True
 
     def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> MetricSeriesProxy:
-        """The family's series with these labels. Raises ServerError."""
+        """Return the family's series with these labels. Raises ServerError."""
         number = self._server.call("series", self._number, dict(labels), list(bounds))
         return MetricSeriesProxy(self._server, number)
 
     def release(self) -> None:
-        """Let go of the series."""
+        """Release the family and its series."""
         self.is_held = False
-        # Not `send`, which takes a lock: the garbage collector calls this.
+        # The garbage collector may call this, so it must not take a lock as `send` does.
         self._server.connection.send_later("release", self._number)
 
 
@@ -162,15 +162,15 @@ class MetricSeriesProxy:
         self._server.call("move", self._number, "increment", amount)
 
     def set(self, value: float) -> None:
-        """Replace the value."""
+        """Set the value."""
         self._server.call("move", self._number, "set", value)
 
     def observe(self, value: float) -> None:
-        """Count one value of a distribution."""
+        """Add an observation."""
         self._server.call("move", self._number, "observe", value)
 
     def value(self) -> float:
-        """The value now."""
+        """Return the current value."""
         value: float = self._server.call("value", self._number)
         return value
 
@@ -179,27 +179,27 @@ class MetricSeriesProxy:
 
 
 class ReceivedRequests:
-    """The requests that the server has given to this process, as long as it may cancel them."""
+    """The requests that this process has received and that the server may cancel."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Not the requests: what a model keeps of them is its own affair, the rest is let go.
+        # Not the requests, so that their tensors can be freed when the model drops them.
         self._in_flight: dict[int, Cancellation] = {}
         self._backlogs = Backlogs()
-        # What is told of requests may come before these do: events do not wait for jobs.
+        # An event for a request may arrive before the request: events do not wait for jobs.
         self._lock = threading.Lock()
         self._next = 0
         self._early: dict[int, list[Callable[[Cancellation], None]]] = {}
-        self.handlers: Mapping[str, Handler] = {"cancel": self._cancel, "full": self._become}
+        self.handlers: Mapping[str, Handler] = {"cancel": self._cancel, "full": self._set_full}
 
     def begin(self) -> None:
-        """An instance is open: its requests are numbered from 0."""
+        """Start a new instance, whose requests are numbered from 0."""
         self._next = 0
 
     def receive(
         self, first: int, packed: Sequence[messages.Packed], parcel: ReceivedParcel
     ) -> list[InferRequest]:
-        """The requests of a batch, numbered from `first`."""
+        """Return the requests of a batch, numbered from `first`."""
         requests: list[InferRequest] = []
         for number, one in enumerate(packed, first):
             sink = _Sink(self, self._connection, number)
@@ -210,47 +210,47 @@ class ReceivedRequests:
             for number, request in enumerate(requests, first):
                 self._in_flight[number] = request.cancellation
             early, self._early = self._early, {}
-        for number, told in early.items():
-            for tell in told:
-                tell(requests[number - first].cancellation)
+        for number, actions in early.items():
+            for action in actions:
+                action(requests[number - first].cancellation)
         return requests
 
     def numbers_of(self, requests: Sequence[InferRequest]) -> list[int]:
-        """The numbers of those of `requests` that are not answered yet."""
-        # Requests cannot be told by their values; each has a cancellation of its own.
+        """Return the numbers of the unanswered ones among `requests`."""
+        # Requests have no identity of their own in this process; their cancellations have.
         wanted = {id(request.cancellation) for request in requests}
         return [number for number, known in self._in_flight.copy().items() if id(known) in wanted]
 
     def answered(self, number: int) -> None:
-        """Forget a request that has had its last response, or was given back."""
+        """Remove a request that is answered or rescheduled."""
         self._in_flight.pop(number, None)
 
-    def _tell(self, number: int, tell: Callable[[Cancellation], None]) -> None:
-        """Tell a request something, now or when it comes; nothing if it is answered."""
+    def _apply(self, number: int, action: Callable[[Cancellation], None]) -> None:
+        """Apply an action to a request, now or when it arrives; no-op if it is answered."""
         with self._lock:
             if number >= self._next:
-                self._early.setdefault(number, []).append(tell)
+                self._early.setdefault(number, []).append(action)
                 return
             cancellation = self._in_flight.get(number)
         if cancellation is not None:
-            tell(cancellation)
+            action(cancellation)
 
     def _cancel(self, number: int) -> None:
-        self._tell(number, Cancellation.cancel)
+        self._apply(number, Cancellation.cancel)
 
-    def _become(self, number: int, full: bool) -> None:
-        """The client of a request has enough to read, or no longer."""
+    def _set_full(self, number: int, full: bool) -> None:
+        """Set whether the client of a request has a full backlog."""
 
-        def tell(cancellation: Cancellation) -> None:
+        def set_full(cancellation: Cancellation) -> None:
             if cancellation.backlog is None:
                 cancellation.backlog = Backlog(self._backlogs)
             cancellation.backlog.become(full=full)
 
-        self._tell(number, tell)
+        self._apply(number, set_full)
 
 
 class TraceProxy:
-    """The trace of the server's request `number`; what happens to that is recorded there."""
+    """The trace of request `number`; the server records most of its events itself."""
 
     def __init__(self, connection: Connection, number: int, context: str) -> None:
         self._connection = connection
@@ -258,33 +258,33 @@ class TraceProxy:
         self.context = context
 
     def stamp(self, name: str, ns: int | None = None) -> None:
-        """Nothing happens here that is recorded."""
+        """No-op: the server records the timestamps."""
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """It was accepted in the server."""
+        """No-op: the server has recorded it."""
 
     def answered(
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
-        """It is answered in the server."""
+        """No-op: the server records it."""
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """The server records it."""
+        """Send a span to the server."""
         if self.context:
             self._connection.send("span", self.number, name, start_ns, end_ns, dict(attributes))
 
     def child(self) -> TraceProxy:
-        """For a request on its behalf; the server makes the trace when it gets that."""
+        """Return this trace; the server creates the child when it receives the request."""
         return self
 
     def close(self) -> None:
-        """The server closes what it has made."""
+        """No-op: the server closes its own trace."""
 
 
 class _Sink:
-    """Where a request's responses go that do not come out of `execute`."""
+    """The sink for responses that are not results of `execute`."""
 
     def __init__(self, requests: ReceivedRequests, connection: Connection, number: int) -> None:
         self._requests = requests

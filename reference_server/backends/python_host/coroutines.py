@@ -1,4 +1,4 @@
-"""The event loops of one instance: that of its coroutines, and that of its thread."""
+"""The event loops of one instance: one for its coroutines, and one of its thread."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from reference_server.observability import printing
 
 
 class ThreadLoop:
-    """What `asyncio.get_event_loop()` gives a model that asks in `initialize` or `execute`.
+    """The event loop that `asyncio.get_event_loop()` returns in `initialize` and `execute`.
 
-    Nothing runs on it but what the model runs. In Triton the model's thread is the main one, which
-    has a loop when it asks; an instance's thread has one from `begin` to `end`, both called there.
+    Only the model runs this loop. In Triton the model's thread is the main thread, for which
+    asyncio creates a loop on demand. Here `begin` and `end` must be called on the instance's
+    thread.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """Give the calling thread a loop."""
+        """Set a new loop for the calling thread."""
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
 
     def end(self) -> None:
-        """Take it away; what the model still runs on it, on a thread of its own, goes on."""
+        """Remove the loop, and close it unless the model runs it on another thread."""
         loop, self._loop = self._loop, None
         asyncio.set_event_loop(None)
         if loop is not None and not loop.is_running():
@@ -34,9 +35,9 @@ class ThreadLoop:
 
 
 class CoroutineRunner:
-    """Runs coroutines on one event loop, in a thread of its own that the first of them starts.
+    """Runs coroutines on one event loop, in a thread that starts with the first coroutine.
 
-    What they print is that of `name`.
+    The output of the coroutines is labelled with `name`.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -53,9 +54,9 @@ class CoroutineRunner:
     def run(
         self, coroutine: Coroutine[object, object, object], timeout_s: float | None = None
     ) -> object:
-        """What `coroutine` returns. Blocks until then; raises what it raises. Any thread.
+        """Run a coroutine, wait for it, and return its result. Thread-safe.
 
-        After `timeout_s` it is cancelled, and TimeoutError raised.
+        Raises the coroutine's exception, or TimeoutError after `timeout_s`, which cancels it.
         """
         outcome = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._running_loop())
         try:
@@ -68,7 +69,7 @@ class CoroutineRunner:
         try:
             raise error
         finally:
-            # The traceback holds this frame: the two would keep each other, and what the model had.
+            # The traceback refers to this frame: without `del` the cycle would keep the batch.
             del outcome, error
 
     def start(
@@ -76,7 +77,7 @@ class CoroutineRunner:
         coroutine: Coroutine[object, object, object],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Run `coroutine` without waiting for it; `failed` is told what it raises, on the loop."""
+        """Start a coroutine; `failed` receives its exception, on the loop."""
         asyncio.run_coroutine_threadsafe(_watched(coroutine, failed), self._running_loop())
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -91,7 +92,7 @@ class CoroutineRunner:
         return self._loop
 
     def stop(self) -> None:
-        """End the loop and its thread; what still runs there is abandoned."""
+        """Stop the loop and its thread; unfinished coroutines are abandoned."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -110,7 +111,7 @@ async def _watched(
 async def _outcome(
     coroutine: Coroutine[object, object, object],
 ) -> tuple[object, BaseException | None]:
-    """Catches everything: asyncio lets a SystemExit through, which would end the loop."""
+    """Return the result and the exception. asyncio would let a SystemExit end the loop."""
     try:
         return await coroutine, None
     except BaseException as error:

@@ -1,8 +1,7 @@
-"""The inline host: an instance of a Python model lives on a thread of the server's own process.
+"""The inline host: an instance of a Python model runs on a thread of the server's process.
 
-A breakpoint, a stack trace or a profiler sees the model as it sees any other code, and tensors
-are handed over by reference. What the process shares, such as the environment or the GIL, its
-models share too.
+Debuggers and profilers see the model like any other code, and tensors are passed by reference. All
+models share the process, for example its environment and its GIL.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from reference_server.backends.python_host.api.server_access import (
     NO_CALLS,
     ServerAccess,
     bound_functions,
-    telling_directory,
+    bound_get_model_dir,
 )
 from reference_server.backends.python_host.coroutines import CoroutineRunner, ThreadLoop
 from reference_server.backends.python_host.model_code import describe, load, no_advice
@@ -47,12 +46,19 @@ log = logging.getLogger(__name__)
 
 
 class InlineInstance:
-    """A ModelInstance that runs `model.py` in this process, on the thread that calls it.
+    """A ModelInstance that runs `model.py` in this process, on the calling thread.
 
-    Output arrays reach the client by reference: a model that goes on writing to an array it
-    answered with changes that answer. `health` is told of a model that says whether it is ready.
-    `advise` gives what is to be added to the text of a model's exception, `running` is told what it
-    executes.
+    Output arrays reach the client by reference: if a model writes to an array after it has
+    returned it, the response changes.
+
+    Args:
+        spec: The instance's specification.
+        clock: The clock for times of executions.
+        metrics: The server's metrics.
+        calls: The server's operations for BLS requests and model control.
+        health: Receives the readiness probe of a model that has `is_ready`.
+        advise: Returns a hint to append to the text of a model's exception.
+        running: Receives the start and end of each execution.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class InlineInstance:
         self._clock = clock
         self._registry = metrics
         self._health = health or Health()
-        self._metrics: InstanceMetrics  # one for each time that the instance is open
+        self._metrics: InstanceMetrics  # a new one at each `open`
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._generation = 0
@@ -100,13 +106,13 @@ class InlineInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name, as it stands in error texts."""
+        """The instance's name in error texts."""
         return self._spec.name
 
     def open(self) -> None:
         """Import the model's file, construct `TritonPythonModel` and initialize it.
 
-        Blocks for as long as the model does. Raises ServerError with the model's exception.
+        Blocks as long as the model does. Raises ServerError with the model's exception.
         """
         spec = self._spec
         log.info(
@@ -117,15 +123,15 @@ class InlineInstance:
         )
         self._metrics = InstanceMetrics(self._registry, spec.name)
         self._server.thread = threading.get_ident()
-        # Of the process that opens it: it may have been made before that was forked.
+        # Set here, since the process may have been forked after the constructor ran.
         generation = self._senders.generation = self._server.generation = forks.generation
         self._generation = generation
-        # Each of these knows its instance, on whatever thread the model calls it.
+        # Each of these is bound to its instance, whichever thread calls it.
         own_names = {
             "InferenceRequest": self._request_class,
             "MetricFamily": bound_family(self._metrics),
             **bound_functions(self._server),
-            "get_model_dir": telling_directory(spec.version_directory),
+            "get_model_dir": bound_get_model_dir(spec.version_directory),
         }
         if not spec.has_newer_api:
             own_names |= {"InferenceResponse": BareResponse, "ResponseIterator": BareIterator}
@@ -146,14 +152,14 @@ class InlineInstance:
             self._end_fork()
         except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
             self._end_fork(error)
-            self._tell_children(modules)
-            # Before the modules, whose families go with them: what they counted stays shown.
+            self._warn_of_children(modules)
+            # Before the modules, with which the metric families are freed: their series stay.
             self._metrics.keeps = True
             modules.close()
             raise internal(describe(error) + self._advise(error)) from error
         self._modules, self._model = modules, model
-        self._server.serves = True  # from here on BLS is allowed, as in Triton
-        if self.tells_readiness:
+        self._server.serves = True  # BLS is allowed from now on, as in Triton
+        if self.has_readiness:
             self._health.add_probe(self.name, Readiness(self.name, self.is_ready))
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
@@ -170,7 +176,7 @@ class InlineInstance:
             responses = outcome.returned_responses(returned, received, senders)
         except ServerError as error:
             now = running.ended_ns = self._clock.monotonic_ns()
-            # A new error: responses may be kept, and the traceback's frames hold the batch.
+            # A new error, because the frames of the old one refer to the batch.
             if not outcome.end_with_error(received, ServerError(error.code, error.message)):
                 raise
             return Execution([None] * len(received), input_end_ns, now, failed=True)
@@ -183,38 +189,39 @@ class InlineInstance:
         return Execution(sent, input_end_ns, output_start_ns, rescheduled)
 
     @property
-    def tells_readiness(self) -> bool:
-        """Whether the model, which is open, has a method `is_ready`."""
+    def has_readiness(self) -> bool:
+        """True if the open model has a method `is_ready`."""
         return hasattr(self._model, "is_ready")
 
     def is_ready(self) -> bool:
-        """What the model's `is_ready` says, be it a coroutine or not.
+        """Return the result of the model's `is_ready`, which may be a coroutine.
 
-        False if it raises or says anything but True or False, or is closed. Blocks for as long as
-        it does, a coroutine only for as long as anybody waits; beside `execute`, on another thread.
+        Returns False if it raises, if it returns no bool, or if the instance is closed. Blocks as
+        long as a function does; a coroutine is cancelled after the time limit. May run on another
+        thread beside `execute`.
         """
         model = self._model
         if model is None:
             return False
         try:
             with printing.speaking(self.name):
-                said: object = model.is_ready()
-            if isinstance(said, Coroutine):
-                said = self._coroutines.run(said, READINESS_LIMIT_S)
+                result: object = model.is_ready()
+            if isinstance(result, Coroutine):
+                result = self._coroutines.run(result, READINESS_LIMIT_S)
         except BaseException as error:
-            log.error("'%s' cannot tell whether it is ready: %s", self.name, describe(error))
+            log.error("'%s': is_ready failed: %s", self.name, describe(error))
             return False
-        if not isinstance(said, bool):
-            log.error("'%s': is_ready must return a bool, not %r", self.name, said)
+        if not isinstance(result, bool):
+            log.error("'%s': is_ready must return a bool, not %r", self.name, result)
             return False
-        return said
+        return result
 
     def close(self) -> None:
-        """Finalize the model and forget its modules; an exception of it is only logged."""
+        """Finalize the model and drop its modules. An exception of the model is logged only."""
         if self._modules is None:
             return
-        # The loop stays until the last response is sent: coroutines may be about to send it. It is
-        # stopped before `finalize`, as in Triton.
+        # The loop runs until the last response is sent, since coroutines may send it. It stops
+        # before `finalize`, as in Triton.
         self._senders.close()
         self._coroutines.stop()
         self._server.serves = False
@@ -225,7 +232,7 @@ class InlineInstance:
         except BaseException as error:
             self._end_fork(error)
             log.info("%s", describe(error))
-        self._tell_children(self._modules)
+        self._warn_of_children(self._modules)
         self._metrics.keeps = True
         self._modules.close()
         self._modules = self._model = None
@@ -234,10 +241,10 @@ class InlineInstance:
     def _run(self, received: list[InferenceRequest]) -> object:
         self._server.received = received
         try:
-            # Looked up at each call, as in Triton: a model without it loads and is ready.
+            # Looked up at each call: in Triton a model without `execute` loads and is ready.
             if hasattr(self._model, "execute"):
                 returned: object = self._model.execute(received)
-                # A list is the usual case, and asking an abstract class is slow.
+                # A list is the usual case, and `isinstance` with an abstract class is slow.
                 if not isinstance(returned, list) and isinstance(returned, Coroutine):
                     returned = self._run_coroutine(returned, received)
                 self._end_fork()
@@ -252,20 +259,20 @@ class InlineInstance:
         )
 
     def _end_fork(self, error: BaseException | None = None) -> None:
-        """End a copy of this process in which the model's code has come to its end, by `error`.
+        """End a forked child in which the model's code has returned or raised `error`.
 
-        It would go on as a second server. To be called whenever the model's code is left.
+        The child would continue as a second server. Call this whenever the model's code ends.
         """
         if self._generation != forks.generation:
             forks.end_fork(error)
 
-    def _tell_children(self, modules: ModelModules) -> None:
+    def _warn_of_children(self, modules: ModelModules) -> None:
         """Warn of processes that the model has forked and not ended."""
-        if left := forks.children_of(modules.number):
-            forks.detach(left)
+        if left := forks.living_children(modules.number):
+            forks.do_not_join(left)
             log.warning(
-                "'%s' is closed, and processes that it has forked go on: %s. A model ends its "
-                "processes in `finalize`.",
+                "'%s': found forked processes that still run after close: %s; expected none. End "
+                "them in `finalize`.",
                 self.name,
                 ", ".join(map(str, left)),
             )
@@ -273,10 +280,10 @@ class InlineInstance:
     def _run_coroutine(
         self, coroutine: Coroutine[object, object, object], received: list[InferenceRequest]
     ) -> object:
-        """What `coroutine` returns; a decoupled model's goes on by itself, and returns nothing."""
-        if not self._spec.is_decoupled:  # Triton waits here too: these never run side by side
+        """Return the result of a coroutine. That of a decoupled model is started only."""
+        if not self._spec.is_decoupled:  # Triton waits here too, so batches never overlap
             return self._coroutines.run(coroutine)
-        # Held until the coroutine ends: a sender that nobody holds counts as forgotten.
+        # Referenced until the coroutine ends, since a freed sender fails its request.
         senders = [request.get_response_sender() for request in received]
         self._coroutines.start(coroutine, partial(self._coroutine_failed, senders))
         return None
@@ -284,7 +291,7 @@ class InlineInstance:
     def _coroutine_failed(
         self, senders: Sequence[InferenceResponseSender], error: BaseException
     ) -> None:
-        # Triton only logs it, and its clients wait for ever.
+        # Triton only logs the exception, and its clients wait for ever.
         failure = self._senders.failure(describe(error) + self._advise(error))
         for sender in senders:
             sender._fail(failure)
@@ -297,11 +304,13 @@ def auto_complete(
     config: dict[str, Any],
     advise: Callable[[BaseException], str] = no_advice,
 ) -> dict[str, Any]:
-    """`config` as the model's `auto_complete_config` completes it; as it is if it has none.
+    """Return `config` completed by the model's `auto_complete_config`, if it has one.
 
-    The file is imported for this alone, so nothing that it sets is there when an instance opens.
-    Blocks for as long as the model does. Raises ServerError with the model's exception, or if the
-    function returns something else than a ModelConfig.
+    The file is imported for this call only, so that its state does not reach an instance. Blocks as
+    long as the model does.
+
+    Raises:
+        ServerError: The model raised an exception, or the function did not return a ModelConfig.
     """
     loop = ThreadLoop()
     loop.begin()
@@ -319,7 +328,7 @@ def _auto_complete(
     advise: Callable[[BaseException], str],
 ) -> dict[str, Any]:
     modules, module = load(
-        model_file, {"get_model_dir": telling_directory(version_directory)}, advise=advise
+        model_file, {"get_model_dir": bound_get_model_dir(version_directory)}, advise=advise
     )
     try:
         model = module.TritonPythonModel

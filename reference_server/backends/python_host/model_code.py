@@ -1,4 +1,4 @@
-"""Imports a model's file with the modules that Triton provides, and describes its exceptions."""
+"""Import of a model's file with Triton's modules, and the text of its exceptions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import FrameType, MappingProxyType, ModuleType, TracebackType
 from reference_server.backends.python_host import triton_python_backend_utils
 from reference_server.backends.python_host.api.bls import InferenceTrace, ResponseIterator
 from reference_server.backends.python_host.api.metrics import Metric, MetricKind
-from reference_server.backends.python_host.api.pybind import MODULE
+from reference_server.backends.python_host.api.native import MODULE
 from reference_server.backends.python_host.api.response import InferenceResponseSender
-from reference_server.backends.python_host.api.server_access import telling_directory
+from reference_server.backends.python_host.api.server_access import bound_get_model_dir
 from reference_server.backends.python_host.api.tensor import MemoryType
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
@@ -21,7 +21,7 @@ _SUFFIX = ".py"
 
 
 def no_advice(_: BaseException) -> str:
-    """Add nothing to the text of a model's exception."""
+    """Return an empty hint for a model's exception."""
     return ""
 
 
@@ -30,16 +30,20 @@ def load(
     own_names: Mapping[str, object] = MappingProxyType({}),
     advise: Callable[[BaseException], str] = no_advice,
 ) -> tuple[ModelModules, ModuleType]:
-    """A new module table, and in it the model's module.
+    """Import a model's file into a new module table. Blocks while its top-level code runs.
 
-    `own_names` are those of Triton's modules that the instance has for itself.
-    `advise` gives what is to be added to the text of an exception.
+    Args:
+        model_file: `<model>/<version>/<stem>.py`; both folders are searched for imports, and the
+            module's name is `<version>.<stem>`. Or the file of a Python-based backend, in a folder
+            whose name is not a number; that folder is searched, and the name is `<stem>`.
+        own_names: The names in Triton's modules that are bound to the instance.
+        advise: Returns a hint to append to the text of an exception.
 
-    `model_file` is `<model>/<version>/<stem>.py`; both directories are searched by the model's
-    imports, and the module is named `<version>.<stem>`. Or it is that of a Python-based backend,
-    in a folder that is not called by a number: that folder is searched, and the module is named
-    `<stem>`. Runs the model's top-level code, so it may block for long. Raises ServerError, and
-    then leaves nothing behind. The caller closes the table.
+    Returns:
+        The module table, which the caller closes, and the model's module.
+
+    Raises:
+        ServerError: The import failed; nothing is left behind.
     """
     if model_file.suffix != _SUFFIX:
         raise internal(f"Model name must end with '.py'. Model name is \"{model_file.name}\".")
@@ -53,7 +57,7 @@ def load(
         {UTILS: utils, MODULE: _native_module({**vars(utils), **own_names})},
         directory.parent if is_versioned else directory,
     )
-    # `1.model`, as in Triton, where tracebacks and pickles show it and `from . import` works by it.
+    # `1.model`, as in Triton: tracebacks and pickles contain it; `from . import` relies on it.
     name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
     try:
         return modules, modules.require(name)
@@ -63,21 +67,21 @@ def load(
 
 
 def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleType:
-    """`triton_python_backend_utils` as one instance sees it."""
-    # All names are there from the start. Triton adds those of C++ once `model.py` is imported: no
-    # model that works there can tell.
+    """Return the module `triton_python_backend_utils` of one instance."""
+    # All names exist from the start. Triton adds the C++ names after the import of `model.py`; no
+    # model that works there can notice.
     utils = triton_python_backend_utils
     module = ModuleType(UTILS, utils.__doc__)
     vars(module).update(
         {name: getattr(utils, name) for name in utils.__all__},
         __file__=utils.__file__,
-        get_model_dir=telling_directory(version_directory),
+        get_model_dir=bound_get_model_dir(version_directory),
     )
     vars(module).update({name: own_names[name] for name in own_names if name in utils.__all__})
     return module
 
 
-#: What both modules have.
+#: The names in both modules.
 _SHARED = (
     *("InferenceRequest", "InferenceResponse", "Logger", "MetricFamily", "PreferredMemory"),
     *("TRITONSERVER_MEMORY_CPU", "TRITONSERVER_MEMORY_GPU", "Tensor", "TritonError"),
@@ -86,10 +90,10 @@ _SHARED = (
 
 
 def _native_module(names: Mapping[str, object]) -> ModuleType:
-    """`c_python_backend_utils` of the instance that has `names` for itself.
+    """Return the module `c_python_backend_utils` of an instance; `names` are its own objects.
 
-    Models seldom import what Triton writes in C++: there are the classes that the other module does
-    not show, such as that of an iterator.
+    Models seldom import it. It has the C++ classes that the other module does not export, such as
+    the class of an iterator.
     """
     module = ModuleType(MODULE)
     vars(module).update(
@@ -110,12 +114,12 @@ _IMPORT_MACHINERY = "<frozen importlib"
 
 
 def describe(error: BaseException) -> str:
-    """An exception in Triton's words: `<Type>: <message>`, then a line per frame, innermost first.
+    """Return Triton's text of an exception: `<Type>: <message>` and a line per frame.
 
-    Only the frames above the one that caught `error` are told, and of these not the server's own
-    and not the import machinery's: the former are native code in Triton. Like Triton this follows
-    the callers of the frame that raised, so the lines of an exception that came from another
-    thread are that thread's. Call it where `error` was caught.
+    Call it in the frame that caught `error`. The frames above that one are listed, the innermost
+    first, without those of the server (in Triton they are C++) and of the import system. As in
+    Triton the list follows the callers of the frame that raised. So an exception from another
+    thread has that thread's frames.
     """
     failure: BaseException | None = None
     try:
@@ -141,7 +145,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
     catcher = traceback.tb_frame
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
-    # From here by callers, not by the traceback: it is what pybind11 prints.
+    # Follows callers instead of the traceback, as pybind11 does.
     frame: FrameType | None = traceback.tb_frame
     while frame is not None and frame is not catcher:
         if not _is_ours(frame):

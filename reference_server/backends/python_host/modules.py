@@ -1,13 +1,12 @@
-"""The modules of one model instance, private to it although the process is shared.
+"""The modules of one model instance, which are private although the process is shared.
 
-In Triton every instance is a process: two of them see neither each other's `helper.py` nor each
-other's globals. Here each instance has a module table of its own, and the code in it runs with
-builtins of its own, whose `__import__` looks into that table. So import statements anywhere in an
-instance's files, whenever and on whatever thread they run, find the instance's modules. What is
-installed in the process comes first and is shared; then come the version's directory and the
-model's, as on Triton's `sys.path`.
+In Triton each instance is a process, so no instance sees the `helper.py` or the globals of another.
+Here each instance has its own module table. Its code runs with its own builtins, whose `__import__`
+searches that table. So import statements in an instance's files find the instance's modules, at
+any time and on any thread. Modules that are installed in the process are searched first and are
+shared; then come the version's folder and the model's folder, as in Triton's `sys.path`.
 
-One thing is not supported: a module that puts another object in its place in `sys.modules`.
+Not supported: a module that replaces itself in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from reference_server.backends.python_host.import_turns import take_turns, wait_for_turn
+from reference_server.backends.python_host.import_lock import serialize_imports, wait_for_import
 from reference_server.backends.python_host.shared_names import OWNER, SharedName, finder
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles what is in the file now.
+    """Compiles the current content of the file.
 
-    A `.pyc` file is trusted for as long as the source keeps its size and the second of its last
-    change, which is too long for whoever edits a model and loads it again.
+    Python trusts a `.pyc` file while the source keeps its size and its modification time in
+    seconds, which is too coarse for an edited model that is loaded again.
     """
 
     def path_stats(self, path: str) -> NoReturn:
-        raise OSError("neither read nor write a .pyc file")
+        raise OSError("bytecode cache disabled")
 
 
 _LOADERS = (
@@ -55,17 +54,19 @@ _LOADERS = (
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
 
-#: Tell the tables of a process apart, those that are gone included.
+#: The numbers of all module tables of the process; none is used twice.
 _numbers = itertools.count()
 
 
 class ModelModules:
-    """What the files of one version of a model, or of a Python-based backend, import.
+    """The modules that the files of a model version, or of a Python-based backend, import.
 
-    They lie in `directory`, the others below `model_directory`: if not given, that is its parent.
+    Imports may come from any thread; imports of different models are serialized.
 
-    `provided` are modules that need no file. Imports may come from any thread and take turns.
-    `close` it once, when no code of the instance runs any more.
+    Args:
+        directory: The folder of the files.
+        provided: Modules that need no file, by name.
+        model_directory: The model's folder; by default the parent of `directory`.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ModelModules:
         self._held: list[str] = []
         self._lock = threading.RLock()
         self._finder = finder()
-        take_turns()
+        serialize_imports()
         self._builtins = ModuleType("builtins")
         vars(self._builtins).update(vars(builtins), __import__=self._import)
         vars(self._builtins)[OWNER] = self
@@ -96,7 +97,7 @@ class ModelModules:
         )
 
     def require(self, name: str) -> ModuleType:
-        """The module of that name. Raises ModuleNotFoundError, or what the module's code raises."""
+        """Return a module. Raises ModuleNotFoundError, or the exception of the module's code."""
         parent, _, _ = name.rpartition(".")
         if parent:
             self.require(parent)
@@ -108,44 +109,44 @@ class ModelModules:
         return module
 
     def find(self, name: str) -> ModuleType | None:
-        """The module of that name, imported now if it was not; None if there is no such file."""
+        """Return a module, importing it if necessary; None if there is no such file."""
         module = self._table.get(name)
         if module is None or name in self._running:
-            with self._lock:  # where another thread runs the module's code, wait for its end
+            with self._lock:  # waits for another thread that runs the module's code
                 module = self._table.get(name)
                 if module is None:
                     module = self._load(name)
         return module
 
     def has(self, name: str) -> bool:
-        """Whether there is a module of that name, imported or not."""
+        """Return whether there is a module of that name, imported or not."""
         return name in self._table or self._spec(name) is not None
 
     def loaded(self, name: str) -> ModuleType | None:
-        """The module of that name, if it is imported already or about to be."""
+        """Return a module if it is imported or being imported."""
         return self._table.get(name)
 
     def close(self) -> None:
-        """Forget all modules."""
+        """Drop all modules. Call it once, when no code of the instance runs any more."""
         self._table.clear()
         while self._held:
             self._finder.release(self._held.pop())
 
     def _load(self, name: str) -> ModuleType | None:
         spec = self._spec(name)
-        if spec is None or name in self._table:  # its package's code has imported it just now
+        if spec is None or name in self._table:  # the package's code may have imported it
             return self._table.get(name)
         package, _, child = name.rpartition(".")
         parent = self._table.get(package)
         module = module_from_spec(spec)
-        # Functions take their builtins from here: so all code of the module imports by this table,
-        # also when another thread calls it later.
+        # Functions take their builtins from here, so all code of the module imports through this
+        # table, on any thread.
         vars(module)["__builtins__"] = vars(self._builtins)
         self._table[name] = module
         if self._finder.hold(name):
             self._held.append(name)
         if parent is not None:
-            # Before its code runs: modules that import each other find it there meanwhile.
+            # Before the module's code runs, for modules that import each other.
             setattr(parent, child, module)
         self._running.add(name)
         try:
@@ -167,7 +168,7 @@ class ModelModules:
 
     @property
     def search_path(self) -> Sequence[str]:
-        """Where top-level modules are; the model's code may have added folders of its own."""
+        """The folders of top-level modules; the model's code may have added some."""
         added = (
             entry
             for entry in sys.path
@@ -176,7 +177,7 @@ class ModelModules:
         return (*self._directories, *added)
 
     def _owns(self, root: str) -> bool:
-        """Whether a top-level name means a module of the instance rather than of the process."""
+        """Return whether a top-level name is a module of the instance, not of the process."""
         if root in self._table:
             return True
         if root in self._foreign:
@@ -184,9 +185,9 @@ class ModelModules:
         if not self._finder.is_installed(root) and self._spec(root) is not None:
             return True
         if isinstance(sys.modules.get(root), SharedName):
-            # Other instances have a module of that name, and this one must not see it.
+            # Only other instances have a module of that name.
             raise ModuleNotFoundError(f"No module named {root!r}", name=root)
-        if root in sys.modules:  # asked at each import statement: the folders are searched once
+        if root in sys.modules:  # cached, because each import statement calls this
             self._foreign.add(root)
         return False
 
@@ -198,10 +199,10 @@ class ModelModules:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What import statements call: the builtin function's parameters and result."""
+        """Replace the builtin `__import__`, with its parameters and result."""
         absolute = _absolute(name, globals or {}, level) if level else name
         if not self._owns(absolute.partition(".")[0]):
-            wait_for_turn(absolute.partition(".")[0])
+            wait_for_import(absolute.partition(".")[0])
             return self._own_view(builtins.__import__(name, globals, locals, fromlist or (), level))
         module = self.require(absolute)
         if fromlist:
@@ -212,13 +213,13 @@ class ModelModules:
         return self.require(absolute.removesuffix(f".{rest}")) if rest else module
 
     def _own_view(self, module: ModuleType) -> ModuleType:
-        """The instance's own module in place of those that every instance has for itself."""
+        """Return the instance's own `importlib` or `builtins` in place of the process's."""
         if module is importlib:
             return self._importlib
         return self._builtins if module is builtins else module
 
     def _import_listed(self, module: ModuleType, names: Iterable[str]) -> None:
-        """Import those `names` of a package that are its modules."""
+        """Import the names of a package that are modules."""
         if not hasattr(module, "__path__"):
             return
         for name in names:
@@ -255,7 +256,7 @@ def _absolute(name: str, globals: Mapping[str, Any], level: int) -> str:
 
 
 def _find_spec(name: str, directories: Iterable[str]) -> ModuleSpec | None:
-    """The module's spec, looked up on the disk each time; folders without code are namespaces."""
+    """Find a module's spec on disk. Folders without code are namespace packages."""
     portions: list[str] = []
     for directory in directories:
         spec = FileFinder(directory, *_LOADERS).find_spec(name)

@@ -1,4 +1,4 @@
-"""What becomes of a batch's requests: responses that are returned, sent, lost, or rescheduled."""
+"""The outcome of a batch's requests: returned, sent, lost and rescheduled responses."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ from reference_server.core.request import InferRequest, InferResponse
 log = logging.getLogger(__name__)
 
 _LOST = (
-    "The model has let go of the request without a complete answer: it must return a response, or "
-    "send the final flag."
+    "The model has dropped the request: found no complete response; expected a returned response "
+    "or the final flag."
 )
 
 
 class ResponseSenders:
-    """Opens senders, and answers for those that the model forgets. Any thread.
+    """Opens response senders, and fails the requests whose senders the model drops. Thread-safe.
 
-    `name` is the instance's, `output_names` are the outputs that its model declares, `state_names`
-    those that a sequence's next request is given, whether a client wants them or not.
+    Args:
+        name: The instance's name.
+        model_name: The model's name.
+        model_version: The model's version.
+        output_names: The outputs that the model declares.
+        is_decoupled: Whether the model is decoupled.
+        state_names: The outputs that the server keeps for the next request of a sequence.
     """
 
     def __init__(
@@ -53,8 +58,8 @@ class ResponseSenders:
         self._state_names = state_names
         self._open = 0
         self._changed = threading.Condition()
-        # A sender may be freed wherever memory is, with any lock held; only this queue's `put` is
-        # made for that, so another thread answers.
+        # The garbage collector may free a sender at any point, with any lock held. Only the `put`
+        # of this queue is safe there, so another thread answers.
         self._lost: queue.SimpleQueue[InferenceResponseSender | None] = queue.SimpleQueue()
         self._reaper: threading.Thread | None = None
 
@@ -62,7 +67,7 @@ class ResponseSenders:
         return f"ResponseSenders({self.name}: {self._open} open)"
 
     def open(self, request: InferRequest) -> InferenceResponseSender:
-        """A sender of responses to `request`, which has no other that is open."""
+        """Return a sender for `request`, which must not have another open sender."""
         with self._changed:
             self._open += 1
             if self._reaper is None:
@@ -76,7 +81,7 @@ class ResponseSenders:
         """Wait until the last response to each request has been sent."""
         with self._changed:
             if self._open:
-                gc.collect()  # a forgotten sender may be part of a cycle
+                gc.collect()  # a dropped sender may be part of a cycle
             self._changed.wait_for(lambda: not self._open)
             reaper, self._reaper = self._reaper, None
         if reaper is not None:
@@ -84,11 +89,11 @@ class ResponseSenders:
             reaper.join()
 
     def failure(self, message: str) -> ServerError:
-        """The error that clients are told, written to the log once."""
+        """Return the error for the clients, and write it to the log."""
         error = internal(
             f"Failed to process the request(s) for model '{self.name}', message: {message}"
         )
-        log.error("%s", error.message)  # not the error, which comes to hold the batch
+        log.error("%s", error.message)  # the error object will refer to the batch
         return error
 
     def blank(self, request: InferRequest) -> InferResponse:
@@ -138,7 +143,7 @@ _SENT_AND_RETURNED = (
 def returned_responses(
     returned: object, received: Sequence[InferenceRequest], senders: ResponseSenders
 ) -> Sequence[BareResponse | None]:
-    """What `execute` returned: one response per request, or None. Raises ServerError if not."""
+    """Return one response or None per request. Raises ServerError for another result."""
     count = len(received)
     if senders.is_decoupled:
         if returned is not None:
@@ -180,9 +185,9 @@ def server_responses(
     returned: Sequence[BareResponse | None],
     senders: ResponseSenders,
 ) -> Sequence[InferResponse | None]:
-    """The server's responses for those that `execute` returned; None where a sender has the rest.
+    """Return the server's responses; None for requests that a sender answers.
 
-    A request without a response has a sender from now on, which lives as long as the model keeps it
+    A request without a response gets a sender now. It lives as long as the model keeps the sender
     or the request.
     """
     responses: list[InferResponse | None] = []
@@ -201,9 +206,9 @@ def server_responses(
 def rescheduled(
     received: Sequence[InferenceRequest], senders: ResponseSenders, *, is_iterative: bool
 ) -> frozenset[int]:
-    """The indices of the requests that the model has rescheduled: it gets them once more.
+    """Return the indices of the requests that the model has rescheduled.
 
-    Those that cannot be given again end with an error, unless they have ended already.
+    If the model is not iterative, these requests fail unless they are answered already.
     """
     indices = [
         index
@@ -220,10 +225,10 @@ def rescheduled(
 
 
 def end_with_error(received: Sequence[InferenceRequest], error: ServerError) -> bool:
-    """End all requests that are still open with `error`; False if nobody has used a sender.
+    """Fail all unanswered requests with `error`; return False if no request has a sender.
 
-    Then all are still to be answered, by whoever is told of the error. As in Triton, what the model
-    has sent before it raised has been sent: the error comes after it.
+    After False the caller must answer all requests. As in Triton, responses that the model sent
+    before the error stay sent; the error follows them.
     """
     if all(request._sender is None for request in received):
         for request in received:

@@ -1,13 +1,13 @@
-"""Entries of `sys.modules` that stand for a different module in each model instance.
+"""Entries of `sys.modules` that represent a different module in each model instance.
 
 Libraries look modules up by name: dataclasses and typing read `sys.modules[cls.__module__]`,
-pickle imports what defined a class, models themselves write `sys.modules[__name__]`. Several
-instances have a module of the same name each, so the entry is a SharedName: it passes every
-access on to the module of the instance that asks. Who asks is told by the call stack: the code of
-an instance's modules runs with builtins that name their owner (see modules.py). Where none of that
-is on the stack, as in the threads with which executors and queues pickle, it is told by the thread:
-threads belong to the instance whose code has started them, and forked processes too. To others a
-SharedName looks like an empty module.
+pickle imports the module of a class, and models write `sys.modules[__name__]`. Several instances
+have modules with the same name, so the entry is a SharedName: it passes each access to the module
+of the calling instance. The call stack determines that instance: the code of an instance's modules
+runs with builtins that refer to their owner (see modules.py). Without such a frame, as in the
+threads with which executors and queues pickle, the thread determines it: a thread or a forked
+process belongs to the instance whose code has started it. For other callers a SharedName is an
+empty module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from reference_server.core import forks
 
-#: The key in an instance's builtins under which their owner stands.
+#: The key of the owner in an instance's builtins.
 OWNER = "__model_modules__"
 UTILS = "triton_python_backend_utils"
 
@@ -38,20 +38,20 @@ class Owner(Protocol):
 
     @property
     def search_path(self) -> Sequence[str]:
-        """The folders in which a process finds the instance's modules by their names."""
+        """The folders in which a process finds the instance's modules."""
 
     def has(self, name: str) -> bool:
-        """Whether the instance has a module of that name, imported or not."""
+        """Return whether the instance has a module of that name, imported or not."""
 
     def loaded(self, name: str) -> ModuleType | None:
-        """The instance's module of that name, if it is imported."""
+        """Return the instance's module of that name if it is imported."""
 
     def find(self, name: str) -> ModuleType | None:
-        """The instance's module of that name, imported if it was not; None if there is none."""
+        """Return the instance's module of that name, importing it if necessary, or None."""
 
 
-def asking() -> Owner | None:
-    """The owner of the innermost instance code on the calling thread's stack, or of the thread."""
+def calling_owner() -> Owner | None:
+    """Return the owner of the innermost instance code on the stack, or of the thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner: Owner | None = frame.f_builtins.get(OWNER)
@@ -64,19 +64,19 @@ def asking() -> Owner | None:
     return inherited()
 
 
-#: The attribute of a thread that tells whose it is.
+#: The attribute of a thread that refers to its owner.
 _INHERITED = "_model_modules"
 
 
 def _let_threads_inherit() -> None:
-    """From now on a thread belongs to the instance that starts it, through whatever library."""
+    """Patch `Thread.start`: a thread belongs to the instance that starts it."""
     start = threading.Thread.start
 
     @functools.wraps(start)
     def start_for_owner(thread: threading.Thread) -> None:
-        owner = asking()
+        owner = calling_owner()
         if owner is not None:
-            # Weak: a thread that outlives the instance must not keep its modules.
+            # A weak reference, so that a thread does not keep the modules of a closed instance.
             setattr(thread, _INHERITED, weakref.ref(owner))
         start(thread)
 
@@ -84,17 +84,17 @@ def _let_threads_inherit() -> None:
 
 
 def _let_spawned_processes_inherit() -> None:
-    """From now on a process that an instance spawns finds its modules, as a forked one does.
+    """Patch `spawn`: a process that an instance spawns finds the instance's modules.
 
-    It imports them once more, by their names: what it is to run comes pickled. As in Triton there
-    is no main module: it would be the server's.
+    The process imports them again by name, since its target is pickled. There is no main module,
+    as in Triton: it would be the server's.
     """
     prepare = spawn.get_preparation_data
 
     @functools.wraps(prepare)
     def prepare_for_owner(name: str) -> dict[str, Any]:
         data: dict[str, Any] = prepare(name)
-        owner = asking()
+        owner = calling_owner()
         if owner is not None:
             data["sys_path"] = [*data["sys_path"], *owner.search_path]
             for main in ("init_main_from_name", "init_main_from_path"):
@@ -105,72 +105,73 @@ def _let_spawned_processes_inherit() -> None:
 
 
 class SharedName(ModuleType):
-    """Passes every access on to the module that the asking instance has under this name."""
+    """A module that passes each access to the calling instance's module of this name."""
 
     def __getattribute__(self, attribute: str) -> Any:  # noqa: ANN401 - a module's attribute
-        # Whoever walks through all of sys.modules reads dunders, and should not import anything.
-        module = _meant(self, imports=not attribute.startswith("__"))
+        # Code that walks through sys.modules reads dunder names and must not import anything.
+        module = _target(self, imports=not attribute.startswith("__"))
         if module is None:
             return super().__getattribute__(attribute)
         value = getattr(module, attribute)
-        # Shown a package's folders, importlib would load its modules for the whole process.
+        # With a package's folders importlib would load its modules for the whole process.
         return [] if attribute == "__path__" else value
 
     def __setattr__(self, attribute: str, value: object) -> None:
         if attribute == "__spec__" or isinstance(value, SharedName):
-            return  # importlib's last touches to an import; the module that is meant has its own
-        module = _meant(self)
+            return  # importlib finishes an import; the instance's module has its own values
+        module = _target(self)
         if module is None:
             super().__setattr__(attribute, value)
         else:
             setattr(module, attribute, value)
 
     def __delattr__(self, attribute: str) -> None:
-        module = _meant(self)
+        module = _target(self)
         if module is None:
             super().__delattr__(attribute)
         else:
             delattr(module, attribute)
 
     def __dir__(self) -> list[str]:
-        module = _meant(self)
+        module = _target(self)
         return [] if module is None else dir(module)
 
 
-def _meant(shared: SharedName, *, imports: bool = True) -> ModuleType | None:
-    owner = asking()
+def _target(shared: SharedName, *, imports: bool = True) -> ModuleType | None:
+    owner = calling_owner()
     if owner is None:
         return None
     name: str = ModuleType.__getattribute__(shared, "__name__")
     return owner.find(name) if imports else owner.loaded(name)
 
 
-def _number_of_asking() -> int | None:
-    owner = asking()
+def _number_of_caller() -> int | None:
+    owner = calling_owner()
     return None if owner is None else owner.number
 
 
 class Finder(MetaPathFinder, Loader):
-    """Keeps the SharedNames, and finds modules that are imported by name on an instance's behalf.
+    """Keeps the SharedNames, and finds modules that are imported by name for an instance.
 
-    It stands last in `sys.meta_path`, so it is asked only for what nobody else finds. Any thread.
+    It is the last in `sys.meta_path`, so it handles only modules that nothing else finds.
+    Thread-safe.
     """
 
     def __init__(self) -> None:
-        #: Where the process has its own modules; what models add to sys.path later is not part.
+        #: The folders of the process's own modules, without later additions of models.
         self._path = tuple(sys.path)
         self._lock = threading.Lock()
         self._holders: Counter[str] = Counter()
         sys.meta_path.append(self)
         forks.hold_for_forks(self._lock.acquire, self._lock.release)
-        forks.count_children_by(_number_of_asking)
+        forks.record_children(_number_of_caller)
         _let_threads_inherit()
         _let_spawned_processes_inherit()
 
     def hold(self, name: str) -> bool:
-        """Let `sys.modules[name]` be a SharedName until each `hold` has had its `release`.
+        """Put a SharedName into `sys.modules` until each `hold` has had its `release`.
 
-        Does nothing and returns False if the process has a module of its own there.
+        Returns False, and does nothing, if the process has its own module of that name.
         """
         with self._lock:
             if name not in self._holders:
@@ -189,7 +190,7 @@ class Finder(MetaPathFinder, Loader):
                 sys.modules.pop(name, None)
 
     def is_installed(self, name: str) -> bool:
-        """Whether a top-level module belongs to the process. A folder without code does not."""
+        """Return whether a top-level module belongs to the process; namespaces do not count."""
         if name in sys.stdlib_module_names:
             return True
         specs = (
@@ -200,19 +201,19 @@ class Finder(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find for an instance what it has itself."""
-        owner = asking()
+        """Return a spec if the calling instance has the module."""
+        owner = calling_owner()
         return ModuleSpec(name, self) if owner is not None and owner.has(name) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The SharedName under which the asking instance now has its module."""
-        owner = asking()
+        """Return the SharedName, after the calling instance has imported its module."""
+        owner = calling_owner()
         if owner is not None:
             owner.find(spec.name)
         return sys.modules.get(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the instance's module has run."""
+        """Do nothing: the code of the instance's module has run already."""
 
 
 _finder: Finder | None = None
@@ -220,7 +221,7 @@ _finder_lock = threading.Lock()
 
 
 def finder() -> Finder:
-    """The process's one finder, installed when the first instance needs it."""
+    """Return the process's finder, which the first call installs."""
     global _finder
     with _finder_lock:
         if _finder is None:

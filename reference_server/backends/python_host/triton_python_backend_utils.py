@@ -1,7 +1,7 @@
-"""The module that `model.py` files import: the names of Triton's own, with its behaviour.
+"""The module `triton_python_backend_utils`, which `model.py` files import.
 
-Outside a server it offers all that needs none: build tensors and responses, complete a
-configuration, convert types.
+It has the names and the behaviour of Triton's module. Without a server it can build tensors and
+responses, complete a configuration and convert types; other functions raise TritonModelException.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.backends.python_host.api import pybind, server_access
+from reference_server.backends.python_host.api import server_access
 from reference_server.backends.python_host.api.logger import Logger
 from reference_server.backends.python_host.api.metrics import MetricFamily
 from reference_server.backends.python_host.api.model_config import ModelConfig
@@ -45,7 +45,7 @@ from reference_server.backends.python_host.api.tensor import (
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 
-# `json`, `np` and `struct` are what Triton's own module imports: models write `pb_utils.np`.
+# Triton's own module imports `json`, `np` and `struct`, and models use `pb_utils.np`.
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
     "TRITONSERVER_MEMORY_GPU",
@@ -87,12 +87,22 @@ _LENGTH_PREFIX = struct.Struct("<I")
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """The entry of that name under `input` of a parsed configuration; None if there is none."""
+    """Return the entry of that name under `input`, or None.
+
+    Args:
+        model_config: The parsed configuration of a model.
+        name: The name of the input.
+    """
     return _first_entry(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """The entry of that name under `output` of a parsed configuration; None if there is none."""
+    """Return the entry of that name under `output`, or None.
+
+    Args:
+        model_config: The parsed configuration of a model.
+        name: The name of the output.
+    """
     return _first_entry(model_config, "output", name)
 
 
@@ -104,9 +114,13 @@ def _first_entry(model_config: Mapping[str, Any], section: str, name: str) -> di
 
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
-    """Whether a parsed configuration is that of a decoupled model.
+    """Return whether a model is decoupled.
 
-    Raises KeyError if it has a transaction policy that does not say.
+    Args:
+        model_config: The parsed configuration of the model.
+
+    Raises:
+        KeyError: The configuration has a transaction policy without `decoupled`.
     """
     if "model_transaction_policy" not in model_config:
         return False
@@ -115,32 +129,43 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 
 
 def triton_to_numpy_type(data_type: int) -> type[np.generic] | None:
-    """The NumPy type of a type's number; None for a number that has none, such as BF16's."""
-    # Not a lookup: as in Triton, whatever equals a number is one.
+    """Return the NumPy type for the number of a data type, or None. BF16 has none."""
+    # A comparison, as in Triton: any object that equals a number is accepted.
     return next((of for code, of in NUMPY_TYPES.items() if data_type == code), None)
 
 
 def numpy_to_triton_type(data_type: npt.DTypeLike) -> int | None:
-    """The number of a NumPy scalar type or dtype; None if Triton has none.
+    """Return the number of the data type for a NumPy scalar type or dtype, or None.
 
     Python's own types have none, not even `bool`.
     """
     for code, numpy_type in NUMPY_TYPES.items():
-        # Equality rather than a lookup: types and dtypes are equal, but hash apart.
+        # A comparison: a type equals its dtype, but has another hash.
         if data_type == numpy_type:
             return code
     return TYPE_CODES[DataType.BYTES] if data_type == np.bytes_ else None
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type[Any]:
-    """The NumPy type of a configuration's type name (`TYPE_FP32`); KeyError for another name."""
+    """Return the NumPy type for the name of a data type in a configuration.
+
+    Args:
+        triton_type_string: For example `TYPE_FP32`.
+
+    Raises:
+        KeyError: The name is unknown.
+    """
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def serialize_byte_tensor(input_tensor: npt.NDArray[Any]) -> bytes | tuple[()] | None:
-    """The wire form of an array of objects or byte strings, in C order.
+    """Return the elements in wire format: for each a 4-byte length and its bytes.
 
-    `()` if the array is empty, None if its elements are neither objects nor byte strings.
+    Args:
+        input_tensor: An array of objects or byte strings, in any shape.
+
+    Returns:
+        The bytes in C order, `()` for an empty array, and None for other element types.
     """
     if input_tensor.size == 0:
         return ()
@@ -150,16 +175,17 @@ def serialize_byte_tensor(input_tensor: npt.NDArray[Any]) -> bytes | tuple[()] |
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> byte_strings.Objects:
-    """The elements of a wire form, as a flat object array of `bytes`.
+    """Return the elements of a wire format as a one-dimensional object array of `bytes`.
 
-    Raises struct.error where a length or the bytes it announces are cut.
+    Raises:
+        struct.error: A length, or the bytes that belong to it, are incomplete.
     """
     elements: list[bytes] = []
     offset = 0
     while offset < len(encoded_tensor):
         (length,) = _LENGTH_PREFIX.unpack_from(encoded_tensor, offset)
         offset += _LENGTH_PREFIX.size
-        # Not a slice: struct refuses what is cut, with the text that models know.
+        # `struct` raises Triton's error for incomplete bytes; a slice would not.
         (element,) = struct.unpack_from(f"<{length}s", encoded_tensor, offset)
         elements.append(element)
         offset += length
@@ -168,42 +194,58 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> byte_strings.Objects:
 
 # ---------------------------------------------------------------------- what needs a server
 
-#: Each host gives its models functions of their own, which know the server.
+#: The server access of this module. A host replaces the functions below in its models.
 _NO_SERVER = ServerAccess(NO_CALLS, "")
 
 
 def get_model_dir() -> str:
-    """The directory of the model's version; each host gives its models a function that knows it.
+    """Return the directory of the model's version.
 
-    Raises RuntimeError where no host did.
+    Raises:
+        RuntimeError: The module was not loaded by a host.
     """
-    raise RuntimeError("get_model_dir() has an answer only in a module that a host has loaded")
+    raise RuntimeError("get_model_dir(): found no model; expected a call from a loaded model.py")
 
 
-@pybind.function(pybind.TEXT, pybind.TEXT, pybind.OBJECT)
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-    """Load a model, or load it again; returns when that is done.
+    """Load or reload a model and wait for the end. Requires explicit model control.
 
-    `config` is a configuration as JSON, in place of the repository's; `files` are contents of files
-    by `file:<path>`, in place of the model's folder, and need a `config`. Only under explicit model
-    control. Raises TritonModelException.
+    Args:
+        model_name: The name of the model.
+        config: A configuration as JSON that replaces the repository's.
+        files: File contents by `file:<path>` that replace the model's folder. They require
+            `config`.
+
+    Raises:
+        TritonModelException: The server cannot load the model.
+        TypeError: An argument has another type.
     """
     server_access.load(_NO_SERVER, model_name, config, files)
 
 
-@pybind.function(pybind.TEXT, pybind.TRUTH)
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Begin to unload a model, and what only it uses. Only under explicit model control.
+    """Start to unload a model. Requires explicit model control.
 
-    Raises TritonModelException.
+    Args:
+        model_name: The name of the model.
+        unload_dependents: Whether to unload models too that only this one uses.
+
+    Raises:
+        TritonModelException: The server cannot unload the model.
+        TypeError: An argument has another type.
     """
     server_access.unload(_NO_SERVER, model_name, unload_dependents=unload_dependents)
 
 
-@pybind.function(pybind.TEXT, pybind.TEXT, returns="bool")
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether that version of a model, or the latest, can be asked.
+    """Return whether a model is ready for requests.
 
-    Raises TritonModelException for a version that is no number.
+    Args:
+        model_name: The name of the model.
+        model_version: The version as text; an empty string means the latest.
+
+    Raises:
+        TritonModelException: The version is not a positive integer.
+        TypeError: An argument has another type.
     """
     return server_access.is_ready(_NO_SERVER, model_name, model_version)

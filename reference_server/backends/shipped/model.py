@@ -1,7 +1,7 @@
-"""Models of the backends `onnxruntime`, `openvino` and `pytorch`: executed by ge_runtime.
+"""The `model.py` of the backends `onnxruntime`, `openvino` and `pytorch`, run by ge_runtime.
 
-Not a part of the server's package: it is loaded as any Python-based backend's model.py is, and only
-when a model asks for it.
+It is not part of the server's package: it is loaded like the model.py of any Python-based backend,
+and only if a model needs it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ try:
     from ge_runtime.adapters.step_model import StepModel
 except ImportError as error:
     raise ImportError(
-        f"{error}: models of the backends onnxruntime, openvino, pytorch are run by ge_runtime: "
+        f"{error}: the backends onnxruntime, openvino and pytorch need ge_runtime. "
         "`pip install ge-runtime`, with [openvino] or [torch] for these two"
     ) from error
 
 
 class TritonPythonModel:
-    """One instance."""
+    """One instance of the model."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:  # noqa: ANN401 - pb_utils.ModelConfig
-        """The configuration, completed from the file."""
+        """Return the configuration, completed from the graph's file."""
         return StepModel.complete(config, pb_utils)
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the file of the model's version."""
+        """Open the graph's file of the model's version."""
         self._step = StepModel(args, pb_utils)
 
     def execute(self, requests: Any) -> Any:  # noqa: ANN401 - pb_utils.InferenceRequest and -Response
-        """Answer all requests, in one execution where they have a batch dimension."""
+        """Answer all requests, in one execution if they have a batch dimension."""
         return self._step.execute(requests)
 
     def finalize(self) -> None:
-        """Free the file."""
+        """Close the graph."""
         self._step.close()

@@ -1,8 +1,8 @@
-"""Models that a function stands in for, by `--stub-model=NAME=MODULE:FUNCTION`.
+"""The `model.py` of stub models, by `--stub-model=NAME=MODULE:FUNCTION`.
 
-The function is called once for each request, as the test kit's stubs are: it gets the inputs by
-name, and gives the outputs by name, or raises what the client is to be told. That of a decoupled
-model gives any number of such answers, one after the other.
+The function is called once per request, like the stubs of the test kit. It receives the inputs by
+name and returns the outputs by name; its exception becomes the client's error. The function of a
+decoupled model returns any number of such answers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 PARAMETER = "STUB_MODEL"
-"""In the model's configuration: MODULE:FUNCTION."""
+"""The parameter in the model's configuration: MODULE:FUNCTION."""
 
 
 class TritonPythonModel:
-    """One instance."""
+    """One instance of the model."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Import the function."""
@@ -34,7 +34,7 @@ class TritonPythonModel:
         pb_utils.Logger.log_warn(f"{args['model_instance_name']}: a stub answers for this model")
 
     def execute(self, requests: Any) -> Any:  # noqa: ANN401 - pb_utils.InferenceRequest and -Response
-        """Answer each request by a call of the function."""
+        """Call the function for each request."""
         if not self._decoupled:
             return [self._answer(request) for request in requests]
         for request in requests:
@@ -67,7 +67,7 @@ class TritonPythonModel:
 
 
 def _imported(target: str) -> Callable[[dict[str, Any]], Any]:
-    """The function MODULE:FUNCTION; modules lie where Python looks, or in the current folder."""
+    """Import MODULE:FUNCTION from Python's path or the current folder."""
     module, _, name = target.partition(":")
     folder = str(Path.cwd())
     sys.path.append(folder)
@@ -90,6 +90,6 @@ def _failure(error: Exception) -> Any:  # noqa: ANN401 - pb_utils.InferenceRespo
 
 
 def _numpy_type(data_type: str) -> Any:  # noqa: ANN401 - a type of NumPy's
-    if data_type == "TYPE_BF16":  # NumPy has none: the function's own array counts
+    if data_type == "TYPE_BF16":  # NumPy has no such type: keep the type of the array
         return None
     return pb_utils.triton_string_to_numpy(data_type)

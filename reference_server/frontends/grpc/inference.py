@@ -10,20 +10,14 @@ from reference_server.codecs import infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest
-from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
+from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, Method, described_defect
 from reference_server.frontends.grpc.streaming import StreamCall, find_model
-from reference_server.gateway.inference import (
-    Apart,
-    Inference,
-    Inferences,
-    TakesLong,
-    TraceEvents,
-)
+from reference_server.gateway.inference import Inference, Inferences, RunOnThread, TraceEvents
 from reference_server.repository.versions import ServedModel
 
 TRACE_EVENTS = TraceEvents(
@@ -31,7 +25,7 @@ TRACE_EVENTS = TraceEvents(
     "GRPC_WAITREAD_END",
     "GRPC_SEND_START",
     "GRPC_SEND_END",
-    tells_refusals=False,
+    traces_refusals=False,
 )
 #: What a call keeps of its message once that is sent to its model, or refused.
 _NOTHING = ReceivedRequest(ModelInferRequest(), "", [])
@@ -39,9 +33,9 @@ REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transa
 
 
 def methods(
-    inferences: Inferences, run: Apart, profile: TritonProfile, most_responses: int
+    inferences: Inferences, run: RunOnThread, profile: TritonProfile, most_responses: int
 ) -> Mapping[str, Method]:
-    """The methods, by their names. `run` does what would hold up the loop.
+    """The methods, by their names. `run` decodes large messages on a codec thread.
 
     Of a stream's decoupled models `most_responses` may wait for the client.
     """
@@ -57,14 +51,17 @@ def methods(
 class _UnaryCall:
     """A call of ModelInfer."""
 
-    __slots__ = ("_call", "_decoder", "_form", "_inference", "_inferences", "_received", "_run")
+    __slots__ = (
+        *("_call", "_decoder", "_form", "_inference", "_inferences", "_received", "_run"),
+        "is_large",
+    )
 
     end = None
     forwards = True
     _form: ResponseForm
 
     def __init__(
-        self, inferences: Inferences, decoder: InferMessageDecoder, run: Apart, call: Call
+        self, inferences: Inferences, decoder: InferMessageDecoder, run: RunOnThread, call: Call
     ) -> None:
         self._inferences = inferences
         self._decoder = decoder
@@ -72,41 +69,31 @@ class _UnaryCall:
         self._call = call
         self._received = _NOTHING
         self._inference: Inference | None = None
+        self.is_large = False
 
     # -- the transport's calls
 
     def receive(self, message: Data) -> None:
-        if self._decoder.takes_long(message):
-            self._run(lambda: self._decoder.read(message), self._start_later, self._failed)
+        self.is_large = self._decoder.is_large(message)
+        if self.is_large:
+            self._run(lambda: self._decoder.read(message), self._start, self.refuse)
             return
         try:
-            self._received = self._decoder.read(message)
-            self._started(self._inferences.start(self._find(), self, MANY_SHARED_BYTES))
-        except TakesLong as long:
-            self._start_later(self._received, long.begun)
+            received = self._decoder.read(message)
         except Exception as error:
-            self._failed(error)
+            self.refuse(error)
+        else:
+            self._start(received)
 
-    def _find(self) -> ServedModel:
-        return find_model(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
-
-    def _start_later(self, received: ReceivedRequest, begun: Inference | None = None) -> None:
+    def _start(self, received: ReceivedRequest) -> None:
         self._received = received
         try:
-            self._inferences.start_later(
-                self._find(), self, self._find, self._started, self._failed, begun
-            )
+            started = self._inferences.start(self.find(), self)
         except Exception as error:
-            self._failed(error)
-
-    def _started(self, inference: Inference) -> None:
-        self._received = _NOTHING  # its tensors are the request's alone
-        self._inference = inference
-
-    def _failed(self, error: Exception) -> None:
-        self._received = _NOTHING
-        # A defect of ours must not leave the client waiting.
-        self._call.end(error if isinstance(error, ServerError) else described_defect(error))
+            self.refuse(error)
+        else:
+            if started is not None:
+                self.started(started)
 
     def half_close(self) -> None:
         """Nothing follows the one message in any case."""
@@ -116,6 +103,18 @@ class _UnaryCall:
             self._inference.cancellation.cancel()
 
     # -- the gateway's calls
+
+    def find(self) -> ServedModel:
+        return find_model(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
+
+    def started(self, inference: Inference) -> None:
+        self._received = _NOTHING  # only the request refers to its tensors
+        self._inference = inference
+
+    def refuse(self, error: Exception) -> None:
+        self._received = _NOTHING
+        # A defect of the server must not leave the client waiting.
+        self._call.end(error if isinstance(error, ServerError) else described_defect(error))
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request, self._form = self._decoder.decode(
@@ -134,8 +133,8 @@ class _UnaryCall:
     def backlog(self, backlogs: Backlogs) -> None:
         """Its model sends one response."""
 
-    def takes_long(self, response: InferResponse) -> bool:
-        return self._form.takes_long(response.outputs)
+    def is_large_response(self, response: InferResponse) -> bool:
+        return self._form.is_large_response(response.outputs)
 
     def reply(self, body: Parts, *, final: bool) -> None:
         self._inference = None  # which holds this call: together they would wait for a collection

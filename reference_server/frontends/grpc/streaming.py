@@ -15,12 +15,12 @@ from reference_server.codecs import (
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
+from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, described_defect
-from reference_server.gateway.inference import Apart, Inference, Inferences, TakesLong
+from reference_server.gateway.inference import Inference, Inferences, RunOnThread
 from reference_server.repository.versions import ServedModel
 
 #: With this metadata a model's error ends the stream with its status, instead of being a message.
@@ -51,7 +51,7 @@ class StreamCall:
         self,
         inferences: Inferences,
         decoder: InferMessageDecoder,
-        run: Apart,
+        run: RunOnThread,
         call: Call,
         most_responses: int,
     ) -> None:
@@ -59,11 +59,10 @@ class StreamCall:
         self._most_responses = most_responses
         self.decoder = decoder
         self._run = run
-        #: A message that takes long, by itself or by what it names in regions, and is read apart;
-        #: and those behind it.
+        #: A message that a codec thread decodes, and the messages behind it.
         self._unread: deque[Data] = deque()
         self._is_half_closed = False  # but for those
-        self._inferences = inferences
+        self.inferences = inferences
         self._errors_end = call.metadata(_ERRORS_END_STREAM) == "true"
         self._ordered: deque[_OrderedRequest] = deque()
         self._decoupled: set[_DecoupledRequest] = set()
@@ -78,9 +77,9 @@ class StreamCall:
         if self._unread:
             self._keep(message)
             return
-        if self.decoder.takes_long(message):
+        if self.decoder.is_large(message):
             self._keep(message)
-            self._run(lambda: self.decoder.read(message), self._ask_later, self._unreadable)
+            self._run(lambda: self.decoder.read(message), self._start_large, self._unreadable)
             return
         try:
             received = self.decoder.read(message)
@@ -90,13 +89,12 @@ class StreamCall:
         asked: _StreamedRequest | None = None
         try:
             served, asked = self._placed(received, len(message))
-            asked.inference = self._inferences.start(served, asked, MANY_SHARED_BYTES)
-        except TakesLong as long:
-            self._keep(message)
-            assert asked is not None
-            self._start_later(served, asked, received, long.begun)
+            asked.inference = self.inferences.start(served, asked)
         except Exception as error:
-            self._refuse(asked or self._asked(received, decoupled=False), error)
+            (asked or self._asked(received, decoupled=False)).answer_refusal(error)
+        else:
+            if asked.inference is None:  # a codec thread decodes it
+                self._keep(message)
 
     def _keep(self, message: Data) -> None:
         """Have a message wait; what waits is in flight, too."""
@@ -105,60 +103,39 @@ class StreamCall:
 
     def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
         """The model of a message of so many bytes, and its place among the others."""
-        served = find_model(self._inferences, received)
+        served = find_model(self.inferences, received)
         asked = self._asked(received, decoupled=served.config.decoupled)
         asked.size = size
         self._count(size)
         return served, asked
 
-    def _refuse(self, asked: _StreamedRequest, error: Exception) -> None:
-        asked.refuse(error if isinstance(error, ServerError) else described_defect(error))
+    # -- messages that a codec thread decodes
 
-    # -- messages that take long
-
-    def _ask_later(self, received: ReceivedRequest) -> None:
-        if not self._unread:  # cancelled meanwhile
+    def _start_large(self, received: ReceivedRequest) -> None:
+        if not self._unread:  # the stream was cancelled
             return
         asked: _StreamedRequest | None = None
         try:
             served, asked = self._placed(received, len(self._unread[0]))
-            self._start_later(served, asked, received)
+            asked.is_large = True
+            self.inferences.start(served, asked)
         except Exception as error:
-            self._refuse(asked or self._asked(received, decoupled=False), error)
+            (asked or self._asked(received, decoupled=False)).answer_refusal(error)
             self._go_on()
 
-    def _start_later(
-        self,
-        served: ServedModel,
-        asked: _StreamedRequest,
-        received: ReceivedRequest,
-        begun: Inference | None = None,
-    ) -> None:
-        """Start the request of the first message that is kept, away from the loop."""
-
-        def started(inference: Inference) -> None:
-            asked.inference = inference
-            if self._unread:
-                self._go_on()
-            else:
-                inference.cancellation.cancel()
-
-        def failed(error: Exception) -> None:
-            self._refuse(asked, error)
-            if self._unread:
-                self._go_on()
-
-        self._inferences.start_later(
-            *(served, asked, lambda: find_model(self._inferences, received), started, failed),
-            begun=begun,
-        )
+    def decoded(self, asked: _StreamedRequest) -> None:
+        """Continue after a codec thread has decoded a request, which was sent or refused."""
+        if self._unread:
+            self._go_on()
+        elif asked.inference is not None:  # the stream was cancelled
+            asked.inference.cancellation.cancel()
 
     def _unreadable(self, error: Exception) -> None:
         self._unread.clear()
         self.half_close()
 
     def _go_on(self) -> None:
-        """Take the messages behind the one that took long."""
+        """Handle the messages behind the one that was decoded."""
         behind, self._unread = self._unread, deque()
         self._count(-len(behind.popleft()))
         while behind and not self._unread:
@@ -249,7 +226,7 @@ class StreamCall:
 class _StreamedRequest(ABC):
     """One request of a stream; its kind decides when what it is answered with is sent."""
 
-    __slots__ = ("_form", "_received", "_stream", "inference", "size")
+    __slots__ = ("_form", "_received", "_stream", "inference", "is_large", "size")
 
     forwards = True
 
@@ -259,14 +236,28 @@ class _StreamedRequest(ABC):
         self._stream = stream
         self._received = received
         self.inference: Inference | None = None
+        self.is_large = False
         self.size = 0  # of its message, if it got to its model
 
-    def refuse(self, error: ServerError) -> None:
-        """Answer what was refused before it was scheduled. This never ends the stream."""
+    def answer_refusal(self, error: Exception) -> None:
+        """Answer a request that was not sent to its model. This never ends the stream."""
+        if not isinstance(error, ServerError):
+            error = described_defect(error)
         message = infer_proto_response.encode_refusal(self._received.request_id, error)
         self._answered(message, None, final=True)
 
     # -- the gateway's calls
+
+    def find(self) -> ServedModel:
+        return find_model(self._stream.inferences, self._received)
+
+    def started(self, inference: Inference) -> None:
+        self.inference = inference
+        self._stream.decoded(self)
+
+    def refuse(self, error: Exception) -> None:
+        self.answer_refusal(error)
+        self._stream.decoded(self)
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request, self._form = self._stream.decoder.decode(
@@ -286,8 +277,8 @@ class _StreamedRequest(ABC):
     def backlog(self, backlogs: Backlogs) -> Backlog:
         return self._stream.backlog(backlogs)
 
-    def takes_long(self, response: InferResponse) -> bool:
-        return self._form.takes_long(response.outputs)
+    def is_large_response(self, response: InferResponse) -> bool:
+        return self._form.is_large_response(response.outputs)
 
     def reply(self, body: bytes, *, final: bool) -> None:
         self._answered(body, None, final=final)
@@ -331,7 +322,7 @@ class _DecoupledRequest(_StreamedRequest):
 
     __slots__ = ()
 
-    def takes_long(self, response: InferResponse) -> bool:
+    def is_large_response(self, response: InferResponse) -> bool:
         return False  # of several responses the order would be lost
 
     def end(self) -> None:

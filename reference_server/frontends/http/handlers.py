@@ -335,7 +335,7 @@ class HttpHandlers:
     def _reply_to_json(self, request: Request, work: Callable[[memoryview], bytes]) -> None:
         """Reply with what `work` makes of the body: now, unless reading it holds up the loop."""
         body = self._json(request)
-        if len(body) > inference.AT_ONCE:
+        if len(body) > inference.JSON_BYTES_ON_LOOP:
             self._reply_later(request, lambda: work(body))
         else:
             answer = work(body)

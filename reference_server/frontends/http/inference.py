@@ -13,7 +13,6 @@ from reference_server.codecs.infer_json_response import EncodedResponse, InferRe
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.codecs.response_forms import (
     MANY_ELEMENTS,
-    MANY_SHARED_BYTES,
     Labels,
     ResponseForm,
 )
@@ -22,19 +21,18 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.intake import Intake
 from reference_server.core.metadata import Signature
 from reference_server.core.numerals import leading_integer
-from reference_server.core.ports import Regions
 from reference_server.core.profiles import TritonProfile
-from reference_server.core.request import InferRequest, InferResponse, ResponseSink
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
 from reference_server.frontends.http.routes import Route
-from reference_server.gateway.inference import Inference, Inferences, TakesLong, TraceEvents
+from reference_server.gateway.inference import Inference, Inferences, TraceEvents
 from reference_server.repository.versions import ServedModel
 
 log = logging.getLogger(__name__)
 
 TRACE_EVENTS = TraceEvents(
-    "HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", tells_refusals=True
+    "HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", traces_refusals=True
 )
 _BINARY = b"application/octet-stream"
 _JSON = b"application/json"
@@ -46,8 +44,8 @@ _NOT_ONE = status_codes.body(
 )
 
 
-#: Bytes of JSON that are read at once; more would hold up the loop, and other clients.
-AT_ONCE = 1 << 17
+#: JSON of at most so many bytes is decoded on the event loop; a codec thread decodes longer JSON.
+JSON_BYTES_ON_LOOP = 1 << 17
 
 
 class InferenceHandlers:
@@ -64,73 +62,46 @@ class InferenceHandlers:
         intake: Intake,
     ) -> None:
         self._inferences = inferences
-        self._decoder = InferRequestDecoder(profile, limit)
         self._profile = profile
         self._limit = limit
         self._terms = _Terms(
-            limit, intake, profile.newer_request_checks, InferResponseEncoder().encode
+            *(inferences, InferRequestDecoder(profile, limit), limit, intake),
+            *(profile.newer_request_checks, InferResponseEncoder().encode),
         )
 
     def infer(self, request: Request, route: Route) -> None:
         """Answer `request` when its model has answered. Raises ServerError."""
-        head = _InferHead.of(request)
-        reads_long = head.reads_long(len(request.body))
-        decoder = self._decoder
-        decode = decoder.decode_alone if reads_long else decoder.decode
-        call = _InferCall(request, head, decode, self._terms)
+        call = _InferCall(request, route, _InferHead.of(request), self._terms)
         try:
-            served = self._inferences.find(
-                route.model, route.version, refuses_decoupled=_REFUSES_DECOUPLED
-            )
-            if reads_long:
-                self._read_later(call, route, served)
-            else:
-                request.cancellation = self._inferences.start(
-                    served, call, MANY_SHARED_BYTES
-                ).cancellation
-        except TakesLong as long:
-            call.decode_with(decoder.decode_alone)
-            self._read_later(call, route, served, long.begun)
+            started = self._inferences.start(call.find(), call)
         except ServerError as error:
             call.refuse(error)
+            return
+        if started is not None:
+            request.cancellation = started.cancellation
 
     def generate(self, request: Request, route: Route) -> None:
         """Answer `request` with the one response of its model. Raises ServerError."""
-        self._generate(route, _GenerateCall(request, self._profile, self._limit, streams=False))
+        self._generate(request, route, streams=False)
 
     def generate_stream(self, request: Request, route: Route) -> None:
         """Answer `request` with an event for each response of its model. Raises ServerError."""
-        self._generate(route, _GenerateCall(request, self._profile, self._limit, streams=True))
+        self._generate(request, route, streams=True)
 
-    def _generate(self, route: Route, call: _GenerateCall) -> None:
-        served = self._inferences.find(route.model, route.version)
-        if len(call.request.body) > AT_ONCE:
-            self._read_later(call, route, served)
-        else:
-            call.request.cancellation = self._inferences.start(served, call).cancellation
+    def _generate(self, request: Request, route: Route, *, streams: bool) -> None:
+        inferences = self._inferences
+        call = _GenerateCall(request, route, inferences, self._profile, self._limit, streams)
+        started = inferences.start(call.find(), call)
+        if started is not None:
+            request.cancellation = started.cancellation
 
-    def _read_later(
-        self,
-        call: _InferCall | _GenerateCall,
-        route: Route,
-        served: ServedModel,
-        begun: Inference | None = None,
-    ) -> None:
-        """Read the request away from the loop, then send it."""
 
-        def started(inference: Inference) -> None:
-            call.request.cancellation = inference.cancellation
-
-        def failed(error: Exception) -> None:
-            if not isinstance(error, ServerError):  # a defect must not leave the client waiting
-                log.error("%s", call.request.url, exc_info=error)
-                error = internal(f"{type(error).__name__}: {error}")
-            call.refuse(error)
-
-        self._inferences.start_later(
-            *(served, call, lambda: self._inferences.find(route.model, route.version)),
-            *(started, failed, begun),
-        )
+def _as_server_error(error: Exception, request: Request) -> ServerError:
+    """Return the error that the client receives; a defect is logged."""
+    if isinstance(error, ServerError):
+        return error
+    log.error("%s", request.url, exc_info=error)
+    return internal(f"{type(error).__name__}: {error}")
 
 
 class _InferHead:
@@ -155,11 +126,11 @@ class _InferHead:
             known = request.notes[cls] = cls(request)
         return known
 
-    def reads_long(self, body: int) -> bool:
-        """Whether reading `body` bytes would hold up the loop: it has long JSON, or is packed."""
-        if self.is_packed or body <= AT_ONCE:
+    def is_large(self, body: int) -> bool:
+        """Whether a body of `body` bytes has long JSON, or is compressed."""
+        if self.is_packed or body <= JSON_BYTES_ON_LOOP:
             return self.is_packed
-        return self._length is None or (leading_integer(self._length) or 0) > AT_ONCE
+        return self._length is None or (leading_integer(self._length) or 0) > JSON_BYTES_ON_LOOP
 
     def json_length(self, size: int, *, strictly: bool) -> int:
         """How many of the body's `size` bytes, once unpacked, are JSON. Raises ServerError."""
@@ -180,15 +151,11 @@ class _Reply(NamedTuple):
     content_type: bytes
 
 
-#: `InferRequestDecoder.decode`, or its `decode_alone`.
-_Decode = Callable[
-    [Signature, memoryview, int, ResponseSink, Regions], tuple[InferRequest, ResponseForm]
-]
-
-
 class _Terms(NamedTuple):
-    """What all calls of `infer` have in common."""
+    """What all calls of `infer` share."""
 
+    inferences: Inferences
+    decoder: InferRequestDecoder
     limit: InputLimit
     intake: Intake
     strict_lengths: bool
@@ -198,22 +165,27 @@ class _Terms(NamedTuple):
 class _InferCall:
     """A request of `infer`."""
 
-    __slots__ = ("_decode", "_form", "_head", "_reached_json", "_terms", "request")
+    __slots__ = ("_form", "_head", "_reached_json", "_route", "_terms", "is_large", "request")
 
     end = None
     forwards = True
 
-    def __init__(self, request: Request, head: _InferHead, decode: _Decode, terms: _Terms) -> None:
+    def __init__(self, request: Request, route: Route, head: _InferHead, terms: _Terms) -> None:
         self.request = request
+        self._route = route
         self._head = head
-        self._decode = decode
         self._terms = terms
+        self.is_large = head.is_large(len(request.body))
         self._form = _NO_FORM
         self._reached_json = False  # which decides how a refusal is typed
 
-    def decode_with(self, decode: _Decode) -> None:
-        """Read the request in this way from now on."""
-        self._decode = decode
+    def find(self) -> ServedModel:
+        return self._terms.inferences.find(
+            self._route.model, self._route.version, refuses_decoupled=_REFUSES_DECOUPLED
+        )
+
+    def started(self, inference: Inference) -> None:
+        self.request.cancellation = inference.cancellation
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request = self.request
@@ -229,13 +201,13 @@ class _InferCall:
             limit = self._terms.limit
             check = limit.check_json if length else limit.check_raw
             check(length or size)
-        inferred, self._form = self._decode(
-            served.config.signature, body, length, inference, inference
-        )
+        decoder = self._terms.decoder
+        decode = decoder.decode_uncached if inference.on_codec_thread else decoder.decode
+        inferred, self._form = decode(served.config.signature, body, length, inference, inference)
         return inferred
 
-    def refuse(self, error: ServerError) -> None:
-        """Answer a request that did not get to its model."""
+    def refuse(self, error: Exception) -> None:
+        error = _as_server_error(error, self.request)
         if self._reached_json:
             status = status_codes.STATUS[error.code]
             self.request.reply_error(status, error.message, as_json=True)
@@ -260,14 +232,14 @@ class _InferCall:
     def backlog(self, backlogs: Backlogs) -> None:
         """Its model sends one response."""
 
-    def takes_long(self, response: InferResponse) -> bool:
+    def is_large_response(self, response: InferResponse) -> bool:
         outputs = response.outputs
         elements = 0
         for tensor in outputs:
             elements += math.prod(tensor.shape)
         if elements <= MANY_ELEMENTS:
             return False
-        if self._head.names_coding or self._form.takes_long(outputs):
+        if self._head.names_coding or self._form.is_large_response(outputs):
             return True
         forms = (self._form.of(tensor.name) for tensor in outputs)
         return not all(form.binary or form.buffer is not None for form in forms)
@@ -297,19 +269,40 @@ class _GenerateCall:
     each response; otherwise there is to be exactly one.
     """
 
-    __slots__ = ("_body", "_count", "_limit", "_profile", "_streams", "request")
+    __slots__ = (
+        *("_body", "_count", "_inferences", "_limit", "_profile", "_route", "_streams"),
+        "request",
+    )
 
     forwards = False  # as in Triton
 
     def __init__(
-        self, request: Request, profile: TritonProfile, limit: InputLimit, *, streams: bool
+        self,
+        request: Request,
+        route: Route,
+        inferences: Inferences,
+        profile: TritonProfile,
+        limit: InputLimit,
+        streams: bool,
     ) -> None:
         self.request = request
+        self._route = route
+        self._inferences = inferences
         self._profile = profile
         self._limit = limit
         self._streams = streams
         self._count = 0
         self._body = b""
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.request.body) > JSON_BYTES_ON_LOOP
+
+    def find(self) -> ServedModel:
+        return self._inferences.find(self._route.model, self._route.version)
+
+    def started(self, inference: Inference) -> None:
+        self.request.cancellation = inference.cancellation
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         if self.request.header(b"content-encoding") not in (None, "identity"):
@@ -318,8 +311,8 @@ class _GenerateCall:
         signature = served.config.signature
         return generate.decode(signature, self.request.body, inference, self._profile, self._limit)
 
-    def refuse(self, error: ServerError) -> None:
-        """Answer a request that did not get to its model."""
+    def refuse(self, error: Exception) -> None:
+        error = _as_server_error(error, self.request)
         status = status_codes.STATUS[error.code]
         self.request.reply_error(status, error.message, as_json=True)
 
@@ -334,8 +327,8 @@ class _GenerateCall:
             self.request.backlog = Backlog(backlogs)
         return self.request.backlog
 
-    def takes_long(self, response: InferResponse) -> bool:
-        # Its responses may be many, and are texts.
+    def is_large_response(self, response: InferResponse) -> bool:
+        # There may be many responses, which must stay in order.
         return False
 
     def reply(self, body: bytes, *, final: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import httptools
 
-from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
+from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache
 from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Phase, Wait
 from reference_server.frontends.http.bodies import Body, NoRoom
@@ -44,7 +44,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 #: Headers of requests that are not told by their head alone: where they end, or what is answered.
 _READ_ANEW = (b"transfer-encoding", b"expect", b"upgrade")
 #: Heads that a port has read, with the sizes of the bodies that they announce.
-KnownHeads = RequestMemo[tuple[RequestHead, int]]
+KnownHeads = RequestCache[tuple[RequestHead, int]]
 #: A head whose body llhttp reads, in place of one whose body it leaves alone.
 _CHUNKS_FOLLOW = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 #: Any method that llhttp knows and no operation answers to.
@@ -185,7 +185,7 @@ class RequestReader:
         """Take a request whose head is known, if that is what has come, whole and alone."""
         plain = bytes(data)
         begin = plain.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-        known = self._heads.recall(plain[:begin])
+        known = self._heads.find(plain[:begin])
         if known is None or known[1] != len(plain) - begin or self._receiver.is_closing:
             return False
         self._begun += 1

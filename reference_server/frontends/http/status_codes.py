@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference_server.codecs.json_data import encode_string
+from reference_server.codecs.json_writer import write_string
 from reference_server.core.errors import Code
 
 OK = b"200 OK"
@@ -28,4 +28,4 @@ STATUS: dict[Code, bytes] = {
 
 def body(message: str) -> bytes:
     """The body of every error reply."""
-    return b'{"error":%b}' % encode_string(message)
+    return b'{"error":%b}' % write_string(message)

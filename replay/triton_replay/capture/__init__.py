@@ -1,1 +1,1 @@
-"""The capture: a file of recorded requests and responses, written in order and never changed."""
+"""The capture: an append-only file of recorded requests and responses."""

@@ -1,10 +1,10 @@
-"""Frames: how records lie in a capture, so that a torn or changed one is noticed.
+"""Frames of a capture, with checksums that detect truncated and changed records.
 
-A capture is MAGIC, the version as u32, and frames to its end. A frame is a head of four u32, all
-little-endian: the lengths of its meta and of its body, both in bytes, the CRC-32 of the head's
-lengths, the meta and the body, and zero; then the meta, a JSON object in UTF-8, and the body, bytes
-as they were on the wire. Frames are appended whole; what a crash leaves of the last one is not
-there for a reader.
+A capture consists of MAGIC, the version as u32, and frames. A frame starts with four little-endian
+u32: the length of its meta in bytes, the length of its body in bytes, the CRC-32 of the two
+lengths, the meta and the body, and zero. The meta follows, a JSON object in UTF-8, and then the
+body, the bytes as on the wire. Frames are appended as a whole; readers ignore an incomplete last
+frame.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from triton_replay.errors import CaptureUnreadable
 
-MAGIC: Final = b"\x89TRCAP\r\n"  # as PNG: no text, and spoilt by what converts line ends
+MAGIC: Final = b"\x89TRCAP\r\n"  # like PNG's: detects text mode and converted line ends
 VERSION: Final = 1
 MAX_PART: Final = 2**32 - 1
-"""Bytes of one meta or body at most."""
+"""Largest meta or body in bytes."""
 
 _Body = bytes | bytearray | memoryview
 _HEAD: Final = struct.Struct("<IIII")
@@ -28,55 +28,59 @@ _PREFACE: Final = MAGIC + VERSION.to_bytes(4, "little")
 
 
 class Frame(NamedTuple):
-    """One frame of a capture; its parts are views into the capture."""
+    """A frame. Its parts are views into the capture."""
 
     meta: memoryview
     body: memoryview
     end: int
-    """Where the next one begins, in bytes from the capture's beginning."""
+    """Offset of the next frame in the capture, in bytes."""
 
 
 class Damage(NamedTuple):
-    """Where a capture stops being readable, and why."""
+    """The place where a capture is damaged, and the reason."""
 
     offset: int
-    """Of the first byte that belongs to no whole frame."""
+    """Offset of the first byte after the last valid frame."""
     reason: str
 
 
 def preface() -> bytes:
-    """What a capture begins with."""
+    """Return the first bytes of a capture."""
     return _PREFACE
 
 
 def encode_frame(meta: bytes, body: _Body) -> tuple[bytes, _Body]:
-    """A frame in two pieces, of which the second is `body` itself: it is not copied."""
+    """Encode a frame; return its head with the meta, and `body` itself, which is not copied."""
     lengths = _LENGTHS.pack(len(meta), len(body))
     checksum = zlib.crc32(body, zlib.crc32(meta, zlib.crc32(lengths)))
     return _HEAD.pack(len(meta), len(body), checksum, 0) + meta, body
 
 
 def check_preface(data: memoryview, name: str) -> int:
-    """Where the first frame begins. Raises CaptureUnreadable for what is no capture."""
+    """Check the start of a capture and return the offset of the first frame.
+
+    Raises:
+        CaptureUnreadable: The data are not a capture, or one of another version.
+    """
     found = bytes(data[: len(_PREFACE)])
     if len(found) < len(_PREFACE) and _PREFACE.startswith(found):
-        raise CaptureUnreadable(f"{name}: is empty, or cut off before its first record")
+        raise CaptureUnreadable(f"{name}: empty, or truncated before its first record")
     if not found.startswith(MAGIC):
         raise CaptureUnreadable(
-            f"{name}: is no capture: begins with {found[:8]!r}, expected {MAGIC!r}; "
+            f"{name}: not a capture: found {found[:8]!r} at the start, expected {MAGIC!r}. "
             "`triton-replay record` writes captures"
         )
     version = int.from_bytes(found[len(MAGIC) :], "little")
     if version != VERSION:
         raise CaptureUnreadable(
-            f"{name}: is a capture of version {version}, expected version {VERSION}; "
-            "read it with the triton-replay that wrote it, or record again"
+            f"{name}: found capture version {version}, expected {VERSION}. "
+            "Use the triton-replay that wrote it, or record again"
         )
     return len(_PREFACE)
 
 
 def frames(data: memoryview, start: int) -> Iterator[Frame | Damage]:
-    """All whole frames from `start` on; last, if something is left after them, the damage."""
+    """Yield the valid frames from `start` on, and a Damage at the end if bytes are left."""
     offset = start
     while offset < len(data):
         found = _frame_at(data, offset)

@@ -1,4 +1,4 @@
-"""Reads a capture, mapped into memory: bodies are views, and a large one costs no memory."""
+"""Reading of captures. The file is mapped into memory, and bodies are views of it."""
 
 from __future__ import annotations
 
@@ -19,68 +19,75 @@ from triton_replay.capture.records import (
     decode_record,
 )
 from triton_replay.errors import CaptureUnreadable
-from triton_replay.protocol.http_bodies import header
+from triton_replay.wire.bodies import header
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request with its response, which is None where the capture has none."""
+    """A request with its response, or None if the capture has no response."""
 
     request: Request
     response: Response | None
     messages: tuple[StreamMessage, ...] = ()
-    """Of a gRPC stream, of both sides, in the order in which they came."""
+    """Messages of a gRPC stream in both directions, in order."""
 
     @property
     def status(self) -> str:
-        """As users know it: that of HTTP, `grpc` and its number, or `none`."""
+        """The status: that of HTTP, "grpc" and its code, or "none"."""
         response = self.response
         if response is None or not response.status:
             return "none"
         if self.request.protocol == "http":
             return str(response.status)
-        # A call that fails at once has its status in its headers.
+        # A response without messages has its status in the headers.
         code = header(response.trailers, "grpc-status") or header(response.headers, "grpc-status")
         return f"grpc {code}" if code else "none"
 
 
 @dataclass(frozen=True)
 class Capture:
-    """All of a capture that can be read."""
+    """The readable content of a capture."""
 
     name: str
     opening: Opening
     exchanges: tuple[Exchange, ...]
-    """In the order in which the requests' last bytes came."""
+    """Exchanges in the order in which the requests were complete."""
     closing: Closing | None
-    """None where the recorder was killed, or still runs."""
+    """The last record; None if the recorder was killed or is still running."""
     damage: Damage | None
-    """What follows the last whole record, if anything."""
+    """Damage after the last valid record, or None."""
 
     @property
     def complaint(self) -> str:
-        """What is wrong with the file, in one sentence; empty if nothing is."""
+        """Describe what is wrong with the file, or ""."""
         if self.damage is not None:
             offset, reason = self.damage
             return (
                 f"{self.name}: {reason} at byte {offset}; the {len(self.exchanges)} requests "
-                "before it are whole, what follows is lost"
+                "before it are used"
             )
         if self.closing is None:
-            return f"{self.name}: has no end: its writer was killed or found no room, or still runs"
+            return (
+                f"{self.name}: no closing record: the recorder was killed, is still running, "
+                "or the disk was full"
+            )
         if self.closing.reason != "stopped":
-            return f"{self.name}: is cut short: {self.closing.reason}"
+            return f"{self.name}: incomplete: {self.closing.reason}"
         return ""
 
 
 def read_capture(path: Path) -> Capture:
-    """Read a capture, up to its damage if it has one. Raises CaptureUnreadable."""
+    """Read a capture, up to its first damage.
+
+    Raises:
+        CaptureUnreadable: The file cannot be read, or is not a capture of this version.
+    """
     data = _mapped(path)
     damage: list[Damage] = []
     records = _records(data, str(path), damage)
     opening = next(records, None)
     if not isinstance(opening, Opening):
-        raise CaptureUnreadable(f"{path}: its first record is not readable")
+        raise CaptureUnreadable(f"{path}: the first record is not readable")
     requests: dict[int, Request] = {}
     responses: dict[int, Response] = {}
     messages: defaultdict[int, list[StreamMessage]] = defaultdict(list)
@@ -104,7 +111,7 @@ def read_capture(path: Path) -> Capture:
 def _mapped(path: Path) -> memoryview:
     try:
         with path.open("rb") as file:
-            # A mapping of nothing is refused.
+            # An empty file cannot be mapped.
             if not path.stat().st_size:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,8 +1,8 @@
-"""The records of a capture: what it is of, requests, responses, and how it ended.
+"""The records of a capture: its opening, requests, responses, and its closing.
 
-All times are nanoseconds since the recording began, of a clock that never jumps. A capture begins
-with its Opening; a Request stands before its Response; a Closing comes last, unless the recorder
-was killed. Bodies are as they were on the wire, still compressed or chunks joined.
+All times are nanoseconds of a monotonic clock since the start of the recording. A capture starts
+with an Opening; a Request precedes its Response; a Closing is last, unless the recorder was killed.
+Bodies are stored as on the wire, without decompression; chunks are joined.
 """
 
 from __future__ import annotations
@@ -13,105 +13,106 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from triton_replay.errors import CaptureUnreadable
-from triton_replay.protocol.http_bodies import Body, Headers
+from triton_replay.wire.bodies import Body, Headers
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What the capture is of."""
+    """The first record: server, start time and settings."""
 
     server: str
     started: str
-    """The time of day, ISO 8601 in UTC."""
+    """Start time in ISO 8601, UTC."""
     version: str
-    """Of triton-replay."""
+    """Version of triton-replay."""
     settings: Mapping[str, Any]
-    """What was left out on purpose: `sample`, `seed`, `max_body`, `redact_headers`, ..."""
+    """Settings that limit the content: `sample`, `seed`, `max_body`, `redact_headers`, ..."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request. `number` ties it to its response, `connection` to others of its connection."""
+    """A request. Its response has the same `number`."""
 
     number: int
     connection: int
+    """Number of the client's connection."""
     at: int
-    """When its first byte came."""
+    """Time of the first byte."""
     end: int
-    """When its last byte came."""
+    """Time of the last byte."""
     method: str
     target: str
     headers: Headers
     body_size: int
-    """Bytes on the wire; `body` is empty instead where it was not kept."""
+    """Size on the wire in bytes. `body` is empty if it was not kept."""
     body: Body = b""
     redacted: bool = False
     protocol: str = "http"
-    """`http` or `grpc`, whose target is the path of the method and whose body holds messages."""
+    """Either "http" or "grpc". With gRPC the target is the path of the method."""
 
     @property
     def whole(self) -> bool:
-        """Whether the body was kept."""
+        """True if the body is in the capture."""
         return len(self.body) == self.body_size
 
 
 @dataclass(frozen=True)
 class StreamMessage:
-    """A message on a gRPC stream; the first one that is sent is the body of the request."""
+    """A message of a gRPC stream. The client's first message is the body of the Request."""
 
     number: int
-    """Of the stream's request."""
+    """Number of the stream's request."""
     sent: bool
-    """Whether the client did."""
+    """True for messages of the client, False for those of the server."""
     at: int
     body_size: int
     body: Body = b""
-    """With gRPC's prefix of five bytes."""
+    """The message with gRPC's prefix of five bytes."""
     redacted: bool = False
 
     @property
     def whole(self) -> bool:
-        """Whether the body was kept."""
+        """True if the body is in the capture."""
         return len(self.body) == self.body_size
 
 
 @dataclass(frozen=True)
 class Response:
-    """What the server answered to the request of this `number`."""
+    """The response to the request with the same `number`."""
 
     number: int
     at: int
-    """When its first byte came."""
+    """Time of the first byte."""
     end: int
-    """When its last byte came, or the connection ended."""
+    """Time of the last byte, or of the end of the connection."""
     status: int
-    """0 where none came."""
+    """Status of HTTP; 0 without a response."""
     headers: Headers
     body_size: int
     body: Body = b""
     ended: str = "complete"
-    """`complete`, or who closed the connection before: `server` or `client`."""
+    """Either "complete", or the side that closed the connection early: "server" or "client"."""
     parts: tuple[tuple[int, int], ...] = ()
-    """Of a response in several chunks: for each its time and where it ends in the body."""
+    """Time and end position in the body of each chunk, if there are several."""
     redacted: bool = False
     trailers: Headers = ()
-    """Of gRPC, with `grpc-status`."""
+    """Trailers of gRPC, with `grpc-status`."""
 
     @property
     def whole(self) -> bool:
-        """Whether the body was kept."""
+        """True if the body is in the capture."""
         return len(self.body) == self.body_size
 
 
 @dataclass(frozen=True)
 class Closing:
-    """How the recording ended."""
+    """The last record."""
 
     at: int
     reason: str
-    """`stopped`, or what it ran out of."""
+    """Either "stopped", or why the recording ended early."""
     counts: Mapping[str, int]
-    """What is not in the capture, by reason."""
+    """Numbers of requests that are not in the capture, by reason."""
 
 
 Record = Opening | Request | StreamMessage | Response | Closing
@@ -128,14 +129,18 @@ _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 
 def encode_record(record: Record) -> tuple[bytes, Body]:
-    """The meta and the body of its frame."""
+    """Encode a record as the meta and the body of a frame."""
     fields = dict(vars(record))
     body = fields.pop("body", b"")
     return json.dumps({"kind": _NAMES[type(record)], **fields}).encode(), body
 
 
 def decode_record(meta: memoryview, body: memoryview) -> Record:
-    """The record of a frame; its body stays a view. Raises CaptureUnreadable."""
+    """Decode the record of a frame. Its body stays a view.
+
+    Raises:
+        CaptureUnreadable: The record is unknown.
+    """
     try:
         fields = json.loads(bytes(meta))
         kind = _KINDS[fields.pop("kind")]
@@ -147,12 +152,12 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
             fields["parts"] = tuple((int(at), int(end)) for at, end in fields["parts"])
         return kind(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        text = f"a record is none that this version knows: {bytes(meta[:80])!r}"
+        text = f"found an unknown record {bytes(meta[:80])!r}"
         raise CaptureUnreadable(text) from error
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """The record for people: its fields, without the body."""
+    """Return the fields of a record, without the body, for JSON."""
     fields = asdict(record) if isinstance(record, Opening | Closing) else dict(vars(record))
     fields.pop("body", None)
     return fields

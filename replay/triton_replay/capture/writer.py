@@ -1,4 +1,4 @@
-"""Writes a capture: appends whole frames, and has the disk take them when told to."""
+"""Writing of captures: whole frames are appended, and synchronized on request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from pathlib import Path
 from triton_replay.capture.frames import encode_frame, preface
 from triton_replay.capture.records import Record, Request, encode_record
 from triton_replay.errors import CaptureIncomplete, CaptureUnreadable, FileUnwritable
-from triton_replay.protocol.http_bodies import Body
+from triton_replay.wire.bodies import Body
 
 
 class CaptureWriter:
-    """A new capture. Used by one thread at a time.
+    """A new capture. Not thread-safe.
 
-    file: opened for writing, unbuffered; `size` counts the bytes that it holds, `requests` the
-    requests.
+    Attributes:
+        size: Bytes in the file.
+        requests: Number of requests in the file.
+
+    Args:
+        file: An empty file, open for writing without buffer.
+        name: Name of the file, for error texts.
     """
 
     def __init__(self, file: RawIOBase | FileIO, name: str) -> None:
@@ -31,11 +36,17 @@ class CaptureWriter:
 
     @classmethod
     def create(cls, path: Path) -> CaptureWriter:
-        """Start a capture at `path`, which must not exist. Raises ReplayError."""
+        """Create a capture.
+
+        Raises:
+            CaptureUnreadable: The file exists.
+            FileUnwritable: The file cannot be created.
+            CaptureIncomplete: The disk is full.
+        """
         try:
             file = path.open("xb", buffering=0)
         except FileExistsError as error:
-            text = f"{path}: exists; captures are never overwritten, name another file"
+            text = f"{path}: exists, and captures are not overwritten. Use another file name"
             raise CaptureUnreadable(text) from error
         except OSError as error:
             raise FileUnwritable(path, error) from error
@@ -47,9 +58,12 @@ class CaptureWriter:
             raise
 
     def write(self, records: Iterable[Record]) -> None:
-        """Append records. Raises CaptureIncomplete if there is no room: what fits is whole records.
+        """Append records.
 
-        What this returns from survives the end of this process, and after `sync` the machine's.
+        After the return they survive the end of the process, after `sync` that of the machine.
+
+        Raises:
+            CaptureIncomplete: The disk is full. The file then ends with a whole record.
         """
         pieces: list[Body] = []
         written: list[Record] = []
@@ -65,7 +79,11 @@ class CaptureWriter:
             self.requests += sum(isinstance(record, Request) for record in written[:whole])
 
     def sync(self) -> None:
-        """Wait until the disk has all that was written. Raises CaptureIncomplete."""
+        """Synchronize the file with the disk.
+
+        Raises:
+            CaptureIncomplete: The disk reports an error.
+        """
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -76,17 +94,17 @@ class CaptureWriter:
         self._file.close()
 
     def _append(self, pieces: list[Body], ends: Sequence[int] = ()) -> None:
-        """ends: the sizes of the file at which all its records are whole."""
+        """Append bytes; `ends` are the file sizes at which a record ends."""
         data = memoryview(b"".join(pieces))
         done = 0
         try:
             while done < len(data):
                 done += self._file.write(data[done:]) or 0
         except OSError as error:
-            # Half a frame would tell a reader of damage where there is none.
+            # A reader would report an incomplete frame as damage.
             self.size = max((end for end in ends if end <= self.size + done), default=self.size)
             self._file.truncate(self.size)
             self._file.seek(self.size)
-            text = f"{self._name}: {error.strerror}; it holds {self.size} bytes of whole records"
+            text = f"{self._name}: {error.strerror}; {self.size} bytes of whole records are kept"
             raise CaptureIncomplete(text) from error
         self.size += done

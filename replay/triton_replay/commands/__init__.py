@@ -1,1 +1,1 @@
-"""The commands of `triton-replay`: each module adds its options and runs them."""
+"""The commands of `triton-replay`, one per module."""

@@ -1,4 +1,4 @@
-"""What commands share: the event loop, the first record of a capture, lines for the terminal."""
+"""Functions shared by commands: event loop, opening record, output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from triton_replay.errors import FileUnwritable, ReplayError
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on the fastest event loop there is. Signals are handled as before then."""
+    """Run a coroutine on uvloop if it is installed, and restore the signal handlers."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         import uvloop
@@ -27,20 +27,20 @@ def run_loop(task: Coroutine[Any, Any, None]) -> None:
     else:
         uvloop.run(task)
     finally:
-        # uvloop's handlers outlive its loop, and forks have them: `Process.terminate` would not end
-        # a child of this process.
+        # uvloop's handlers outlive its loop and are inherited by forks, where they would make
+        # `Process.terminate` ineffective.
         for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: one of a C library
+            signal.signal(number, handler or signal.SIG_DFL)  # None: set by a C library
 
 
 def opening(server: Address, settings: Mapping[str, object]) -> Opening:
-    """The first record of a capture that begins now."""
+    """Return the first record of a capture that starts now."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     return Opening(str(server), now, package_version(), settings)
 
 
 def package_version() -> str:
-    """Of triton-replay."""
+    """Return the version of triton-replay."""
     try:
         return version("triton-replay")
     except PackageNotFoundError:
@@ -48,18 +48,22 @@ def package_version() -> str:
 
 
 def print_result(text: str) -> None:
-    """Print a result. Raises FileUnwritable if it cannot be; a reader that left has read enough."""
+    """Print a result to standard output. A closed pipe is not an error.
+
+    Raises:
+        FileUnwritable: The output cannot be written.
+    """
     try:
         print(text, flush=True)
     except OSError as error:
-        # What is still buffered would fail once more at the interpreter's end, with a code of its.
+        # Otherwise the rest of the buffer would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise FileUnwritable("standard output", error) from error
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, unless it is there. Raises FileUnwritable."""
+    """Create a folder unless it exists. Raise FileUnwritable if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,13 +71,13 @@ def make_folder(path: Path) -> None:
 
 
 def parse_header(text: str, option: str) -> tuple[str, str]:
-    """Read `NAME:VALUE`. Raises ReplayError, which names `option`."""
+    """Parse `NAME:VALUE`. Raise ReplayError, with `option`, if it is invalid."""
     name, separator, value = text.partition(":")
     if not separator or not name.strip() or "\n" in text or "\r" in text:
         raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
     return name.strip(), value.strip()
 
 
-def tell(line: str) -> None:
-    """Say something that is no result."""
+def print_message(line: str) -> None:
+    """Print a message to standard error."""
     print(line, file=sys.stderr, flush=True)

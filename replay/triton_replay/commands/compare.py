@@ -1,4 +1,4 @@
-"""`triton-replay compare`: whether the answers of two captures differ, and which are quicker."""
+"""`triton-replay compare`: compare the responses and latencies of two captures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from triton_replay.capture.reader import Capture, read_capture
 from triton_replay.capture.records import Closing, Record
 from triton_replay.capture.writer import CaptureWriter
-from triton_replay.commands.common import make_folder, print_result, tell
+from triton_replay.commands.common import make_folder, print_message, print_result
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
 from triton_replay.errors import CaptureIncomplete, FileUnwritable
@@ -21,38 +21,43 @@ from triton_replay.reporting.table import comparison_lines
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `compare`."""
+    """Add the options of `compare`."""
     add = parser.add_argument
     add("a", metavar="A", type=Path, help="a capture")
-    add("b", metavar="B", type=Path, help="a replay of it, or of what it is a replay of")
+    add("b", metavar="B", type=Path, help="a replay of A, or of the capture that A is a replay of")
     add(
         "--tolerance",
         metavar="[[MODEL/]OUTPUT:]KEY=NUMBER,...",
         action="append",
         default=[],
-        help=f"keys abs, rel, ulp, cosine, topk; may be repeated; default: {describe(DEFAULT)}",
+        help="allowed difference of a float output, with the keys abs, rel, ulp, cosine and topk; "
+        f"repeatable; default: {describe(DEFAULT)}",
     )
     add("--json", action="store_true", help="print JSON instead of the table")
-    add("--html", metavar="FILE", type=Path, help="write a page with plots as well")
+    add("--html", metavar="FILE", type=Path, help="also write an HTML page with plots")
     add(
         "--smallest",
         metavar="DIR",
         type=Path,
-        help="write the smallest request of each group to DIR, as a capture to replay",
+        help="write the smallest request of each group to DIR, as a capture for replay",
     )
 
 
 def run(given: argparse.Namespace) -> int:
-    """Compare; 0 if nothing differs, else 1. Raises ReplayError.
+    """Run the command.
 
-    Where nothing differs but answers are lost with the end of a capture, nothing is proved: that
-    raises as well.
+    Returns:
+        0 if no response differs, otherwise 1.
+
+    Raises:
+        ReplayError: A capture cannot be read, or the captures do not match.
+        CaptureIncomplete: No response differs, but an incomplete capture lacks some requests.
     """
     tolerances = parse_tolerances(given.tolerance)
     a, b = read_capture(given.a), read_capture(given.b)
     for capture in (a, b):
         if capture.complaint:
-            tell(capture.complaint)
+            print_message(capture.complaint)
     comparison = compare_captures(a, b, tolerances)
     if given.json:
         print_result(json.dumps(comparison_document(comparison), indent=2))
@@ -66,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
         return 1
     for capture, lost in ((a, comparison.only_b), (b, comparison.only_a)):
         if capture.complaint and lost:
-            text = f"{capture.name} is not whole: {lost} requests were not compared"
+            text = f"{capture.name}: incomplete; {lost} requests were not compared"
             raise CaptureIncomplete(text)
     return 0
 
@@ -76,16 +81,16 @@ def _write_page(comparison: Comparison, path: Path) -> None:
         path.write_text(comparison_page(comparison), encoding="utf-8")
     except OSError as error:
         raise FileUnwritable(path, error) from error
-    tell(f"the page is {path}")
+    print_message(f"page: {path}")
 
 
 def _write_smallest(comparison: Comparison, folder: Path) -> None:
-    """One capture for each group, numbered as in the table."""
+    """Write a capture for each group, numbered as in the table."""
     make_folder(folder)
     for number, group in enumerate(comparison.groups, 1):
         path = folder / f"group-{number}.trc"
         _write_one(path, comparison.a, group.smallest.number)
-        tell(f"{path}: request {group.smallest.number}")
+        print_message(f"{path}: request {group.smallest.number}")
 
 
 def _write_one(path: Path, capture: Capture, number: int) -> None:

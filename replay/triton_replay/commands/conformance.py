@@ -1,4 +1,4 @@
-"""`triton-replay conformance`: what a server serves of the Open Inference Protocol."""
+"""`triton-replay conformance`: check a server against the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import json
 
 from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.commands.common import print_result
-from triton_replay.conformance.subject import look_at
+from triton_replay.conformance.subject import inspect_server
 from triton_replay.conformance.suite import run_suite
 from triton_replay.errors import ReplayError
 from triton_replay.reporting.conformance_table import conformance_lines
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `conformance`."""
+    """Add the options of `conformance`."""
     add = parser.add_argument
-    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help="default: %(default)s")
-    add("--grpc", metavar="HOST:PORT", help="try gRPC there as well")
-    add("--model", metavar="NAME", default="", help="default: the first of the index that is ready")
-    add("--timeout", metavar="SECONDS", type=float, default=30.0, help="default: 30")
-    add("--json", action="store_true", help="all cases as JSON")
+    server_help = "address for HTTP; default: %(default)s"
+    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help=server_help)
+    add("--grpc", metavar="HOST:PORT", help="address for gRPC; default: gRPC is not checked")
+    model_help = "model for inferences; default: the first ready model of the index"
+    add("--model", metavar="NAME", default="", help=model_help)
+    timeout_help = "time limit of a request; default: 30"
+    add("--timeout", metavar="SECONDS", type=float, default=30.0, help=timeout_help)
+    add("--json", action="store_true", help="print all cases as JSON")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the table; 1 if what must hold does not. Raises ReplayError."""
+    """Run the command; return 1 if a required case fails, otherwise 0. Raise ReplayError."""
     if not given.timeout > 0:
         raise ReplayError(f"--timeout: found {given.timeout:g}, expected seconds above 0")
     server = parse_address(given.server, "--server")
@@ -32,7 +35,7 @@ def run(given: argparse.Namespace) -> int:
     look_for_server(server, "--server")
     if grpc is not None:
         look_for_server(grpc, "--grpc")
-    subject = look_at(server, grpc, given.model, given.timeout)
+    subject = inspect_server(server, grpc, given.model, given.timeout)
     chapters = run_suite(subject)
     if given.json:
         found = [one.as_json() for one in chapters]

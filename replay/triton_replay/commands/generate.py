@@ -1,4 +1,4 @@
-"""`triton-replay generate`: a load that nobody recorded, as a capture."""
+"""`triton-replay generate`: write a capture of random requests."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from pathlib import Path
 
 from triton_replay.capture.records import Closing, Opening, Record, Request
 from triton_replay.capture.writer import CaptureWriter
-from triton_replay.commands.common import package_version, tell
+from triton_replay.commands.common import package_version, print_message
 from triton_replay.errors import ReplayError
 from triton_replay.generating.arrivals import Arrivals
 from triton_replay.generating.sizes import NO_SIZES, Sizes, read_sizes
 from triton_replay.generating.tensors import EXPECTED, InputPlan, make_body, parse_input
 
 _EPOCH = "1970-01-01T00:00:00.000+00:00"
-"""When it began: the same for the same load, of which each byte is then."""
+"""Constant start time, so that equal options produce equal bytes."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `generate`."""
+    """Add the options of `generate`."""
     add = parser.add_argument
-    add("--output", metavar="FILE", type=Path, required=True, help="the capture")
-    add("--model", metavar="NAME", required=True)
+    add("--output", metavar="FILE", type=Path, required=True, help="the capture; must not exist")
+    add("--model", metavar="NAME", required=True, help="model of all requests")
     add(
         "--input",
         metavar="INPUT",
         action="append",
         required=True,
-        help=f"{EXPECTED}; may be repeated. A word instead of a number is an axis of --sizes",
+        help=f"{EXPECTED}; repeatable. A word instead of a number is an axis of --sizes",
     )
-    add("--sizes", metavar="FILE", type=Path, help="a histogram in CSV: tokens,count")
+    add("--sizes", metavar="FILE", type=Path, help="CSV histogram of sizes: tokens,count")
     add("--rate", metavar="N", type=float, default=10.0, help="requests per second; default: 10")
-    add("--seconds", metavar="N", type=float, default=10.0, help="how long; default: 10")
-    add("--burst", metavar="N", type=float, default=1.0, help="requests at once, on average")
-    add("--swing", metavar="SHARE", type=float, default=0.0, help="of the rate, up and down")
+    add("--seconds", metavar="N", type=float, default=10.0, help="duration; default: 10")
+    add("--burst", metavar="N", type=float, default=1.0, help="mean requests per burst; default: 1")
+    swing_help = "variation of the rate, 0 to 1; default: 0"
+    add("--swing", metavar="SHARE", type=float, default=0.0, help=swing_help)
     add("--period", metavar="N", type=float, help="seconds between peaks; default: --seconds")
-    add("--connections", metavar="N", type=int, default=32, help="default: 32")
-    add("--seed", metavar="N", type=int, default=0)
+    add("--connections", metavar="N", type=int, default=32, help="number of clients; default: 32")
+    add("--seed", metavar="N", type=int, default=0, help="seed of all random choices; default: 0")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write the capture. Raises ReplayError."""
+    """Run the command; return 0. Raise ReplayError."""
     for option in ("rate", "seconds", "period", "connections"):
         value = getattr(given, option)
         if value is not None and not 0 < value < math.inf:
@@ -64,16 +65,16 @@ def run(given: argparse.Namespace) -> int:
         if name not in ("run", "output")
     }
     with contextlib.closing(CaptureWriter.create(given.output)) as writer:
-        writer.write([Opening("nobody: generated", _EPOCH, package_version(), settings)])
+        writer.write([Opening("none (generated)", _EPOCH, package_version(), settings)])
         for record in _requests(given, sizes, inputs):
             writer.write([record])
         writer.write([Closing(round(given.seconds * 1e9), "stopped", {})])
-    tell(f"{given.output}: {writer.requests} requests in {given.seconds:g} s")
+    print_message(f"{given.output}: {writer.requests} requests in {given.seconds:g} s")
     return 0
 
 
 def _requests(given: argparse.Namespace, sizes: Sizes, inputs: list[InputPlan]) -> Iterator[Record]:
-    # Of their own, so that other sizes leave the times as they are.
+    # Two generators, so that different sizes do not change the times.
     when, what = random.Random(f"times {given.seed}"), random.Random(f"sizes {given.seed}")
     period = given.seconds if given.period is None else given.period
     arrivals = Arrivals(given.rate, given.burst, given.swing, period)

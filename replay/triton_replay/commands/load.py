@@ -1,4 +1,4 @@
-"""`triton-replay load`: load on a model, and what the server makes of it; perf_analyzer's flags."""
+"""`triton-replay load`: measure a model under load, with perf_analyzer's options."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from triton_replay.commands.common import print_result, tell
+from triton_replay.commands.common import print_message, print_result
 from triton_replay.commands.load_options import PORTS, load_options
 from triton_replay.errors import FileUnwritable
 from triton_replay.loading.levels import CONCURRENCY, Level
 from triton_replay.loading.load import Load, LoadReport
 from triton_replay.loading.windows import Measurement, Window
-from triton_replay.reporting.load_csv import load_csv
-from triton_replay.reporting.load_export import load_export
+from triton_replay.reporting.load_files import load_csv, load_export
 from triton_replay.reporting.load_page import load_page
 from triton_replay.reporting.load_table import measurement_lines, summary_lines
 
 UNSTABLE, INTERRUPTED = 1, 5
-"""Exit codes: a load was not stable, or requests failed; not all loads were measured."""
+"""Exit codes: unstable loads or failed requests; interrupted by Ctrl-C."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `load`."""
+    """Add the options of `load`."""
     _add_load(parser.add_argument_group("the load"))
     _add_windows(parser.add_argument_group("the measurement"))
     _add_inputs(parser.add_argument_group("the requests"))
     _add_server(parser.add_argument_group("the server"))
-    _add_outputs(parser.add_argument_group("what is written"))
-    _add_without_effect(parser.add_argument_group("taken for perf_analyzer's sake, without effect"))
+    _add_outputs(parser.add_argument_group("the output"))
+    _add_without_effect(parser.add_argument_group("accepted like perf_analyzer, without effect"))
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure; 0 if all loads were stable and all requests answered well. Raises ReplayError."""
+    """Run the command; return 0 if all loads were stable and no request failed.
+
+    Raises:
+        ReplayError: An option is invalid, or no request succeeded.
+    """
     options = load_options(given)
     report = LoadReport(
         given.u or f"localhost:{PORTS[given.i]}",
@@ -45,15 +48,15 @@ def run(given: argparse.Namespace) -> int:
     try:
         load.run()
     except KeyboardInterrupt:
-        tell("interrupted: loads that were measured until then are told")
+        print_message("interrupted; the loads measured so far are reported")
         return INTERRUPTED
     finally:
-        # Also of a server that has died.
+        # Also if the server has exited.
         if report.measurements:
             print_result("\n".join(summary_lines(report)))
             _write(given, report)
     if report.scraper is not None and report.scraper.failure:
-        tell(f"--metrics-url: {report.scraper.failure}")
+        print_message(f"--metrics-url: {report.scraper.failure}")
     good = all(one.is_stable and not one.failures for one in report.measurements)
     return 0 if good else UNSTABLE
 
@@ -61,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
 def _progress(level: Level, windows: Sequence[Window]) -> None:
     last = windows[-1]
     name = "concurrency" if level.mode == CONCURRENCY else "request rate"
-    tell(
+    print_message(
         f"{name} {level.value:g}, window {len(windows)}: {last.per_second:.6g} requests/s, "
         f"p50 {last.latency(50) / 1000:.0f} usec, p99 {last.latency(99) / 1000:.0f} usec"
         + (f", {last.failures} failed" if last.failures else "")
@@ -90,81 +93,139 @@ def _write_file(path: Path, text: str) -> None:
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-m", metavar="MODEL", required=True)
-    add("-x", metavar="VERSION", default="", help="of the model; default: the newest")
-    add("--concurrency-range", metavar="START:END:STEP", help="a closed loop: requests in flight")
-    add("-t", metavar="N", type=int, help="one concurrency")
-    add("--request-rate-range", metavar="START:END:STEP", help="an open loop: requests per second")
-    add("--request-distribution", choices=("constant", "poisson"), help="of their intervals")
-    add("--request-intervals", metavar="FILE", type=Path, help="microseconds, one a line")
-    add("--binary-search", action="store_true", help="for the last that meets -l, not one by one")
-    add("--num-of-sequences", metavar="N", type=int, default=4, help="at once, of an open loop")
-    add("--sequence-length", metavar="N", type=int, help="default: 20, or that of the data")
-    add("--sequence-length-variation", metavar="PERCENT", type=float, default=20.0)
-    add("--sequence-id-range", metavar="START:END", default="1", help="END is not one of them")
+    add("-m", metavar="MODEL", required=True, help="the model")
+    add("-x", metavar="VERSION", default="", help="version of the model; default: the newest")
+    add("--concurrency-range", metavar="START:END:STEP", help="closed loops: requests in flight")
+    add("-t", metavar="N", type=int, help="a closed loop: requests in flight")
+    add("--request-rate-range", metavar="START:END:STEP", help="open loops: requests per second")
+    distribution_help = "distribution of request intervals; default: constant"
+    add("--request-distribution", choices=("constant", "poisson"), help=distribution_help)
+    add("--request-intervals", metavar="FILE", type=Path, help="intervals in us, one per line")
+    add(
+        "--binary-search", action="store_true", help="find the last load that meets -l by bisection"
+    )
+    sequences_help = "concurrent sequences of an open loop; default: 4"
+    add("--num-of-sequences", metavar="N", type=int, default=4, help=sequences_help)
+    add("--sequence-length", metavar="N", type=int, help="default: 20, or the length of the data")
+    variation_help = "largest deviation of the sequence length; default: 20"
+    add(
+        "--sequence-length-variation",
+        metavar="PERCENT",
+        type=float,
+        default=20.0,
+        help=variation_help,
+    )
+    range_help = "sequence ids; END is exclusive; default: 1 without end"
+    add("--sequence-id-range", metavar="START:END", default="1", help=range_help)
 
 
 def _add_windows(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-p", "--measurement-interval", metavar="MS", type=float, default=5000.0)
+    interval_help = "duration of a window; default: 5000"
+    add(
+        "-p", "--measurement-interval", metavar="MS", type=float, default=5000.0, help=interval_help
+    )
     add(
         "--measurement-mode",
         choices=("time_windows", "count_windows"),
         default="time_windows",
+        help="whether windows have a duration or a number of requests; default: time_windows",
     )
-    add("--measurement-request-count", metavar="N", type=int, default=50, help="of count_windows")
-    add("--request-count", metavar="N", type=int, default=0, help="one window of so many requests")
-    add("--warmup-request-count", metavar="N", type=int, default=0, help="before the first window")
-    add("-s", "--stability-percentage", metavar="PERCENT", type=float, default=10.0)
-    add("-r", "--max-trials", metavar="N", type=int, default=10, help="windows of a load, at most")
-    add("--percentile", metavar="N", type=int, help="judge by it; default: by the average")
-    add("-l", "--latency-threshold", metavar="MS", type=float, default=0.0)
-    add("--timeout", metavar="SECONDS", type=float, default=300.0, help="without any answer")
+    count_help = "requests of a window with count_windows; default: 50"
+    add("--measurement-request-count", metavar="N", type=int, default=50, help=count_help)
+    add(
+        "--request-count", metavar="N", type=int, default=0, help="measure one window of N requests"
+    )
+    warmup_help = "requests before the first window"
+    add("--warmup-request-count", metavar="N", type=int, default=0, help=warmup_help)
+    stability_help = "allowed difference of three windows; default: 10"
+    add(
+        "-s",
+        "--stability-percentage",
+        metavar="PERCENT",
+        type=float,
+        default=10.0,
+        help=stability_help,
+    )
+    add("-r", "--max-trials", metavar="N", type=int, default=10, help="most windows of a load")
+    percentile_help = "latency percentile for stability and -l; default: the mean"
+    add("--percentile", metavar="N", type=int, help=percentile_help)
+    threshold_help = "latency limit; 0: none"
+    add("-l", "--latency-threshold", metavar="MS", type=float, default=0.0, help=threshold_help)
+    timeout_help = "longest time without any response; default: 300"
+    add("--timeout", metavar="SECONDS", type=float, default=300.0, help=timeout_help)
 
 
 def _add_inputs(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-b", metavar="N", type=int, default=1, help="rows of a request")
+    add("-b", metavar="N", type=int, default=1, help="rows of a request; default: 1")
     add(
         "--input-data",
         metavar="zero|random|FILE|FOLDER",
         action="append",
-        help="default: random; several files are read one after the other",
+        help="values of inputs; repeatable with files; default: random",
     )
-    add("--shape", metavar="INPUT:SIZE,...", action="append", default=[])
-    add("--string-length", metavar="N", type=int, default=128, help="of random BYTES")
-    add("--string-data", metavar="TEXT", help="each element of BYTES")
-    add("--request-parameter", metavar="NAME:VALUE:TYPE", action="append", default=[])
-    add("--input-tensor-format", choices=("binary", "json"), default="binary", help="of HTTP")
-    add("--output-tensor-format", choices=("binary", "json"), default="binary", help="of HTTP")
-    add("--shared-memory", choices=("none", "system", "cuda"), default="none")
-    add("--output-shared-memory-size", metavar="BYTES", type=int, default=102_400)
+    shape_help = "shape of an input with free sizes; repeatable"
+    add("--shape", metavar="INPUT:SIZE,...", action="append", default=[], help=shape_help)
+    length_help = "length of random BYTES elements; default: 128"
+    add("--string-length", metavar="N", type=int, default=128, help=length_help)
+    add("--string-data", metavar="TEXT", help="value of all BYTES elements")
+    parameter_help = "request parameter; repeatable"
+    add(
+        "--request-parameter",
+        metavar="NAME:VALUE:TYPE",
+        action="append",
+        default=[],
+        help=parameter_help,
+    )
+    formats = ("binary", "json")
+    add("--input-tensor-format", choices=formats, default="binary", help="inputs over HTTP")
+    add("--output-tensor-format", choices=formats, default="binary", help="outputs over HTTP")
+    shm_help = "location of tensors; default: none"
+    add("--shared-memory", choices=("none", "system", "cuda"), default="none", help=shm_help)
+    size_help = "size of an output row without fixed shape; default: 102400"
+    add("--output-shared-memory-size", metavar="BYTES", type=int, default=102_400, help=size_help)
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-u", metavar="HOST:PORT", help="default: localhost:8000, of gRPC localhost:8001")
-    add("-i", choices=("http", "grpc"), type=str.lower, default="http")
-    add("--streaming", action="store_true", help="streams of gRPC")
-    add("--grpc-compression-algorithm", choices=("none", "gzip", "deflate"), default="none")
+    add("-u", metavar="HOST:PORT", help="address; default: localhost:8000, gRPC localhost:8001")
+    add(
+        "-i",
+        choices=("http", "grpc"),
+        type=str.lower,
+        default="http",
+        help="protocol; default: http",
+    )
+    add("--streaming", action="store_true", help="use gRPC streams")
+    add(
+        "--grpc-compression-algorithm",
+        choices=("none", "gzip", "deflate"),
+        default="none",
+        help="compression of gRPC requests; default: none",
+    )
     add(
         "--bls-composing-models",
         metavar="MODEL[:VERSION],...",
         default="",
-        help="whom the model asks: their statistics are told as well",
+        help="models that the model calls, to report their statistics",
     )
-    add("-H", "--header", metavar="NAME:VALUE", action="append", default=[])
+    header_help = "header of all requests; repeatable"
+    add("-H", "--header", metavar="NAME:VALUE", action="append", default=[], help=header_help)
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-f", metavar="FILE", type=Path, help="CSV, in perf_analyzer's columns")
-    add("--verbose-csv", action="store_true", help="more columns")
-    add("--profile-export-file", metavar="FILE", type=Path, help="JSON, the times of each request")
-    add("--html", metavar="FILE", type=Path, help="a page with plots")
-    add("--collect-metrics", action="store_true", help="of the server's metrics page")
-    add("--metrics-url", metavar="URL", default="localhost:8002/metrics")
-    add("--metrics-interval", metavar="MS", type=float, default=1000.0)
+    add("-f", metavar="FILE", type=Path, help="write CSV with perf_analyzer's columns")
+    add("--verbose-csv", action="store_true", help="write more columns")
+    export_help = "write the times of each request as JSON"
+    add("--profile-export-file", metavar="FILE", type=Path, help=export_help)
+    add("--html", metavar="FILE", type=Path, help="write an HTML page with plots")
+    add("--collect-metrics", action="store_true", help="read GPU metrics from the metrics page")
+    url_help = "the metrics page; default: %(default)s"
+    add("--metrics-url", metavar="URL", default="localhost:8002/metrics", help=url_help)
+    interval_help = "time between two readings; default: 1000"
+    add("--metrics-interval", metavar="MS", type=float, default=1000.0, help=interval_help)
 
 
 def _add_without_effect(group: argparse._ArgumentGroup) -> None:

@@ -1,4 +1,4 @@
-"""The options of `triton-replay load`, checked: each fault names its flag."""
+"""Validation of the options of `triton-replay load`. Each error names its option."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from triton_replay.errors import ReplayError
 from triton_replay.loading.grpc_server import GrpcServer
 from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions
-from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range
+from triton_replay.loading.levels import CONCURRENCY, RATE, Range, parse_range, read_intervals
 from triton_replay.loading.load import LoadOptions
 from triton_replay.loading.measuring import Plan
-from triton_replay.loading.questions import Server
-from triton_replay.loading.schedule import read_intervals
+from triton_replay.loading.queries import Server
 from triton_replay.loading.windows import Stability
 
 PORTS: Final = {"http": 8000, "grpc": 8001}
@@ -45,13 +44,13 @@ _LEAST: Final = {
     "metrics_interval": 1,
     "timeout": 0.001,
 }
-"""Of options that are numbers."""
+"""Smallest values of numeric options."""
 
 
 def load_options(given: argparse.Namespace) -> LoadOptions:
-    """What is asked for. Raises ReplayError."""
+    """Convert the parsed options. Raise ReplayError if one is invalid, or options conflict."""
     _check_numbers(given)
-    _check_what_excludes_each_other(given)
+    _check_conflicts(given)
     search = _search(given)
     gaps = read_intervals(given.request_intervals) if given.request_intervals else []
     is_sweep = search is None and not gaps
@@ -95,7 +94,7 @@ def load_options(given: argparse.Namespace) -> LoadOptions:
         output_size=None if given.shared_memory == "none" else given.output_shared_memory_size,
         metrics=_metrics(given) if given.collect_metrics else None,
         composing=tuple(map(_composing, filter(None, given.bls_composing_models.split(",")))),
-        silence=given.timeout,
+        timeout=given.timeout,
         streaming=given.streaming,
         responses=given.profile_export_file is not None,
     )
@@ -111,7 +110,7 @@ def _check_numbers(given: argparse.Namespace) -> None:
         raise ReplayError(f"--percentile: found {given.percentile}, expected 1 to 99")
 
 
-def _check_what_excludes_each_other(given: argparse.Namespace) -> None:
+def _check_conflicts(given: argparse.Namespace) -> None:
     modes = {
         "--concurrency-range": given.concurrency_range,
         "-t": given.t,
@@ -120,22 +119,24 @@ def _check_what_excludes_each_other(given: argparse.Namespace) -> None:
     }
     chosen = [option for option, value in modes.items() if value is not None]
     if len(chosen) > 1:
-        raise ReplayError(f"{' and '.join(chosen)}: expected one of them")
+        raise ReplayError(f"{' and '.join(chosen)}: found both, expected one of them")
     if given.streaming and given.i != "grpc":
-        raise ReplayError("--streaming: is of gRPC, expected -i grpc")
+        raise ReplayError("--streaming: found -i http, expected -i grpc")
     if given.grpc_compression_algorithm != "none" and given.i != "grpc":
-        raise ReplayError("--grpc-compression-algorithm: is of gRPC, expected -i grpc")
+        raise ReplayError("--grpc-compression-algorithm: found -i http, expected -i grpc")
     if given.shared_memory == "cuda":
         raise ReplayError(
-            "--shared-memory cuda: is not supported, expected none or system; no memory of a GPU "
-            "is touched here"
+            "--shared-memory: found cuda, expected none or system; GPU memory is not supported"
         )
     if given.i == "grpc":
         for option in ("input_tensor_format", "output_tensor_format"):
             if getattr(given, option) != "binary":
-                raise ReplayError(f"--{option.replace('_', '-')} json: is of HTTP, found -i grpc")
+                text = f"--{option.replace('_', '-')} json: found -i grpc, expected -i http"
+                raise ReplayError(text)
     if given.collect_metrics and given.f is not None and not given.verbose_csv:
-        raise ReplayError("--collect-metrics: its columns are those of --verbose-csv, give that")
+        raise ReplayError(
+            "--collect-metrics with -f: expected --verbose-csv, which has its columns"
+        )
 
 
 def _search(given: argparse.Namespace) -> Range | None:
@@ -147,11 +148,11 @@ def _search(given: argparse.Namespace) -> Range | None:
     if given.request_rate_range is not None:
         found = parse_range(given.request_rate_range, "--request-rate-range", RATE)
     if found is not None and not found.end and not given.latency_threshold:
-        raise ReplayError("an end of 0 means until --latency-threshold, which is missing")
+        raise ReplayError("a range with end 0: expected --latency-threshold")
     if given.binary_search and (found is None or found.start == found.end):
         raise ReplayError("--binary-search: expected a range with a start and an end")
     if given.binary_search and not given.latency_threshold:
-        raise ReplayError("--binary-search: looks for --latency-threshold, which is missing")
+        raise ReplayError("--binary-search: expected --latency-threshold")
     return found
 
 
@@ -193,7 +194,7 @@ def _sequence_ids(text: str) -> tuple[int, int | None]:
 
 
 def _composing(text: str) -> tuple[str, str]:
-    """A model and its version, empty for the newest."""
+    """Parse a model and its version, "" for the newest."""
     name, _, version = text.strip().partition(":")
     return name, version
 

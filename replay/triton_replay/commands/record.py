@@ -1,4 +1,4 @@
-"""`triton-replay record`: stand between clients and a server, and write down what they say."""
+"""`triton-replay record`: record the traffic between clients and a server, as a proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.clocks import clock_from_now
-from triton_replay.commands.common import opening, run_loop, tell
+from triton_replay.commands.common import opening, print_message, run_loop
 from triton_replay.errors import ReplayError
 from triton_replay.recording.grpc_tap import GrpcTap
 from triton_replay.recording.http_tap import HttpTap
@@ -27,11 +27,11 @@ from triton_replay.recording.selection import Selection
 
 SWITCH_SECONDS: Final = 0.0001
 MAX_BODY: Final = 16 * 2**20
-"""Bytes of a body that are kept unless told otherwise."""
+"""Default of `--max-body`, in bytes."""
 
 
 class _Front(NamedTuple):
-    """Where to listen for which server, and what reads the bytes between."""
+    """A listening address, its server, and the tap that records the traffic."""
 
     listen: Address
     server: Address
@@ -39,51 +39,53 @@ class _Front(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `record`."""
+    """Add the options of `record`."""
     add = parser.add_argument
-    add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help="default: %(default)s")
-    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help="default: %(default)s")
-    add("--grpc-listen", metavar="HOST:PORT", help="for gRPC as well, e.g. 127.0.0.1:9001")
-    add("--grpc-server", metavar="HOST:PORT", help="e.g. 127.0.0.1:8001")
+    listen_help = "address for clients over HTTP; default: %(default)s"
+    add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help=listen_help)
+    server_help = "the server's address for HTTP; default: %(default)s"
+    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help=server_help)
+    add("--grpc-listen", metavar="HOST:PORT", help="address for clients over gRPC")
+    add("--grpc-server", metavar="HOST:PORT", help="the server's address for gRPC")
     add("--output", metavar="FILE", type=Path, required=True, help="the capture; must not exist")
-    add("--seconds", type=float, help="end after this time; default: at Ctrl-C or SIGTERM")
+    add("--seconds", type=float, help="duration; default: until Ctrl-C or SIGTERM")
     add(
         "--sample",
         metavar="SHARE",
         type=float,
         default=1.0,
-        help="keep this share of inferences, 0 to 1; sequences are kept whole",
+        help="share of inferences to record, 0 to 1; sequences are recorded as a whole",
     )
-    add("--seed", type=int, default=0, help="which ones are kept; default: 0")
+    add("--seed", type=int, default=0, help="seed of the sample; default: 0")
     add(
         "--max-body",
         metavar="BYTES",
         type=int,
         default=MAX_BODY,
-        help="of a longer body only the size is written; default: 16 MiB",
+        help="largest body to record; of a larger one only the size is; default: 16 MiB",
     )
-    add("--max-capture", metavar="BYTES", type=int, help="end the recording at this size")
+    add("--max-capture", metavar="BYTES", type=int, help="size at which the recording ends")
     add(
         "--redact-header",
         metavar="NAME",
         action="append",
         default=[],
-        help=f"overwrite a header beside {', '.join(ALWAYS)}; may be repeated",
+        help=f"header to overwrite, in addition to {', '.join(ALWAYS)}; repeatable",
     )
     add(
         "--redact-tensor",
         metavar="NAME",
         action="append",
         default=[],
-        help="overwrite the contents of inputs and outputs of this name; may be repeated",
+        help="input or output to overwrite; repeatable",
     )
 
 
 def run(given: argparse.Namespace) -> int:
-    """Record until told to stop; 0, or an error with its exit code. Raises ReplayError."""
+    """Run the command until it is stopped; return 0. Raise ReplayError."""
     if not 0 <= given.sample <= 1:
         raise ReplayError(f"--sample: found {given.sample}, expected a share from 0 to 1")
-    # The thread that writes has the interpreter for 5 ms otherwise, while a request waits.
+    # Otherwise the writer thread may hold the GIL for 5 ms while a request waits.
     sys.setswitchinterval(SWITCH_SECONDS)
     fronts = [
         _Front(
@@ -93,7 +95,7 @@ def run(given: argparse.Namespace) -> int:
         )
     ]
     if (given.grpc_listen is None) != (given.grpc_server is None):
-        raise ReplayError("--grpc-listen and --grpc-server: found one, expected both or none")
+        raise ReplayError("--grpc-listen, --grpc-server: found one, expected both or none")
     if given.grpc_listen is not None:
         listen = parse_address(given.grpc_listen, "--grpc-listen")
         server = parse_address(given.grpc_server, "--grpc-server")
@@ -123,7 +125,7 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
         Selection(given.sample, given.seed),
         redaction,
         given.max_capture,
-        on_end=lambda reason: tell(f"the recording has ended, traffic goes on: {reason}"),
+        on_end=lambda reason: print_message(f"recording ended; the proxy continues: {reason}"),
     )
     numbers, connections = itertools.count(), itertools.count()
 
@@ -138,31 +140,31 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     proxies: list[Proxy] = []
     try:
         for front in fronts:
-            refused = functools.partial(reading.note, recorder.count)
-            proxy = Proxy(front.server, refused, functools.partial(new_tap, front.tap))
+            note = functools.partial(reading.note, recorder.count)
+            proxy = Proxy(front.server, note, functools.partial(new_tap, front.tap))
             bound = await proxy.listen(front.listen)
             proxies.append(proxy)
-            tell(f"recording {front.server} at {bound} into {given.output}")
+            print_message(f"recording {front.server} at {bound} into {given.output}")
     except ReplayError:
         await _close(proxies)
         reading.close()
         recorder.close()
-        given.output.unlink()  # nothing is in it
+        given.output.unlink()  # the capture is empty
         raise
     try:
-        await _until_told(given.seconds)
+        await _wait_for_end(given.seconds)
     finally:
         await _close(proxies)
         reading.close()
         try:
             recorder.close()
         finally:
-            tell(f"{recorder.recorded} requests in {given.output}")
+            print_message(f"{recorder.recorded} requests in {given.output}")
             for reason, count in recorder.counts.items():
-                tell(f"not in it: {count} {reason}")
+                print_message(f"not recorded: {count} {reason}")
 
 
-async def _until_told(seconds: float | None) -> None:
+async def _wait_for_end(seconds: float | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""`triton-replay replay`: send a capture's requests again, and write the answers to another."""
+"""`triton-replay replay`: send a capture's requests again and record the responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.reader import Capture, read_capture
 from triton_replay.capture.writer import CaptureWriter
 from triton_replay.clocks import clock_from_now
-from triton_replay.commands.common import opening, parse_header, run_loop, tell
+from triton_replay.commands.common import opening, parse_header, print_message, run_loop
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.replaying.plan import Plan, plan_replay
@@ -20,44 +20,56 @@ from triton_replay.replaying.player import Outcome, Player, Target
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `replay`."""
+    """Add the options of `replay`."""
     add = parser.add_argument
-    add("capture", metavar="CAPTURE", type=Path)
-    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help="default: %(default)s")
-    add("--grpc-server", metavar="HOST:PORT", default="127.0.0.1:8001", help="default: %(default)s")
-    add("--output", metavar="FILE", type=Path, required=True, help="the capture of the answers")
+    add("capture", metavar="CAPTURE", type=Path, help="the capture with the requests")
+    http_help, grpc_help = (
+        f"address for {name}; default: %(default)s" for name in ("HTTP", "gRPC")
+    )
+    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help=http_help)
+    add("--grpc-server", metavar="HOST:PORT", default="127.0.0.1:8001", help=grpc_help)
+    output_help = "the capture of the responses; must not exist"
+    add("--output", metavar="FILE", type=Path, required=True, help=output_help)
     add(
         "--speed",
         default="1",
-        help="times as quick as it was recorded, or max: no gaps; default: 1",
+        help="factor of the recorded speed, or max: without pauses; default: 1",
     )
     add(
         "--header",
         metavar="NAME:VALUE",
         action="append",
         default=[],
-        help="send this one, e.g. in the place of a redacted Authorization; may be repeated",
+        help="header to send, e.g. instead of a redacted Authorization; repeatable",
     )
     add(
         "--timeout",
         metavar="SECONDS",
         type=float,
         default=300.0,
-        help="give a request up after this time; default: 300",
+        help="time limit of a request; default: 300",
     )
 
 
 def run(given: argparse.Namespace) -> int:
-    """Replay; 0 if all requests were answered, whatever the answers. Raises ReplayError."""
+    """Run the command.
+
+    Returns:
+        0 if all requests have a response, with any status.
+
+    Raises:
+        ReplayError: A file or an option is invalid, or no request can be sent.
+        ServerUnreachable: Some requests have no response.
+    """
     server = parse_address(given.server, "--server")
     speed = _speed(given.speed)
     headers = tuple(parse_header(text, "--header") for text in given.header)
     capture = read_capture(given.capture)
     if capture.complaint:
-        tell(capture.complaint)
+        print_message(capture.complaint)
     plan = plan_replay(capture.exchanges, speed)
     if not plan.steps:
-        raise ReplayError(f"{given.capture}: holds no request that can be sent")
+        raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")
     target = Target(server, grpc_server, headers, given.timeout, speed)
     run_loop(_replay(given, capture, plan, target))
@@ -77,11 +89,11 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     clock = clock_from_now()
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-    def no_room(_: str) -> None:
-        # What cannot be written down need not be asked.
+    def end_early(_: str) -> None:
+        # Responses that cannot be recorded are of no use.
         loop.call_soon_threadsafe(stop.set)
 
-    recorder = Recorder(writer, clock, on_end=no_room)
+    recorder = Recorder(writer, clock, on_end=end_early)
     player = Player(plan, target, clock, recorder.put)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -96,17 +108,17 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     _report(plan, outcome, clock() / 1e9, given.output)
     if outcome.unanswered:
         lost = outcome.unanswered.total()
-        asked = " and ".join(str(servers[protocol]) for protocol in sorted(protocols))
+        names = " and ".join(str(servers[protocol]) for protocol in sorted(protocols))
         reasons = "; ".join(
             f"{count} times {reason}" for reason, count in outcome.unanswered.items()
         )
         raise ServerUnreachable(
-            f"{asked}: {lost} of {len(plan.steps)} requests were not answered: {reasons}"
+            f"{names}: {lost} of {len(plan.steps)} requests have no response: {reasons}"
         )
 
 
 async def _play(player: Player, stop: asyncio.Event) -> bool:
-    """Play until the end, or until told to stop; whether it was all."""
+    """Play until the end or until `stop` is set; return whether all requests were sent."""
     playing = asyncio.ensure_future(player.play())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((playing, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -120,14 +132,14 @@ async def _play(player: Player, stop: asyncio.Event) -> bool:
 
 def _report(plan: Plan, outcome: Outcome, seconds: float, output: Path) -> None:
     answers = ", ".join(f"{count} with {status}" for status, count in outcome.statuses.items())
-    tell(f"{len(plan.steps)} requests in {seconds:.1f} s, answered: {answers or 'none'}")
-    tell(f"answers in {output}")
+    print_message(f"{len(plan.steps)} requests in {seconds:.1f} s, responses: {answers or 'none'}")
+    print_message(f"responses in {output}")
     for reason, count in plan.left_out.items():
-        tell(f"not sent: {count} {reason}")
+        print_message(f"not sent: {count} {reason}")
     if outcome.latest > 10_000_000:
-        tell(
-            f"the replay itself was up to {outcome.latest / 1e6:.0f} ms late: this machine is too "
-            "busy for the load, and latencies are longer than the server's"
+        print_message(
+            f"requests were sent up to {outcome.latest / 1e6:.0f} ms late: this machine is too "
+            "busy for the load, so the latencies include its delays"
         )
 
 

@@ -1,4 +1,4 @@
-"""`triton-replay show`: what is in a capture, as a table or as JSON lines."""
+"""`triton-replay show`: print the content of a capture."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from pathlib import Path
 
 from triton_replay.capture.reader import Capture, Exchange, read_capture
 from triton_replay.capture.records import as_json
-from triton_replay.commands.common import print_result, tell
+from triton_replay.commands.common import print_message, print_result
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `show`."""
-    parser.add_argument("capture", metavar="CAPTURE", type=Path)
-    parser.add_argument(
-        "--json", action="store_true", help="one line for each request, without bodies"
-    )
+    """Add the options of `show`."""
+    parser.add_argument("capture", metavar="CAPTURE", type=Path, help="the capture to print")
+    json_help = "print one line of JSON for each request, without bodies"
+    parser.add_argument("--json", action="store_true", help=json_help)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print it; complaints go to stderr. Raises ReplayError."""
+    """Run the command; return 0. Raise ReplayError."""
     capture = read_capture(given.capture)
     lines = _json_lines(capture) if given.json else _table(capture)
     print_result("\n".join(lines))
     if capture.complaint:
-        tell(capture.complaint)
+        print_message(capture.complaint)
     return 0
 
 
@@ -64,5 +63,5 @@ def _table(capture: Capture) -> list[str]:
         median = f"{times[len(times) // 2]:.2f}" if times else "-"
         lines.append(f"{len(members):>8}  {status:>6}  {median:>9}  {method} {target}")
     for reason, count in (capture.closing.counts if capture.closing else {}).items():
-        lines.append(f"not in it: {count} {reason}")
+        lines.append(f"not recorded: {count} {reason}")
     return lines

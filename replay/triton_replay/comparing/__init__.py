@@ -1,1 +1,1 @@
-"""The comparison: which answers of two captures differ, where, why, and which are quicker."""
+"""Comparison of two captures: differing responses, their causes, and latencies."""

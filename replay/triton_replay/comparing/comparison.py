@@ -1,4 +1,4 @@
-"""The comparison of two captures of the same requests: groups of differences, and latencies."""
+"""Comparison of two captures of the same requests: groups of differences, and latencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton_replay.errors import ReplayError
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """The latencies of one model in both captures, in nanoseconds, and what they amount to."""
+    """Latencies of one model in both captures, in nanoseconds, and their summaries."""
 
     model: str
     a: tuple[int, ...]
@@ -27,39 +27,50 @@ class ModelTimes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare_captures`."""
 
     a: Capture
     b: Capture
     compared: int
     differing: int
-    """Requests whose answers differ."""
+    """Requests whose responses differ."""
     only_a: int
-    """Requests that only A has: a replay that left them out, or that was cut short."""
+    """Requests that only A has, because a replay skipped them or was stopped early."""
     only_b: int
     groups: tuple[Group, ...]
     times: tuple[ModelTimes, ...]
 
 
 def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparison:
-    """Compare answers to requests of the same number. Raises ReplayError if requests differ."""
+    """Compare the responses to requests with the same number.
+
+    Args:
+        a: The first capture.
+        b: The second capture: a replay of A, or both are replays of a third capture.
+        tolerances: Allowed differences of tensors.
+
+    Returns:
+        Groups of differences, and latencies by model.
+
+    Raises:
+        ReplayError: The captures contain different requests.
+    """
     first = {exchange.request.number: exchange for exchange in a.exchanges}
     second = {exchange.request.number: exchange for exchange in b.exchanges}
     common = [number for number in first if number in second]
     same = [n for n in common if _same_request(first[n], second[n])]
     if not same or len(same) < len(common):
         raise ReplayError(
-            f"{a.name} and {b.name} hold different requests ({len(common) - len(same)} of "
-            f"{len(common)} that have the same number): one must be a replay of the other, or both "
-            "of a third"
+            f"{a.name} and {b.name}: {len(common) - len(same)} of {len(common)} requests with the "
+            "same number differ; expected one to be a replay of the other, or both of a third"
         )
     models = {number: model_of(first[number].request) for number in same}
-    crowds = in_flight([_span(models[number], second[number]) for number in same])
+    concurrency = in_flight([_span(models[number], second[number]) for number in same])
     compared = []
-    for number, crowd in zip(same, crowds, strict=True):
+    for number, concurrent in zip(same, concurrency, strict=True):
         one, other, model = first[number], second[number], models[number]
         found = compare_answers(model, one, other, tolerances)
-        features = features_of(one.request, crowd)
+        features = features_of(one.request, concurrent)
         compared.append(Compared(model, one.request, features, tuple(found)))
     return Comparison(
         a=a,
@@ -96,13 +107,14 @@ def _times(
         both = []
         for captured in (a, b):
             exchanges = [captured[number] for number in of_model]
-            mine = [
+            spans = [
                 (exchange.request.at, exchange.response.end)
                 for exchange in exchanges
                 if exchange.response is not None and exchange.response.ended == "complete"
             ]
-            times = tuple(max(end - at, 0) for at, end in mine)
-            span = max((end for _, end in mine), default=0) - min((at for at, _ in mine), default=0)
+            times = tuple(max(end - at, 0) for at, end in spans)
+            last = max((end for _, end in spans), default=0)
+            span = last - min((at for at, _ in spans), default=0)
             both.append((times, latencies(times, span)))
         (times_a, summary_a), (times_b, summary_b) = both
         found.append(ModelTimes(model, times_a, times_b, summary_a, summary_b))

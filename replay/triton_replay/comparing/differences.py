@@ -1,4 +1,4 @@
-"""What differs between two answers to one request."""
+"""Differences between two responses to one request."""
 
 from __future__ import annotations
 
@@ -11,35 +11,40 @@ import numpy as np
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.tolerances import Tolerances, distance
-from triton_replay.protocol.answers import Answer, Array, Tensor, read_answers
-from triton_replay.protocol.grpc_messages import is_inference, model_of_call
-from triton_replay.protocol.grpc_tensors import answer_of_call, answer_of_message
-from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood, header
+from triton_replay.wire.answers import Answer, Array, Tensor, read_answers
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood, header
+from triton_replay.wire.grpc_messages import is_inference, model_of_call
+from triton_replay.wire.grpc_tensors import answer_of_call, answer_of_message
 
 ROUNDING = 1e-2
-"""Differences up to this share of a tensor's largest value are rounding: FP16, TF32, BF16."""
+"""Differences up to this share of a tensor's largest value count as rounding (FP16, TF32, BF16)."""
 _VOLATILE = (
-    *("/stats", "/metrics", "/trace/setting", "/logging"),
-    *("/ModelStatistics", "/TraceSetting", "/LogSettings"),
+    "/stats",
+    "/metrics",
+    "/trace/setting",
+    "/logging",
+    "/ModelStatistics",
+    "/TraceSetting",
+    "/LogSettings",
 )
-"""Ends of paths whose answers differ from one second to the next, or are of the server alone."""
+"""Path suffixes of requests whose responses change over time or belong to one server."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference. What has the same `kind`, `model` and `output` may have one cause."""
+    """One difference. Those with the same `kind`, `model` and `output` may have one cause."""
 
     kind: str
     model: str
     output: str
     detail: str
-    """The values, of A first."""
+    """The values of A and B."""
     size: float = 0.0
-    """Of a difference in numbers: the largest one."""
+    """Largest numeric difference."""
 
 
 def model_of(request: Request) -> str:
-    """The model that a request asks, or its path where it asks none."""
+    """Return the model that executes a request, or its path if no model does."""
     path = request.target.partition("?")[0]
     if request.protocol == "grpc" and is_inference(path):
         return model_of_call(request.body) or path
@@ -50,22 +55,34 @@ def model_of(request: Request) -> str:
 def compare_answers(
     model: str, a: Exchange, b: Exchange, tolerances: Tolerances
 ) -> list[Difference]:
-    """All differences between the answers to one request, which asks `model`."""
+    """Compare the responses to one request.
+
+    Args:
+        model: The result of `model_of`.
+        a: The request with its first response.
+        b: The request with its second response.
+        tolerances: Allowed differences of tensors.
+
+    Returns:
+        All differences; none for responses that are redacted, incomplete in the capture, or
+        change over time.
+    """
     return list(_compare(model, a, b, tolerances))
 
 
 def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> Iterator[Difference]:
-    if not _answered(a) or not _answered(b):
-        if _answered(a) != _answered(b):
-            lost, kept = ("B", a) if _answered(a) else ("A", b)
-            kind = f"no whole answer in {lost}"
-            yield Difference(kind, model, "", f"the other has {kept.status}")
+    if not _is_complete(a) or not _is_complete(b):
+        if _is_complete(a) != _is_complete(b):
+            lost, kept = ("B", a) if _is_complete(a) else ("A", b)
+            kind = f"no complete response in {lost}"
+            yield Difference(kind, model, "", f"the other has status {kept.status}")
         return
     if a.status != b.status:
         yield Difference("status", model, "", f"{a.status} and {b.status}: {_text(b)}")
         return
-    if _said(a) != _said(b):
-        yield Difference("error text", model, "", f"{_short(_said(a))} and {_short(_said(b))}")
+    errors = _grpc_error(a), _grpc_error(b)
+    if errors[0] != errors[1]:
+        yield Difference("error text", model, "", f"{_short(errors[0])} and {_short(errors[1])}")
     path = a.request.target.partition("?")[0]
     if path.endswith(_VOLATILE) or not (_comparable(a) and _comparable(b)):
         return
@@ -79,33 +96,33 @@ def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> It
         return
     if len(first) != len(second):
         kind = "stream responses"
-        kind += " missing" if len(first) > len(second) else " beside those of A"
+        kind += " missing" if len(first) > len(second) else " in B only"
         yield Difference(kind, model, "", f"{len(first)} and {len(second)}")
     for one, other in zip(first, second, strict=False):
         yield from _compare_answers(model, one, other, tolerances)
 
 
-def _answered(exchange: Exchange) -> bool:
+def _is_complete(exchange: Exchange) -> bool:
     response = exchange.response
     return response is not None and exchange.status != "none" and response.ended == "complete"
 
 
 def _comparable(exchange: Exchange) -> bool:
-    """Whether all that was answered is there, as it was."""
+    """Return whether the capture has the whole response, without redaction."""
     assert exchange.response is not None
     records: list[Response | StreamMessage] = [exchange.response, *exchange.messages]
     return all(record.whole and not record.redacted for record in records)
 
 
-def _said(exchange: Exchange) -> str:
-    """What gRPC says beside its status."""
+def _grpc_error(exchange: Exchange) -> str:
+    """Return the error text of a gRPC response, or ""."""
     assert exchange.response is not None
     pairs = (*exchange.response.headers, *exchange.response.trailers)
     return unquote(header(pairs, "grpc-message"))
 
 
 def _answers(exchange: Exchange) -> list[Answer]:
-    """The answers in an order that does not depend on which of a stream was quicker."""
+    """Return the responses, those of a stream in an order that does not depend on timing."""
     request, response = exchange.request, exchange.response
     assert response is not None
     if request.protocol == "http":
@@ -113,9 +130,9 @@ def _answers(exchange: Exchange) -> list[Answer]:
     if request.target.endswith("/ModelInfer"):
         return answer_of_call(response.body)
     if not request.target.endswith("/ModelStreamInfer"):
-        raise NotUnderstood("a call of another kind")
+        raise NotUnderstood("not a call of ModelInfer or ModelStreamInfer")
     received = (message.body for message in exchange.messages if not message.sent)
-    # Those of one request keep their order; requests are told by their ids.
+    # A stable sort: responses with one request id keep their order.
     return sorted(map(answer_of_message, received), key=lambda one: str(one.fields.get("id", "")))
 
 
@@ -126,19 +143,19 @@ def _compare_answers(
         one, other = a.fields.get(name), b.fields.get(name)
         if one != other:
             kind = "error text" if name == "error" else "field"
-            place, one, other = _first_apart(one, other)
-            told = f"{place.lstrip('.')}: " if place else ""
-            yield Difference(kind, model, name, f"{told}{_short(one)} and {_short(other)}")
+            place, one, other = _first_difference(one, other)
+            prefix = f"{place.lstrip('.')}: " if place else ""
+            yield Difference(kind, model, name, f"{prefix}{_short(one)} and {_short(other)}")
     for name in sorted({*a.tensors, *b.tensors}):
         if name not in b.tensors or name not in a.tensors:
-            kind = "output missing" if name in a.tensors else "output beside those of A"
+            kind = "output missing" if name in a.tensors else "output in B only"
             yield Difference(kind, model, name, "")
             continue
         yield from _compare_tensors(model, name, a.tensors[name], b.tensors[name], tolerances)
 
 
-def _first_apart(a: object, b: object) -> tuple[str, object, object]:
-    """Where in two documents that differ the first difference is, and what is there in each."""
+def _first_difference(a: object, b: object) -> tuple[str, object, object]:
+    """Return the path of the first difference in two JSON values, and both values there."""
     pairs: Iterable[tuple[str, object, object]] = ()
     if isinstance(a, dict) and isinstance(b, dict):
         pairs = ((f".{key}", a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]))
@@ -146,7 +163,7 @@ def _first_apart(a: object, b: object) -> tuple[str, object, object]:
         pairs = ((f"[{place}]", *both) for place, both in enumerate(zip(a, b, strict=True)))
     for place, one, other in pairs:
         if one != other:
-            within, one, other = _first_apart(one, other)
+            within, one, other = _first_difference(one, other)
             return place + within, one, other
     return "", a, b
 
@@ -173,14 +190,14 @@ def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Diffe
         return Difference("values", model, name, detail)
     wide_a = a.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        apart = distance(a, b)
-    finite = np.isfinite(apart)
-    largest = float(apart[finite].max(initial=0.0))
+        distances = distance(a, b)
+    finite = np.isfinite(distances)
+    largest = float(distances[finite].max(initial=0.0))
     if (wrong & finite).any():
         place = tuple(
             int(x)
             for x in np.unravel_index(
-                int(np.argmax(np.where(wrong & finite, apart, -1.0))), apart.shape
+                int(np.argmax(np.where(wrong & finite, distances, -1.0))), distances.shape
             )
         )
     detail = f"{count}, at {list(place)} {a[place]:.6g} and {b[place]:.6g}"
@@ -199,7 +216,7 @@ def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Diffe
 def _text(exchange: Exchange) -> str:
     response = exchange.response
     assert response is not None
-    return _short(_said(exchange) or bytes(response.body[:80]).decode("utf-8", "replace"))
+    return _short(_grpc_error(exchange) or bytes(response.body[:80]).decode("utf-8", "replace"))
 
 
 def _short(value: object) -> str:

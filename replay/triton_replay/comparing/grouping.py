@@ -1,8 +1,8 @@
-"""Groups of differences by cause: what do all requests have in common whose answers differ.
+"""Groups of differences, each with a property that all its requests share.
 
 For each kind of difference, model and output, each property of a request (rows, sizes, lengths,
-requests in flight) is tried as a condition `at least n`. It is named if so few requests that do not
-differ meet it as well that this can hardly be chance.
+requests in flight) is tested as a condition "at least n" and "at most n". A condition is reported
+if it holds for so few other requests that chance is an unlikely explanation.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 
 from triton_replay.capture.records import Request
 from triton_replay.comparing.differences import Difference
-from triton_replay.protocol.answers import read_inputs
-from triton_replay.protocol.grpc_messages import is_inference
-from triton_replay.protocol.grpc_tensors import inputs_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.answers import read_inputs
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.grpc_messages import is_inference
+from triton_replay.wire.grpc_tensors import inputs_of_call
 
 CHANCE: Final = 0.01
-"""Above this a condition may hold by chance, for any of the properties, and is not named."""
+"""A condition is reported if its probability by chance, over all properties, is below this."""
 ROWS: Final = "rows"
 IN_FLIGHT: Final = "requests of the model in flight"
 
@@ -30,7 +30,7 @@ Features = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Compared:
-    """One request that both captures have."""
+    """A request in both captures, with its properties and differences."""
 
     model: str
     request: Request
@@ -40,17 +40,17 @@ class Compared:
 
 @dataclass(frozen=True)
 class Group:
-    """Requests that differ in the same way."""
+    """Requests with the same kind of difference."""
 
     kind: str
     model: str
     output: str
     condition: str
-    """When; empty where no property tells."""
+    """Condition under which the difference occurs, or ""."""
     requests: tuple[int, ...]
-    """Their numbers."""
+    """Numbers of the requests."""
     of: int
-    """Requests of this model that were compared."""
+    """Number of compared requests of this model."""
     smallest: Request
     example: str
     """The difference of the smallest request."""
@@ -58,7 +58,15 @@ class Group:
 
 
 def features_of(request: Request, in_flight: int) -> Features:
-    """The properties of a request that a difference may depend on."""
+    """Return the properties of an inference request that a difference may depend on.
+
+    Args:
+        request: The request.
+        in_flight: Concurrent requests of its model, itself included.
+
+    Returns:
+        Values by property; empty for other requests.
+    """
     found: dict[str, int] = {}
     try:
         if request.protocol == "grpc" and is_inference(request.target):
@@ -80,7 +88,10 @@ def features_of(request: Request, in_flight: int) -> Features:
 
 
 def in_flight(spans: Sequence[tuple[str, int, int]]) -> list[int]:
-    """For each (model, first, last time) how many of its model overlap it, itself included."""
+    """Return for each (model, start, end) the number of overlapping ones of its model.
+
+    Each one counts itself.
+    """
     events = defaultdict(list)
     for index, (model, first, last) in enumerate(spans):
         events[model].append((first, 0, index))
@@ -99,7 +110,7 @@ def in_flight(spans: Sequence[tuple[str, int, int]]) -> list[int]:
 
 
 def group(compared: Sequence[Compared]) -> list[Group]:
-    """All groups, those of most requests first."""
+    """Return all groups, the largest first."""
     members: defaultdict[tuple[str, str, str], dict[int, Difference]] = defaultdict(dict)
     for index, one in enumerate(compared):
         for difference in one.differences:
@@ -130,7 +141,7 @@ def group(compared: Sequence[Compared]) -> list[Group]:
 
 
 def _condition(differing: Sequence[Compared], all_of_model: Sequence[Compared]) -> str:
-    """What all that differ have, and few others."""
+    """Return the condition that holds for all differing requests and the fewest others."""
     if len(differing) == len(all_of_model):
         return "always"
     names = [
@@ -143,7 +154,7 @@ def _condition(differing: Sequence[Compared], all_of_model: Sequence[Compared]) 
         for least, text in ((True, _at_least), (False, _at_most)):
             bound = min(values) if least else max(values)
             meeting = sum(value >= bound if least else value <= bound for value in others)
-            # How probable are so many among those that meet it, if it were no cause?
+            # Probability that a random selection lies entirely among those that meet it.
             chance = comb(meeting, len(values)) / comb(len(others), len(values))
             if 2 * len(names) * chance < CHANCE and meeting < best[0]:
                 best = meeting, f"{text(name, bound)}: {len(values)} of {meeting}"

@@ -1,19 +1,23 @@
-"""Latencies: percentiles with confidence intervals that assume no distribution."""
+"""Percentiles of latencies, with confidence intervals that assume no distribution."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from typing import Final
 
-_Z: Final = 1.959964  # of a normal distribution 95 % lie so many deviations from its middle
+_Z: Final = 1.959964
+"""Half width of the interval that holds 95 % of a normal distribution, in standard deviations."""
 PERCENTILES: Final = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True)
 class Percentile:
-    """A percentile and its 95 % interval, in nanoseconds; None where there are too few."""
+    """A percentile and its 95 % confidence interval, in nanoseconds.
+
+    An end of the interval that too few values determine has the value None.
+    """
 
     percent: int
     value: int
@@ -23,7 +27,7 @@ class Percentile:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Of one capture: how many requests, per second, and how long they took."""
+    """A summary of the latencies in one capture."""
 
     count: int
     per_second: float
@@ -31,7 +35,15 @@ class Latencies:
 
 
 def latencies(times: Sequence[int], span: int) -> Latencies:
-    """times: nanoseconds of each request; span: nanoseconds from the first to the last."""
+    """Summarize latencies.
+
+    Args:
+        times: Latency of each request, in nanoseconds.
+        span: Time from the start of the first request to the end of the last, in nanoseconds.
+
+    Returns:
+        The number of requests, the rate, and PERCENTILES; no percentiles without requests.
+    """
     ordered = sorted(times)
     rate = len(ordered) / (span / 1e9) if span > 0 else 0.0
     found = tuple(percentile(ordered, percent) for percent in PERCENTILES) if ordered else ()
@@ -39,24 +51,39 @@ def latencies(times: Sequence[int], span: int) -> Latencies:
 
 
 def percentile(ordered: Sequence[int], percent: int) -> Percentile:
-    """Of some values in their order.
+    """Return a percentile of sorted values with its confidence interval.
 
-    The interval is between two of the measured values: how many of n are below is binomial.
+    The interval lies between two of the values: the number of values below the percentile of the
+    underlying distribution is binomially distributed.
+
+    Args:
+        ordered: Values in ascending order, at least one.
+        percent: Above 0, at most 100.
     """
     n, p = len(ordered), percent / 100
-    value = ordered[min(n - 1, ceil(n * p) - 1)]
     middle, spread = n * p, _Z * sqrt(n * p * (1 - p))
     low, high = floor(middle - spread) - 1, ceil(middle + spread)
     return Percentile(
         percent,
-        value,
+        ordered[rank(n, percent)],
         ordered[low] if low >= 0 else None,
         ordered[high] if high < n else None,
     )
 
 
+def percentile_of(values: Iterable[float], percent: float) -> float:
+    """Return a percentile of at least one value, by nearest rank."""
+    ordered = sorted(values)
+    return ordered[rank(len(ordered), percent)]
+
+
+def rank(count: int, percent: float) -> int:
+    """Return the index of a percentile in `count` sorted values (nearest rank)."""
+    return max(0, min(count - 1, ceil(count * percent / 100) - 1))
+
+
 def verdict(a: Percentile, b: Percentile) -> str:
-    """`slower` or `quicker` where the intervals are apart, else nothing."""
+    """Return "slower" or "quicker" if B's interval lies outside A's, otherwise ""."""
     if b.low is not None and a.high is not None and b.low > a.high:
         return "slower"
     if a.low is not None and b.high is not None and b.high < a.low:

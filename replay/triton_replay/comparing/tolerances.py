@@ -1,4 +1,4 @@
-"""Tolerances: how far two tensors may be apart and still be the same."""
+"""Tolerances: allowed differences between two tensors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ _KEYS: Final = {
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What is allowed; what is None is not looked at.
+    """Allowed differences between two tensors; None disables a criterion.
 
-    An element is equal if it is near by `absolute + relative * |a|`, or by `ulp`. A tensor is equal
-    if all its elements are, where one of these is given, and its rows (along the last axis) have a
-    cosine similarity of at least `cosine`, and the same `top_k` largest elements.
+    With `absolute`, `relative` or `ulp` set, each element must satisfy
+    `|a - b| <= absolute + relative * |a|` or lie within `ulp` units in the last place.
+
+    Args:
+        absolute: Absolute difference of elements.
+        relative: Difference of elements relative to `|a|`.
+        ulp: Difference of elements in units in the last place.
+        cosine: Least cosine similarity of rows along the last axis.
+        top_k: Number of largest elements of each row whose positions must be equal.
     """
 
     absolute: float | None = None
@@ -38,7 +44,12 @@ class Tolerance:
     top_k: int | None = None
 
     def violated(self, a: Array, b: Array) -> Array:
-        """Where two tensors of one shape are too far apart: a bool for each element."""
+        """Return a bool for each element that exceeds the tolerance.
+
+        Args:
+            a: The reference, of any shape.
+            b: A tensor of the same shape and datatype.
+        """
         wrong = np.zeros(a.shape, bool)
         if a.dtype.kind not in "fiu":
             return np.asarray(a != b, bool)
@@ -56,7 +67,7 @@ class Tolerance:
             near |= np.isnan(a) & np.isnan(b)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = (self.absolute or 0.0) + (self.relative or 0.0) * np.abs(a.astype(np.float64))
-            # Infinity is near to itself only.
+            # Infinity equals itself only.
             near |= np.isfinite(a) & (distance(a, b) <= allowed)
         if self.ulp is not None and a.dtype.kind == "f":
             near |= ulps_between(a, b) <= self.ulp
@@ -83,19 +94,29 @@ EXACT: Final = Tolerance(absolute=0.0)
 
 @dataclass(frozen=True)
 class Tolerances:
-    """The tolerance of each output: by MODEL/OUTPUT, by OUTPUT, or that of all others."""
+    """Tolerances by "MODEL/OUTPUT" or "OUTPUT", and the one of all other outputs."""
 
     others: Tolerance = DEFAULT
     named: Mapping[str, Tolerance] = field(default_factory=dict)
 
     def of(self, model: str, output: str, kind: str) -> Tolerance:
-        """kind: of NumPy; only floats have a tolerance that is not named."""
+        """Return the tolerance of an output.
+
+        Args:
+            model: Name of the model.
+            output: Name of the output.
+            kind: NumPy's kind of the dtype. Without a named tolerance only floats may differ.
+        """
         found = self.named.get(f"{model}/{output}", self.named.get(output))
         return found or (self.others if kind == "f" else EXACT)
 
 
 def parse_tolerances(texts: Sequence[str]) -> Tolerances:
-    """Read `[[MODEL/]OUTPUT:]abs=1e-5,rel=1e-4,ulp=4,cosine=0.999,topk=5`. Raises ReplayError."""
+    """Parse values of `--tolerance`: `[[MODEL/]OUTPUT:]abs=1e-5,rel=1e-4,ulp=4,cosine=0.9,topk=5`.
+
+    Raises:
+        ReplayError: A value is invalid.
+    """
     others, named = DEFAULT, {}
     for text in texts:
         name, separator, rules = text.rpartition(":")
@@ -108,7 +129,7 @@ def parse_tolerances(texts: Sequence[str]) -> Tolerances:
             except (KeyError, ValueError) as error:
                 text = (
                     f"--tolerance: found {text!r}, expected [OUTPUT:]KEY=NUMBER,..., "
-                    f"the keys being {', '.join(_KEYS)}"
+                    f"with the keys {', '.join(_KEYS)}"
                 )
                 raise ReplayError(text) from error
         tolerance = Tolerance(**found)  # type: ignore[arg-type]
@@ -120,34 +141,34 @@ def parse_tolerances(texts: Sequence[str]) -> Tolerances:
 
 
 def describe(tolerance: Tolerance) -> str:
-    """As it is written in an option."""
+    """Return a tolerance in the form of `--tolerance`."""
     given = ((key, getattr(tolerance, name)) for key, name in _KEYS.items())
     return ",".join(f"{key}={value:g}" for key, value in given if value is not None)
 
 
 def ulps_between(a: Array, b: Array) -> NDArray[np.float64]:
-    """How many numbers of their type lie between each two; infinity for NaN and infinities."""
+    """Return the distance of elements in units in the last place; inf unless both are finite."""
     bits = 8 * a.dtype.itemsize
     middle = np.uint64(1 << (bits - 1))
     places = []
     for values in (a, b.astype(a.dtype)):
         whole = np.ascontiguousarray(values).view(f"<u{a.dtype.itemsize}").astype(np.uint64)
         magnitude = whole & (middle - np.uint64(1))
-        # In the order of the numbers, and both zeros at one place.
+        # Ascending like the numbers; both zeros have the same place.
         places.append(np.where(whole >= middle, middle - magnitude, middle + magnitude))
     return np.where(np.isfinite(a) & np.isfinite(b), distance(*places), np.inf)
 
 
 def distance(a: Array, b: Array) -> NDArray[np.float64]:
-    """How far two tensors of numbers are apart, of integers without the rounding of floats."""
+    """Return the absolute difference of elements, computed exactly for integers."""
     if a.dtype.kind == "f":
         return np.abs(a.astype(np.float64) - b.astype(np.float64))
     wide = np.int64 if a.dtype.kind == "i" else np.uint64
     one, other = (x.astype(wide).view(np.uint64) for x in (a, b))
-    # Modulo 2**64, which is right for the larger minus the smaller.
+    # Modulo 2**64, which is exact for the larger minus the smaller.
     return np.where(a > b, one - other, other - one).astype(np.float64)
 
 
 def _largest(rows: Array, k: int) -> Array:
-    """The places of the k largest of each row, in their order."""
+    """Return the positions of the k largest elements of each row, ascending."""
     return np.sort(np.argsort(-rows, axis=1, kind="stable")[:, :k], axis=1)

@@ -1,1 +1,1 @@
-"""Whether a server speaks the Open Inference Protocol, and which of Triton's extensions."""
+"""Checks of a server against the Open Inference Protocol and Triton's extensions."""

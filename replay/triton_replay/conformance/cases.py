@@ -1,4 +1,4 @@
-"""What a case is, and the checks that cases share."""
+"""HTTP cases of the suite, and checks that they share."""
 
 from __future__ import annotations
 
@@ -8,82 +8,85 @@ from typing import Any
 
 import numpy as np
 
-from triton_replay.conformance.http import Ask, Reply
+from triton_replay.conformance.http import HttpRequest, Reply
 from triton_replay.conformance.subject import Subject
-from triton_replay.protocol.http_bodies import NotUnderstood
+from triton_replay.wire.bodies import NotUnderstood
 
 
 class Fails(Exception):
-    """What must hold does not; the text says what was found."""
+    """A check failed; the text says what was found."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that must hold of a server.
+    """A request and a check of its response.
 
-    extension: as servers announce it in their metadata, or a chapter of the protocol itself.
-    ask: makes the request; raises NotApplicable. check: raises Fails or NotUnderstood.
+    Args:
+        extension: Name of the extension in the server's metadata, or a chapter of the protocol.
+        name: Name of the case.
+        request: Creates the request. Raises NotApplicable.
+        check: Checks the response. Raises Fails or NotUnderstood.
     """
 
     extension: str
     name: str
-    ask: Callable[[Subject], Ask]
+    request: Callable[[Subject], HttpRequest]
     check: Callable[[Subject, Reply], None]
 
 
-def get(target: str) -> Callable[[Subject], Ask]:
-    """A question; `{model}` stands for the path of the model."""
-    return lambda subject: Ask("GET", target.format(model=subject.path))
+def get(target: str) -> Callable[[Subject], HttpRequest]:
+    """Create GET requests; `{model}` is replaced by the path of the model."""
+    return lambda subject: HttpRequest("GET", target.format(model=subject.path))
 
 
-def post(target: str, body: bytes = b"{}") -> Callable[[Subject], Ask]:
-    """A request with a body; `{model}` stands for the path of the model."""
-    return lambda subject: Ask("POST", target.format(model=subject.path), body)
+def post(target: str, body: bytes = b"{}") -> Callable[[Subject], HttpRequest]:
+    """Create POST requests; `{model}` is replaced by the path of the model."""
+    return lambda subject: HttpRequest("POST", target.format(model=subject.path), body)
 
 
 def good(_: Subject, reply: Reply) -> None:
-    """Status 200."""
+    """Check for status 200."""
     if reply.status != 200:
-        raise Fails(f"found {reply.told()}, expected 200")
+        raise Fails(f"found {reply.summary()}, expected 200")
 
 
 def refused(subject: Subject, reply: Reply) -> None:
-    """A status of an error, and JSON with `error`, as the protocol has it for what it refuses."""
+    """Check for an error status and a JSON object with `error`."""
     refused_somehow(subject, reply)
     document = reply.document()
     if not isinstance(document, dict) or not isinstance(document.get("error"), str):
-        raise Fails(f'found {reply.told()}, expected {{"error": TEXT}}')
+        raise Fails(f'found {reply.summary()}, expected {{"error": TEXT}}')
 
 
 def refused_somehow(_: Subject, reply: Reply) -> None:
-    """A status of an error; Triton itself answers 400, 404, 500 and 503."""
+    """Check for an error status. Triton itself uses 400, 404, 500 and 503."""
     if not 400 <= reply.status < 600:
-        raise Fails(f"found {reply.told()}, expected a status of 400 to 599")
+        raise Fails(f"found {reply.summary()}, expected a status of 400 to 599")
 
 
 def holds(**kinds: type) -> Callable[[Subject, Reply], None]:
-    """Status 200 and an object with these fields of these types."""
+    """Create checks for status 200 and a JSON object with fields of these types."""
 
     def check(subject: Subject, reply: Reply) -> None:
         document = object_of(subject, reply)
         for name, kind in kinds.items():
             if not isinstance(document.get(name), kind):
-                raise Fails(f"{name} is {document.get(name)!r}, expected {kind.__name__}")
+                raise Fails(f"{name}: found {document.get(name)!r}, expected {kind.__name__}")
 
     return check
 
 
 def object_of(subject: Subject, reply: Reply) -> dict[str, Any]:
-    """The JSON object of a good answer. Raises Fails."""
+    """Return the JSON object of a response with status 200. Raise Fails otherwise."""
     good(subject, reply)
     document = reply.document()
     if not isinstance(document, dict):
-        raise Fails(f"found {reply.told()}, expected a JSON object")
+        raise Fails(f"found {reply.summary()}, expected a JSON object")
     return document
 
 
 def inferred(subject: Subject, reply: Reply) -> None:
-    """Status 200, and the outputs of the metadata with their types and as many values as shaped."""
+    """Check for status 200 and for the outputs and datatypes of the metadata."""
     good(subject, reply)
     outputs = reply.outputs()
     for name, datatype in subject.outputs.items():
@@ -91,11 +94,11 @@ def inferred(subject: Subject, reply: Reply) -> None:
             raise Fails(f"output {name!r} is missing")
         if outputs[name].datatype != datatype:
             found = outputs[name].datatype
-            raise Fails(f"output {name!r} is {found}, the metadata say {datatype}")
+            raise Fails(f"output {name!r}: found {found}, expected {datatype} as in the metadata")
 
 
 def same_as_json(subject: Subject, reply: Reply) -> None:
-    """The outputs of an inference, near those of the same one in JSON."""
+    """Check for the outputs of the same inference in JSON, within a tolerance."""
     inferred(subject, reply)
     plain = subject.send(subject.infer())
     good(subject, plain)
@@ -103,16 +106,16 @@ def same_as_json(subject: Subject, reply: Reply) -> None:
     for name in subject.outputs:
         one, other = outputs[name], expected[name]
         if one.shape != other.shape:
-            raise Fails(f"output {name!r} has shape {one.shape}, in JSON {other.shape}")
+            raise Fails(f"output {name!r}: found shape {one.shape}, expected {other.shape}")
         exact = one.datatype == "BYTES"
         if not (
             np.array_equal(one.values, other.values)
             if exact
             else np.allclose(one.values, other.values, 1e-4, 1e-5, equal_nan=True)
         ):
-            raise Fails(f"output {name!r} has other values than in JSON")
+            raise Fails(f"output {name!r}: the values differ from those in JSON")
 
 
-def tell(error: Exception) -> str:
-    """Why a case fails."""
+def describe(error: Exception) -> str:
+    """Return the reason of a failure."""
     return str(error) if isinstance(error, Fails | NotUnderstood) else repr(error)

@@ -1,4 +1,4 @@
-"""The cases over gRPC, tried where the user names a port of gRPC."""
+"""The cases over gRPC, executed if an address for gRPC is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from triton_replay.addresses import look_for_server
 from triton_replay.conformance.cases import Fails
 from triton_replay.conformance.subject import NotApplicable, Subject
-from triton_replay.protocol.grpc_tensors import CONTENTS
+from triton_replay.wire.grpc_tensors import CONTENTS
 
 _REFUSALS: Final = frozenset(
     (
@@ -30,10 +30,15 @@ Message = Any
 
 @dataclass(frozen=True)
 class GrpcCase:
-    """One thing that must hold of a server.
+    """A call and a check of its response.
 
-    message: of the method's request. check: raises Fails; None where the call must be refused.
-    stream: the message is sent as the only one of a stream, and `check` gets all that came.
+    Args:
+        extension: Name of the chapter.
+        name: Name of the case.
+        method: Name of the method.
+        message: Creates the request message. Raises NotApplicable.
+        check: Checks the response. Raises Fails. None if the call must fail.
+        stream: Whether the message is the only one of a stream; `check` then receives a list.
     """
 
     extension: str
@@ -44,12 +49,12 @@ class GrpcCase:
     stream: bool = False
 
     def command(self, subject: Subject) -> str:
-        """What was sent, for people."""
+        """Describe the call, for reports."""
         text = MessageToJson(self.message(subject), indent=None)
         return f"inference.GRPCInferenceService/{self.method} at {subject.grpc}: {text}"
 
     def attempt(self, subject: Subject) -> None:
-        """Make the call. Raises Fails, or ServerUnreachable if the server is gone."""
+        """Make the call and check it. Raise Fails, or ServerUnreachable without a server."""
         with grpc.insecure_channel(str(subject.grpc)) as channel:
             method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), self.method)
             message = self.message(subject)
@@ -66,14 +71,14 @@ class GrpcCase:
                     raise Fails(f"found {code.name}: {details}") from error
                 return
         if self.check is None:
-            raise Fails("found OK, expected a status of refusal")
+            raise Fails("found OK, expected an error status")
         self.check(subject, answer)
 
 
 def _true(field: str) -> Callable[[Subject, Message], None]:
     def check(_: Subject, answer: Message) -> None:
         if not getattr(answer, field):
-            raise Fails(f"{field} is {getattr(answer, field)!r}")
+            raise Fails(f"{field}: found {getattr(answer, field)!r}, expected a true value")
 
     return check
 
@@ -87,51 +92,53 @@ def _infer(subject: Subject, model: str = "") -> Message:
 
 
 def _typed(subject: Subject) -> Message:
-    """The values in the fields of their types, which those of two bytes do not have."""
+    """Return an inference with typed contents. Raise NotApplicable for FP16 and BF16."""
     request = _infer(subject)
     del request.raw_input_contents[:]
     for one, tensor in zip(subject.inputs, request.inputs, strict=True):
         if one.datatype not in CONTENTS:
-            raise NotApplicable(f"the model takes {one.datatype}, which has no field")
+            raise NotApplicable(f"the model has an input {one.datatype}, without typed contents")
         value = one.raw()[4:5] if one.datatype == "BYTES" else one.value()
         getattr(tensor.contents, CONTENTS[one.datatype]).extend([value] * one.count)
     return request
 
 
 def _any(_: Subject, __: Message) -> None:
-    """An answer of its type is all that is asked for."""
+    """Accept any response of the method's type."""
 
 
 def _inferred(subject: Subject, answer: Message) -> None:
     found = {one.name: one.datatype for one in answer.outputs}
     if not subject.outputs.items() <= found.items():
-        raise Fails(f"outputs {found}, the metadata say {dict(subject.outputs)}")
+        raise Fails(f"outputs: found {found}, expected {dict(subject.outputs)}")
     if answer.id != "42":
-        raise Fails(f"id is {answer.id!r}, expected '42'")
+        raise Fails(f"id: found {answer.id!r}, expected '42'")
+
+
+def _check_stream(answers: Message) -> None:
+    error = next((one.error_message for one in answers if one.error_message), "")
+    if error or not answers:
+        raise Fails(error or "the stream ended without a response")
 
 
 def _streamed(subject: Subject, answers: Message) -> None:
-    told = next((one.error_message for one in answers if one.error_message), "")
-    if told or not answers:
-        raise Fails(told or "the stream ended without a response")
+    _check_stream(answers)
     _inferred(subject, answers[0].infer_response)
 
 
-def _with_a_last_one(subject: Subject) -> Message:
+def _with_final_response(subject: Subject) -> Message:
     request = _infer(subject)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     return request
 
 
 def _ended(_: Subject, answers: Message) -> None:
-    told = next((one.error_message for one in answers if one.error_message), "")
-    if told or not answers:
-        raise Fails(told or "the stream ended without a response")
+    _check_stream(answers)
     if not answers[-1].infer_response.parameters["triton_final_response"].bool_param:
         raise Fails("the last response has no triton_final_response")
 
 
-def _told(_: Subject, answers: Message) -> None:
+def _has_error(_: Subject, answers: Message) -> None:
     if not any(one.error_message for one in answers):
         raise Fails("no response has an error_message")
 
@@ -203,7 +210,7 @@ GRPC_CASES: Final = (
         "gRPC streams",
         "the last response says so",
         "ModelStreamInfer",
-        _with_a_last_one,
+        _with_final_response,
         _ended,
         stream=True,
     ),
@@ -212,7 +219,7 @@ GRPC_CASES: Final = (
         "an unknown model",
         "ModelStreamInfer",
         lambda s: _infer(s, "no_such_model"),
-        _told,
+        _has_error,
         stream=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Requests over HTTP, one connection each, and commands that repeat them."""
+"""HTTP requests of the suite, each on its own connection, and shell commands that repeat them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_replay.addresses import Address
-from triton_replay.protocol.answers import Tensor, read_answers
-from triton_replay.protocol.http_bodies import (
+from triton_replay.wire.answers import Tensor, read_answers
+from triton_replay.wire.bodies import (
     JSON_LENGTH,
     Headers,
     NotUnderstood,
     header,
     inflate,
+    tensor_body,
 )
-from triton_replay.protocol.infer_bodies import tensor_body
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request."""
+class HttpRequest:
+    """An HTTP request."""
 
     method: str
     target: str
@@ -32,7 +32,7 @@ class Ask:
     headers: Headers = ()
 
     def command(self, server: Address) -> str:
-        """A line for a shell that sends it again."""
+        """Return a shell command that sends the request."""
         words = ["curl", "-i", "-X", self.method]
         for name, value in self.headers:
             words += ["-H", f"{name}: {value}"]
@@ -51,39 +51,45 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came; status 0 if nothing did, with the reason as `body`."""
+    """An HTTP response. Without one the status is 0, and `body` has the reason."""
 
     status: int
     headers: Headers
     body: bytes
 
     def document(self) -> Any:  # noqa: ANN401  of JSON
-        """The JSON of the body. Raises NotUnderstood."""
+        """Parse the body as JSON. Raise NotUnderstood if it is invalid."""
         try:
             return json.loads(bytes(inflate(self.headers, self.body)))
         except (ValueError, RecursionError) as error:
-            raise NotUnderstood(f"the body is no JSON: {error}") from error
+            raise NotUnderstood(f"the body is not JSON: {error}") from error
 
     def outputs(self) -> dict[str, Tensor]:
-        """The tensors of an inference. Raises NotUnderstood."""
+        """Parse the body as one inference response. Raise NotUnderstood if it is invalid."""
         answers = read_answers(self.headers, self.body)
         if len(answers) != 1:
-            raise NotUnderstood(f"{len(answers)} answers, expected one")
+            raise NotUnderstood(f"found {len(answers)} responses, expected one")
         return dict(answers[0].tensors)
 
-    def told(self) -> str:
-        """The status and the beginning of the body, for people."""
+    def summary(self) -> str:
+        """Return the status and the start of the body, for reports."""
         length = header(self.headers, JSON_LENGTH)
         text = self.body[: int(length) if length.isdigit() else None].decode(errors="replace")
-        return f"{self.status or 'no answer'}: {' '.join(text.split())[:160]}"
+        return f"{self.status or 'no response'}: {' '.join(text.split())[:160]}"
 
 
-def send(server: Address, ask: Ask, timeout: float) -> Reply:
-    """Send a request and wait for the whole answer, at most `timeout` seconds for each part."""
+def send(server: Address, request: HttpRequest, timeout: float) -> Reply:
+    """Send a request and return the response, or a Reply with status 0.
+
+    Args:
+        server: Address of the server.
+        request: The request.
+        timeout: Seconds for each operation of the socket.
+    """
     connection = http.client.HTTPConnection(server.host, server.port, timeout=timeout)
     try:
-        body = ask.body if ask.body or ask.method == "POST" else None
-        connection.request(ask.method, ask.target, body, dict(ask.headers))
+        body = request.body if request.body or request.method == "POST" else None
+        connection.request(request.method, request.target, body, dict(request.headers))
         response = connection.getresponse()
         return Reply(response.status, tuple(response.getheaders()), response.read())
     except (OSError, http.client.HTTPException) as error:
@@ -92,9 +98,9 @@ def send(server: Address, ask: Ask, timeout: float) -> Reply:
         connection.close()
 
 
-def tensor_ask(
+def tensor_request(
     target: str, document: dict[str, Any], binary: Sequence[bytes], headers: Headers = ()
-) -> Ask:
-    """A request of the binary tensor data extension: JSON, and after it the bytes."""
+) -> HttpRequest:
+    """Return a request of the binary tensor data extension."""
     length, body = tensor_body(document, binary)
-    return Ask("POST", target, body, (*length, *headers))
+    return HttpRequest("POST", target, body, (*length, *headers))

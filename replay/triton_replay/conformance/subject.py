@@ -1,4 +1,4 @@
-"""The server under test and the model that it is asked to execute, with inputs made up for it."""
+"""The server under test, the model of its inferences, and generated inputs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from triton_replay.addresses import Address, look_for_server
-from triton_replay.conformance.http import Ask, Reply, send
+from triton_replay.conformance.http import HttpRequest, Reply, send
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.protocol.http_bodies import NotUnderstood
+from triton_replay.wire.bodies import NotUnderstood
 
 _NUMBERS: Final[Mapping[str, str]] = {
     **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
@@ -23,16 +23,16 @@ _NUMBERS: Final[Mapping[str, str]] = {
 _BF16_ONE: Final = b"\x80\x3f"
 _WORD: Final = "a"
 NOT_IN_JSON: Final = frozenset(("FP16", "BF16"))
-"""Types whose values travel as bytes only."""
+"""Datatypes that are sent as binary data only."""
 
 
 class NotApplicable(Exception):
-    """A case that cannot be tried here; the text says why."""
+    """A case does not apply to this server or model; the text says why."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input: ones, or the text "a", in the smallest shape that the metadata allow."""
+    """An input of ones, or of the text "a", in the smallest shape that the metadata allow."""
 
     name: str
     datatype: str
@@ -40,27 +40,27 @@ class Input:
 
     @property
     def count(self) -> int:
-        """Of elements."""
+        """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def described(self) -> dict[str, Any]:
-        """Its JSON, without values."""
+        """Return the JSON without values."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
     def with_data(self) -> dict[str, Any]:
-        """Its JSON. Raises NotApplicable for types that JSON has no values of."""
+        """Return the JSON with values. Raise NotApplicable for datatypes without JSON values."""
         if self.datatype in NOT_IN_JSON:
-            raise NotApplicable(f"the model takes {self.datatype}, which has no values in JSON")
+            raise NotApplicable(f"the model has an input {self.datatype}, not available in JSON")
         return self.described() | {"data": [self.value()] * self.count}
 
     def value(self) -> Any:  # noqa: ANN401  of JSON
-        """Of each element, in JSON."""
+        """Return the JSON value of each element."""
         if self.datatype == "BYTES":
             return _WORD
         return True if self.datatype == "BOOL" else 1.0 if "FP" in self.datatype else 1
 
     def raw(self) -> bytes:
-        """Its bytes, as the binary extension and gRPC have them."""
+        """Return the binary data."""
         if self.datatype == "BYTES":
             return (len(_WORD).to_bytes(4, "little") + _WORD.encode()) * self.count
         if self.datatype == "BF16":
@@ -70,10 +70,17 @@ class Input:
 
 @dataclass(frozen=True)
 class Subject:
-    """A server and a model that it serves.
+    """A server and one of its models.
 
-    grpc: None where gRPC is not tried. timeout: seconds. outputs: name to datatype. version: one
-    that the model's metadata name, or empty.
+    Args:
+        server: Address for HTTP.
+        grpc: Address for gRPC, or None.
+        timeout: Time limit of a request, in seconds.
+        extensions: Extensions that the server announces.
+        model: Name of the model.
+        inputs: Generated inputs.
+        outputs: Datatypes by output name.
+        version: A version of the model, or "" if the metadata have none.
     """
 
     server: Address
@@ -87,36 +94,44 @@ class Subject:
 
     @property
     def path(self) -> str:
-        """Of the model."""
+        """URL path of the model."""
         return f"/v2/models/{self.model}"
 
-    def send(self, ask: Ask) -> Reply:
-        """Send a request and wait for its answer. Raises ServerUnreachable if it is gone."""
-        reply = send(self.server, ask, self.timeout)
+    def send(self, request: HttpRequest) -> Reply:
+        """Send a request. Raise ServerUnreachable if no server listens any more."""
+        reply = send(self.server, request, self.timeout)
         if not reply.status:
             look_for_server(self.server, "--server")
         return reply
 
     def document(self, **more: object) -> dict[str, Any]:
-        """The JSON of an inference. Raises NotApplicable."""
+        """Return the JSON of an inference, with more fields. Raise NotApplicable."""
         return {"inputs": [one.with_data() for one in self.inputs], **more}
 
-    def infer(self, **more: object) -> Ask:
-        """An inference in JSON. Raises NotApplicable."""
-        return Ask("POST", f"{self.path}/infer", json.dumps(self.document(**more)).encode())
+    def infer(self, **more: object) -> HttpRequest:
+        """Return an inference in JSON, with more fields. Raise NotApplicable."""
+        return HttpRequest("POST", f"{self.path}/infer", json.dumps(self.document(**more)).encode())
 
 
-def look_at(server: Address, grpc: Address | None, model: str, timeout: float) -> Subject:
-    """Ask the server what it serves. Raises ServerUnreachable or ReplayError.
+def inspect_server(server: Address, grpc: Address | None, model: str, timeout: float) -> Subject:
+    """Read the metadata of a server and a model.
 
-    model: empty for the first one of the index that is ready.
+    Args:
+        server: Address for HTTP.
+        grpc: Address for gRPC, or None.
+        model: Name of the model; "" for the first ready model of the index.
+        timeout: Time limit of a request, in seconds.
+
+    Raises:
+        ServerUnreachable: The server does not respond.
+        ReplayError: There is no ready model, or its metadata are invalid.
     """
-    found = send(server, Ask("GET", "/v2"), timeout)
+    found = send(server, HttpRequest("GET", "/v2"), timeout)
     if not found.status:
         raise ServerUnreachable(f"--server {server}: {found.body.decode(errors='replace')}")
     extensions = _object(found).get("extensions")
     name = model or _first_ready(server, timeout)
-    reply = send(server, Ask("GET", f"/v2/models/{name}"), timeout)
+    reply = send(server, HttpRequest("GET", f"/v2/models/{name}"), timeout)
     try:
         metadata = _object(reply)
         return Subject(
@@ -130,19 +145,19 @@ def look_at(server: Address, grpc: Address | None, model: str, timeout: float) -
             str((metadata.get("versions") or [""])[-1]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        text = f"the metadata of model {name!r} tell no inputs and outputs: {reply.told()}"
+        text = f"metadata of model {name!r}: expected inputs and outputs, found {reply.summary()}"
         raise ReplayError(text) from error
 
 
 def _first_ready(server: Address, timeout: float) -> str:
-    reply = send(server, Ask("POST", "/v2/repository/index", b"{}"), timeout)
+    reply = send(server, HttpRequest("POST", "/v2/repository/index", b"{}"), timeout)
     try:
         models = reply.document()
         ready = [str(one["name"]) for one in models if one.get("state") == "READY"]
     except (NotUnderstood, KeyError, TypeError, AttributeError):
         ready = []
     if not ready:
-        text = f"the index of {server} has no model that is ready: name one by --model"
+        text = f"{server}: the index has no ready model. Name one with --model"
         raise ReplayError(text)
     return ready[0]
 

@@ -1,4 +1,4 @@
-"""Puts all cases to a server, and says of each extension what became of it."""
+"""Execution of all cases, and the verdict on each extension."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from triton_replay.conformance.cases import Case, tell
+from triton_replay.conformance.cases import Case, describe
 from triton_replay.conformance.grpc_table import GRPC_CASES, GrpcCase
 from triton_replay.conformance.subject import NotApplicable, Subject
 from triton_replay.conformance.table import CASES, CORE, IGNORABLE
@@ -15,23 +15,27 @@ from triton_replay.errors import ServerUnreachable
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one case: `holds`, `fails` or `not tried`."""
+    """The result of one case: "holds", "fails" or "not tried"."""
 
     extension: str
     name: str
     result: str
     reason: str = ""
     request: str = ""
-    """To send it again: a line for a shell, or a gRPC message."""
+    """A shell command or a gRPC message that repeats the request."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What a server does of one extension.
+    """The result of one extension.
 
-    verdict: `serves`, `fails` (it is the protocol's own or announced, and a case fails), `not
-    served` (not announced, and a case fails), `accepts` (not announced, and its parameters do no
-    harm, maybe because they are ignored), or `not tried`.
+    Args:
+        extension: Name of the extension, or of a chapter of the protocol.
+        announced: Whether the server announces it.
+        verdict: "serves"; "fails" if a case fails although the extension is required or announced;
+            "not served" if a case fails and it is not announced; "accepts" if it is not announced
+            and its parameters cause no error, possibly because they are ignored; "not tried".
+        findings: Results of the cases.
     """
 
     extension: str
@@ -41,16 +45,20 @@ class Chapter:
 
     @property
     def failing(self) -> list[Finding]:
-        """The cases that fail."""
+        """Failed cases."""
         return [one for one in self.findings if one.result == "fails"]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields for JSON."""
         return {**vars(self), "findings": [vars(one) for one in self.findings]}
 
 
 def run_suite(subject: Subject) -> list[Chapter]:
-    """All chapters, in the order of the tables. Raises ServerUnreachable if the server is gone."""
+    """Execute all cases; return the chapters in the order of the tables.
+
+    Raises:
+        ServerUnreachable: The server stopped listening.
+    """
     findings = list(_findings(subject))
     extensions = dict.fromkeys(one.extension for one in findings)
     return [
@@ -68,18 +76,18 @@ def _findings(subject: Subject) -> Iterator[Finding]:
 
 def _over_http(subject: Subject, case: Case) -> Finding:
     try:
-        ask = case.ask(subject)
+        request = case.request(subject)
     except NotApplicable as error:
         return Finding(case.extension, case.name, "not tried", str(error))
-    command = ask.command(subject.server)
+    command = request.command(subject.server)
     try:
-        case.check(subject, subject.send(ask))
+        case.check(subject, subject.send(request))
     except NotApplicable as error:
         return Finding(case.extension, case.name, "not tried", str(error))
     except ServerUnreachable as error:
         raise _gone(error, case, command) from error
-    except Exception as error:  # a server may answer anything
-        return Finding(case.extension, case.name, "fails", tell(error), command)
+    except Exception as error:  # a server may send anything
+        return Finding(case.extension, case.name, "fails", describe(error), command)
     return Finding(case.extension, case.name, "holds", request=command)
 
 
@@ -94,13 +102,13 @@ def _over_grpc(subject: Subject, case: GrpcCase) -> Finding:
         case.attempt(subject)
     except ServerUnreachable as error:
         raise _gone(error, case, command) from error
-    except Exception as error:  # a server may answer anything
-        return Finding(case.extension, case.name, "fails", tell(error), command)
+    except Exception as error:  # a server may send anything
+        return Finding(case.extension, case.name, "fails", describe(error), command)
     return Finding(case.extension, case.name, "holds", request=command)
 
 
 def _gone(error: ServerUnreachable, case: Case | GrpcCase, command: str) -> ServerUnreachable:
-    """Which request was the last is what its owner wants to know first."""
+    """Return the error with the last request, which may be the cause."""
     return ServerUnreachable(f"{error}, since {case.extension}, {case.name}: {command}")
 
 

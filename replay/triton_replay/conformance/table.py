@@ -1,7 +1,7 @@
 """The cases over HTTP, by chapter of the protocol and by extension.
 
-None changes the server: models are neither loaded nor unloaded, settings are read only, and what is
-registered is refused or removed again.
+No case changes the server: models are not loaded or unloaded, settings are only read, and
+registrations of shared memory are invalid.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from triton_replay.conformance.cases import (
     refused_somehow,
     same_as_json,
 )
-from triton_replay.conformance.http import Ask, Reply, tensor_ask
+from triton_replay.conformance.http import HttpRequest, Reply, tensor_request
 from triton_replay.conformance.subject import NotApplicable, Subject
-from triton_replay.protocol.http_bodies import header
+from triton_replay.wire.bodies import header
 
 CORE: Final = ("health", "metadata", "inference", "errors")
-"""The chapters that every server of the protocol has."""
+"""Chapters that every server of the protocol must support."""
 
 IGNORABLE: Final = ("parameters", "schedule_policy", "sequence")
-"""Extensions of parameters alone: a server that ignores them answers no worse."""
+"""Extensions that consist of parameters, which a server may ignore."""
 
-_NOBODY: Final = "/v2/models/no_such_model"
+_UNKNOWN: Final = "/v2/models/no_such_model"
 
 
 def _tensors(subject: Subject, reply: Reply) -> None:
@@ -43,14 +43,14 @@ def _tensors(subject: Subject, reply: Reply) -> None:
         if not isinstance(found, list) or not all(
             isinstance(one, dict) and {"name", "datatype", "shape"} <= one.keys() for one in found
         ):
-            raise Fails(f"{key} is no list of tensors with name, datatype and shape")
+            raise Fails(f"{key}: expected a list of tensors with name, datatype and shape")
 
 
 def _field(name: str, expected: object) -> Any:  # noqa: ANN401  a check
     def check(subject: Subject, reply: Reply) -> None:
         found = object_of(subject, reply).get(name)
         if found != expected:
-            raise Fails(f"{name} is {found!r}, expected {expected!r}")
+            raise Fails(f"{name}: found {found!r}, expected {expected!r}")
 
     return check
 
@@ -59,26 +59,26 @@ def _only_the_first(subject: Subject, reply: Reply) -> None:
     good(subject, reply)
     expected, found = [next(iter(subject.outputs))], list(reply.outputs())
     if found != expected:
-        raise Fails(f"outputs {found}, expected {expected}")
+        raise Fails(f"outputs: found {found}, expected {expected}")
 
 
 def _first_output(subject: Subject, **parameters: object) -> dict[str, Any]:
     if not subject.outputs:
-        raise NotApplicable("the metadata name no outputs")
+        raise NotApplicable("the metadata have no outputs")
     return {"name": next(iter(subject.outputs)), "parameters": parameters}
 
 
-def _changed(subject: Subject, **changes: object) -> Ask:
-    """An inference whose first input is not what it should be; None takes a field away."""
+def _changed(subject: Subject, **changes: object) -> HttpRequest:
+    """Return an inference with changed fields of its first input; None removes a field."""
     document = subject.document()
     if not document["inputs"]:
-        raise NotApplicable("the metadata name no inputs")
+        raise NotApplicable("the metadata have no inputs")
     first = document["inputs"][0] | changes
     document["inputs"][0] = {name: value for name, value in first.items() if value is not None}
-    return Ask("POST", f"{subject.path}/infer", json.dumps(document).encode())
+    return HttpRequest("POST", f"{subject.path}/infer", json.dumps(document).encode())
 
 
-def _binary(subject: Subject, *, answer: bool) -> Ask:
+def _binary(subject: Subject, *, answer: bool) -> HttpRequest:
     parts = [one.raw() for one in subject.inputs]
     document: dict[str, Any] = {
         "inputs": [
@@ -88,24 +88,24 @@ def _binary(subject: Subject, *, answer: bool) -> Ask:
     }
     if answer:
         document["parameters"] = {"binary_data_output": True}
-    return tensor_ask(f"{subject.path}/infer", document, parts)
+    return tensor_request(f"{subject.path}/infer", document, parts)
 
 
-def _binary_bytes(subject: Subject) -> Ask:
+def _binary_bytes(subject: Subject) -> HttpRequest:
     if not any(one.datatype == "BYTES" for one in subject.inputs):
-        raise NotApplicable("the model takes no BYTES")
+        raise NotApplicable("the model has no input BYTES")
     return _binary(subject, answer=True)
 
 
-def _too_few_bytes(subject: Subject) -> Ask:
-    ask = _binary(subject, answer=False)
-    return Ask(ask.method, ask.target, ask.body[:-1], ask.headers)
+def _too_few_bytes(subject: Subject) -> HttpRequest:
+    request = _binary(subject, answer=False)
+    return HttpRequest(request.method, request.target, request.body[:-1], request.headers)
 
 
 def _came_in_bytes(subject: Subject, reply: Reply) -> None:
     same_as_json(subject, reply)
     if not header(reply.headers, "inference-header-content-length"):
-        raise Fails("the answer has no Inference-Header-Content-Length: its tensors are JSON")
+        raise Fails("the response has no Inference-Header-Content-Length: its tensors are JSON")
 
 
 def _classified(subject: Subject, reply: Reply) -> None:
@@ -115,10 +115,10 @@ def _classified(subject: Subject, reply: Reply) -> None:
         raise Fails(f"found {found.datatype}, expected BYTES of VALUE:INDEX")
 
 
-def _classify(subject: Subject) -> Ask:
+def _classify(subject: Subject) -> HttpRequest:
     first = _first_output(subject, classification=1)
     if subject.outputs[first["name"]] in ("BYTES", "BOOL", "FP16", "BF16"):
-        raise NotApplicable(f"the first output is {subject.outputs[first['name']]}")
+        raise NotApplicable(f"the first output has datatype {subject.outputs[first['name']]}")
     return subject.infer(outputs=[first])
 
 
@@ -127,77 +127,78 @@ def _listed(subject: Subject, reply: Reply) -> None:
     document = reply.document()
     entries = document if isinstance(document, list) else []
     if not any(isinstance(one, dict) and one.get("name") == subject.model for one in entries):
-        raise Fails(f"{reply.told()} does not list model {subject.model!r}")
+        raise Fails(f"found {reply.summary()}, expected an entry for {subject.model!r}")
 
 
 def _counted(subject: Subject, reply: Reply) -> None:
     found = object_of(subject, reply).get("model_stats")
     fields = {"name", "version", "inference_count", "execution_count", "inference_stats"}
     if not isinstance(found, list) or not found or not fields <= dict(found[0]).keys():
-        raise Fails(f"model_stats is {str(found)[:80]}, expected a list with {sorted(fields)}")
+        raise Fails(f"model_stats: found {str(found)[:80]}, expected a list with {sorted(fields)}")
 
 
 def _array(subject: Subject, reply: Reply) -> None:
     good(subject, reply)
     if not isinstance(reply.document(), list):
-        raise Fails(f"found {reply.told()}, expected a JSON list")
+        raise Fails(f"found {reply.summary()}, expected a JSON list")
 
 
-def _packed(subject: Subject) -> Ask:
+def _packed(subject: Subject) -> HttpRequest:
     plain = subject.infer()
     coding = (("Content-Encoding", "gzip"),)
-    return Ask("POST", plain.target, gzip.compress(plain.body, mtime=0), coding)
+    return HttpRequest("POST", plain.target, gzip.compress(plain.body, mtime=0), coding)
 
 
-def _packed_answer(subject: Subject) -> Ask:
+def _packed_answer(subject: Subject) -> HttpRequest:
     plain = subject.infer()
-    return Ask("POST", plain.target, plain.body, (("Accept-Encoding", "gzip"),))
+    return HttpRequest("POST", plain.target, plain.body, (("Accept-Encoding", "gzip"),))
 
 
 def _came_packed(subject: Subject, reply: Reply) -> None:
     inferred(subject, reply)
     if header(reply.headers, "content-encoding") != "gzip":
-        raise Fails("the answer is not compressed")
+        raise Fails("the response is not compressed")
 
 
 def _generate(verb: str) -> Any:  # noqa: ANN401  makes a request
-    def ask(subject: Subject) -> Ask:
+    def create(subject: Subject) -> HttpRequest:
         if not all(one.count == 1 for one in subject.inputs):
             raise NotApplicable("the model takes more than one element")
         fields = {one.name: one.value() for one in subject.inputs}
-        return Ask("POST", f"{subject.path}/{verb}", json.dumps(fields).encode())
+        return HttpRequest("POST", f"{subject.path}/{verb}", json.dumps(fields).encode())
 
-    return ask
+    return create
 
 
 def _events(subject: Subject, reply: Reply) -> None:
     good(subject, reply)
     if not header(reply.headers, "content-type").startswith("text/event-stream"):
-        raise Fails(f"the content is {header(reply.headers, 'content-type')}, expected events")
+        found = header(reply.headers, "content-type")
+        raise Fails(f"content-type: found {found}, expected text/event-stream")
     if b"data: {" not in reply.body:
-        raise Fails(f"found {reply.told()}, expected lines `data: {{...}}`")
+        raise Fails(f"found {reply.summary()}, expected lines `data: {{...}}`")
 
 
 def _of_version(rest: str) -> Any:  # noqa: ANN401  makes a request
-    """A question about the version of the model that its metadata name."""
+    """Create GET requests for the version in the model's metadata."""
 
-    def ask(subject: Subject) -> Ask:
-        return Ask("GET", f"{_versioned(subject)}{rest}")
+    def create(subject: Subject) -> HttpRequest:
+        return HttpRequest("GET", f"{_versioned(subject)}{rest}")
 
-    return ask
+    return create
 
 
-def _infer_version(subject: Subject) -> Ask:
-    return Ask("POST", f"{_versioned(subject)}/infer", subject.infer().body)
+def _infer_version(subject: Subject) -> HttpRequest:
+    return HttpRequest("POST", f"{_versioned(subject)}/infer", subject.infer().body)
 
 
 def _versioned(subject: Subject) -> str:
     if not subject.version:
-        raise NotApplicable("the metadata name no versions")
+        raise NotApplicable("the metadata have no versions")
     return f"{subject.path}/versions/{subject.version}"
 
 
-def _sequence(subject: Subject) -> Ask:
+def _sequence(subject: Subject) -> HttpRequest:
     return subject.infer(
         parameters={"sequence_id": 4711, "sequence_start": True, "sequence_end": True}
     )
@@ -207,7 +208,7 @@ CASES: Final = (
     Case("health", "the server is live", get("/v2/health/live"), good),
     Case("health", "the server is ready", get("/v2/health/ready"), good),
     Case("health", "the model is ready", get("{model}/ready"), good),
-    Case("health", "an unknown model is not ready", get(f"{_NOBODY}/ready"), refused_somehow),
+    Case("health", "an unknown model is not ready", get(f"{_UNKNOWN}/ready"), refused_somehow),
     Case("health", "its version is ready", _of_version("/ready"), good),
     Case("metadata", "of the server", get("/v2"), holds(name=str, version=str, extensions=list)),
     Case("metadata", "of the model", get("{model}"), holds(name=str, platform=str)),
@@ -228,9 +229,9 @@ CASES: Final = (
         _only_the_first,
     ),
     Case("inference", "a version that is named", _infer_version, inferred),
-    Case("errors", "metadata of an unknown model", get(_NOBODY), refused),
+    Case("errors", "metadata of an unknown model", get(_UNKNOWN), refused),
     Case("errors", "an unknown version", get("{model}/versions/987654"), refused),
-    Case("errors", "an unknown model", post(f"{_NOBODY}/infer", b'{"inputs":[]}'), refused),
+    Case("errors", "an unknown model", post(f"{_UNKNOWN}/infer", b'{"inputs":[]}'), refused),
     Case("errors", "no JSON", post("{model}/infer", b"{nonsense"), refused),
     Case("errors", "no inputs", post("{model}/infer"), refused),
     Case("errors", "an unknown input", lambda s: _changed(s, name="no_such_input"), refused),
@@ -268,7 +269,7 @@ CASES: Final = (
         refused,
     ),
     Case("model_configuration", "of the model", get("{model}/config"), holds(name=str)),
-    Case("model_configuration", "of an unknown model", get(f"{_NOBODY}/config"), refused),
+    Case("model_configuration", "of an unknown model", get(f"{_UNKNOWN}/config"), refused),
     Case("statistics", "of the model", get("{model}/stats"), _counted),
     Case("statistics", "of all models", get("/v2/models/stats"), _counted),
     Case("trace", "settings", get("/v2/trace/setting"), holds(trace_level=list)),

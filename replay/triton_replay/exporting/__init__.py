@@ -1,1 +1,1 @@
-"""The export: a capture's requests in the formats of other tools."""
+"""Export of captures to the formats of other tools."""

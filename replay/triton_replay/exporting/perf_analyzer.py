@@ -1,4 +1,4 @@
-"""perf_analyzer's files: `--input-data`, which `ge-runtime gears` reads as well, and intervals."""
+"""Files for perf_analyzer: `--input-data`, also read by `ge-runtime gears`, and intervals."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.protocol.answers import Tensor, read_inputs, wire_of
-from triton_replay.protocol.grpc_messages import is_inference, model_of_call
-from triton_replay.protocol.grpc_tensors import inputs_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.answers import Tensor, read_inputs, wire_of
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood
+from triton_replay.wire.grpc_messages import is_inference, model_of_call
+from triton_replay.wire.grpc_tensors import inputs_of_call
 
 _AS_NUMBERS = frozenset("biu")
-"""Kinds of NumPy whose values JSON keeps exactly as numbers; floats go as bytes."""
+"""Kinds of dtypes that JSON represents exactly; floats are written as base64."""
 
 
 @dataclass
 class ModelLoad:
-    """What one model was asked."""
+    """The requests of one model."""
 
     entries: list[Mapping[str, Any]] = field(default_factory=list)
-    """Of `data`: the inputs of each request by name."""
+    """Inputs by name, for each entry of `data`."""
     times: list[int] = field(default_factory=list)
-    """When each request began, in nanoseconds."""
+    """Start time of each request, in nanoseconds."""
 
     def document(self) -> dict[str, Any]:
-        """The content of the file for `--input-data`."""
+        """Return the content of the file for `--input-data`."""
         return {"data": self.entries}
 
     def intervals(self) -> list[int]:
-        """For `--request-intervals`: microseconds between successive requests, at least 1."""
+        """Return microseconds between successive requests, at least 1 each."""
         ordered = sorted(self.times)
         return [max(round((later - earlier) / 1000), 1) for earlier, later in pairwise(ordered)]
 
@@ -42,10 +42,15 @@ class ModelLoad:
 def export_loads(
     exchanges: Iterable[Exchange], *, rows: bool
 ) -> tuple[dict[str, ModelLoad], Counter[str]]:
-    """The load of each model, and what is left out by reason.
+    """Convert recorded requests.
 
-    rows: the first axis of each input is the batch, and each row becomes an entry, as perf_analyzer
-    has it for models with a `max_batch_size`.
+    Args:
+        exchanges: The requests.
+        rows: Whether the first axis of inputs is the batch. Each row then becomes an entry, as
+            perf_analyzer expects for models with a `max_batch_size`.
+
+    Returns:
+        The load of each model, and the numbers of skipped requests by reason.
     """
     loads: defaultdict[str, ModelLoad] = defaultdict(ModelLoad)
     left_out: Counter[str] = Counter()
@@ -55,13 +60,13 @@ def export_loads(
         if not model:
             continue
         if not request.whole:
-            left_out["requests whose bodies are not in the capture"] += 1
+            left_out["requests without a body in the capture"] += 1
             continue
         try:
             inputs = _inputs(request)
             entries = list(_rows(inputs)) if rows else [inputs]
         except NotUnderstood:
-            left_out["requests whose inputs cannot be read"] += 1
+            left_out["requests with unreadable inputs"] += 1
             continue
         loads[model].entries += [
             {name: _entry(tensor) for name, tensor in entry.items()} for entry in entries
@@ -84,14 +89,14 @@ def _inputs(request: Request) -> Mapping[str, Tensor]:
         inputs = read_inputs(request.headers, request.body)
     elsewhere = b"shared_memory_region" in bytes(request.body)
     if elsewhere or not inputs or not all(tensor.values.size for tensor in inputs.values()):
-        raise NotUnderstood("no inputs with values")
+        raise NotUnderstood("the request has no inputs with values")
     return inputs
 
 
 def _rows(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     counts = {tensor.shape[:1] for tensor in inputs.values()}
     if len(counts) != 1 or () in counts:
-        raise NotUnderstood("inputs without a common first axis")
+        raise NotUnderstood("the inputs have no common first axis")
     ((count,),) = counts
     for row in range(count):
         yield {

@@ -1,4 +1,4 @@
-"""A folder with tests for pytest: the answers of a capture must come again, from any server."""
+"""Generation of pytest tests that compare a server's responses with a capture."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _CONFTEST: Final = '''\
 
 def pytest_addoption(parser):
     add = parser.getgroup("triton-replay").addoption
-    add("--triton-server", metavar="HOST:PORT", help="HTTP; without it the tests are skipped")
+    server_help = "address for HTTP; without it the tests are skipped"
+    add("--triton-server", metavar="HOST:PORT", help=server_help)
     add("--triton-grpc-server", metavar="HOST:PORT", default="127.0.0.1:8001")
-    add("--triton-tolerance", action="append", default=[], help="as of triton-replay compare")
+    tolerance_help = "--tolerance of triton-replay compare"
+    add("--triton-tolerance", action="append", default=[], help=tolerance_help)
 '''
 
 _TESTS: Final = '''\
-"""A server answers as it was recorded: one test for each request. Needs triton-replay.
+"""The server's responses equal the recorded ones, with one test per request.
+
+Needs triton-replay.
 
     pytest --triton-server localhost:8000
 """
@@ -44,9 +48,9 @@ RECORDED = {
 
 @pytest.fixture(scope="session")
 def answers(request, tmp_path_factory):
-    """What the server answers, by the number of the request: all are sent once, in their order."""
+    """Send all requests once, in order; return the exchanges by number of the request."""
     server = request.config.getoption("--triton-server")
-    if server is None:
+    if not server:
         pytest.skip("no --triton-server")
     path = tmp_path_factory.mktemp("triton-replay") / "answers.trc"
     grpc = request.config.getoption("--triton-grpc-server")
@@ -60,15 +64,15 @@ def answers(request, tmp_path_factory):
 def test_the_answer_is_as_recorded(name, answers, request):
     recorded = RECORDED[name]
     answer = answers.get(recorded.request.number)
-    if answer is None:
-        pytest.skip("a request that cannot be sent again")
+    if not answer:
+        pytest.skip("the request cannot be replayed")
     tolerances = parse_tolerances(request.config.getoption("--triton-tolerance"))
     assert not compare_answers(model_of(recorded.request), recorded, answer, tolerances)
 '''
 
 
 def write_pytest_case(capture: Path, folder: Path) -> None:
-    """Write the tests and a copy of the capture into a folder that is there. Raises OSError."""
+    """Write the tests and a copy of the capture to an existing folder. Raise OSError on failure."""
     (folder / "conftest.py").write_text(_CONFTEST, encoding="utf-8")
     (folder / "test_recorded.py").write_text(_TESTS, encoding="utf-8")
     shutil.copyfile(capture, folder / CAPTURE)

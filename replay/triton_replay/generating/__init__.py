@@ -1,1 +1,1 @@
-"""Loads that nobody recorded: sizes by a histogram, arrivals by a curve, all of it by a seed."""
+"""Generation of random requests: sizes from a histogram, arrival times, inputs."""

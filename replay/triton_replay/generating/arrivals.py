@@ -1,4 +1,4 @@
-"""When requests come: at random around a rate that rises and falls, alone or in bursts."""
+"""Random arrival times with a rate that varies, alone or in bursts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A Poisson process with a rate that changes, whose events are bursts.
+    """A Poisson process of bursts with a sinusoidal rate.
 
-    rate: requests per second, on average over a period.
-    burst: requests that come at once, on average: sizes are geometric, so most bursts are small.
-    swing: 0 to 1, by which share the rate rises above `rate` and falls below it.
-    period: seconds from one peak of the rate to the next; the load begins where it is lowest.
+    Args:
+        rate: Mean requests per second over a period.
+        burst: Mean requests per burst. Sizes are geometric, so most bursts are small.
+        swing: Amplitude of the rate as a share of `rate`, 0 to 1.
+        period: Seconds between two peaks of the rate. The load starts at the lowest rate.
     """
 
     rate: float
@@ -24,12 +25,18 @@ class Arrivals:
     period: float = 86_400.0
 
     def rate_at(self, second: float) -> float:
-        """Requests per second then."""
+        """Return the requests per second at a time."""
         return self.rate * (1 - self.swing * math.cos(2 * math.pi * second / self.period))
 
     def times(self, seconds: float, chance: random.Random) -> Iterator[int]:
-        """When each request comes, in nanoseconds, never earlier than the one before."""
-        # Thinning (Lewis and Shedler): events at the highest rate, kept by what the rate is then.
+        """Yield the arrival times in nanoseconds, ascending.
+
+        Args:
+            seconds: Duration.
+            chance: Source of random numbers.
+        """
+        # Thinning (Lewis and Shedler): events at the highest rate are kept with the probability
+        # of the current rate.
         highest = self.rate * (1 + self.swing)
         now = 0.0
         while True:

@@ -1,4 +1,4 @@
-"""Histograms of sizes, in the form that `ge-runtime gears` reads: `tokens,count` and rows."""
+"""Histograms of sizes in the CSV format of `ge-runtime gears`: `tokens,count` and rows."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ COUNT: Final = "count"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How often each combination of sizes comes. counts: at least one is above 0."""
+    """A histogram of combinations of sizes. At least one count is above 0."""
 
     axes: tuple[str, ...]
     rows: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
 
     def each(self) -> Iterator[Mapping[str, int]]:
-        """The size of each axis, of all combinations."""
+        """Yield all combinations, as sizes by axis."""
         return (dict(zip(self.axes, row, strict=True)) for row in self.rows)
 
     def draw(self, chance: random.Random) -> Mapping[str, int]:
-        """One of them by chance: the size of each axis."""
+        """Return a random combination, as sizes by axis."""
         ends = list(itertools.accumulate(self.counts))
         row = self.rows[bisect.bisect_right(ends, int(chance.random() * ends[-1]))]
         return dict(zip(self.axes, row, strict=True))
 
 
 NO_SIZES: Final = Sizes((), ((),), (1,))
-"""Of loads whose requests are all alike."""
+"""The histogram of requests without variable sizes."""
 
 
 def read_sizes(path: Path) -> Sizes:
-    """Read a CSV file. Raises ReplayError, which tells the line."""
+    """Read a CSV file. Raise ReplayError, with the line, if it is invalid."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in csv.reader(file, skipinitialspace=True) if line]

@@ -1,4 +1,4 @@
-"""Inputs made up: shapes by the sizes that were drawn, values by chance or by a size."""
+"""Random inputs, with shapes and values that may depend on drawn sizes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from triton_replay.errors import ReplayError
-from triton_replay.protocol.http_bodies import Headers
-from triton_replay.protocol.infer_bodies import tensor_body
+from triton_replay.wire.bodies import Headers, tensor_body
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     **{f"INT{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
@@ -30,9 +29,14 @@ EXPECTED: Final = "NAME:DATATYPE:DIM,...[=VALUE or =LOW..HIGH]"
 
 @dataclass(frozen=True)
 class InputPlan:
-    """How an input is made; a text stands for the size of its axis.
+    """The description of an input. A text in `dims`, `low` or `high` is the size of an axis.
 
-    low, high: values lie between them, both included; of BYTES the lengths of the elements.
+    Args:
+        name: Name of the input.
+        datatype: Triton's name of the datatype.
+        dims: The shape.
+        low: Smallest value; of BYTES the smallest length of an element.
+        high: Largest value, inclusive; of BYTES the largest length.
     """
 
     name: str
@@ -42,11 +46,11 @@ class InputPlan:
     high: int | str
 
     def make(self, sizes: Mapping[str, int], chance: random.Random) -> tuple[dict[str, Any], bytes]:
-        """Its JSON and its bytes."""
+        """Return the JSON and the binary data of a random input."""
         shape = [_size(dim, sizes) for dim in self.dims]
         low, high = self._bounds(sizes)
         count = int(np.prod(shape, dtype=np.int64))
-        # Of bytes, whose sequence for a seed is the same in all versions of Python and NumPy.
+        # Random bytes are reproducible by a seed in all versions of Python and NumPy.
         drawn = np.frombuffer(chance.randbytes(4 * count), "<u4").astype(np.uint64)
         if self.datatype == "BYTES":
             lengths = [low + int(one) % (high - low + 1) for one in drawn]
@@ -61,15 +65,15 @@ class InputPlan:
         return described | {"parameters": {"binary_data_size": len(data)}}, data
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """Raise ReplayError for values that its type has not."""
+        """Raise ReplayError if the datatype cannot represent the values."""
         dtype = _DTYPES.get(self.datatype)
-        # Of values with 64 bits those of 32 are enough for tokens and lengths.
+        # Values of 32 bits suffice for tokens and lengths of 64 bits.
         largest = 2**32 - 1
         if dtype is not None and dtype.kind in "iu":
             largest = min(int(np.iinfo(dtype).max), largest)
         _, high = self._bounds(sizes)
         if high > largest:
-            raise ReplayError(f"--input: {self.name}: {high} is more than {largest}")
+            raise ReplayError(f"--input: {self.name}: found {high}, expected at most {largest}")
 
     def _bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         low = _size(self.low, sizes)
@@ -77,7 +81,7 @@ class InputPlan:
 
 
 def parse_input(text: str, axes: Sequence[str]) -> InputPlan:
-    """Read `NAME:DATATYPE:DIMS[=VALUES]`. Raises ReplayError."""
+    """Parse `NAME:DATATYPE:DIMS[=VALUES]`. Raise ReplayError if it is invalid."""
     found = _FORM.fullmatch(text)
     if not found or (found["datatype"] not in _DTYPES and found["datatype"] != "BYTES"):
         raise ReplayError(f"--input: found {text!r}, expected {EXPECTED}")
@@ -87,14 +91,14 @@ def parse_input(text: str, axes: Sequence[str]) -> InputPlan:
     words = [_word(word, text, axes) for word in (*found["dims"].split(","), low, high)]
     *dims, least, most = words
     if isinstance(least, int) and isinstance(most, int) and least > most:
-        raise ReplayError(f"--input: {text!r}: {least} is above {most}")
+        raise ReplayError(f"--input: {text!r}: found {least} as LOW, expected at most {most}")
     return InputPlan(found["name"], datatype, tuple(dims), least, most)
 
 
 def make_body(
     inputs: Sequence[InputPlan], sizes: Mapping[str, int], chance: random.Random
 ) -> tuple[Headers, bytes]:
-    """The header and the body of an inference; its answer is to come in bytes."""
+    """Return the header and the body of a random inference, with binary outputs."""
     made = [one.make(sizes, chance) for one in inputs]
     document = {"inputs": [one for one, _ in made], "parameters": {"binary_data_output": True}}
     return tensor_body(document, [data for _, data in made])
@@ -104,8 +108,10 @@ def _word(word: str, text: str, axes: Sequence[str]) -> int | str:
     if word.isdigit():
         return int(word)
     if word not in axes:
-        known = ", ".join(axes) or "none: --sizes names them"
-        raise ReplayError(f"--input: {text!r}: {word!r} is no number and no axis; axes: {known}")
+        known = ", ".join(axes) or "of --sizes"
+        raise ReplayError(
+            f"--input: {text!r}: found {word!r}, expected a number or an axis: {known}"
+        )
     return word
 
 

@@ -1,8 +1,10 @@
-"""A server of a load, asked over gRPC."""
+"""gRPC requests of a load: inferences prepared as bytes, and queries to the server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -10,27 +12,37 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from triton_replay.addresses import Address
-from triton_replay.loading.grpc_connection import GrpcConnection
-from triton_replay.loading.grpc_requests import GrpcRequests
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.model import Model
-from triton_replay.loading.questions import Question, Requests
-from triton_replay.loading.slots import Connection
-from triton_replay.loading.sockets import resolve
-from triton_replay.loading.tensors import Region
-from triton_replay.protocol.grpc_framing import PREFIX
-from triton_replay.protocol.grpc_messages import framed
-from triton_replay.protocol.http_bodies import Headers
+from triton_replay.loading.queries import InSequence, Query, Requests
+from triton_replay.loading.tensors import Region, RequestData
+from triton_replay.wire.bodies import Headers
+from triton_replay.wire.grpc_connection import GrpcConnection
+from triton_replay.wire.grpc_messages import PREFIX, SERVICE, framed, with_prefix
+from triton_replay.wire.slots import Connection
+from triton_replay.wire.sockets import resolve
 
 SHARED: Final = 6
-"""Calls on one connection: as many as NVIDIA's client library has share one."""
-_SERVICE: Final = "/inference.GRPCInferenceService"
+"""Concurrent calls per connection, as in NVIDIA's client library."""
+COMPRESSIONS: Final[Mapping[str, Callable[[bytes], bytes] | None]] = {
+    "none": None,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
+"""Compression functions by their names in gRPC."""
 
 
 class GrpcServer:
-    """Raises ServerUnreachable if nobody listens at the address.
+    """A server that a load uses over gRPC. Implements `queries.Server`.
 
-    streaming: whether inferences are messages of streams. compression: of their messages.
+    Args:
+        address: Host and port.
+        headers: Metadata of every call.
+        streaming: Whether inferences use ModelStreamInfer.
+        compression: Compression of inference messages, a name in COMPRESSIONS.
+
+    Raises:
+        ServerUnreachable: No server listens at the address.
     """
 
     def __init__(
@@ -49,7 +61,7 @@ class GrpcServer:
             self._resolved,
             loop.poll,
             loop.by_number,
-            f"{_SERVICE}/{method}",
+            f"{SERVICE}/{method}",
             (*self._headers, *encoding),
             SHARED,
             streaming=self._streaming,
@@ -61,52 +73,129 @@ class GrpcServer:
     ) -> Requests:
         self._many = model.is_decoupled
         return GrpcRequests(
-            model, parameters, outputs, tells_last=self._many, compression=self._compression
+            model, parameters, outputs, marks_last=self._many, compression=self._compression
         )
 
-    def metadata(self, loop: Loop, model: str, version: str) -> Question:
+    def metadata(self, loop: Loop, model: str, version: str) -> Query:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
-        return self._question(loop, "ModelMetadata", request, service_pb2.ModelMetadataResponse)
+        return self._query(loop, "ModelMetadata", request, service_pb2.ModelMetadataResponse)
 
-    def config(self, loop: Loop, model: str, version: str) -> Question:
+    def config(self, loop: Loop, model: str, version: str) -> Query:
         request = service_pb2.ModelConfigRequest(name=model, version=version)
-        return self._question(
-            loop, "ModelConfig", request, service_pb2.ModelConfigResponse, "config"
-        )
+        return self._query(loop, "ModelConfig", request, service_pb2.ModelConfigResponse, "config")
 
-    def statistics(self, loop: Loop, model: str, version: str) -> Question:
+    def statistics(self, loop: Loop, model: str, version: str) -> Query:
         request = service_pb2.ModelStatisticsRequest(name=model, version=version)
-        return self._question(loop, "ModelStatistics", request, service_pb2.ModelStatisticsResponse)
+        return self._query(loop, "ModelStatistics", request, service_pb2.ModelStatisticsResponse)
 
-    def register(self, loop: Loop, region: str, size: int) -> Question:
+    def register(self, loop: Loop, region: str, size: int) -> Query:
         request = service_pb2.SystemSharedMemoryRegisterRequest(
             name=region, key=f"/{region}", offset=0, byte_size=size
         )
         kind = service_pb2.SystemSharedMemoryRegisterResponse
-        return self._question(loop, "SystemSharedMemoryRegister", request, kind)
+        return self._query(loop, "SystemSharedMemoryRegister", request, kind)
 
-    def unregister(self, loop: Loop, region: str) -> Question:
+    def unregister(self, loop: Loop, region: str) -> Query:
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region)
         kind = service_pb2.SystemSharedMemoryUnregisterResponse
-        return self._question(loop, "SystemSharedMemoryUnregister", request, kind)
+        return self._query(loop, "SystemSharedMemoryUnregister", request, kind)
 
-    def _question(
+    def _query(
         self,
         loop: Loop,
         method: str,
         request: Any,  # noqa: ANN401  protobuf's classes are made at run time
         kind: Any,  # noqa: ANN401
         field: str = "",
-    ) -> Question:
-        def read(came: bytes) -> Any:  # noqa: ANN401  as JSON has it
+    ) -> Query:
+        def read(body: bytes) -> Any:  # noqa: ANN401  as in JSON
             try:
-                message = kind.FromString(came[PREFIX:])
+                message = kind.FromString(body[PREFIX:])
             except DecodeError as error:
-                raise ValueError(f"the answer is no {kind.DESCRIPTOR.name}: {error}") from error
+                text = f"the response is not a {kind.DESCRIPTOR.name}: {error}"
+                raise ValueError(text) from error
             found = MessageToDict(message, preserving_proto_field_name=True)
             return found.get(field, {}) if field else found
 
-        path = f"{_SERVICE}/{method}"
         where = (self._resolved, loop.poll, loop.by_number)
-        connection = GrpcConnection(*where, path, self._headers, slots=1)
-        return Question(connection, framed([request]), read)
+        connection = GrpcConnection(*where, f"{SERVICE}/{method}", self._headers, slots=1)
+        return Query(connection, framed([request]), read)
+
+
+class GrpcRequests:
+    """Creates inference requests for one model. Implements `queries.Requests`.
+
+    Args:
+        model: The model.
+        parameters: Parameters of every request.
+        outputs: Shared memory regions of outputs.
+        marks_last: Whether the server should mark the last of several responses.
+        compression: Compression of the messages, a name in COMPRESSIONS.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        parameters: Mapping[str, Any],
+        outputs: Mapping[str, Region],
+        *,
+        marks_last: bool,
+        compression: str,
+    ) -> None:
+        self._compress = COMPRESSIONS[compression]
+        request = service_pb2.ModelInferRequest(model_name=model.name, model_version=model.version)
+        for name, value in parameters.items():
+            _set(request.parameters[name], value)
+        if marks_last:
+            request.parameters["triton_enable_empty_final_response"].bool_param = True
+        for name, region in outputs.items():
+            _set_region(request.outputs.add(name=name), region)
+        self._base = request
+
+    def whole(self, data: RequestData) -> bytes:
+        return self._framed(self._message(data))
+
+    def in_sequence(self, data: RequestData) -> InSequence:
+        message = self._message(data)
+
+        def create(sequence: int, start: bool, end: bool) -> bytes:
+            more = service_pb2.ModelInferRequest()
+            more.parameters["sequence_id"].int64_param = sequence
+            more.parameters["sequence_start"].bool_param = start
+            more.parameters["sequence_end"].bool_param = end
+            # Concatenated protobuf messages are parsed as one merged message.
+            return self._framed(message + more.SerializeToString())
+
+        return create
+
+    def _framed(self, message: bytes) -> bytes:
+        if self._compress is not None:
+            message = self._compress(message)
+        return with_prefix(message, compressed=self._compress is not None)
+
+    def _message(self, data: RequestData) -> bytes:
+        request = service_pb2.ModelInferRequest()
+        request.CopyFrom(self._base)
+        for one in data.tensors:
+            described = request.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
+            if one.region is not None:
+                _set_region(described, one.region)
+            else:
+                request.raw_input_contents.append(one.data)
+        return bytes(request.SerializeToString())
+
+
+def _set(parameter: Any, value: object) -> None:  # noqa: ANN401  protobuf's classes
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int):
+        parameter.int64_param = value
+    elif isinstance(value, float):
+        parameter.double_param = value
+    else:
+        parameter.string_param = value
+
+
+def _set_region(tensor: Any, region: Region) -> None:  # noqa: ANN401  protobuf's classes
+    tensor.parameters["shared_memory_region"].string_param = region.name
+    tensor.parameters["shared_memory_byte_size"].int64_param = region.size

@@ -1,4 +1,4 @@
-"""Where requests get their values from: `--input-data zero`, `random`, a folder or JSON files."""
+"""Values of requests: `--input-data zero`, `random`, a folder or JSON files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What the options say of inputs.
+    """Options for inputs.
 
-    sources: `zero`, `random`, one folder, or JSON files.
-    shapes: by the name of the input.
-    string_data: what each element of BYTES is; else they are random, of `string_length`.
+    Args:
+        sources: "zero", "random", one folder, or JSON files.
+        shapes: Shapes by input name.
+        string_length: Length of random BYTES elements.
+        string_data: Value of all BYTES elements; None for random ones.
     """
 
     sources: Sequence[str]
@@ -36,34 +38,42 @@ class InputOptions:
 
 
 def read_streams(model: Model, options: InputOptions) -> list[list[Row]]:
-    """The rows of each stream of data; only JSON files have several. Raises ReplayError."""
+    """Return the rows of each stream of data. Only JSON files have several streams.
+
+    Raises:
+        ReplayError: The data cannot be read, or do not fit the model.
+    """
     unknown = set(options.shapes) - {place.name for place in model.inputs}
     if unknown:
         known = ", ".join(place.name for place in model.inputs)
-        raise ReplayError(f"--shape {min(unknown)}: {model.name} has no such input: {known}")
+        raise ReplayError(f"--shape {min(unknown)}: not an input of {model.name}; expected {known}")
     if any(source in ("zero", "random") for source in options.sources):
         if len(options.sources) > 1:
-            raise ReplayError("--input-data: zero and random stand alone, files may be several")
+            raise ReplayError("--input-data: zero and random cannot be combined with other values")
         maker = _zeros if options.sources[0] == "zero" else _random
         return [[_made(model, options, maker)]]
     paths = [Path(source) for source in options.sources]
     if paths[0].is_dir():
         if len(paths) > 1:
-            raise ReplayError(f"--input-data {paths[0]}: a folder stands alone")
+            raise ReplayError(f"--input-data {paths[0]}: a folder cannot be combined with others")
         return [[_of_folder(model, options, paths[0])]]
     streams = [stream for path in paths for stream in _JsonFile(model, options, path).streams()]
     if not any(streams):
-        raise ReplayError(f"--input-data {paths[0]}: data is empty, expected inputs")
+        raise ReplayError(f"--input-data {paths[0]}: found empty data, expected inputs")
     return streams
 
 
 def shape_of(place: TensorPlace, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that is meant where the data tell none. Raises ReplayError."""
+    """Return the shape of an input whose data have none.
+
+    Raises:
+        ReplayError: The shape has free sizes without `--shape`, or `--shape` does not fit.
+    """
     if place.name not in shapes:
         if any(size < 0 for size in place.shape):
             raise ReplayError(
-                f"--shape: {place.name} has the shape {list(place.shape)}: say what to send, "
-                f"e.g. --shape {place.name}:{','.join(str(max(n, 16)) for n in place.shape)}"
+                f"--shape: {place.name} has shape {list(place.shape)}; expected fixed sizes, e.g. "
+                f"--shape {place.name}:{','.join(str(max(n, 16)) for n in place.shape)}"
             )
         return place.shape
     return _checked(place, shapes[place.name], f"--shape {place.name}")
@@ -97,7 +107,7 @@ def _made(model: Model, options: InputOptions, maker: Any) -> Row:  # noqa: ANN4
 def _zeros(
     place: TensorPlace, shape: tuple[int, ...], options: InputOptions, chance: random.Random
 ) -> bytes:
-    if place.datatype == "BYTES":  # empty ones, each of length 0
+    if place.datatype == "BYTES":  # empty elements: only their lengths
         return bytes(4 * prod(shape))
     return bytes(SIZES[place.datatype] * prod(shape))
 
@@ -110,7 +120,7 @@ def _random(
         low, high = 0, 1
     datatype = "FP32" if place.datatype == "BF16" else place.datatype
     _, data = InputPlan(place.name, datatype, shape, low, high).make({}, chance)
-    if place.datatype == "BF16":  # the upper half of each
+    if place.datatype == "BF16":  # the upper half of each FP32
         return b"".join(data[at + 2 : at + 4] for at in range(0, len(data), 4))
     return data
 
@@ -124,7 +134,7 @@ def _of_folder(model: Model, options: InputOptions, folder: Path) -> Row:
         except FileNotFoundError as error:
             if place.optional:
                 continue
-            raise ReplayError(f"{path}: not there: it holds input {place.name}") from error
+            raise ReplayError(f"{path}: missing; expected the data of {place.name}") from error
         except OSError as error:
             raise ReplayError(f"{path}: cannot be read: {error.strerror}") from error
         shape = shape_of(place, options.shapes)
@@ -137,7 +147,7 @@ def _of_folder(model: Model, options: InputOptions, folder: Path) -> Row:
 
 
 class _JsonFile:
-    """One file of `{"data": [...]}`; faults name the field."""
+    """A file `{"data": [...]}`. Errors name the field."""
 
     def __init__(self, model: Model, options: InputOptions, path: Path) -> None:
         self._model = model
@@ -151,7 +161,7 @@ class _JsonFile:
             text = f"--input-data {self._path}: cannot be read: {error.strerror}"
             raise ReplayError(text) from error
         except (ValueError, RecursionError) as error:
-            raise ReplayError(f"--input-data {self._path}: no JSON: {error}") from error
+            raise ReplayError(f"--input-data {self._path}: not JSON: {error}") from error
         data = document.get("data") if isinstance(document, dict) else None
         if not isinstance(data, list):
             raise ReplayError(f"{self._path}: data: expected a list of objects, or of lists")
@@ -170,7 +180,7 @@ class _JsonFile:
         for name in row:
             if name not in places:
                 known = ", ".join(places)
-                raise self._fault(f"{where}.{name}", f"no input of the model: {known}")
+                raise self._fault(f"{where}.{name}", f"not an input of the model; expected {known}")
         for place in places.values():
             if place.name not in row and not place.optional:
                 raise self._fault(where, f"input {place.name} is missing")
@@ -196,7 +206,7 @@ class _JsonFile:
             try:
                 data = base64.b64decode(content["b64"], validate=True)
             except (binascii.Error, ValueError) as error:
-                raise self._fault(f"{where}.b64", f"no base64: {error}") from error
+                raise self._fault(f"{where}.b64", f"not base64: {error}") from error
             return bytes_of(place, found, data, f"{self._path}: {where}.b64")
         return values_of(place, found, content, f"{self._path}: {where}")
 

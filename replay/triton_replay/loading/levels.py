@@ -1,35 +1,39 @@
-"""Which loads are tried one after the other: ranges, searches, shares of a capacity. Pure."""
+"""The loads of a run, and the times at which an open loop sends its requests. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import itertools
+import random
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from triton_replay.errors import ReplayError
+from triton_replay.generating.arrivals import Arrivals
 
 CONCURRENCY: Final = "concurrency"
 RATE: Final = "request_rate"
 
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
-"""Of what a server can do at most; at more than these its queues grow without end."""
+"""Shares of the server's capacity. Above them its queues grow without limit."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One load. value: requests in flight, or per second."""
+    """One load. `value` is requests in flight, or requests per second."""
 
     mode: str
     value: float
 
 
 Levels = Generator[Level, bool, None]
-"""The next load; is sent whether the load before met the threshold of latency."""
+"""Yields the next load; receives whether the previous one met the latency threshold."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """From `start` on, to `end` by `step`; end 0: until the threshold of latency is not met."""
+    """Loads from `start` to `end` by `step`; `end` 0 means until the threshold is exceeded."""
 
     mode: str
     start: float
@@ -37,15 +41,15 @@ class Range:
     step: float
 
     def linear(self) -> Levels:
-        """One after the other, until one does not meet the threshold."""
+        """Yield the loads in order, until one exceeds the threshold."""
         value, met = self.start, True
-        # Steps of floats add up to a little more than they should.
+        # Sums of float steps may slightly exceed the end.
         while met and (not self.end or value <= self.end * (1 + 1e-9)):
             met = yield Level(self.mode, value)
             value += self.step
 
     def binary(self) -> Levels:
-        """Halves the range until it is smaller than the step: the largest that meets it."""
+        """Search for the largest load that meets the threshold, by bisection."""
         met = yield Level(self.mode, self.start)
         if not met:
             return
@@ -62,7 +66,11 @@ class Range:
 
 
 def parse_range(text: str, option: str, mode: str) -> Range:
-    """Read `start:end:step`. Raises ReplayError."""
+    """Parse `START:END:STEP`; END defaults to START, STEP to 1.
+
+    Raises:
+        ReplayError: The text is invalid; the error names `option`.
+    """
     parts = text.split(":")
     try:
         values = [float(part) for part in parts]
@@ -83,9 +91,9 @@ def parse_range(text: str, option: str, mode: str) -> Range:
 
 
 def doubling(most: int) -> Generator[int, float, None]:
-    """How many requests in flight to try to see what a server can do; is sent what came of each.
+    """Yield numbers of requests in flight that find the capacity; receive the rate of each.
 
-    Ends when twice as many give hardly more.
+    Ends when twice the number increases the rate by less than a tenth.
     """
     best, in_flight = 0.0, 1
     while in_flight <= most:
@@ -96,7 +104,53 @@ def doubling(most: int) -> Generator[int, float, None]:
 
 
 def shares_of(capacity: float) -> Levels:
-    """Rates up to nearly what the server can do."""
+    """Yield request rates up to nine tenths of the capacity."""
     for share in SHARES:
         rate = capacity * share
         yield Level(RATE, float(f"{rate:.2g}") if rate >= 1 else rate)
+
+
+# -- arrival times
+
+
+def evenly(rate: float, start: int) -> Iterator[int]:
+    """Yield times with equal gaps, `rate` per second, in nanoseconds from `start`."""
+    return (start + round(number * 1e9 / rate) for number in itertools.count())
+
+
+def poisson(rate: float, start: int, chance: random.Random) -> Iterator[int]:
+    """Yield the times of a Poisson process, `rate` per second, in nanoseconds from `start`."""
+    return (start + at for at in Arrivals(rate).times(float("inf"), chance))
+
+
+def repeated(gaps: Sequence[int], start: int) -> Iterator[int]:
+    """Yield times with these gaps in nanoseconds, repeated without end."""
+    return itertools.accumulate(itertools.cycle(gaps), initial=start)
+
+
+def read_intervals(path: Path) -> list[int]:
+    """Read gaps from a file with microseconds, one per line; return nanoseconds.
+
+    Raises:
+        ReplayError: The file cannot be read, has no line, or an invalid one.
+    """
+    try:
+        lines = path.read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReplayError(f"--request-intervals {path}: cannot be read: {error}") from error
+    gaps = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            gap = round(float(line) * 1000)
+        except (ValueError, OverflowError):
+            gap = 0
+        if gap <= 0:
+            raise ReplayError(
+                f"{path}:{number}: found {line.strip()!r}, expected microseconds above 0"
+            )
+        gaps.append(gap)
+    if not gaps:
+        raise ReplayError(f"{path}: found no line, expected microseconds, one per line")
+    return gaps

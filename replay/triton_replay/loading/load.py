@@ -1,4 +1,4 @@
-"""A load put together: the model, its requests, the loop and the meter."""
+"""A run of `triton-replay load`: model, requests, loop and measurement."""
 
 from __future__ import annotations
 
@@ -16,33 +16,44 @@ from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions, read_streams
 from triton_replay.loading.levels import CONCURRENCY, RATE, Level, Levels, Range, shares_of
 from triton_replay.loading.loop import Loop, NextRequest, Record
-from triton_replay.loading.measuring import Looks, Meter, Plan
-from triton_replay.loading.metrics import Scraper
+from triton_replay.loading.measuring import Meter, Plan, Readings
 from triton_replay.loading.model import Model, model_of
-from triton_replay.loading.questions import InSequence, Server, describe
+from triton_replay.loading.queries import InSequence, Server, describe
 from triton_replay.loading.sequences import Running, SequencePlan, Sequences
 from triton_replay.loading.shared_memory import Regions, regions
-from triton_replay.loading.slots import Slot
-from triton_replay.loading.statistics import of_one_request
+from triton_replay.loading.statistics import Scraper, of_one_request
 from triton_replay.loading.tensors import Region, RequestData, batches
 from triton_replay.loading.windows import Measurement, Window
+from triton_replay.wire.slots import Slot
 
 IN_FLIGHT: Final = 512
-"""At most, in an open loop without sequences."""
+"""Largest number of requests in flight in an open loop without sequences."""
 _SEED: Final = 0
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What is asked for.
+    """Options of a run.
 
-    search: the range of loads; None with `gaps` of intervals, or for rates below a capacity.
-    sequences: at once, in an open loop. output_size: of regions of outputs; None without regions.
-    metrics: where the page is, and nanoseconds between two looks at it.
-    composing: models beside it, and their versions, whose statistics are told.
-    silence: seconds without any answer until the server is given up.
-    streaming: whether requests may have many responses.
-    responses: whether the time of each response is kept, for the export.
+    Args:
+        model: Name of the model.
+        version: Version of the model; "" for the newest.
+        server: Connects to the server.
+        parameters: Parameters of every request.
+        inputs: Values of the inputs.
+        plan: How each load is measured.
+        search: Range of loads; None with `plan.gaps`, or for shares of the server's capacity.
+        is_binary_search: Whether the range is searched by bisection.
+        sequences: Concurrent sequences of an open loop.
+        sequence_length: Mean length of a sequence; None for the length of its data.
+        sequence_variation: Largest deviation from this length, as a share.
+        sequence_ids: First id, and end of the range or None.
+        output_size: Bytes of an output row in shared memory; None without shared memory.
+        metrics: Address and path of the metrics page, and nanoseconds between two readings.
+        composing: Names and versions of more models whose statistics are reported.
+        timeout: Seconds without any response after which the server counts as unreachable.
+        streaming: Whether requests may have several responses.
+        responses: Whether the time of each response is recorded, for the export.
     """
 
     model: str
@@ -60,14 +71,21 @@ class LoadOptions:
     output_size: int | None
     metrics: tuple[Address, str, int] | None
     composing: tuple[tuple[str, str], ...]
-    silence: float
+    timeout: float
     streaming: bool
     responses: bool
 
 
 @dataclass
 class LoadReport:
-    """What was found so far."""
+    """The results of a run so far.
+
+    Args:
+        server: Address of the server.
+        began: Start time in ISO 8601.
+        percent: Percentile for stability; None for the mean.
+        collects_metrics: Whether the metrics page is read.
+    """
 
     server: str
     began: str
@@ -79,71 +97,81 @@ class LoadReport:
     scraper: Scraper | None = None
 
     def parts_of(self, one: Measurement) -> dict[str, float] | None:
-        """Microseconds of the parts of a request at the server, if it tells statistics."""
+        """Return a request's times at the server in microseconds, None without statistics."""
         assert self.model is not None
         composing = [name for name, _ in self.model.steps]
         return of_one_request(self.model.name, one.server, composing)
 
 
 class Load:
-    """One run. `report` has what was measured also where `run` raises.
+    """One run. `report` has the results so far even if `run` raises.
 
-    windows: is told each window when it is over. found: is told each measurement.
+    Args:
+        options: Options of the run.
+        report: Receives the results.
+        progress: Called with the windows of a load after each window.
+        found: Called with each measurement.
     """
 
     def __init__(
         self,
         options: LoadOptions,
         report: LoadReport,
-        windows: Callable[[Level, Sequence[Window]], None],
+        progress: Callable[[Level, Sequence[Window]], None],
         found: Callable[[Measurement], None],
     ) -> None:
         self.report = report
         self._options = options
-        self._windows = windows
+        self._progress = progress
         self._found = found
         self._server = options.server()
-        self._next: NextRequest = _nothing_yet
+        self._next: NextRequest = _not_ready
         self._sequences: Sequences | None = None
 
     def run(self) -> None:
-        """Measure all loads. Raises ReplayError or ServerUnreachable."""
+        """Measure all loads.
+
+        Raises:
+            ReplayError: The options do not fit the model, or no request succeeded.
+            ServerUnreachable: The server does not respond.
+        """
         options = self._options
         with contextlib.ExitStack() as stack:
             loop = Loop(
                 self._server.connect,
                 lambda slot: self._next(slot),
                 self._prepare,
-                silence=options.silence,
+                timeout=options.timeout,
             )
             stack.callback(loop.close)
             described = describe(loop, self._server, options.model, options.version)
             model = model_of(options.model, options.version, *described)
             self.report.model, self.report.record = model, loop.record
             if model.is_decoupled and not options.streaming:
-                text = f"-m {model.name}: it is decoupled, expected -i grpc --streaming"
+                text = f"-m {model.name}: a decoupled model; expected -i grpc --streaming"
                 raise ReplayError(text)
             if options.responses or model.is_decoupled:
                 loop.record.responses = []
             made = stack.enter_context(regions(loop, self._server))
             self._make_requests(model, made)
-            # Whose pauses would be latencies. What the load makes has no circles.
+            # Pauses of the collector would count as latency. The load creates no cycles.
             gc.disable()
             stack.callback(gc.enable)
             self._measure(loop, model)
 
     def _measure(self, loop: Loop, model: Model) -> None:
         options = self._options
-        asked = [(model.name, model.version), *model.steps, *options.composing]
-        looks = Looks(loop, [self._server.statistics(loop, *one) for one in dict.fromkeys(asked)])
+        models = [(model.name, model.version), *model.steps, *options.composing]
+        queries = [self._server.statistics(loop, *one) for one in dict.fromkeys(models)]
+        readings = Readings(loop, queries)
         scraper = None
         if options.metrics is not None:
             address, page, interval = options.metrics
             server = HttpServer(address, (), option="--metrics-url")
             scraper = Scraper(loop, server.text(loop, page), interval)
             self.report.scraper = scraper
-        at_once = options.sequences if model.is_sequence else IN_FLIGHT
-        meter = Meter(loop, options.plan, looks, scraper, at_once, self._windows)
+        most = options.sequences if model.is_sequence else IN_FLIGHT
+        meter = Meter(loop, options.plan, readings, scraper, most, self._progress)
         levels = self._levels(meter)
         try:
             level = next(levels)
@@ -209,8 +237,8 @@ def _of_sequence(slot: Slot, makers: Sequence[InSequence]) -> bytes:
     return makers[index](sequence, start, end)
 
 
-def _nothing_yet(slot: Slot) -> bytes:
-    raise ReplayError("no request is made yet")
+def _not_ready(slot: Slot) -> bytes:
+    raise ReplayError("the load has no requests yet")
 
 
 def _once(level: Level) -> Levels:

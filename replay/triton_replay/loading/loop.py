@@ -1,7 +1,8 @@
-"""The loop that keeps a server busy: closed, so many requests in flight, or open, each when due.
+"""The event loop of a load: a closed loop, or an open loop with due times.
 
-One thread and the system's poll. Who is answered asks again at once, or waits for the next request
-that is due. What is measured goes into flat arrays, in the order of the ends.
+A closed loop keeps a number of requests in flight: each response is followed by the next request.
+An open loop sends each request when it is due. The loop has one thread and uses epoll. Measured
+times go into flat arrays, in the order of the responses.
 """
 
 from __future__ import annotations
@@ -16,45 +17,51 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.loading.slots import Connection, Slot
+from triton_replay.wire.slots import Connection, Slot
 
 _NEVER: Final = 2**63 - 1
 _LONGEST_WAIT: Final = 1_000_000_000
 _LATE: Final = 1_000_000
-"""Nanoseconds from which on the load itself was late with a request."""
+"""Nanoseconds of delay from which a request counts as late."""
 _PR_SET_TIMERSLACK: Final = 29
 
 NextRequest = Callable[[Slot], bytes]
-"""Gives the bytes to send for a slot."""
+"""Returns the bytes of the next request of a slot."""
 
 
 class Record:
-    """What was measured since the load began; indexes are those of requests, by their ends."""
+    """Times of all requests since the start of the load, in the order of their responses."""
 
     def __init__(self) -> None:
         self.starts = array("q")
-        """When each was due, or sent where nothing is due."""
+        """Due time of each request, or the time it was sent in a closed loop."""
         self.ends = array("q")
-        """When its answer had come: of many responses the first."""
+        """Time of the complete response, or of the first of several responses."""
         self.failed: dict[int, str] = {}
-        """Those without a good answer, and why."""
+        """Reasons of failed requests, by index."""
         self.sending = array("q")
-        """How long each took from its start until the system had its bytes."""
+        """Duration from the start of each request until its bytes were passed to the system."""
         self.responses: list[array[int]] | None = None
-        """When each response to it came, where that is kept."""
+        """Times of all responses of each request, or None if they are not recorded."""
         self.sequences = array("q")
-        """Their ids, where there are any."""
+        """Sequence id of each request, if the model has sequences."""
         self.late = 0
-        """Requests that were sent a millisecond or more too late by the load itself."""
+        """Requests that the load generator itself sent at least 1 ms too late."""
 
 
 class Loop:
-    """Sends and receives. Times are nanoseconds of `time.perf_counter_ns`.
+    """Sends requests and receives responses. Times are nanoseconds of `time.perf_counter_ns`.
 
-    connect: makes a connection in `poll` and `by_number`, without opening it.
-    next_request: what to send.
-    prepare: is shown each slot once before it is used.
-    silence: seconds without any answer after which the server is given up.
+    Not thread-safe.
+
+    Args:
+        connect: Creates a connection on the loop's `poll` and `by_number`.
+        next_request: Returns the next request of a slot.
+        prepare: Initializes a new slot.
+        timeout: Seconds without any response after which the server counts as unreachable.
+
+    Raises:
+        ReplayError: The system has no epoll.
     """
 
     def __init__(
@@ -63,10 +70,10 @@ class Loop:
         next_request: NextRequest,
         prepare: Callable[[Slot], None],
         *,
-        silence: float,
+        timeout: float,
     ) -> None:
         if not hasattr(select, "epoll"):
-            raise ReplayError("load needs Linux: this system has no epoll")
+            raise ReplayError("load: this system has no epoll; expected Linux")
         self.poll = select.epoll()
         self.by_number: dict[int, Connection] = {}
         self.record = Record()
@@ -74,27 +81,32 @@ class Loop:
         self._next_request = next_request
         self._prepare = prepare
         self._limit = 0
-        self._silence = int(silence * 1e9)
+        self._timeout = int(timeout * 1e9)
         self._slots: list[Slot] = []
         self._idle: deque[Slot] = deque()
         self._in_flight = 0
         self._closed = False
         self._left = 0
-        """Requests that a closed loop has still to send."""
+        """Requests that the closed loop still has to send."""
         self._dues: Iterator[int] | None = None
         self._next_due = _NEVER
         self._waiting: deque[int] = deque()
-        self._heard = 0
+        self._last_response = 0
         self._woken = False
-        _wake_up_in_time()
-        _allow_connections()
+        _reduce_timer_slack()
+        _raise_file_limit()
 
-    # -- what is to be done
+    # -- control
 
     def keep(self, in_flight: int, requests: int = _NEVER) -> None:
-        """From now on keep so many requests in flight, for so many requests."""
+        """Start a closed loop.
+
+        Args:
+            in_flight: Number of requests in flight.
+            requests: Total number of requests.
+        """
         self._closed, self._limit, self._left = True, in_flight, requests
-        self._heard = now = time.perf_counter_ns()
+        self._last_response = now = time.perf_counter_ns()
         while len(self._slots) < in_flight:
             self._grow()
         while self._in_flight < in_flight and self._left:
@@ -104,64 +116,74 @@ class Loop:
             connection.flush()
 
     def follow(self, dues: Iterator[int], limit: int) -> None:
-        """From now on send each request when it is due; beyond so many in flight it waits."""
+        """Start an open loop.
+
+        Args:
+            dues: Times at which requests are due, ascending.
+            limit: Largest number of requests in flight; further requests wait.
+        """
         self._closed, self._dues, self._limit = False, dues, limit
         self._next_due = next(dues, _NEVER)
-        self._heard = time.perf_counter_ns()
+        self._last_response = time.perf_counter_ns()
 
     def stop(self) -> int:
-        """Send no more; how many were due and could not be sent."""
+        """Stop sending; return the number of requests that were due but not sent."""
         self._closed, self._dues, self._next_due = False, None, _NEVER
         left = len(self._waiting)
         self._waiting.clear()
         return left
 
     def drain(self) -> None:
-        """Stop, end all sequences, and wait for all answers. Raises ServerUnreachable."""
+        """Stop sending, end all sequences, and wait for all responses.
+
+        Raises:
+            ServerUnreachable: The server does not respond.
+        """
         self.stop()
-        self._wait_for_answers()
+        self._wait_for_responses()
         for slot in self._slots:
             if slot.sequence is not None and slot.sequence.is_open:
                 slot.sequence.shorten()
                 self._idle.remove(slot)
                 self._send(slot, time.perf_counter_ns())
                 slot.connection.flush()
-        self._wait_for_answers()
+        self._wait_for_responses()
 
-    def _wait_for_answers(self) -> None:
+    def _wait_for_responses(self) -> None:
         ends = len(self.record.ends)
         while self._in_flight:
             ends += self._in_flight
             self.run(_NEVER, ends)
 
-    def ask(self, connection: Connection, request: bytes, reply: Callable[[Slot], None]) -> None:
-        """Ask something else beside the load; `reply` gets the answer, from within `run`."""
+    def query(self, connection: Connection, request: bytes, reply: Callable[[Slot], None]) -> None:
+        """Send a request that is not part of the load; `run` calls `reply` with its response."""
         slot = connection.slots[0]
         slot.reply = reply
-        connection.ask(slot, request)
+        connection.send(slot, request)
         connection.flush()
 
     def wake(self) -> None:
-        """Have `run` return; for replies."""
+        """Make `run` return. For use in replies."""
         self._woken = True
 
     @property
-    def silence(self) -> int:
-        """Nanoseconds after which the server is given up."""
-        return self._silence
+    def timeout(self) -> int:
+        """Nanoseconds without any response after which the server counts as unreachable."""
+        return self._timeout
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in list(self.by_number.values()):
             connection.close()
         self.poll.close()
 
-    # -- doing it
+    # -- events
 
     def run(self, until: int, ends: int = _NEVER) -> None:
-        """Go on until that time, or until so many requests are recorded.
+        """Run the load until a time, or until `ends` requests are recorded in total.
 
-        Raises ServerUnreachable.
+        Raises:
+            ServerUnreachable: The server does not respond.
         """
         record, by_number = self.record, self.by_number
         clock = time.perf_counter_ns
@@ -173,12 +195,12 @@ class Loop:
             if now >= until or len(record.ends) >= ends or self._woken:
                 self._woken = False
                 return
-            if self._in_flight and now - self._heard > self._silence:
-                seconds = self._silence / 1e9
-                raise ServerUnreachable(f"the server has answered nothing for {seconds:g} s")
+            if self._in_flight and now - self._last_response > self._timeout:
+                seconds = self._timeout / 1e9
+                raise ServerUnreachable(f"no response from the server for {seconds:g} s")
             for number, mask in self._events(min(until, now + _LONGEST_WAIT) - now):
                 connection = by_number.get(number)
-                if connection is None:  # closed by what came before it in this round
+                if connection is None:  # closed by an earlier event
                     continue
                 connection.handle(mask, done)
                 if done:
@@ -186,19 +208,19 @@ class Loop:
                 connection.flush()
 
     def _events(self, wait: int) -> list[tuple[int, int]]:
-        """What has happened on the connections, when something has or the time has come."""
+        """Wait for events of sockets, at most `wait` nanoseconds or until a request is due."""
         if self._next_due == _NEVER:
             return self.poll.poll(wait / 1e9)
         wait = min(wait, self._next_due - time.perf_counter_ns())
         if wait > 0:
-            # Which wakes within microseconds, where epoll counts milliseconds.
+            # select has a resolution of microseconds, epoll of milliseconds.
             select.select((self.poll,), (), (), wait / 1e9)
         return self.poll.poll(0)
 
     def _take(self, done: list[Slot], now: int) -> None:
-        """Record requests that are over, and send the next ones."""
+        """Record completed requests, and send the next ones."""
         record = self.record
-        self._heard = now
+        self._last_response = now
         for slot in done:
             if slot.reply is not None:
                 reply, slot.reply = slot.reply, None
@@ -230,14 +252,14 @@ class Loop:
         slot.due = due
         slot.first = 0
         if not self._in_flight:
-            self._heard = due
+            self._last_response = due
         self._in_flight += 1
-        slot.connection.ask(slot, self._next_request(slot))
+        slot.connection.send(slot, self._next_request(slot))
         slot.sent = time.perf_counter_ns()
 
     def _send_due(self, now: int) -> None:
         assert self._dues is not None
-        asked: set[Connection] = set()
+        used: set[Connection] = set()
         while self._next_due <= now:
             due, self._next_due = self._next_due, next(self._dues, _NEVER)
             if not self._idle and len(self._slots) < self._limit:
@@ -247,10 +269,10 @@ class Loop:
                 continue
             if now - due > _LATE:
                 self.record.late += 1
-            slot = self._idle.popleft()  # sequences take turns
+            slot = self._idle.popleft()  # the longest idle one, so that sequences alternate
             self._send(slot, due)
-            asked.add(slot.connection)
-        for connection in asked:
+            used.add(slot.connection)
+        for connection in used:
             connection.flush()
 
     def _grow(self) -> None:
@@ -261,15 +283,15 @@ class Loop:
         self._idle.extend(slots)
 
 
-def _wake_up_in_time() -> None:
-    """Have the system wake this thread when it is to, not up to 50 us later."""
+def _reduce_timer_slack() -> None:
+    """Make the kernel wake this thread on time; by default it may be 50 us late."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def _allow_connections() -> None:
-    """As many files as the system lets a process have: each connection is one."""
-    import resource  # which not all systems have
+def _raise_file_limit() -> None:
+    """Raise the limit of open files to its maximum: each connection needs one."""
+    import resource  # not available on all systems
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):

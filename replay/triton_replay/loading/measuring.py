@@ -1,4 +1,4 @@
-"""Measuring one load: windows until they agree, and what the server counted meanwhile."""
+"""Measurement of one load: windows until they are stable, and the server's statistics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.loading.levels import CONCURRENCY, Level, doubling
+from triton_replay.loading.levels import CONCURRENCY, Level, doubling, evenly, poisson, repeated
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.metrics import Scraper
-from triton_replay.loading.questions import Failed, Question, ask
-from triton_replay.loading.schedule import evenly, poisson, repeated
-from triton_replay.loading.slots import CLOSED
-from triton_replay.loading.statistics import Statistics, between, read_statistics
+from triton_replay.loading.queries import Failed, Query, send_query
+from triton_replay.loading.statistics import Scraper, Statistics, between, read_statistics
 from triton_replay.loading.windows import (
     AGREEING,
     Measurement,
@@ -29,6 +26,7 @@ from triton_replay.loading.windows import (
     Window,
     percentiles_of,
 )
+from triton_replay.wire.slots import CLOSED
 
 _SEED = 0
 _NEVER = 2**63 - 1
@@ -36,12 +34,17 @@ _NEVER = 2**63 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """How each load is measured.
+    """The measurement of each load.
 
-    interval: nanoseconds of a window; count: requests of a window instead, where it is not 0.
-    total: requests of the only window there is, where it is not 0.
-    warm_up: requests before the first window.
-    gaps: of `--request-intervals`, in nanoseconds.
+    Args:
+        interval: Duration of a window in nanoseconds, unless `count` or `total` is set.
+        count: Requests of a window, or 0.
+        total: Requests of the only window, or 0.
+        warm_up: Requests before the first window.
+        stability: When the windows are stable.
+        batch: Rows of a request.
+        is_poisson: Whether an open loop has random arrival times.
+        gaps: Intervals of `--request-intervals`, in nanoseconds.
     """
 
     interval: int
@@ -58,39 +61,39 @@ def _times(values: array[int]) -> Times:
     return np.frombuffer(values, np.int64)
 
 
-class Looks:
-    """The server's statistics at several moments. The load goes on while they are asked."""
+class Readings:
+    """Readings of the server's statistics. The load continues while they are queried."""
 
-    def __init__(self, loop: Loop, questions: Sequence[Question]) -> None:
+    def __init__(self, loop: Loop, queries: Sequence[Query]) -> None:
         self._loop = loop
-        self._questions = questions
-        self._came: dict[int, list[Any]] = {}
-        self._begun = 0
+        self._queries = queries
+        self._found: dict[int, list[Any]] = {}
+        self._count = 0
         self._pending = 0
 
-    def look(self) -> int:
-        """Ask, once the look before has been answered; the number of the look."""
+    def start(self) -> int:
+        """Start a reading after the previous one is complete; return its number."""
         self.wait()
-        self._begun += 1
-        number = self._begun
-        self._came[number] = []
-        self._pending = len(self._questions)
-        for question in self._questions:
-            ask(self._loop, question, lambda found: self._take(number, found))
+        self._count += 1
+        number = self._count
+        self._found[number] = []
+        self._pending = len(self._queries)
+        for query in self._queries:
+            send_query(self._loop, query, lambda found: self._take(number, found))
         return number
 
     def statistics(self, number: int) -> Statistics:
-        """What was told then; nothing from a server without statistics."""
-        return read_statistics([one for one in self._came[number] if not isinstance(one, Failed)])
+        """Return the result of a reading; empty for a server without statistics."""
+        return read_statistics([one for one in self._found[number] if not isinstance(one, Failed)])
 
     def wait(self) -> None:
-        """Until all answers have come."""
-        until = time.perf_counter_ns() + self._loop.silence
+        """Wait until the last reading is complete, or for the loop's timeout."""
+        until = time.perf_counter_ns() + self._loop.timeout
         while self._pending and time.perf_counter_ns() < until:
             self._loop.run(until)
 
     def _take(self, number: int, found: object) -> None:
-        self._came[number].append(found)
+        self._found[number].append(found)
         self._pending -= 1
         if not self._pending:
             self._loop.wake()
@@ -99,62 +102,76 @@ class Looks:
 class Meter:
     """Measures loads, one after the other.
 
-    at_once: requests in flight in an open loop, at most.
-    told: gets each window when it is over.
+    Args:
+        loop: Sends the requests.
+        plan: How each load is measured.
+        readings: Reads the server's statistics.
+        scraper: Reads the metrics page, or None.
+        most: Largest number of requests in flight in an open loop.
+        progress: Called with the windows of a load after each window.
     """
 
     def __init__(
         self,
         loop: Loop,
         plan: Plan,
-        looks: Looks,
+        looks: Readings,
         scraper: Scraper | None,
-        at_once: int,
-        told: Callable[[Level, Sequence[Window]], None],
+        most: int,
+        progress: Callable[[Level, Sequence[Window]], None],
     ) -> None:
         self._loop = loop
         self._plan = plan
-        self._looks = looks
+        self._readings = looks
         self._scraper = scraper
-        self._at_once = at_once
-        self._told = told
+        self._most = most
+        self._progress = progress
 
     def capacity(self) -> float:
-        """Requests per second that the server answers at most, by a first look."""
-        best, trying = 0.0, doubling(self._at_once)
+        """Estimate the server's capacity in requests per second, with short windows.
+
+        Raises:
+            ReplayError: No request succeeded.
+        """
+        best, trying = 0.0, doubling(self._most)
         in_flight = next(trying)
         try:
             while True:
                 self._loop.keep(in_flight)
                 window = self._window(time.perf_counter_ns(), self._plan.interval // 5)
-                self._told(Level(CONCURRENCY, in_flight), [window])
-                self._look_for_failure(window)
+                self._progress(Level(CONCURRENCY, in_flight), [window])
+                self._check_failures(window)
                 best = max(best, window.per_second)
                 in_flight = trying.send(window.per_second)
         except StopIteration:
             self._loop.drain()
         if not best:
             raise ReplayError(
-                f"no request was answered within {self._plan.interval / 5e6:g} ms: "
-                "give a longer --measurement-interval"
+                f"no response within {self._plan.interval / 5e6:g} ms; "
+                "increase --measurement-interval"
             )
         return best
 
     def measure(self, level: Level) -> Measurement:
-        """Measure one load. Raises ReplayError or ServerUnreachable."""
+        """Measure one load.
+
+        Raises:
+            ReplayError: No request succeeded.
+            ServerUnreachable: The server does not respond.
+        """
         loop, plan = self._loop, self._plan
         late = loop.record.late
-        looks = [self._looks.look()]
-        self._looks.wait()
+        readings = [self._readings.start()]
+        self._readings.wait()
         start = time.perf_counter_ns()
         requests = plan.warm_up + plan.total if plan.total else _NEVER
         if level.mode == CONCURRENCY:
             loop.keep(int(level.value), requests)
         else:
-            loop.follow(itertools.islice(self._dues(level, start), requests), self._at_once)
+            loop.follow(itertools.islice(self._dues(level, start), requests), self._most)
         if plan.warm_up:
             loop.run(_NEVER, len(loop.record.ends) + plan.warm_up)
-            looks = [self._looks.look()]
+            readings = [self._readings.start()]
             start = time.perf_counter_ns()
         windows: list[Window] = []
         is_stable = False
@@ -162,19 +179,19 @@ class Meter:
             window = self._window(start, plan.interval)
             start = window.end
             windows.append(window)
-            looks.append(self._looks.look())
-            self._told(level, windows)
-            self._look_for_failure(window)
+            readings.append(self._readings.start())
+            self._progress(level, windows)
+            self._check_failures(window)
             is_stable = plan.stability.agree(windows) or bool(plan.total)
             enough = len(windows) >= plan.stability.trials or plan.stability.exceed(windows)
             if is_stable or enough:
                 break
-        self._looks.wait()
+        self._readings.wait()
         unsent = loop.stop()
         loop.drain()
         counting = windows[-AGREEING:]
         return self._measurement(
-            level, counting, is_stable, looks[-len(counting) - 1], looks[-1], unsent, late
+            level, counting, is_stable, readings[-len(counting) - 1], readings[-1], unsent, late
         )
 
     def _measurement(
@@ -192,8 +209,8 @@ class Meter:
         latencies = np.concatenate([window.latencies for window in windows])
         if not len(latencies):
             raise ReplayError(
-                f"no request was answered within {len(windows)} windows of "
-                f"{self._plan.interval / 1e6:g} ms: give a longer --measurement-interval"
+                f"no successful request within {len(windows)} windows of "
+                f"{self._plan.interval / 1e6:g} ms; increase --measurement-interval"
             )
         responses = 0
         if record.responses is not None:
@@ -208,11 +225,13 @@ class Meter:
             meets_threshold=not stability.threshold or sum(mean) / len(mean) <= stability.threshold,
             percentiles=percentiles_of(latencies, stability.percent),
             sending=float(_times(sending).mean()),
-            failures=Counter(why for index, why in record.failed.items() if first <= index < last),
+            failures=Counter(
+                reason for index, reason in record.failed.items() if first <= index < last
+            ),
             responses=responses,
             unsent=unsent,
             late=record.late - late,
-            server=between(self._looks.statistics(before), self._looks.statistics(after)),
+            server=between(self._readings.statistics(before), self._readings.statistics(after)),
             metrics={}
             if self._scraper is None
             else self._scraper.summary(windows[0].start, windows[-1].end),
@@ -235,7 +254,7 @@ class Meter:
         else:
             self._run(start + interval, _NEVER)
         end, last = time.perf_counter_ns(), len(record.ends)
-        # The load goes on as soon as this is done: arrays are subtracted as a whole.
+        # The load pauses during this calculation, so it works on whole arrays.
         latencies = _times(record.ends[first:last]) - _times(record.starts[first:last])
         failed = [index - first for index in record.failed if first <= index < last]
         if failed:
@@ -248,10 +267,10 @@ class Meter:
             stop = until if self._scraper is None else min(until, self._scraper.scrape())
             loop.run(stop, ends)
 
-    def _look_for_failure(self, window: Window) -> None:
-        """Raise ReplayError or ServerUnreachable if no request was answered well, some badly."""
+    def _check_failures(self, window: Window) -> None:
+        """Raise ReplayError or ServerUnreachable if all requests of a window failed."""
         if window.failures and not len(window.latencies):
-            why = self._loop.record.failed[window.last - 1]
-            # A server that dies may still take a connection, and closes it.
-            kind = ServerUnreachable if why == CLOSED else ReplayError
-            raise kind(f"all {window.failures} requests failed, the last one: {why}")
+            reason = self._loop.record.failed[window.last - 1]
+            # A server that exits may accept a connection and then close it.
+            kind = ServerUnreachable if reason == CLOSED else ReplayError
+            raise kind(f"all {window.failures} requests failed; the last one: {reason}")

@@ -1,4 +1,4 @@
-"""The model under load, as its server describes it."""
+"""The model under load, from its metadata and configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triton_replay.errors import ReplayError
 
 Document = Mapping[str, Any]
 _SAFE: Final = "!$&'()*+,;=:@"
-"""What servers take as it is in a path, and do not decode."""
+"""Characters that stay unescaped in a path: servers do not decode them."""
 
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """An input or output: without the axis of the batch, where the model has one; -1 is any."""
+    """An input or output. The shape has no batch axis; -1 is a free size."""
 
     name: str
     datatype: str
@@ -26,34 +26,44 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class Model:
-    """What requests to it must be like."""
+    """The properties of a model that requests depend on."""
 
     name: str
     version: str
     max_batch_size: int
-    """0: requests have no axis of a batch."""
+    """0 if tensors have no batch axis."""
     inputs: tuple[TensorPlace, ...]
     outputs: tuple[TensorPlace, ...]
     is_decoupled: bool
     is_sequence: bool
     steps: tuple[tuple[str, str], ...]
-    """The models of an ensemble and their versions; empty for the newest."""
+    """Models of an ensemble and their versions; "" for the newest."""
     has_cache: bool
 
     @property
     def path(self) -> str:
-        """Where it is found over HTTP."""
+        """URL path of the model."""
         return model_path(self.name, self.version)
 
 
 def model_path(name: str, version: str) -> str:
-    """Where a model is found over HTTP; version: empty for the newest."""
+    """Return the URL path of a model; version "" is the newest."""
     versions = f"/versions/{quote(version)}" if version else ""
     return f"/v2/models/{quote(name, _SAFE)}{versions}"
 
 
 def model_of(name: str, version: str, metadata: Document, config: Document) -> Model:
-    """Read what a server says of a model; config: empty where it has none. Raises ReplayError."""
+    """Read a model's metadata and configuration.
+
+    Args:
+        name: Name of the model.
+        version: Version of the model; "" for the newest.
+        metadata: The server's metadata of the model.
+        config: The model's configuration; empty if the server has none.
+
+    Raises:
+        ReplayError: The metadata describe no inputs.
+    """
     batch = int(config.get("max_batch_size", 0) or 0)
     optional = {
         str(one.get("name"))
@@ -64,7 +74,7 @@ def model_of(name: str, version: str, metadata: Document, config: Document) -> M
         inputs = tuple(_place(one, batch, optional) for one in metadata["inputs"])
         outputs = tuple(_place(one, batch, optional) for one in metadata.get("outputs", ()))
     except (KeyError, TypeError, ValueError) as error:
-        text = f"-m {name}: its metadata tell no inputs with name, datatype and shape: {metadata}"
+        text = f"-m {name}: metadata: expected inputs with name, datatype, shape; found {metadata}"
         raise ReplayError(text[:400]) from error
     steps = _objects(_object(config.get("ensemble_scheduling")).get("step", ()))
     return Model(

@@ -1,4 +1,4 @@
-"""Sequences: their ids, their lengths, and which request of which comes next. Pure."""
+"""Sequences of a load: their ids, their lengths and their requests. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ DEFAULT_LENGTH = 20
 
 @dataclass(frozen=True)
 class SequencePlan:
-    """How sequences are made up.
+    """The properties of sequences.
 
-    streams: for each stream of data the indexes of its requests; sequences take them in turns.
-    length: of a sequence on average; None for the length of its data.
-    variation: by which share lengths differ at most.
-    first, end: ids lie between them, without `end`; None for no end.
+    Args:
+        streams: Indexes of the requests of each stream of data. Sequences use the streams in
+            turn.
+        length: Mean length of a sequence; None for the length of its stream.
+        variation: Largest deviation from the mean length, as a share.
+        first: First id.
+        end: End of the range of ids, exclusive; None for no end.
     """
 
     streams: Sequence[Sequence[int]]
@@ -27,17 +30,17 @@ class SequencePlan:
     first: int
     end: int | None
 
-    def check(self, at_once: int) -> None:
-        """Raise ReplayError if there are fewer ids than sequences at once."""
-        if self.end is not None and self.end - self.first < at_once:
+    def check(self, concurrent: int) -> None:
+        """Raise ReplayError if there are fewer ids than concurrent sequences."""
+        if self.end is not None and self.end - self.first < concurrent:
             raise ReplayError(
                 f"--sequence-id-range: found {self.end - self.first} ids, expected at least "
-                f"{at_once}: so many sequences are under way at once"
+                f"{concurrent}, the number of concurrent sequences"
             )
 
 
 class Running:
-    """A sequence under way, one after the other: the place of each is a slot."""
+    """The current sequence of a slot; at its end the next one starts."""
 
     __slots__ = ("_left", "_position", "_source", "_stream", "id")
 
@@ -47,7 +50,7 @@ class Running:
         self._stream: Sequence[int] = ()
 
     def step(self) -> tuple[int, int, bool, bool]:
-        """The next request: which of the data, the id, whether it starts, whether it ends."""
+        """Advance; return the index of the data, the id, and the flags `start` and `end`."""
         start = self._left == 0
         if start:
             self._source.release(self.id)
@@ -59,31 +62,35 @@ class Running:
         return index, self.id, start, self._left == 0
 
     def give_up(self) -> None:
-        """Forget the rest: a request failed, so that the server may have ended it."""
+        """Skip the remaining requests, because the server may have ended a failed sequence."""
         self._left = 0
 
     def shorten(self) -> None:
-        """Let the next request be its last."""
+        """Make the next request the last one."""
         self._left = 1
 
     @property
     def is_open(self) -> bool:
-        """Whether its last request was not sent yet."""
+        """True while its last request is still to be sent."""
         return self._left > 0
 
 
 class Sequences:
-    """Gives out ids that no other sequence has at the time."""
+    """Assigns ids that no other running sequence has."""
 
     def __init__(self, plan: SequencePlan, chance: random.Random) -> None:
         self._plan = plan
         self._chance = chance
-        self._begun = 0
+        self._started = 0
         self._next = plan.first
         self._taken: set[int] = set()
 
     def begin(self) -> tuple[int, Sequence[int], int]:
-        """The id, the data and the length of a new sequence."""
+        """Return the id, the data and the length of a new sequence.
+
+        Raises:
+            ReplayError: All ids are in use.
+        """
         plan = self._plan
         plan.check(len(self._taken) + 1)
         while self._next in self._taken or self._next == plan.end:
@@ -91,13 +98,13 @@ class Sequences:
         found = self._next
         self._taken.add(found)
         self._next += 1
-        stream = plan.streams[self._begun % len(plan.streams)]
-        self._begun += 1
+        stream = plan.streams[self._started % len(plan.streams)]
+        self._started += 1
         if plan.length is None:
             return found, stream, len(stream)
         share = 1 + plan.variation * (2 * self._chance.random() - 1)
         return found, stream, max(1, round(plan.length * share))
 
     def release(self, sequence: int) -> None:
-        """Let the id be given out again."""
+        """Make an id available again."""
         self._taken.discard(sequence)

@@ -1,4 +1,4 @@
-"""`--shared-memory system`: inputs in regions that the server maps, outputs written to others."""
+"""`--shared-memory system`: inputs and outputs in regions that the server maps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final
 from triton_replay.errors import ReplayError
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.model import Model
-from triton_replay.loading.questions import Failed, Server, answer_of
+from triton_replay.loading.queries import Failed, Server, query_answer
 from triton_replay.loading.tensors import SIZES, Region, RequestData
 
 _FOLDER: Final = Path("/dev/shm")
 
 
 class Regions:
-    """Regions of this process: made and registered, and removed with `close`."""
+    """Shared memory regions of this process, registered with the server until `close`."""
 
     def __init__(self, loop: Loop, server: Server) -> None:
         self._loop = loop
@@ -30,13 +30,26 @@ class Regions:
         self._made: list[str] = []
 
     def inputs(self, data: RequestData) -> RequestData:
-        """The same request, whose values the server reads from regions. Raises ReplayError."""
+        """Return a request whose inputs are in new regions.
+
+        Raises:
+            ReplayError: A region cannot be created or registered.
+        """
         return RequestData(
             tuple(replace(one, region=self._region(one.data)) for one in data.tensors)
         )
 
     def outputs(self, model: Model, batch: int, size: int) -> Mapping[str, Region]:
-        """A region for each output, written by all requests; size: of a row of unknown shape."""
+        """Create a region for each output; all requests write to it.
+
+        Args:
+            model: The model.
+            batch: Rows of a request.
+            size: Bytes of a row of an output without fixed shape.
+
+        Raises:
+            ReplayError: A region cannot be created or registered.
+        """
         found = {}
         for place in model.outputs:
             known = place.datatype in SIZES and all(one >= 0 for one in place.shape)
@@ -45,10 +58,10 @@ class Regions:
         return found
 
     def close(self) -> None:
-        """Have the server forget them, and remove them."""
+        """Unregister and remove all regions."""
         for name in self._made:
             with contextlib.suppress(Failed, ReplayError):
-                answer_of(self._loop, self._server.unregister(self._loop, name))
+                query_answer(self._loop, self._server.unregister(self._loop, name))
             (_FOLDER / name).unlink(missing_ok=True)
         self._made.clear()
 
@@ -61,15 +74,15 @@ class Regions:
             raise ReplayError(text) from error
         self._made.append(name)
         try:
-            answer_of(self._loop, self._server.register(self._loop, name, len(content)))
+            query_answer(self._loop, self._server.register(self._loop, name, len(content)))
         except Failed as error:
-            raise ReplayError(f"--shared-memory: the server takes no region: {error}") from error
+            raise ReplayError(f"--shared-memory: registration failed: {error}") from error
         return Region(name, len(content))
 
 
 @contextlib.contextmanager
 def regions(loop: Loop, server: Server) -> Iterator[Regions]:
-    """Regions that are gone afterwards."""
+    """Create regions that are removed after the block."""
     made = Regions(loop, server)
     try:
         yield made

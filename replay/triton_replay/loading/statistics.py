@@ -1,21 +1,33 @@
-"""What the server itself counted between two moments: the statistics extension. Pure."""
+"""The server's own figures during a load: statistics of models, and metrics of GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from triton_replay.loading.loop import Loop
+from triton_replay.loading.queries import Failed, Query, send_query
 
 PARTS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 _OTHERS: Final = ("success", "fail", "cache_hit", "cache_miss")
 
 Statistics = Mapping[tuple[str, str], Mapping[str, int]]
-"""Of each model and version the sums of its counters."""
+"""Counters by model and version."""
+
+
+# -- statistics
 
 
 @dataclass(frozen=True)
 class ServerSide:
-    """Of one model what happened in a window. Times are microseconds of a request, on average."""
+    """The figures of one model between two times. Times are microseconds per request, on average.
+
+    The keys of `parts` are PARTS, "cache_hit" and "cache_miss".
+    """
 
     model: str
     version: str
@@ -25,16 +37,15 @@ class ServerSide:
     failures: int
     total: float
     parts: Mapping[str, float]
-    """By PARTS, `cache_hit` and `cache_miss`."""
 
     @property
     def overhead(self) -> float:
-        """Of the server's time what is in no part."""
+        """Time at the server outside of PARTS."""
         return max(self.total - sum(self.parts[part] for part in PARTS), 0.0)
 
 
 def read_statistics(documents: Sequence[Mapping[str, Any]]) -> Statistics:
-    """The counters of the answers to some questions; what is not understood is left out."""
+    """Return the counters in responses of the statistics extension; skip unknown content."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for document in documents:
         for model in document.get("model_stats", ()):
@@ -52,7 +63,7 @@ def read_statistics(documents: Sequence[Mapping[str, Any]]) -> Statistics:
 
 
 def between(before: Statistics, after: Statistics) -> list[ServerSide]:
-    """What happened between two looks, of each model that was asked."""
+    """Return the figures between two readings, for each model with requests."""
     found = []
     for (model, version), sums in after.items():
         earlier = before.get((model, version), {})
@@ -65,7 +76,16 @@ def between(before: Statistics, after: Statistics) -> list[ServerSide]:
 def of_one_request(
     model: str, sides: Sequence[ServerSide], composing: Sequence[str]
 ) -> dict[str, float] | None:
-    """Microseconds of the parts for a request of the client: of an ensemble, of all its steps."""
+    """Return the parts of a request's time at the server, or None without statistics.
+
+    Args:
+        model: The model under load.
+        sides: Figures of all models.
+        composing: Steps of an ensemble, whose parts are added.
+
+    Returns:
+        Microseconds by part.
+    """
     own = next((side for side in sides if side.model == model), None)
     if own is None:
         return None
@@ -97,5 +117,86 @@ def _server_side(model: str, version: str, grown: Mapping[str, int]) -> ServerSi
 
 
 def _number(value: object) -> int:
-    """Of JSON, in which gRPC has 64 bits as text."""
+    """Read a counter; gRPC's JSON has integers of 64 bits as text."""
     return int(value) if isinstance(value, int | str) and str(value).isdigit() else 0
+
+
+# -- metrics
+
+COLUMNS: Final[Mapping[str, tuple[str, Callable[..., float]]]] = {
+    "Avg GPU Utilization": ("nv_gpu_utilization", lambda *values: sum(values) / len(values)),
+    "Avg GPU Power Usage": ("nv_gpu_power_usage", lambda *values: sum(values) / len(values)),
+    "Max GPU Memory Usage": ("nv_gpu_memory_used_bytes", max),
+    "Total GPU Memory": ("nv_gpu_memory_total_bytes", max),
+}
+"""perf_analyzer's columns, each with its metric and the function of the values in a window."""
+_SAMPLE: Final = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)", re.MULTILINE)
+_DEVICE: Final = re.compile(r'gpu_uuid="([^"]*)"')
+
+Sample = Mapping[str, Mapping[str, float]]
+"""Values by metric and device."""
+
+
+class Scraper:
+    """Reads the metrics page at intervals while the load continues.
+
+    Args:
+        loop: The load's loop.
+        query: The request for the page.
+        interval: Nanoseconds between two readings.
+    """
+
+    def __init__(self, loop: Loop, query: Query, interval: int) -> None:
+        self._loop = loop
+        self._query = query
+        self._interval = interval
+        self._next = 0
+        self._pending = False
+        self._samples: list[tuple[int, Sample]] = []
+        self.failure = ""
+        """Why the page could not be read the last time it failed."""
+
+    def scrape(self) -> int:
+        """Request the page if it is due; return the time of the next request."""
+        now = time.perf_counter_ns()
+        if now >= self._next:
+            self._next = now + self._interval
+            if not self._pending:
+                self._pending = True
+                send_query(self._loop, self._query, self._take)
+        return self._next
+
+    def summary(self, start: int, end: int) -> dict[str, dict[str, float]]:
+        """Return the value of each column and device between two times."""
+        values: defaultdict[str, defaultdict[str, list[float]]]
+        values = defaultdict(lambda: defaultdict(list))
+        for at, sample in self._samples:
+            if start <= at <= end:
+                for metric, devices in sample.items():
+                    for device, value in devices.items():
+                        values[metric][device].append(value)
+        return {
+            column: {device: of(*found) for device, found in values[metric].items()}
+            for column, (metric, of) in COLUMNS.items()
+        }
+
+    def _take(self, found: Any) -> None:  # noqa: ANN401  a page or a Failed
+        self._pending = False
+        if isinstance(found, Failed):
+            self.failure = str(found)
+        else:
+            self._samples.append((time.perf_counter_ns(), read_page(found)))
+
+
+def read_page(text: str) -> Sample:
+    """Return the metrics of GPUs on a page in Prometheus' text format."""
+    wanted = {metric for metric, _ in COLUMNS.values()}
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for name, labels, value in _SAMPLE.findall(text):
+        device = _DEVICE.search(labels)
+        if name in wanted and device:
+            try:
+                found[name][device[1]] = float(value)
+            except ValueError:
+                continue
+    return found

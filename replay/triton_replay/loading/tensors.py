@@ -1,4 +1,4 @@
-"""What requests carry: the tensors of one row, and of a request of several rows."""
+"""Tensors of requests: those of one row, and of a batch of rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from triton_replay.errors import ReplayError
 from triton_replay.loading.model import Model, TensorPlace
-from triton_replay.protocol.answers import tensor_of_values, wire_of
-from triton_replay.protocol.http_bodies import NotUnderstood
+from triton_replay.wire.answers import tensor_of_values, wire_of
+from triton_replay.wire.bodies import NotUnderstood
 
 SIZES: Mapping[str, int] = {
     **dict.fromkeys(("BOOL", "INT8", "UINT8"), 1),
@@ -18,12 +18,12 @@ SIZES: Mapping[str, int] = {
     **dict.fromkeys(("INT32", "UINT32", "FP32"), 4),
     **dict.fromkeys(("INT64", "UINT64", "FP64"), 8),
 }
-"""Bytes of an element; BYTES have none."""
+"""Size of an element in bytes; BYTES have no fixed size."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Some bytes of the server's shared memory, from the beginning of a region."""
+    """The first `size` bytes of a shared memory region."""
 
     name: str
     size: int
@@ -31,7 +31,7 @@ class Region:
 
 @dataclass(frozen=True)
 class TensorData:
-    """One input with its values, as bytes; region: where they are instead."""
+    """One input: its values as bytes, or the shared memory region that holds them."""
 
     name: str
     datatype: str
@@ -48,19 +48,20 @@ class RequestData:
 
 
 Row = Mapping[str, TensorData]
-"""The inputs of a request of one row, without the axis of the batch."""
+"""The inputs of a row, without the batch axis."""
 
 
 def batches(model: Model, streams: Sequence[Sequence[Row]], batch: int) -> list[list[RequestData]]:
-    """The requests of each stream: of so many rows each, the next ones in turn.
+    """Return the requests of each stream, each with `batch` consecutive rows.
 
-    Raises ReplayError for a batch that the model or the rows do not allow.
+    Raises:
+        ReplayError: The model does not allow the batch size, or the rows differ in shape.
     """
     if model.max_batch_size == 0 and batch != 1:
-        text = f"-b: found {batch}, expected 1: {model.name} has a max_batch_size of 0"
+        text = f"-b: found {batch}, expected 1: {model.name} has max_batch_size 0"
         raise ReplayError(text)
     if model.max_batch_size and not 1 <= batch <= model.max_batch_size:
-        text = f"-b: found {batch}, expected 1 to {model.max_batch_size}, which {model.name} takes"
+        text = f"-b: found {batch}, expected 1 to {model.max_batch_size} for {model.name}"
         raise ReplayError(text)
     return [
         [
@@ -72,11 +73,21 @@ def batches(model: Model, streams: Sequence[Sequence[Row]], batch: int) -> list[
 
 
 def values_of(place: TensorPlace, shape: tuple[int, ...], values: object, where: str) -> TensorData:
-    """An input of numbers or texts, maybe nested. Raises ReplayError, which tells `where`."""
+    """Create an input from JSON values.
+
+    Args:
+        place: The input.
+        shape: Its shape.
+        values: Numbers or texts, in any nesting of lists.
+        where: Location of the values, for error texts.
+
+    Raises:
+        ReplayError: The number or type of the values is wrong.
+    """
     flat = _flat(values)
     if len(flat) != prod(shape):
         raise ReplayError(
-            f"{where}: found {len(flat)} values, expected {prod(shape)} of shape {list(shape)}"
+            f"{where}: found {len(flat)} values, expected {prod(shape)} for shape {list(shape)}"
         )
     for index, value in enumerate(flat):
         if not _fits(place.datatype, value):
@@ -89,16 +100,26 @@ def values_of(place: TensorPlace, shape: tuple[int, ...], values: object, where:
 
 
 def bytes_of(place: TensorPlace, shape: tuple[int, ...], data: bytes, where: str) -> TensorData:
-    """An input of bytes as they travel. Raises ReplayError, which tells `where`."""
+    """Create an input from binary data.
+
+    Args:
+        place: The input.
+        shape: Its shape.
+        data: The bytes of the binary data extension.
+        where: Location of the bytes, for error texts.
+
+    Raises:
+        ReplayError: The size does not fit datatype and shape.
+    """
     size = SIZES.get(place.datatype)
     if size is not None and len(data) != size * prod(shape):
         raise ReplayError(
-            f"{where}: found {len(data)} bytes, expected {size * prod(shape)}: "
+            f"{where}: found {len(data)} bytes, expected {size * prod(shape)} for "
             f"{place.datatype} of shape {list(shape)}"
         )
     if size is None and _elements(data) != prod(shape):
         raise ReplayError(
-            f"{where}: expected {prod(shape)} elements of shape {list(shape)}, each behind its "
+            f"{where}: expected {prod(shape)} elements for shape {list(shape)}, each after its "
             "length in 4 bytes"
         )
     return TensorData(place.name, place.datatype, shape, data)
@@ -112,7 +133,7 @@ def _joined(model: Model, rows: Sequence[Row]) -> RequestData:
         same = [row.get(name) for row in rows]
         if any(one is None or one.shape != first.shape for one in same):
             raise ReplayError(
-                f"-b: rows of one request need the same inputs in the same shapes, {name!r} differs"
+                f"-b: input {name!r} has different shapes; rows of one request need equal shapes"
             )
         data = b"".join(one.data for one in same if one is not None)
         found.append(replace(first, shape=(len(rows), *first.shape), data=data))
@@ -136,7 +157,7 @@ def _fits(datatype: str, value: object) -> bool:
 
 
 def _elements(data: bytes) -> int:
-    """How many there are; -1 if the lengths do not lead to the end."""
+    """Count BYTES elements; return -1 if the lengths do not add up."""
     count = offset = 0
     while offset < len(data):
         offset += 4 + int.from_bytes(data[offset : offset + 4], "little")

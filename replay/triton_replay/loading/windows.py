@@ -1,55 +1,59 @@
-"""Windows of time in which requests are counted, and whether several of them agree. Pure."""
+"""Measurement windows, their stability, and the result of a load. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_replay.comparing.latencies import Percentile, percentile
+from triton_replay.comparing.latencies import Percentile, percentile, rank
 from triton_replay.loading.levels import Level
 from triton_replay.loading.statistics import ServerSide
 
 Times = NDArray[np.int64]
 AGREEING: Final = 3
-"""Windows that have to agree."""
+"""Number of windows that have to be stable."""
 PERCENTILES: Final = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Times in nanoseconds, and which requests ended in it."""
+    """A time window, and the requests that ended in it. Times are nanoseconds.
+
+    `first` and `last` are indexes in the loop's record.
+    """
 
     start: int
     end: int
     first: int
     last: int
     latencies: Times
-    """Of those that were answered well."""
+    """Latencies of successful requests."""
     failures: int
 
     @property
     def per_second(self) -> float:
-        """Requests answered well."""
+        """Successful requests per second."""
         return len(self.latencies) / ((self.end - self.start) / 1e9)
 
     def latency(self, percent: int | None) -> float:
-        """The percentile in nanoseconds, or the mean."""
+        """Return a percentile of the latencies in nanoseconds, or their mean for None."""
         return _latency(self.latencies, percent)
 
 
 @dataclass(frozen=True)
 class Stability:
-    """When windows agree.
+    """Conditions under which windows are stable.
 
-    share: by which the largest may be above the smallest, in requests per second and latency.
-    percent: the percentile that is looked at; None for the mean.
-    threshold: nanoseconds of latency that a load has to meet; 0 for any.
-    trials: windows at most.
+    Args:
+        share: Allowed excess of the largest over the smallest value, as a share, for requests
+            per second and for latency.
+        percent: Percentile of the latency to compare; None for the mean.
+        threshold: Latency limit in nanoseconds; 0 for none.
+        trials: Largest number of windows.
     """
 
     share: float
@@ -58,7 +62,7 @@ class Stability:
     trials: int
 
     def agree(self, windows: Sequence[Window]) -> bool:
-        """Whether the last windows do."""
+        """Return whether the last windows are stable."""
         last = windows[-AGREEING:]
         if len(last) < AGREEING or not all(len(window.latencies) for window in last):
             return False
@@ -68,7 +72,7 @@ class Stability:
         return max(rates) <= min(rates) * limit and max(times) <= min(times) * limit
 
     def exceed(self, windows: Sequence[Window]) -> bool:
-        """Whether the last windows are all slower than the threshold."""
+        """Return whether all of the last windows exceed the latency limit."""
         last = windows[-AGREEING:]
         return (
             bool(self.threshold)
@@ -79,71 +83,71 @@ class Stability:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one load. Times are nanoseconds, unless their name says otherwise."""
+    """The result of one load. Times are nanoseconds unless their name says otherwise."""
 
     level: Level
     batch: int
     windows: Sequence[Window]
-    """Those that count: the last ones."""
+    """The last windows, which the result is computed from."""
     is_stable: bool
     meets_threshold: bool
     percentiles: tuple[Percentile, ...]
     sending: float
-    """Until the system had a request, on average: of an open loop, from when it was due."""
+    """Mean time from the start of a request, or its due time, until the system had its bytes."""
     failures: Mapping[str, int]
-    """By reason."""
+    """Failed requests by reason."""
     responses: int
-    """Of all requests, where they have many."""
+    """Responses to all requests, if a request may have several; otherwise 0."""
     unsent: int = 0
-    """Of an open loop what was due and waited still when it was over."""
+    """Requests of an open loop that were due but not sent at the end."""
     late: int = 0
-    """Requests that the load itself sent too late."""
+    """Requests that the load generator itself sent too late."""
     server: Sequence[ServerSide] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """Requests answered well."""
+        """Number of successful requests."""
         return sum(len(window.latencies) for window in self.windows)
 
     @property
     def seconds(self) -> float:
-        """The time of all windows."""
+        """Duration of all windows."""
         return sum(window.end - window.start for window in self.windows) / 1e9
 
     @property
     def inferences_per_second(self) -> float:
-        """Rows, where requests are batches."""
+        """Rows per second."""
         return self.count * self.batch / self.seconds
 
     @property
     def latencies(self) -> Times:
-        """Of all windows."""
+        """Latencies of all windows."""
         return np.concatenate([window.latencies for window in self.windows])
 
     @property
     def mean(self) -> float:
-        """Of the latencies."""
+        """Mean latency."""
         return _latency(self.latencies, None)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the latencies."""
+        """Standard deviation of the latencies."""
         return float(self.latencies.std())
 
 
 def percentiles_of(latencies: Times, percent: int | None) -> tuple[Percentile, ...]:
-    """The usual ones and that one, with their 95 % intervals."""
+    """Return PERCENTILES and `percent`, each with its 95 % interval; empty without latencies."""
     ordered = np.sort(latencies).tolist()
     wanted = sorted({*PERCENTILES, *(() if percent is None else (percent,))})
     return tuple(percentile(ordered, one) for one in wanted) if ordered else ()
 
 
 def _latency(latencies: Times, percent: int | None) -> float:
-    """While a load goes on, so it must not take long: nothing is sorted."""
+    """Compute a percentile or the mean without sorting, because the load pauses during the call."""
     if not len(latencies):
         return 0.0
     if percent is None:
         return float(latencies.mean())
-    place = ceil(len(latencies) * percent / 100) - 1
+    place = rank(len(latencies), percent)
     return float(np.partition(latencies, place)[place])

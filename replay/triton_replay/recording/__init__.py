@@ -1,1 +1,1 @@
-"""The recorder: a proxy that passes bytes on at once, and writes down what they said."""
+"""Recording: a proxy that forwards bytes at once and records the traffic beside them."""

@@ -1,4 +1,4 @@
-"""Redaction of tensors in messages of gRPC."""
+"""Redaction of tensors in gRPC messages."""
 
 from __future__ import annotations
 
@@ -6,27 +6,41 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from triton_replay.capture.records import Request, Response, StreamMessage, Traffic
-from triton_replay.protocol.grpc_messages import (
+from triton_replay.wire.bodies import NotUnderstood
+from triton_replay.wire.grpc_messages import (
     framed,
     is_inference,
     read_requests,
     read_responses,
     read_stream_responses,
 )
-from triton_replay.protocol.http_bodies import NotUnderstood
 
 _CONTENTS: Final = (
-    *("bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),
-    *("fp32_contents", "fp64_contents"),
+    "bool_contents",
+    "int_contents",
+    "int64_contents",
+    "uint_contents",
+    "uint64_contents",
+    "fp32_contents",
+    "fp64_contents",
 )
 
 
 def redact_call(
     message: Traffic, names: Collection[str], blank: Callable[[str, memoryview], bytes]
 ) -> bytes | None:
-    """Another body, or None where no named tensor is in it. Raises NotUnderstood.
+    """Redact the tensors in a gRPC body.
 
-    blank: gives as many bytes as it gets, for a datatype.
+    Args:
+        message: The record with the body.
+        names: Names of the tensors.
+        blank: Returns redacted bytes of the same length, for a datatype and bytes.
+
+    Returns:
+        The new body, or None if it has none of the tensors.
+
+    Raises:
+        NotUnderstood: The body is not valid.
     """
     found: list[Any]
     if isinstance(message, Request):
@@ -69,8 +83,8 @@ def _tensors(
     names: Collection[str],
     blank: Callable[[str, memoryview], bytes],
 ) -> bool:
-    """Overwrite the named ones; whether there were any."""
-    # Raw contents are those of the tensors that are not in shared memory, in their order.
+    """Redact the named tensors; return whether there are any."""
+    # The raw contents are those of the tensors that are not in shared memory, in order.
     in_order = [one for one in tensors if "shared_memory_region" not in one.parameters]
     if raw and len(raw) != len(in_order):
         raise NotUnderstood(f"{len(raw)} raw contents of {len(in_order)} tensors")

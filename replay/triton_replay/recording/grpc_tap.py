@@ -1,8 +1,8 @@
-"""The gRPC tap: reads the calls of one HTTP/2 connection beside the proxy that passes them on.
+"""The gRPC tap: records the calls of one proxied HTTP/2 connection.
 
-A call is recorded as a request when it has come whole and as a response when it has ended. A stream
-(ModelStreamInfer) may last for hours: its request is recorded with its first message, and every
-other message, of both sides, as a record of its own when it has come.
+A request is recorded when it is complete, a response when the call has ended. A stream
+(ModelStreamInfer) may last for hours, so its request is recorded with the first message, and every
+further message in either direction as a record of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.protocol.grpc_framing import STREAMING, MessageSplitter
-from triton_replay.protocol.http2_frames import (
+from triton_replay.recording.http_tap import Sink
+from triton_replay.wire.bodies import Headers, header
+from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
+from triton_replay.wire.http2 import (
     DataEvent,
     Event,
     FrameReader,
@@ -20,14 +22,12 @@ from triton_replay.protocol.http2_frames import (
     NotHttp2,
     ResetEvent,
 )
-from triton_replay.protocol.http_bodies import Headers, header
-from triton_replay.protocol.http_messages import Message
-from triton_replay.recording.http_tap import Sink
+from triton_replay.wire.http_messages import Message
 
 
 @dataclass(eq=False)
 class _Call:
-    """One call that has begun and has not ended."""
+    """A call in progress."""
 
     number: int
     request: Message
@@ -35,14 +35,22 @@ class _Call:
     target: str
     streaming: bool
     recorded: bool = False
-    """Whether its request is."""
+    """True once the request is recorded."""
     trailers: Headers = ()
     sent: MessageSplitter = field(default_factory=MessageSplitter)
     received: MessageSplitter = field(default_factory=MessageSplitter)
 
 
 class GrpcTap:
-    """One connection. Parameters as HttpTap's."""
+    """Records one connection.
+
+    Args:
+        connection: Number of the connection.
+        numbers: Yields the numbers of requests.
+        clock: Returns nanoseconds since the start of the recording.
+        sink: Receives the records.
+        max_body: Largest body in bytes that is kept; of a larger one only the size is.
+    """
 
     def __init__(
         self,
@@ -63,15 +71,15 @@ class GrpcTap:
         self._readable = True
 
     def sent(self, data: bytes) -> None:
-        """Bytes that the client has sent."""
+        """Read bytes from the client."""
         self._read(self._client, data, self._of_client)
 
     def answered(self, data: bytes) -> None:
-        """Bytes that the server has sent."""
+        """Read bytes from the server."""
         self._read(self._server, data, self._of_server)
 
     def closed(self, by: str) -> None:
-        """`client` or `server` has closed the connection: what is under way is over."""
+        """End all calls after "client" or "server" closed the connection."""
         if self._readable:
             self._readable = False
             for stream in list(self._calls):
@@ -141,7 +149,7 @@ class GrpcTap:
             self._end(event.stream, "complete")
 
     def _stream(self, call: _Call, messages: Iterable[bytes], *, sent: bool) -> None:
-        """Record messages of a stream that have come whole."""
+        """Record complete messages of a stream."""
         for message in messages:
             if sent and not call.recorded:
                 call.request.add(message)
@@ -171,7 +179,7 @@ class GrpcTap:
     def _end(self, stream: int, ended: str) -> None:
         call = self._calls.pop(stream)
         if not call.recorded:
-            self._sink.count("requests that did not come whole")
+            self._sink.count("incomplete requests")
             return
         message = call.response
         self._sink.put(

@@ -1,7 +1,7 @@
-"""The HTTP tap: reads both directions of one connection beside the proxy that passes them on.
+"""The HTTP/1 tap: records the requests and responses of one proxied connection.
 
-It never changes or delays a byte. What it cannot read (an upgrade, bytes that are no HTTP) ends the
-recording of this connection, not the connection.
+It does not change or delay the traffic. Bytes that it cannot parse, such as an upgrade, end the
+recording of the connection, but not the connection.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ from typing import Protocol
 import httptools
 
 from triton_replay.capture.records import Request, Response, Traffic
-from triton_replay.protocol.http_messages import Message, ResponseReader
+from triton_replay.wire.http_messages import Message, ResponseReader
 
 
 class Sink(Protocol):
-    """Where records go."""
+    """The destination of records."""
 
     def put(self, record: Traffic) -> None:
-        """Take a record; must not wait."""
+        """Accept a record without waiting."""
 
     def count(self, reason: str) -> None:
-        """Count something that is not recorded."""
+        """Count traffic that is not recorded."""
 
 
 class HttpTap:
-    """One connection.
+    """Records one connection.
 
-    clock: gives nanoseconds since the recording began.
-    max_body: bytes of a body that are kept; of a longer one only its size.
+    Args:
+        connection: Number of the connection.
+        numbers: Yields the numbers of requests.
+        clock: Returns nanoseconds since the start of the recording.
+        sink: Receives the records.
+        max_body: Largest body in bytes that is kept; of a larger one only the size is.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class HttpTap:
         self._sink = sink
         self._max_body = max_body
         self._unanswered: deque[int] = deque()
-        """Numbers of requests in their order; the last may still be coming."""
+        """Numbers of requests without response, in order. The last one may be incomplete."""
         self._request: Message | None = None
         self._target = b""
         self._requests = httptools.HttpRequestParser(self)
@@ -55,20 +59,20 @@ class HttpTap:
         self._readable = True
 
     def sent(self, data: bytes) -> None:
-        """Bytes that the client has sent."""
+        """Read bytes from the client."""
         self._read(self._requests.feed_data, data)
 
     def answered(self, data: bytes) -> None:
-        """Bytes that the server has sent."""
+        """Read bytes from the server."""
         self._read(self._responses.feed, data)
 
     def closed(self, by: str) -> None:
-        """`client` or `server` has closed the connection: what is under way is over."""
+        """End all exchanges after "client" or "server" closed the connection."""
         if not self._readable:
             return
         self._readable = False
         if self._request is not None:
-            self._sink.count("requests that did not come whole")
+            self._sink.count("incomplete requests")
         message = self._responses.cut_off()
         if message is not None:
             whole = by == "server" and message.until_close
@@ -87,7 +91,7 @@ class HttpTap:
 
     def _put_response(self, message: Message, ended: str = "complete") -> None:
         if not self._unanswered:
-            return  # nobody asked
+            return  # a response without a request
         self._sink.put(
             Response(
                 number=self._unanswered.popleft(),
@@ -102,7 +106,7 @@ class HttpTap:
             )
         )
 
-    # What httptools tells of requests.
+    # Callbacks of httptools, for requests.
 
     def on_message_begin(self) -> None:
         self._request = Message(self._max_body, self._clock())
@@ -118,7 +122,7 @@ class HttpTap:
 
     def on_headers_complete(self) -> None:
         if self._requests.get_method() == b"HEAD":
-            # Its response has the length of a body that does not come.
+            # Its response has a Content-Length, but no body.
             raise httptools.HttpParserError("HEAD")
 
     def on_body(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""The proxy: for each client a connection to the server, bytes passed on as they come.
+"""The proxy: one connection to the server for each client connection.
 
-Bytes go on first and are given to the tap afterwards, so that a request waits for no parser, no
-queue and no disk. What one side cannot take yet is not read from the other.
+Bytes are forwarded before the tap receives them, so that a request does not wait for a parser, a
+queue or a disk. Reading from one side pauses while the other side cannot accept more.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from triton_replay.recording.reading import Tap
 
 
 class Proxy:
-    """Passes the connections that come to one address on to a server.
+    """Forwards connections to a server.
 
-    count: is told of what cannot be recorded.
+    Args:
+        server: The server's address.
+        count: Called with the reason for traffic that cannot be recorded.
+        new_tap: Creates the tap of a connection.
     """
 
     def __init__(
@@ -32,9 +35,16 @@ class Proxy:
         self._listener: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Take connections at `address` from now on; gives it with the port that port 0 became.
+        """Start to accept connections.
 
-        Raises ReplayError if the port is taken.
+        Args:
+            address: Address to listen at; port 0 selects a free port.
+
+        Returns:
+            The address with its actual port.
+
+        Raises:
+            ReplayError: The address cannot be used.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -45,7 +55,7 @@ class Proxy:
         return Address(address.host, port)
 
     async def close(self) -> None:
-        """Take no more connections and end those that are there."""
+        """Stop accepting connections and close the open ones."""
         if self._listener is not None:
             self._listener.close()
         for client in list(self.clients):
@@ -58,7 +68,7 @@ class Proxy:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a proxied connection."""
+    """One side of a proxied connection."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -68,7 +78,7 @@ class _Side(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def pause_writing(self) -> None:
-        """Read nothing from the other side, for this one takes no more."""
+        """Pause reading from the other side."""
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.pause_reading()
 
@@ -77,20 +87,20 @@ class _Side(asyncio.Protocol):
             self.peer.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Tell the other side that no more comes; it may still answer."""
+        """Half-close the other side, which may still send."""
         if self.peer is not None and self.peer.transport is not None:
-            with contextlib.suppress(OSError):  # the other side is ending already
+            with contextlib.suppress(OSError):  # the other side is already closed
                 self.peer.transport.write_eof()
         return True
 
     def close_peer(self) -> None:
-        """Have what was passed on arrive, and then end the other side."""
+        """Close the other side after the forwarded bytes are sent."""
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.close()
 
 
 class _Client(_Side):
-    """What a client sees; it connects to the server by itself."""
+    """The side of the client. It opens the connection to the server."""
 
     def __init__(self, proxy: Proxy, tap: Tap) -> None:
         super().__init__()
@@ -98,7 +108,7 @@ class _Client(_Side):
         self.tap = tap
         self._connecting: asyncio.Task[None] | None = None
         self._early = b""
-        """What came before there was a connection to the server."""
+        """Bytes received before the connection to the server was open."""
         self._early_end = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,11 +121,11 @@ class _Client(_Side):
         try:
             await loop.create_connection(lambda: _Server(self), *self._proxy.server)
         except OSError:
-            self._proxy.count("connections that the server refused")
+            self._proxy.count("connections that the server did not accept")
             self.end()
             return
         if self._early:
-            self._pass_on(self._early)
+            self._forward(self._early)
             self._early = b""
             if self.transport is not None:
                 self.transport.resume_reading()
@@ -124,20 +134,20 @@ class _Client(_Side):
 
     def data_received(self, data: bytes) -> None:
         if self.peer is None:
-            # Not before: uvloop begins to read whatever connection_made says.
+            # Not in connection_made: uvloop starts to read after it in any case.
             assert self.transport is not None
             self.transport.pause_reading()
             self._early += data
         else:
-            self._pass_on(data)
+            self._forward(data)
         self.tap.sent(data)
 
     def eof_received(self) -> bool:
         self._early_end = self.peer is None
         return super().eof_received()
 
-    def _pass_on(self, data: bytes) -> None:
-        # Without a transport the server has closed, and this connection is being closed.
+    def _forward(self, data: bytes) -> None:
+        # Without a transport the server has closed, and this side is being closed.
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write(data)
 
@@ -150,13 +160,13 @@ class _Client(_Side):
         self.close_peer()
 
     def end(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self.transport is not None:
             self.transport.close()
 
 
 class _Server(_Side):
-    """The connection to the server that belongs to one client."""
+    """The side of the server."""
 
     def __init__(self, client: _Client) -> None:
         super().__init__()
@@ -166,7 +176,7 @@ class _Server(_Side):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._client.peer = self
-        if self._client.transport is None:  # it has left meanwhile
+        if self._client.transport is None:  # the client has disconnected
             transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -176,7 +186,7 @@ class _Server(_Side):
         client.tap.answered(data)
 
     def eof_received(self) -> bool:
-        """A server that sends no more is done with the connection."""
+        """Close the connection: a server that half-closes will not respond any more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

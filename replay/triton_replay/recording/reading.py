@@ -1,6 +1,6 @@
-"""Reads what passes the proxy in a thread of its own; the event loop only notes it, with its time.
+"""Parsing of proxied traffic on a thread of its own.
 
-So a request waits for no parser, neither its own nor that of another one.
+The event loop only queues the bytes with their time, so that no request waits for a parser.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 INTERVAL: Final = 0.02
-"""Seconds between two looks at what was noted."""
+"""Seconds between two checks of the queue."""
 MAX_NOTED: Final = 10_000
-"""Pieces that may wait. Above it the event loop reads them itself, and traffic is slower."""
+"""Largest number of queued pieces. Above it the event loop parses them, which slows traffic."""
 
 
 class Tap(Protocol):
-    """What reads both directions of one connection."""
+    """Reads both directions of one connection."""
 
     def sent(self, data: bytes) -> None:
-        """Take bytes that the client has sent."""
+        """Read bytes from the client."""
 
     def answered(self, data: bytes) -> None:
-        """Take bytes that the server has sent."""
+        """Read bytes from the server."""
 
     def closed(self, by: str) -> None:
-        """Tell that `client` or `server` has closed the connection."""
+        """Handle that "client" or "server" closed the connection."""
 
 
 class Reading:
-    """Calls taps later, in the order in which they were to be called.
+    """Calls taps later, in the original order.
 
-    clock: gives nanoseconds since the recording began.
-    count: is told of what a tap fails over, which would be a defect of ours.
+    Args:
+        clock: Returns nanoseconds since the start of the recording.
+        count: Called with the reason if a tap raises, which is a defect.
     """
 
     def __init__(self, clock: Callable[[], int], count: Callable[[str], None]) -> None:
@@ -46,27 +47,27 @@ class Reading:
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
 
     def clock(self) -> int:
-        """For taps: the time at which that came which is being read."""
+        """Return the arrival time of the piece that a tap is reading."""
         return self._now
 
     def beside(self, tap: Tap) -> Tap:
-        """A tap that notes what it is given, for `tap` to read."""
+        """Return a tap that queues its calls for `tap`."""
         return _Noting(self, tap)
 
     def note(self, read: Callable[[Any], None], what: object) -> None:
-        """Have `read(what)` called in the thread; for the event loop's."""
+        """Queue the call `read(what)`. For the event loop's thread."""
         self._noted.append((read, what, self._clock()))
         if len(self._noted) > MAX_NOTED:
             self.read_noted()
 
     def read_noted(self) -> None:
-        """Read all that was noted until now."""
+        """Execute all queued calls."""
         with self._reading:
             for _ in range(len(self._noted)):
                 read, what, self._now = self._noted.popleft()
                 try:
                     read(what)
-                except Exception as error:  # the thread must not end without a word
+                except Exception as error:  # the thread must go on
                     self._count(f"pieces that could not be read: {error!r}")
 
     def start(self) -> None:
@@ -74,7 +75,7 @@ class Reading:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, when all is read."""
+        """Execute all queued calls and end the thread."""
         self._stop.set()
         self._thread.join()
         self.read_noted()
@@ -85,7 +86,7 @@ class Reading:
 
 
 class _Noting:
-    """The tap that the proxy sees."""
+    """A tap that queues its calls."""
 
     def __init__(self, reading: Reading, tap: Tap) -> None:
         self._note = reading.note

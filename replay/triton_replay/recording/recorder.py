@@ -1,9 +1,8 @@
-"""The recorder: takes records from one thread and writes them in another, its own.
+"""Writing of records to a capture, on a thread of its own.
 
-That one only appends to a list. Every quarter of a second the recorder's takes what is there,
-selects, redacts, writes, and has the disk take it: so a crash, of the machine as well, loses at
-most the last second. Where the disk cannot keep up, records are left out and counted; traffic never
-waits.
+`put` only appends to a queue. Every quarter of a second the writer thread selects, redacts and
+writes the queued records and synchronizes the file, so that a crash of the machine loses at most
+the last second. If the disk is too slow, records are dropped and counted; traffic never waits.
 """
 
 from __future__ import annotations
@@ -22,15 +21,20 @@ from triton_replay.recording.selection import Selection
 INTERVAL: Final = 0.25
 """Seconds between two writes."""
 MAX_WAITING: Final = 256 * 2**20
-"""Bytes of bodies that may wait for the disk."""
+"""Largest total size of queued bodies, in bytes."""
 
 
 class Recorder:
-    """Writes one capture; `put` and `count` are for one thread at a time.
+    """Writes one capture. `put` and `count` must be called by one thread at a time.
 
-    clock: gives nanoseconds since the recording began.
-    max_capture: bytes at which the recording ends by itself; None for no limit.
-    on_end: is told at once, in the thread that writes, why the recording has ended by itself.
+    Args:
+        writer: The capture; the recorder closes it.
+        clock: Returns nanoseconds since the start of the recording.
+        selection: Which requests are kept; None for all.
+        redaction: What is overwritten; None for the default headers.
+        max_capture: Size in bytes at which the recording ends; None for no limit.
+        max_waiting: Largest total size of queued bodies, in bytes.
+        on_end: Called on the writer thread with the reason if the recording ends early.
     """
 
     def __init__(
@@ -51,29 +55,29 @@ class Recorder:
         self._max_waiting = max_waiting
         self._on_end = on_end
         self._waiting: deque[Traffic] = deque()
-        # Two counters, each written by one thread: together with the queue they need no lock.
+        # Each counter is written by one thread only, so no lock is needed.
         self._bytes_put = 0
         self._bytes_taken = 0
-        self._left_out: set[int] = set()
-        """Requests that are not in the capture and whose responses are still to come."""
+        self._skipped: set[int] = set()
+        """Numbers of skipped requests whose responses are still to come."""
         self.counts: Counter[str] = Counter()
-        """What is not in the capture, by reason."""
+        """Records that are not in the capture, by reason."""
         self.ended = ""
-        """Why it takes no more; empty while it does."""
+        """Why the recording ended early, or ""."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     @property
     def recorded(self) -> int:
-        """Requests in the capture."""
+        """Number of requests in the capture."""
         return self._writer.requests
 
     def start(self) -> None:
-        """Start the thread that writes."""
+        """Start the writer thread."""
         self._thread.start()
 
     def put(self, record: Traffic) -> None:
-        """Take a record; it does not wait."""
+        """Queue a record without waiting; drop and count it if the queue is full."""
         size = len(record.body)
         if self._bytes_put - self._bytes_taken + size > self._max_waiting:
             self.count("records for which the disk was too slow")
@@ -82,13 +86,17 @@ class Recorder:
         self._waiting.append(record)
 
     def count(self, reason: str) -> None:
-        """Count something that is not recorded."""
+        """Count traffic that is not recorded."""
         self.counts[reason] += 1
 
     def close(self, cut_short: str = "") -> None:
-        """Write what is left and the closing record. Raises CaptureIncomplete if there is less.
+        """Write the queued records and the closing record.
 
-        cut_short: why, if not by what the recorder itself found.
+        Args:
+            cut_short: Why the recording ended early, if the recorder does not know.
+
+        Raises:
+            CaptureIncomplete: The recording ended early, or the disk is full.
         """
         self._stop.set()
         self._thread.join()
@@ -107,7 +115,7 @@ class Recorder:
             raise CaptureIncomplete(reason)
 
     def write_waiting(self) -> None:
-        """Write what was put until now; what is wrong with the disk is kept in `ended`."""
+        """Write the queued records; store an error of the disk in `ended`."""
         records = [self._waiting.popleft() for _ in range(len(self._waiting))]
         size = sum(len(record.body) for record in records)
         try:
@@ -127,7 +135,7 @@ class Recorder:
         except CaptureIncomplete as error:
             self.ended = str(error)
         except Exception as error:
-            # A defect of ours, in what reads bodies: the thread must not end without a word.
+            # A defect in the recorder itself. The thread must report it before it ends.
             self.ended = f"the recorder failed: {error!r}"
         if self.ended:
             self._on_end(self.ended)
@@ -140,12 +148,12 @@ class Recorder:
         for record in records:
             if isinstance(record, Request):
                 if not self._selection.takes(record):
-                    self._left_out.add(record.number)
+                    self._skipped.add(record.number)
                     self.counts["requests that were not sampled"] += 1
                     continue
-            elif record.number in self._left_out:
+            elif record.number in self._skipped:
                 if isinstance(record, Response):
-                    self._left_out.remove(record.number)
+                    self._skipped.remove(record.number)
                 continue
             if not record.whole:
                 self.counts["bodies longer than --max-body"] += 1

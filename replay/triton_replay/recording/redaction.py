@@ -1,7 +1,8 @@
-"""Redaction: the contents of named headers and tensors are overwritten before they are written.
+"""Redaction of headers and tensors before they are written to a capture.
 
-A redacted tensor keeps its shape and its type, so the request can be sent again: numbers are 0,
-strings consist of `x` in their length. A body in which tensors cannot be told is left out whole.
+A redacted tensor keeps its shape and datatype, so that the request can be replayed: numbers become
+0, strings become "x" repeated to the same length. A body whose tensors cannot be identified is not
+written at all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from triton_replay.capture.records import Response, StreamMessage, Traffic
-from triton_replay.protocol.http_bodies import (
+from triton_replay.recording.grpc_redaction import redact_call
+from triton_replay.wire.bodies import (
     Body,
     Headers,
     NotUnderstood,
@@ -20,22 +22,21 @@ from triton_replay.protocol.http_bodies import (
     inflate,
     read_body,
 )
-from triton_replay.recording.grpc_redaction import redact_call
 
 ALWAYS: Final = ("authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key")
-"""Headers that are redacted unasked."""
+"""Headers that are always redacted."""
 REDACTED: Final = "redacted"
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """What is overwritten: headers by their names in lower case, tensors by theirs."""
+    """The names of redacted headers, in lower case, and of redacted tensors."""
 
     headers: Collection[str] = ALWAYS
     tensors: Collection[str] = ()
 
     def apply(self, message: Traffic) -> Traffic:
-        """The record as it may be written."""
+        """Return the redacted record."""
         if isinstance(message, StreamMessage):
             return self._apply_to_call(message)
         if any(name.lower() in self.headers for name, _ in message.headers):
@@ -47,13 +48,13 @@ class Redaction:
         try:
             changed = self._redact_body(message.headers, message.body)
         except NotUnderstood:
-            # Whether it holds a named tensor cannot be told.
+            # The body might contain a named tensor.
             return replace(message, body=b"", redacted=True)
         if changed is None:
             return message
         body, json_length = changed
         if isinstance(message, Response):
-            message = replace(message, parts=())  # they are of the old body
+            message = replace(message, parts=())  # positions in the old body
         headers = tuple(_of_new_body(message.headers, len(body), json_length))
         return replace(message, headers=headers, body=body, body_size=len(body), redacted=True)
 
@@ -74,7 +75,7 @@ class Redaction:
         )
 
     def _redact_body(self, headers: Headers, body: Body) -> tuple[bytes, str] | None:
-        """Another body and the length of its JSON, or None where nothing is to be redacted."""
+        """Return a redacted body and the length of its JSON, or None if nothing is redacted."""
         if header(headers, "content-type").startswith("text/event-stream"):
             events = self._redact_events(bytes(inflate(headers, body)))
             return None if events is None else (events, "")
@@ -96,7 +97,7 @@ class Redaction:
         return b"".join([text, *pieces]), str(len(text))
 
     def _redact_events(self, body: bytes) -> bytes | None:
-        """Events of a generate_stream, each `data:` and a JSON object."""
+        """Redact server-sent events of generate_stream; return None if nothing is redacted."""
         lines = body.split(b"\n")
         changed = False
         for index, line in enumerate(lines):
@@ -109,7 +110,7 @@ class Redaction:
         return b"\n".join(lines) if changed else None
 
     def _redact_fields(self, document: dict[str, Any]) -> bool:
-        """Tensors of the generate extension are the fields of its object."""
+        """Redact the fields of a generate request or response, which are its tensors."""
         named = [name for name in document if name in self.tensors]
         for name in named:
             document[name] = _blank(document[name])
@@ -140,7 +141,7 @@ def _blank(data: object) -> object:
 
 
 def _blank_bytes(datatype: str, data: memoryview) -> bytes:
-    """Zeros; strings of BYTES keep the lengths before them."""
+    """Return zeros; BYTES keep the lengths of their elements."""
     if datatype != "BYTES":
         return bytes(len(data))
     blanked = bytearray(b"x" * len(data))

@@ -1,4 +1,4 @@
-"""Which requests of a sampled recording are kept: whole sequences, and the same ones for a seed."""
+"""Sampling of requests: whole sequences, reproducible by a seed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import hashlib
 from dataclasses import dataclass
 
 from triton_replay.capture.records import Request
-from triton_replay.protocol.grpc_messages import is_inference, sequence_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, sequence_of
+from triton_replay.wire.bodies import INFERENCE, sequence_of
+from triton_replay.wire.grpc_messages import is_inference, sequence_of_call
 
 
 @dataclass(frozen=True)
 class Selection:
-    """share: of inferences that are kept, 0 to 1."""
+    """A random selection.
+
+    Args:
+        share: Share of inferences that are kept, 0 to 1.
+        seed: Seed of the selection.
+    """
 
     share: float = 1.0
     seed: int = 0
 
     def takes(self, request: Request) -> bool:
-        """Whether a request is kept.
+        """Return whether a request is kept.
 
-        All of a sequence are or none is. What is no inference always is, but for questions: later
-        requests rest on it, such as on the registration of shared memory.
+        The requests of a sequence are kept or dropped together. Requests that change the server,
+        such as the registration of shared memory, are always kept: later requests depend on them.
         """
         if self.share >= 1:
             return True

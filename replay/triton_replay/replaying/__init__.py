@@ -1,1 +1,1 @@
-"""The replay: a capture's requests sent again, in their order and at their times."""
+"""Replay: the requests of a capture are sent again, in order and at their times."""

@@ -1,4 +1,4 @@
-"""What the clients of a replay have in common."""
+"""The interface of the replay's clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Response
 
 REDACTED_VALUE: Final = "redacted"
-"""What a recording writes instead of a header that is nobody's business; it is not sent."""
+"""Value of redacted headers in a capture. Such headers are not sent."""
 
 
 class NotAnswered(Exception):
-    """No whole response came; `response` is what came of it."""
+    """No complete response arrived; `response` is the incomplete one, or None."""
 
     def __init__(self, reason: str, response: Response | None = None) -> None:
         super().__init__(reason)
@@ -23,8 +23,8 @@ class Client(Protocol):
     """A connection to the server."""
 
     async def open(self) -> None:
-        """Connect, unless it is. Raises NotAnswered."""
+        """Connect if the connection is not open. Raise NotAnswered if that fails."""
 
-    async def ask(self, exchange: Exchange) -> Response:
-        """Send a recorded request and wait for the whole answer. Raises NotAnswered."""
+    async def send(self, exchange: Exchange) -> Response:
+        """Send a recorded request and return the complete response, or raise NotAnswered."""
         ...

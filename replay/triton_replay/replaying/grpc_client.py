@@ -1,4 +1,4 @@
-"""A gRPC connection of a replay: calls as they were recorded, streams with their gaps."""
+"""gRPC connections of a replay: recorded calls, and streams with their recorded timing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import grpc.aio
 from triton_replay.addresses import Address
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.protocol.grpc_framing import PREFIX, STREAMING
-from triton_replay.protocol.http_bodies import Body, Headers
 from triton_replay.replaying.answers import REDACTED_VALUE, NotAnswered
+from triton_replay.wire.bodies import Body, Headers
+from triton_replay.wire.grpc_messages import PREFIX, STREAMING, with_prefix
 
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if code != ord("%"))
 _OF_THE_CONNECTION: Final = frozenset(("content-type", "te", "user-agent", "grpc-timeout"))
@@ -27,20 +27,28 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
-_OWN_WORDS: Final = (
-    *("failed to connect", "Socket closed", "recvmsg", "sendmsg", "GOAWAY", "Broken pipe"),
+_LIBRARY_ERRORS: Final = (
+    "failed to connect",
+    "Socket closed",
+    "recvmsg",
+    "sendmsg",
+    "GOAWAY",
+    "Broken pipe",
     "Connection reset",
 )
-"""What the library itself says where a server says nothing, with the status of one: UNAVAILABLE."""
+"""Starts of error texts that gRPC's library itself reports with status UNAVAILABLE."""
 
 
 class GrpcConnection:
-    """A connection to the server for calls that may overlap.
+    """A connection to the server for concurrent calls.
 
-    put: takes the messages of streams as they are sent and come.
-    headers: take the place of recorded ones of the same name.
-    timeout: seconds until a call is given up.
-    speed: times as quick as it was recorded, within a stream; None leaves the gaps out.
+    Args:
+        server: Address of the server.
+        clock: Returns nanoseconds since the start of the replay.
+        put: Receives the messages of streams in both directions.
+        headers: Metadata that replace recorded ones of the same name.
+        timeout: Seconds until a call is cancelled.
+        speed: Factor of the speed within a stream; None sends without pauses.
     """
 
     def __init__(
@@ -60,24 +68,24 @@ class GrpcConnection:
         self._channel = grpc.aio.insecure_channel(str(server), options=_OPTIONS)
 
     async def open(self) -> None:
-        """Connect, if that takes no longer than a tenth of a second."""
+        """Connect. Raise NotAnswered if that takes longer than 0.1 s."""
         try:
             await asyncio.wait_for(self._channel.channel_ready(), 0.1)
         except asyncio.TimeoutError as error:
             raise NotAnswered("no connection") from error
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         await self._channel.close()
 
-    async def ask(self, exchange: Exchange) -> Response:
-        """Make a call and wait for its end. Raises NotAnswered."""
+    async def send(self, exchange: Exchange) -> Response:
+        """Make a call and return its response. Raise NotAnswered without one."""
         request = exchange.request
         metadata = _metadata(request, self._headers)
         streaming = request.target.endswith(STREAMING)
         if streaming:
             method = self._channel.stream_stream(request.target)
-            call = method(self._sent(exchange), metadata=metadata, timeout=self._timeout)
+            call = method(self._messages(exchange), metadata=metadata, timeout=self._timeout)
         else:
             method = self._channel.unary_unary(request.target)
             call = method(bytes(request.body[PREFIX:]), metadata=metadata, timeout=self._timeout)
@@ -85,16 +93,16 @@ class GrpcConnection:
         try:
             if streaming:
                 async for message in call:
-                    self._put(_message(request.number, False, self._clock(), _framed(message)))
+                    self._put(_message(request.number, False, self._clock(), with_prefix(message)))
             else:
-                body = _framed(await call)
+                body = with_prefix(await call)
         except grpc.aio.AioRpcError as error:
-            self._look_for_silence(error)  # else it is an answer
+            self._check_response(error)
         end = self._clock()
         code, details = await call.code(), await call.details()
         trailers = [("grpc-status", str(code.value[0]))]
         if details:
-            # As it is on the wire, which a recording has: gRPC encodes what is no printable ASCII.
+            # In the encoding of the wire, as in a recording: percent-encoded except for ASCII.
             trailers.append(("grpc-message", quote(details, safe=_PRINTABLE)))
         return Response(
             number=request.number,
@@ -107,15 +115,16 @@ class GrpcConnection:
             trailers=(*trailers, *_pairs(await call.trailing_metadata())),
         )
 
-    def _look_for_silence(self, error: grpc.aio.AioRpcError) -> None:
+    def _check_response(self, error: grpc.aio.AioRpcError) -> None:
+        """Raise NotAnswered unless the error is a response of the server."""
         details = error.details() or ""
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise NotAnswered(f"no answer within {self._timeout:g} s") from error
-        if error.code() == grpc.StatusCode.UNAVAILABLE and details.startswith(_OWN_WORDS):
+            raise NotAnswered(f"no response within {self._timeout:g} s") from error
+        if error.code() == grpc.StatusCode.UNAVAILABLE and details.startswith(_LIBRARY_ERRORS):
             raise NotAnswered(f"no connection: {details[:200]}") from error
 
-    async def _sent(self, exchange: Exchange) -> AsyncIterator[bytes]:
-        """The messages of a stream, each at its time after the first."""
+    async def _messages(self, exchange: Exchange) -> AsyncIterator[bytes]:
+        """Yield the client's messages of a stream, each at its recorded time after the first."""
         start = self._clock()
         request = exchange.request
         yield bytes(request.body[PREFIX:])
@@ -133,12 +142,8 @@ def _message(number: int, sent: bool, at: int, body: Body) -> StreamMessage:
     return StreamMessage(number, sent, at, len(body), body)
 
 
-def _framed(message: bytes) -> bytes:
-    return b"\0" + len(message).to_bytes(4, "big") + message
-
-
 def _metadata(request: Request, headers: Headers) -> tuple[tuple[str, str | bytes], ...]:
-    """What the client sent beside the message, without what gRPC sets by itself."""
+    """Return the recorded metadata, without those that gRPC's library sets."""
     given = {name.lower(): value for name, value in headers}
     kept = [
         (name, _decoded(value) if name.endswith("-bin") else value)
@@ -152,7 +157,7 @@ def _metadata(request: Request, headers: Headers) -> tuple[tuple[str, str | byte
 
 
 def _decoded(value: str) -> bytes:
-    """Binary metadata, whose base64 has no padding on the wire."""
+    """Decode binary metadata, whose base64 has no padding on the wire."""
     return base64.b64decode(value + "=" * (-len(value) % 4))
 
 

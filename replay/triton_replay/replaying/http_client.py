@@ -1,4 +1,4 @@
-"""An HTTP connection of a replay: one request at a time, and the answer with its times."""
+"""HTTP connections of a replay: one request at a time, and the response with its times."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import httptools
 from triton_replay.addresses import Address
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request, Response
-from triton_replay.protocol.http_bodies import Headers
-from triton_replay.protocol.http_messages import Message, ResponseReader
 from triton_replay.replaying.answers import REDACTED_VALUE, NotAnswered
+from triton_replay.wire.bodies import Headers
+from triton_replay.wire.http_messages import Message, ResponseReader
 
 _OF_THE_CONNECTION: Final = frozenset(
     ("connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
@@ -22,9 +22,12 @@ _NO_LIMIT: Final = 2**62
 
 
 def request_head(request: Request, server: Address, headers: Headers) -> bytes:
-    """The head of a recorded request as it is sent to `server`.
+    """Return the request line and the headers of a recorded request, without redacted headers.
 
-    headers: take the place of recorded ones of the same name. Redacted ones are left out.
+    Args:
+        request: The recorded request.
+        server: Host and port, for the header Host.
+        headers: Headers that replace recorded ones of the same name.
     """
     replaced = {name.lower() for name, _ in headers} | _OF_THE_CONNECTION
     lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {server}"]
@@ -38,10 +41,13 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection to the server, opened when first needed and again after it was closed.
+    """A connection that opens when it is first needed, and again after it was closed.
 
-    headers: take the place of recorded ones of the same name.
-    timeout: seconds until a request is given up and the connection is closed.
+    Args:
+        server: Address of the server.
+        clock: Returns nanoseconds since the start of the replay.
+        headers: Headers that replace recorded ones of the same name.
+        timeout: Seconds until a request fails and the connection is closed.
     """
 
     def __init__(
@@ -56,8 +62,8 @@ class HttpConnection(asyncio.Protocol):
         self._number = 0
         self._responses = self._reader()
 
-    async def ask(self, exchange: Exchange) -> Response:
-        """Send a request and wait for the whole answer. Raises NotAnswered."""
+    async def send(self, exchange: Exchange) -> Response:
+        """Send a request and return the complete response. Raise NotAnswered without one."""
         request = exchange.request
         await self.open()
         assert self._transport is not None
@@ -70,8 +76,8 @@ class HttpConnection(asyncio.Protocol):
         except asyncio.TimeoutError as error:
             self.close()
             now = self._clock()
-            given_up = Response(request.number, now, now, 0, (), 0, ended="client")
-            raise NotAnswered(f"no answer within {self._timeout:g} s", given_up) from error
+            nothing = Response(request.number, now, now, 0, (), 0, ended="client")
+            raise NotAnswered(f"no response within {self._timeout:g} s", nothing) from error
         finally:
             self._answer = None
 
@@ -89,13 +95,13 @@ class HttpConnection(asyncio.Protocol):
         )
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
 
     async def open(self) -> None:
-        """Connect, unless it is. Raises NotAnswered."""
+        """Connect if the connection is not open. Raise NotAnswered if that fails."""
         if self._transport is not None and not self._transport.is_closing():
             return
         self._responses = self._reader()
@@ -113,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._responses.feed(data)
         except httptools.HttpParserError as error:
-            self._fail(f"the answer is no HTTP: {error}")
+            self._fail(f"the response is not HTTP: {error}")
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

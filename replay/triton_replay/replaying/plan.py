@@ -1,7 +1,7 @@
-"""What a replay sends when: pure, from a capture's requests to steps.
+"""The plan of a replay: which request is sent when, and after which others. Pure.
 
-Order is kept where a client may have relied on it: on a connection, within a sequence, and around
-requests that change the server, such as a registration or the loading of a model.
+The recorded order is kept where a client may rely on it: on a connection, within a sequence, and
+around requests that change the server, such as the loading of a model.
 """
 
 from __future__ import annotations
@@ -14,39 +14,48 @@ from typing import Final, NamedTuple
 
 from triton_replay.capture.reader import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.protocol.grpc_messages import is_inference, model_of_call, sequence_of_call
-from triton_replay.protocol.http_bodies import INFERENCE, sequence_of
+from triton_replay.wire.bodies import INFERENCE, sequence_of
+from triton_replay.wire.grpc_messages import is_inference, model_of_call, sequence_of_call
 
-_ASKING: Final = (
-    *("/ServerLive", "/ServerReady", "/ModelReady", "/ServerMetadata", "/ModelMetadata"),
-    *("/ModelConfig", "/ModelStatistics", "/RepositoryIndex", "MemoryStatus", "/Check", "/Watch"),
+_READ_ONLY: Final = (
+    "/ServerLive",
+    "/ServerReady",
+    "/ModelReady",
+    "/ServerMetadata",
+    "/ModelMetadata",
+    "/ModelConfig",
+    "/ModelStatistics",
+    "/RepositoryIndex",
+    "MemoryStatus",
+    "/Check",
+    "/Watch",
 )
-"""How the paths of gRPC calls end that change nothing."""
+"""Path suffixes of gRPC calls that do not change the server."""
 
 
 class Step(NamedTuple):
-    """One request: sent at `due`, but not before all steps of `after` are answered."""
+    """One request, sent at `due`, but not before the steps in `after` have their responses."""
 
     exchange: Exchange
     lane: int
-    """Steps of one lane are sent one after the other, each when the one before is answered."""
+    """Steps of one lane are sent in order, each after the response to the previous one."""
     due: int
-    """Nanoseconds after the replay's beginning; 0 for as soon as can be."""
+    """Nanoseconds after the start of the replay; 0 for as soon as possible."""
     after: tuple[int, ...]
-    """Indexes of earlier steps."""
+    """Indexes of earlier steps that must be complete."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps, in the order in which the requests were recorded."""
+    """The steps of a replay, in the recorded order."""
 
     steps: tuple[Step, ...]
     left_out: Mapping[str, int]
-    """Requests that cannot be sent, by reason."""
+    """Numbers of requests that cannot be sent, by reason."""
 
     @property
     def lanes(self) -> dict[int, list[int]]:
-        """The indexes of the steps of each lane."""
+        """Indexes of the steps of each lane."""
         found: dict[int, list[int]] = {}
         for index, step in enumerate(self.steps):
             found.setdefault(step.lane, []).append(index)
@@ -54,7 +63,12 @@ class Plan:
 
 
 def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
-    """Plan a replay, `speed` times as quick as the recording; None for as quick as can be."""
+    """Plan a replay.
+
+    Args:
+        exchanges: The recorded requests.
+        speed: Factor of the recorded speed; None for as fast as possible.
+    """
     left_out: Counter[str] = Counter()
     sendable: list[Exchange] = []
     for exchange in sorted(exchanges, key=lambda one: (one.request.at, one.request.number)):
@@ -77,7 +91,7 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
             after.add(by_sequence.get(sequence, -1))
             by_sequence[sequence] = index
         if _changes_the_server(request):
-            # What was sent before must not meet what it changes either.
+            # Earlier requests must be complete before the server changes.
             after.update(since_change)
             last_change, since_change = index, []
         else:
@@ -88,10 +102,10 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
 
 
 class _Lanes:
-    """Gives each request its lane.
+    """Assigns requests to lanes.
 
-    Of HTTP these are the connections. The calls of a gRPC connection may overlap: it has as many
-    lanes as it had calls at once, and a call takes one whose call before had ended by then.
+    Each HTTP connection is a lane. A gRPC connection has as many lanes as it had concurrent calls;
+    a call uses a lane whose previous call had ended.
     """
 
     def __init__(self) -> None:
@@ -117,7 +131,7 @@ class _Lanes:
 
 
 def _sequence_of(request: Request) -> tuple[str, str] | None:
-    """The model and the correlation id of a request of a sequence."""
+    """Return the model and the correlation id of a request in a sequence, otherwise None."""
     if request.protocol == "grpc":
         if not is_inference(request.target):
             return None
@@ -132,7 +146,7 @@ def _sequence_of(request: Request) -> tuple[str, str] | None:
 
 def _changes_the_server(request: Request) -> bool:
     if request.protocol == "grpc":
-        return not is_inference(request.target) and not request.target.endswith(_ASKING)
+        return not is_inference(request.target) and not request.target.endswith(_READ_ONLY)
     return request.method != "GET" and not INFERENCE.match(request.target.partition("?")[0])
 
 
@@ -140,11 +154,11 @@ def _why_not(exchange: Exchange) -> str:
     request = exchange.request
     sent = [request.body, *(message.body for message in exchange.messages if message.sent)]
     if not request.whole or not all(message.whole for message in exchange.messages if message.sent):
-        return "requests whose bodies are not in the capture"
+        return "requests without a body in the capture"
     if request.protocol == "grpc" and any(bytes(body[:1]) != b"\0" for body in sent):
-        return "gRPC calls with compressed messages, which cannot be sent"
+        return "gRPC calls with compressed messages, which cannot be replayed"
     if "sharedmemory" in request.target.lower() or any(
         b"shared_memory_region" in bytes(body) for body in sent
     ):
-        return "requests in shared memory, whose contents are not in the capture"
+        return "requests with shared memory, whose content is not in the capture"
     return ""

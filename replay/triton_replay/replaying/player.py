@@ -1,8 +1,8 @@
-"""Plays a plan: each recorded connection is a connection again, and answers become a new capture.
+"""Execution of a plan: each recorded connection becomes a connection, responses a new capture.
 
-The loop is open: what is due is sent whether or not earlier answers on other lanes have come. A
-request that waits behind one on its own lane, or of its sequence, counts its latency from the time
-at which it was due, so a slow server shows as latency and not as less load.
+The replay is an open loop: due requests are sent whether or not responses on other lanes have
+arrived. The latency of a request that waits for another one, on its lane or in its sequence, counts
+from its due time, so that a slow server shows as latency and not as a lower load.
 """
 
 from __future__ import annotations
@@ -16,46 +16,54 @@ from typing import Final
 
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Response, Traffic
-from triton_replay.protocol.http_bodies import Headers
 from triton_replay.replaying.answers import Client, NotAnswered
 from triton_replay.replaying.grpc_client import GrpcConnection
 from triton_replay.replaying.http_client import HttpConnection
 from triton_replay.replaying.plan import Plan, Step
+from triton_replay.wire.bodies import Headers
 
 LEAD: Final = 100_000_000
-"""Nanoseconds by which a connection is opened before it is needed."""
+"""Nanoseconds before its first use at which a connection is opened."""
 
 
 @dataclass
 class Outcome:
-    """How a replay went."""
+    """The outcome of a replay."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     unanswered: Counter[str] = field(default_factory=Counter)
-    """Requests without a whole answer, by reason."""
+    """Requests without a complete response, by reason."""
     latest: int = 0
-    """Nanoseconds by which the replay itself, not the server, sent a request too late, at most."""
+    """Largest delay of a request caused by the replay itself, in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whom to ask, and how."""
+    """The server of a replay.
+
+    Args:
+        http: Address for HTTP.
+        grpc: Address for gRPC.
+        headers: Headers of every request.
+        timeout: Seconds until a request fails.
+        speed: Factor of the speed within a stream; None sends without pauses.
+    """
 
     http: Address
     grpc: Address
     headers: Headers = ()
-    """Sent with every request."""
     timeout: float = 300
-    """Seconds until a request is given up."""
     speed: float | None = None
-    """That of messages within a stream; None leaves their gaps out."""
 
 
 class Player:
-    """Plays one plan.
+    """Executes one plan.
 
-    clock: gives nanoseconds since the replay began.
-    put: takes records; a request's before its response's.
+    Args:
+        plan: The plan.
+        target: The server.
+        clock: Returns nanoseconds since the start of the replay.
+        put: Receives the records, each request before its response.
     """
 
     def __init__(
@@ -67,11 +75,11 @@ class Player:
         self._put = put
         self._answered: list[asyncio.Future[int]] = []
         self._channels: dict[int, GrpcConnection] = {}
-        """Of gRPC, by recorded connection: calls of several lanes share one."""
+        """gRPC connections by number of the recorded connection; several lanes share one."""
         self.outcome = Outcome()
 
     async def play(self) -> Outcome:
-        """Send all requests and wait for all answers."""
+        """Send all requests and wait for all responses."""
         loop = asyncio.get_running_loop()
         self._answered = [loop.create_future() for _ in self._plan.steps]
         try:
@@ -107,9 +115,9 @@ class Player:
             step = self._plan.steps[index]
             for earlier in step.after:
                 free = max(free, await self._answered[earlier])
-            # Whose first request would otherwise have the time of connecting in its latency.
+            # Otherwise the latency of the first request would include the connection time.
             await self._until(step.due - LEAD)
-            with contextlib.suppress(NotAnswered):  # the request itself will say so
+            with contextlib.suppress(NotAnswered):  # the request itself will report it
                 await client.open()
             await self._until(step.due)
             free = await self._send(client, step, free)
@@ -121,18 +129,18 @@ class Player:
             await asyncio.sleep(wait / 1e9)
 
     async def _send(self, client: Client, step: Step, free: int) -> int:
-        """Send a request that could have been since `free`; when its answer came."""
+        """Send a request whose lane is free since `free`; return the end of its response."""
         request = step.exchange.request
         sent = self._clock()
         if free <= step.due:
-            # The server was ready; what is late is this process, whose delay is not the server's.
+            # The lane was free, so a delay is caused by this process, not by the server.
             self.outcome.latest = max(self.outcome.latest, sent - step.due if step.due else 0)
             at = sent
         else:
             at = step.due if step.due else sent
         self._put(replace(request, at=at, end=sent))
         try:
-            response = await client.ask(step.exchange)
+            response = await client.send(step.exchange)
             status = replace(step.exchange, response=response).status
             self.outcome.statuses[status] += 1
         except NotAnswered as error:

@@ -1,1 +1,1 @@
-"""A comparison for people and programs: a table, JSON, and a page."""
+"""Reports of comparisons, conformance and loads: tables, JSON, CSV and HTML."""

@@ -1,4 +1,4 @@
-"""What a server serves, as text for a terminal."""
+"""The result of `conformance` as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triton_replay.conformance.suite import Chapter
 
 
 def conformance_lines(subject: Subject, chapters: Sequence[Chapter]) -> Iterator[str]:
-    """The table, and below it what fails with its requests."""
+    """Yield the lines of the table, then the failed cases with their requests."""
     yield f"{subject.server}, model {subject.model}"
     yield f"{'extension':22} {'announced':9}  {'verdict':10}  cases that hold"
     for one in chapters:

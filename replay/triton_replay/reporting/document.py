@@ -1,4 +1,4 @@
-"""A comparison as JSON, for programs."""
+"""The result of `compare` as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triton_replay.comparing.grouping import Group
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """All that was found; times are nanoseconds."""
+    """Return the result as JSON. Times are nanoseconds."""
     return {
         "a": _capture(comparison.a),
         "b": _capture(comparison.b),

@@ -1,4 +1,4 @@
-"""What the pages have in common: one file that needs no other, light or dark."""
+"""The frame of HTML reports: self-contained files for light and dark mode."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ polyline.e { stroke: var(--e); } polyline.f { stroke: var(--f); stroke-dasharray
 }
 """
 KEYS: Final = "abcdef"
-"""Of lines: each has a colour."""
+"""Keys of plotted lines; each has a color."""
 
 
 def html_page(title: str, body: str) -> str:
-    """The page."""
+    """Return an HTML page with this body."""
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width'>"

@@ -1,4 +1,4 @@
-"""A load as one HTML page that needs no other file."""
+"""The result of `load` as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _SHOWN = (50, 90, 99)
 
 
 def load_page(report: LoadReport) -> str:
-    """The page."""
+    """Return the page."""
     measured = report.measurements
     name = report.model.name if report.model is not None else ""
     is_open = any(one.level.mode != CONCURRENCY for one in measured)
     good = all(one.is_stable and not one.failures for one in measured)
     verdict = (
-        "All loads were stable, and all requests answered."
+        "All loads were stable, and all requests succeeded."
         if good
-        else "Not all loads were stable, or requests failed: see the table."
+        else "Some loads were not stable, or requests failed: see the table."
     )
     loop = (
-        "An open loop: latency counts from when a request was due, whether or not the server had "
-        "answered those before."
+        "Open loop: the latency of a request counts from its due time, even if earlier requests "
+        "have no response yet."
         if is_open
-        else "A closed loop: so many requests are in flight, and the next one waits for an answer, "
-        "so that a slow server gets less load."
+        else "Closed loop: the number of requests in flight is constant, so a slow server receives "
+        "fewer requests per second."
     )
     body = (
         f"<h1>Load on {escape(name)}</h1><p>{escape(report.server)}, {escape(report.began)}</p>"
@@ -47,25 +47,25 @@ def _curve(measured: list[Measurement]) -> str:
         key: [_value(one, percent) for one in measured]
         for key, percent in zip(KEYS, _SHOWN, strict=False)
     }
-    told = ", ".join(
+    legend = ", ".join(
         f"<span class=key-{key}>p{percent}</span>"
         for key, percent in zip(KEYS, _SHOWN, strict=False)
     )
     rates = [one.inferences_per_second for one in measured]
     plot = load_plot(rates, lines, "inferences per second")
-    return f"<h2>Latency and throughput</h2><p>{told}</p>{plot}"
+    return f"<h2>Latency and throughput</h2><p>{legend}</p>{plot}"
 
 
 def _spectra(measured: list[Measurement]) -> str:
-    """Of at most so many loads as there are colours, evenly chosen, the first and the last in."""
+    """Plot the latencies of evenly chosen loads, as many as there are colors."""
     count = min(len(KEYS), len(measured))
     chosen = [measured[round(n * (len(measured) - 1) / max(count - 1, 1))] for n in range(count)]
     keys = dict(zip(KEYS, chosen, strict=False))
-    told = ", ".join(
+    legend = ", ".join(
         f"<span class=key-{key}>{escape(_name(one))}</span>" for key, one in keys.items()
     )
     plot = latency_plot({key: one.latencies.tolist() for key, one in keys.items()})
-    return f"<h2>Latencies of each load</h2><p>{told}</p>{plot}"
+    return f"<h2>Latencies of each load</h2><p>{legend}</p>{plot}"
 
 
 def _table(report: LoadReport) -> str:
@@ -73,8 +73,8 @@ def _table(report: LoadReport) -> str:
     heads = "".join(f"<th class=number>p{percent}" for percent in percents)
     rows = "".join(_row(report, one) for one in report.measurements)
     return (
-        "<h2>Measured</h2><p>Latencies in milliseconds, percentiles with their 95 % intervals; "
-        "the parts of the server's time in microseconds of a request.</p><div class=wide><table>"
+        "<h2>Results</h2><p>Latencies in milliseconds, percentiles with 95 % intervals; "
+        "times at the server in microseconds per request.</p><div class=wide><table>"
         "<tr><th>Load<th class=number>Requests<th class=number>Inferences/s<th class=number>Mean"
         f"{heads}<th class=number>Queue<th class=number>Input<th class=number>Infer"
         f"<th class=number>Output<th>{rows}</table></div>"
@@ -91,12 +91,12 @@ def _row(report: LoadReport, one: Measurement) -> str:
         *map(_percentile, one.percentiles),
         *("-" if parts is None else f"{parts[part]:.0f}" for part in times),
     ]
-    told = [] if one.is_stable else ["not stable"]
-    told += [f"{count} times {reason}" for reason, count in one.failures.items()]
-    told += [f"{one.unsent} not sent when it was over"] if one.unsent else []
-    told += [f"{one.late} sent late by this machine"] if one.late else []
+    notes = [] if one.is_stable else ["not stable"]
+    notes += [f"{count} times {reason}" for reason, count in one.failures.items()]
+    notes += [f"{one.unsent} due but not sent"] if one.unsent else []
+    notes += [f"{one.late} sent late by this machine"] if one.late else []
     numbers = "".join(f"<td class=number>{cell}" for cell in cells)
-    return f"<tr><td>{escape(_name(one))}{numbers}<td>{escape('; '.join(told))}"
+    return f"<tr><td>{escape(_name(one))}{numbers}<td>{escape('; '.join(notes))}"
 
 
 def _name(one: Measurement) -> str:

@@ -1,4 +1,4 @@
-"""A load as text for a terminal: the lines of perf_analyzer, and a table of all loads."""
+"""The result of `load` as text in perf_analyzer's form, and a summary of all loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triton_replay.loading.windows import Measurement
 
 
 def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
-    """What was measured of one load; times are microseconds."""
+    """Yield the lines about one load. Times are microseconds."""
     closed = one.level.mode == CONCURRENCY
     yield (
         f"Request concurrency: {one.level.value:g}"
@@ -33,13 +33,13 @@ def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
     for found in one.percentiles:
         yield f"    p{found.percent} latency: {found.value // 1000} usec {_interval(found)}"
     if not closed:
-        yield f"    Until it was sent: {one.sending / 1000:.0f} usec of each, from when it was due"
+        yield f"    Send delay: {one.sending / 1000:.0f} usec from the due time, on average"
     if one.unsent:
-        yield f"    Due, and not sent when it was over: {one.unsent} requests"
+        yield f"    Due but not sent: {one.unsent} requests"
     if one.late:
         yield (
-            f"    Sent 1 ms or more too late by this machine: {one.late} requests; their "
-            "latencies are longer than the server's"
+            f"    Sent 1 ms or more late by this machine: {one.late} requests, whose latencies "
+            "include the delay"
         )
     if not one.is_stable:
         yield "    Not stable: the windows differ by more than --stability-percentage"
@@ -50,16 +50,16 @@ def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
 
 
 def summary_lines(report: LoadReport) -> Iterator[str]:
-    """One line for each load, with the latency that stability is judged by."""
+    """Yield a line for each load, with the latency that stability is based on."""
     what = "Average" if report.percent is None else f"p{report.percent}"
     yield f"Inferences/Second vs. Client {what} Batch Latency"
     for one in report.measurements:
         name = "Concurrency" if one.level.mode == CONCURRENCY else "Request Rate"
         latency = one.mean if report.percent is None else _percentile(one, report.percent)
-        told = "" if one.is_stable else ", not stable"
+        note = "" if one.is_stable else ", not stable"
         yield (
             f"{name}: {one.level.value:g}, throughput: {one.inferences_per_second:.6g} infer/sec, "
-            f"latency {latency / 1000:.0f} usec{told}"
+            f"latency {latency / 1000:.0f} usec{note}"
         )
 
 
@@ -84,12 +84,12 @@ def _side_lines(side: ServerSide, indent: str) -> Iterator[str]:
     if side.failures:
         yield f"{indent}Failed request count: {side.failures}"
     parts = {"overhead": side.overhead, **side.parts}
-    told = " + ".join(
+    times = " + ".join(
         f"{name.replace('_', ' ')} {value:.0f} usec"
         for name, value in parts.items()
         if value or not name.startswith("cache")
     )
-    yield f"{indent}Avg request latency: {side.total:.0f} usec ({told})"
+    yield f"{indent}Avg request latency: {side.total:.0f} usec ({times})"
 
 
 def _interval(found: Percentile) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs no other file."""
+"""The result of `compare` as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triton_replay.reporting.table import (
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The page."""
+    """Return the page."""
     groups = "".join(_group(number, one) for number, one in enumerate(comparison.groups, 1))
     if groups:
         heads = "<th>Difference<th class=number>Requests<th>When<th>Smallest request, A and B"

@@ -1,4 +1,4 @@
-"""Plots as SVG: latencies over percentiles, the tail stretched, and over loads."""
+"""Plots as SVG: latencies over percentiles, with a logarithmic tail, and over loads."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ WIDTH, HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
 _TICKS: Final = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _POINTS: Final = 300
-"""Of a line at most; the largest value is always one."""
+"""Most points of a line; the largest value is always one of them."""
 _MOST_TICKS: Final = 8
-"""On the axis of loads."""
+"""Most ticks on the axis of loads."""
 
 
 def latency_plot(
     measured: Mapping[str, Sequence[int]],
     intervals: Mapping[str, Sequence[Percentile]] | None = None,
 ) -> str:
-    """Latencies in nanoseconds by the key of their line, both axes logarithmic; empty without.
+    """Plot latencies over percentiles, with two logarithmic axes.
 
-    intervals: by the same keys, percentiles whose intervals are drawn; those that are open are not.
+    Args:
+        measured: Latencies in nanoseconds by key of their line.
+        intervals: Percentiles by key, whose confidence intervals are drawn unless they are open.
+
+    Returns:
+        The SVG element, or "" without latencies.
     """
     lines = {name: sorted(values) for name, values in measured.items() if values}
     if not lines:
@@ -56,7 +61,13 @@ def latency_plot(
 
 
 def load_plot(loads: Sequence[float], measured: Mapping[str, Sequence[int]], what: str) -> str:
-    """Latencies in nanoseconds over loads by the key of their line; `what` is a load's unit."""
+    """Plot latencies over loads.
+
+    Args:
+        loads: The loads.
+        measured: For each key a latency in nanoseconds at each load.
+        what: Unit of the loads.
+    """
     scale = _LatencyAxis([value for values in measured.values() for value in values])
     most = max(loads) * 1.05
 
@@ -83,7 +94,7 @@ def load_plot(loads: Sequence[float], measured: Mapping[str, Sequence[int]], wha
 
 
 class _LatencyAxis:
-    """The axis upwards, logarithmic, that holds these nanoseconds."""
+    """A logarithmic vertical axis for latencies in nanoseconds."""
 
     def __init__(self, values: Sequence[int]) -> None:
         low = max(min(values), 1) / 1e6
@@ -106,17 +117,17 @@ class _LatencyAxis:
 
 
 def _depth(count: int) -> float:
-    """How far to the right the largest of so many values lies."""
+    """Return the horizontal position of the largest of `count` values."""
     return log10(2 * max(count, 2))
 
 
 def _spectrum(ordered: Sequence[int]) -> list[tuple[float, int]]:
-    """Points of a line: even steps along the axis, the last one at the largest value."""
+    """Return the points of a line, in even steps of the axis up to the largest value."""
     n = len(ordered)
     deepest = _depth(n)
     indexes = (int(n * (1 - 10 ** (-step / _POINTS * deepest))) for step in range(_POINTS))
     found = dict.fromkeys([*(min(index, n - 1) for index in indexes), n - 1])
-    # Each value stands for the middle of its share.
+    # Each value is at the middle of its share.
     return [(-log10(1 - (index + 0.5) / n), ordered[index]) for index in found]
 
 

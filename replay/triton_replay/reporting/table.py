@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal."""
+"""The result of `compare` as text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from triton_replay.comparing.latencies import Percentile, verdict
 
 MODELS_SHOWN: Final = 20
 FEW: Final = 10
-"""Of fewer requests every interval is open."""
+"""With fewer requests all confidence intervals are open."""
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """The lines of the report."""
+    """Return the lines of the report."""
     a, b = comparison.a, comparison.b
     lines = [
         f"A  {a.name}: {origin_of(a)}, {a.opening.started}",
@@ -35,26 +35,26 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def origin_of(capture: Capture) -> str:
-    """Whose answers they are, and at which speed the requests came."""
+    """Describe the server of a capture, and the speed of a replay."""
     speed = speed_of(capture)
     how = f"replayed at speed {speed} to" if speed else "recorded at"
     return f"{how} {capture.opening.server}"
 
 
 def unlike_loads(comparison: Comparison) -> str:
-    """Why latencies are not those of the same load; empty if they are."""
+    """Return why the latencies are not comparable, or ""."""
     if speed_of(comparison.a) == speed_of(comparison.b):
         return ""
-    return "A and B are not of one load: to compare latencies, replay twice at one speed"
+    return "A and B have different loads: to compare latencies, replay twice at the same speed"
 
 
 def speed_of(capture: Capture) -> str:
-    """That of a replay; empty for a recording."""
+    """Return the speed of a replay, or "" for a recording."""
     return str(capture.opening.settings.get("speed", ""))
 
 
 def title_of(one: Group) -> str:
-    """What differs, in which output of which model."""
+    """Return the kind of difference with its model and output."""
     return f"{one.kind}: {one.model}" + (f", {one.output}" if one.output else "")
 
 
@@ -87,7 +87,7 @@ def _latency_lines(comparison: Comparison) -> list[str]:
 
 
 def shown_times(comparison: Comparison) -> Sequence[ModelTimes]:
-    """The models, and paths, whose latencies tell something; all of them if none has many."""
+    """Return the models with at least FEW requests, or all models if none has."""
     many = [one for one in comparison.times if len(one.a) >= FEW]
     return (many or comparison.times)[:MODELS_SHOWN]
 
@@ -99,16 +99,16 @@ def _model_lines(times: ModelTimes) -> list[str]:
     lines = [f"{times.model[:24]:24} {counts[0]:>22} {counts[1]:>22}{ratio}"]
     for one, other in zip(a.percentiles, b.percentiles, strict=False):
         ratio = f"{other.value / one.value:8.2f}" if one.value else ""
-        told = verdict(one, other)
+        judgement = verdict(one, other)
         lines.append(
             f"{f'  p{one.percent}':24} {interval(one):>22} {interval(other):>22}{ratio}"
-            + (f"  {told}" if told else "")
+            + (f"  {judgement}" if judgement else "")
         )
     return lines
 
 
 def interval(percentile: Percentile) -> str:
-    """The value and its interval, in milliseconds; a side without a number is open."""
+    """Format a percentile and its interval in milliseconds; an open end has no number."""
     low, high = ("" if x is None else _ms(x) for x in (percentile.low, percentile.high))
     return f"{_ms(percentile.value)} [{low}..{high}]"
 

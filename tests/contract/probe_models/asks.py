@@ -1,6 +1,6 @@
-"""Runs the code that it is sent, and answers with the text of what the code leaves in R.
+"""Executes the code of its request and answers with the text of the variable R.
 
-The code has this module's names, `request`, and the model as `self`.
+The code sees this module's names, `request`, and the model as `self`.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ def numbers(*values, name="IN", dtype=np.float32):
 
 
 def to(model, *inputs, outputs=(), **named):
-    """A request to a model."""
+    """Return a request to a model."""
     return pb_utils.InferenceRequest(
         model_name=model, inputs=list(inputs), requested_output_names=list(outputs), **named
     )
 
 
 def echo(*values, **named):
-    """A request for its own numbers."""
+    """Return a request whose response has the same numbers."""
     return to("echoes", numbers(*values), outputs=["OUT"], **named)
 
 
 def seen(**named):
-    """What a model sees of a request like that."""
+    """Return the attributes that the called model sees."""
     text = to("echoes", numbers(1), outputs=["SEEN"], **named).exec()
-    return text.output_tensors()[0].as_numpy()[0].decode() if not text.has_error() else told(text)
+    return text.output_tensors()[0].as_numpy()[0].decode() if not text.has_error() else show(text)
 
 
-def told(response):
-    """An answer as text."""
+def show(response):
+    """Return a response as text."""
     if response.has_error():
         return f"{response.error().code()}: {response.error().message()}"
     return str([(t.name(), t.as_numpy().tolist()) for t in response.output_tensors()])

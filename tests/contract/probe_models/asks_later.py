@@ -1,4 +1,4 @@
-"""Awaits the coroutine `main` of the code that it is sent, and answers with what it returns."""
+"""Executes the code of its request, awaits its `main` and answers with the result as text."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ def echo(*values, model="echoes", **named):
     )
 
 
-def told(response):
+def show(response):
     if response.has_error():
         return f"{response.error().code()}: {response.error().message()}"
     return str([(t.name(), t.as_numpy().tolist()) for t in response.output_tensors()])

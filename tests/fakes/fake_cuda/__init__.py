@@ -1,4 +1,4 @@
-"""A fake of a GPU, for tests: it is none, and what it executes are torch's kernels for the CPU.
+"""A fake GPU for tests, which executes torch's kernels for the CPU.
 
 torch lets a process have one device of another's making, so this is the fake of torch_npu's, under
 the name "npu", with what `torch.cuda` has besides: streams, recorded graphs, pools. It is stricter
@@ -48,15 +48,15 @@ class Machine:
         STATE.reset()
         STATE.device = self
         self.lost = None
-        """What every call fails with, once there is something."""
+        """The error that every call raises; None until the device is broken."""
         self.capture = None
         self.replays = 0
         self.graphs = {}
         """Pool: how many graphs allocate there."""
         self.recording = {}
-        """Pool: the graph whose capture failed, which the allocator takes for one under way."""
+        """Pool: the graph whose capture failed, which the allocator treats as still in progress."""
         self.pins = True
-        """Whether the system can pin memory."""
+        """True if the system can pin memory."""
         self.pinned = {}
         """Address: bytes of pinned memory."""
         self._pools = 0
@@ -124,7 +124,7 @@ class Machine:
 
             def unchanged():
                 if not torch.equal(source.view(torch.uint8), before.view(torch.uint8)):
-                    raise AssertionError("the source of a queued copy was changed meanwhile")
+                    raise AssertionError("the source of a queued copy was changed before it ended")
 
             stream.pending.append(unchanged if source.dim() else lambda: None)
         return target
@@ -135,7 +135,7 @@ LIBRARY = Library(MACHINE)
 
 
 def _crosses(tensor, device):
-    """Whether a copy is between host and device: none of a graph's, and waited for."""
+    """Return whether a copy is between host and device, which a graph cannot contain."""
     there = device is None or torch.device(device).type == "npu"
     return not (isinstance(tensor, NpuTensor) and there)
 
@@ -169,7 +169,7 @@ _EXTERNAL = {}
 
 
 def pooled(device=None):
-    """torch.cuda.Stream: there are 32 for all who ask."""
+    """torch.cuda.Stream, one of 32 that all callers share."""
     return next(_POOL)
 
 
@@ -243,14 +243,14 @@ def graph(into, pool=None, stream=None, capture_error_mode="global"):
             yield
     finally:
         MACHINE.capture = None
-        if capture.broken:  # torch: capture_end raises, whatever was raised before
+        if capture.broken:  # torch: capture_end raises in addition to the first error
             MACHINE.recording[pool] = weakref.ref(into)
             raise torch.AcceleratorError(_BROKEN_CAPTURE)
     into.steps = capture.steps
 
 
 def _leave(graphs, pool):
-    """One graph less; without any, what the pool keeps is nobody's."""
+    """Release one graph; without graphs the pool's memory is unused."""
     graphs[pool] -= 1
 
 

@@ -20,7 +20,7 @@ _ERRORS = {
     900: ("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted when stream is capturing"),
 }
 _HANDLE = 0x1000
-"""Of the first device's context."""
+"""The handle of the first device's context."""
 
 
 class Library:
@@ -127,7 +127,7 @@ class Library:
         return self._contexts.stack
 
     def _well(self):
-        """What calls on a context return: the error that broke it, or that there is none."""
+        """Return the code of calls on a context: the error that broke it, or success."""
         if not self._stack():
             return 201
         return 710 if self._machine.lost is not None else 0

@@ -45,7 +45,7 @@ class State:
         self.cached = Counter()
         """(pool, card, bytes): free blocks that the allocator keeps; most are of no pool (None)."""
         self.device = None
-        """What a card does besides, of the same tensors: see `fake_cuda`."""
+        """Additional behaviour of a card with these tensors: see `fake_cuda`."""
 
     def allocate(self, index, nbytes):
         """A block of the caching allocator, and where it is free again: what `give_back` takes.
@@ -93,7 +93,7 @@ class NpuTensor(torch.Tensor):
         )
 
     def __init__(self, held, device, owner=None):
-        """owner: the tensor whose memory it shows; without one it has memory of its own."""
+        """Create a tensor that is a view of `owner`, or has new memory without an owner."""
         self.held = held
         self.owner = owner
         # While torch.compile looks, nothing is allocated.
@@ -130,7 +130,7 @@ def _perform(op, args, kwargs):
 
 
 def perform(op, args, kwargs):
-    """The same on a card that is well."""
+    """Call the function on a card that is healthy."""
     asked = kwargs.get("device")
     asked = None if asked is None else _known(torch.device(asked))
     if op is torch.ops.aten.copy_.default:
@@ -142,7 +142,7 @@ def perform(op, args, kwargs):
         return NpuTensor(moved, where) if where.type == "npu" else moved
     leaves = pytree.tree_leaves((args, kwargs))
     places = {leaf.device for leaf in leaves if isinstance(leaf, NpuTensor)}
-    # A single number of the CPU may stand beside tensors of a card.
+    # A scalar on the CPU may be combined with tensors on a card.
     strangers = [
         leaf for leaf in leaves if type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.dim()
     ]
@@ -165,7 +165,7 @@ def perform(op, args, kwargs):
 
 
 def _wrapped(held, where, owners):
-    """The tensor on a card whose elements these are: perhaps one of another's."""
+    """Return the tensor on a card that has these elements, which may be a view's owner."""
     if not isinstance(held, FakeTensor) and held.numel():
         storage = held.untyped_storage().data_ptr()
         for owner in owners:

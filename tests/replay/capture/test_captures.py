@@ -1,4 +1,4 @@
-"""Captures on disk: written, read again, cut, foreign, and on a disk that is full."""
+"""Captures on disk: written, read, truncated, invalid, and on a full disk."""
 
 import errno
 import io
@@ -37,7 +37,7 @@ def write(path, *records):
 
 
 @pytest.mark.parametrize("record", [OPENING, REQUEST, RESPONSE, CLOSING])
-def test_a_record_comes_back_as_it_was(record):
+def test_a_record_is_read_as_written(record):
     meta, body = encode_record(record)
     assert decode_record(memoryview(meta), memoryview(body)) == record
 
@@ -47,7 +47,7 @@ def test_a_record_comes_back_as_it_was(record):
     st.binary(max_size=50),
     st.integers(0, 2**63),
 )
-def test_any_headers_bodies_and_times_come_back(headers, body, time):
+def test_any_headers_bodies_and_times_are_read_as_written(headers, body, time):
     record = Request(0, 0, time, time, "POST", "/", headers, len(body), body)
     meta, kept = encode_record(record)
     assert decode_record(memoryview(meta), memoryview(kept)) == record
@@ -67,9 +67,12 @@ def test_a_capture_gives_requests_with_their_responses(tmp_path):
     assert capture.complaint == ""
 
 
-def test_a_capture_of_a_recorder_that_was_killed_says_so(tmp_path):
+def test_a_capture_of_a_killed_recorder_reports_it(tmp_path):
     path = write(tmp_path / "a.trc", OPENING, REQUEST)
-    assert "its writer was killed or found no room, or still runs" in read_capture(path).complaint
+    assert (
+        "the recorder was killed, is still running, or the disk was full"
+        in read_capture(path).complaint
+    )
     whole = path.read_bytes()
     path.write_bytes(whole + b"".join(map(bytes, encode_frame(*encode_record(RESPONSE))))[:-1])
     capture = read_capture(path)
@@ -79,36 +82,36 @@ def test_a_capture_of_a_recorder_that_was_killed_says_so(tmp_path):
 
 def test_a_capture_is_never_overwritten(tmp_path):
     path = write(tmp_path / "a.trc", OPENING)
-    with pytest.raises(CaptureUnreadable, match="exists; captures are never overwritten"):
+    with pytest.raises(CaptureUnreadable, match="exists, and captures are not overwritten"):
         CaptureWriter.create(path)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.write_bytes(b"\x7fELF and more"), "is no capture"),
+        (lambda path: path.write_bytes(b""), "empty, or truncated"),
+        (lambda path: path.write_bytes(b"\x7fELF and more"), "not a capture"),
         (lambda path: path.write_bytes(path.read_bytes()[:40]), "first record is not readable"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(tmp_path, change, told):
+def test_an_unreadable_file_is_reported(tmp_path, change, reported):
     path = write(tmp_path / "a.trc", OPENING)
     change(path)
-    with pytest.raises(CaptureUnreadable, match=told):
+    with pytest.raises(CaptureUnreadable, match=reported):
         read_capture(path)
 
 
-def test_a_whole_record_of_an_unknown_kind_is_told(tmp_path):
+def test_an_unknown_record_is_reported(tmp_path):
     path = write(tmp_path / "a.trc", OPENING)
     with path.open("ab") as file:
         file.writelines(encode_frame(b'{"kind": "tensor"}', b""))
-    with pytest.raises(CaptureUnreadable, match="none that this version knows"):
+    with pytest.raises(CaptureUnreadable, match="found an unknown record"):
         read_capture(path)
 
 
 class FullDisk(io.FileIO):
-    """Takes so many bytes in small pieces, and then no more."""
+    """A file that accepts a number of bytes in small pieces, and then raises."""
 
     room = 10_000
 
@@ -120,7 +123,7 @@ class FullDisk(io.FileIO):
         return taken
 
 
-def test_on_a_full_disk_all_whole_records_stay(tmp_path):
+def test_whole_records_are_kept_on_a_full_disk(tmp_path):
     path = tmp_path / "a.trc"
     with FullDisk(path, "x+") as disk:
         writer = CaptureWriter(disk, "a.trc")

@@ -1,4 +1,4 @@
-"""Frames: what was written comes back; what was cut or changed is noticed, and the rest is kept."""
+"""Frames are read as written; truncated and changed ones are detected."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ def written(parts) -> bytes:
 
 
 def read(data: bytes):
-    """The parts of whole frames, and the damage after them."""
+    """Return the parts of valid frames, and the damage after them."""
     view = memoryview(data)
     found = list(frames(view, check_preface(view, "capture")))
     damage = found.pop() if found and isinstance(found[-1], Damage) else None
@@ -23,12 +23,12 @@ def read(data: bytes):
 
 
 @given(PARTS)
-def test_frames_come_back_as_they_were_written(parts):
+def test_frames_are_read_as_written(parts):
     assert read(written(parts)) == (parts, None)
 
 
 @given(PARTS, st.data())
-def test_of_a_file_that_is_cut_the_whole_frames_are_kept_and_the_rest_is_told(parts, data):
+def test_a_truncated_file_has_its_whole_frames_and_a_damage(parts, data):
     whole = written(parts)
     cut = data.draw(st.integers(len(preface()), len(whole)))
     kept, damage = read(whole[:cut])
@@ -49,7 +49,7 @@ def test_one_changed_byte_never_gives_a_wrong_frame(parts, data):
     assert damage.offset == len(written(kept)) <= place
 
 
-def test_zeros_after_a_crash_of_the_machine_are_no_frame():
+def test_zeros_after_a_crash_are_not_a_frame():
     parts = [(b"meta", b"body")]
     kept, damage = read(written(parts) + bytes(4096))
     assert kept == parts
@@ -57,16 +57,16 @@ def test_zeros_after_a_crash_of_the_machine_are_no_frame():
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reported"),
     [
-        (b"", "is empty"),
-        (preface()[:5], "is empty, or cut off"),
-        (b"PK\x03\x04 something else", "begins with b'PK"),
-        (preface().replace(b"\r\n", b"\n") + b"...", "is no capture"),
-        (preface()[:8] + b"\x02\0\0\0", "a capture of version 2, expected version 1"),
+        (b"", "empty, or truncated"),
+        (preface()[:5], "empty, or truncated"),
+        (b"PK\x03\x04 something else", "not a capture: found b'PK"),
+        (preface().replace(b"\r\n", b"\n") + b"...", "not a capture"),
+        (preface()[:8] + b"\x02\0\0\0", "found capture version 2, expected 1"),
     ],
 )
-def test_what_is_no_capture_is_told_apart(data, told):
+def test_the_start_of_other_files_is_rejected(data, reported):
     with pytest.raises(CaptureUnreadable, match=r"file\.trc: ") as failure:
         check_preface(memoryview(data), "file.trc")
-    assert told in str(failure.value)
+    assert reported in str(failure.value)

@@ -1,4 +1,4 @@
-"""The comparison: seeded differences are found, and grouped by what causes them."""
+"""`compare` finds seeded differences and groups them by their condition."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def right(number, x):
 
 @pytest.fixture
 def compared(tmp_path):
-    """Compare right answers with those of a function."""
+    """Compare correct responses with those of a function."""
 
     def compare(answering, against=right):
         a = write_capture(tmp_path / "a.trc", against, VALUES)
@@ -34,17 +34,17 @@ def compared(tmp_path):
     return compare
 
 
-def told(comparison):
-    """Of each group kind, output, how many and the condition."""
+def reported(comparison):
+    """Return kind, output, number of requests and condition of each group."""
     return [(g.kind, g.output, len(g.requests), g.condition) for g in comparison.groups]
 
 
-def test_the_same_answers_differ_in_nothing_though_one_side_speaks_json(compared):
+def test_equal_responses_in_json_and_binary_do_not_differ(compared):
     found = compared(lambda n, x: response(n, right(n, x), binary=False))
     assert (found.compared, found.differing, found.groups) == (120, 0, ())
 
 
-def test_rounding_is_called_so(compared):
+def test_rounding_is_reported_as_rounding(compared):
     def half(number, x):
         return right(number, x).astype(np.float16).astype(np.float32)
 
@@ -67,7 +67,7 @@ def test_a_row_that_is_wrong_only_when_batched(compared):
         return y
 
     found = compared(wrong)
-    assert told(found) == [
+    assert reported(found) == [
         ("values of some rows", "y", 60, "only when batched, 3 rows or more: 60 of 60")
     ]
     (group,) = found.groups
@@ -80,12 +80,12 @@ def test_a_row_that_is_wrong_only_when_batched(compared):
 def test_a_shape_that_is_wrong_only_for_long_inputs(compared):
     found = compared(lambda n, x: right(n, x)[:, :32])
     long = sum(x.shape[1] > 32 for x in VALUES)
-    assert told(found) == [
+    assert reported(found) == [
         ("shape", "y", long, f"only where size of axis 1 of x is 33 or more: {long} of {long}")
     ]
 
 
-def test_what_differs_with_company_only_is_told(tmp_path):
+def test_a_difference_under_concurrency_is_reported_with_its_condition(tmp_path):
     def crowded(number, x):
         y = right(number, x) + np.float32(number % 10 in (4, 5))
         return response(number, y, took=12 * MS if number % 10 == 4 else MS)
@@ -96,13 +96,13 @@ def test_what_differs_with_company_only_is_told(tmp_path):
     assert group.condition == "only with 2 or more requests of the model in flight: 24 of 24"
 
 
-def test_an_accident_has_no_cause(compared):
+def test_a_rare_difference_has_no_condition(compared):
     found = compared(lambda n, x: right(n, x) + np.float32(n in (17, 64)))
-    assert told(found) == [("values", "y", 2, "")]
+    assert reported(found) == [("values", "y", 2, "")]
 
 
-def test_what_differs_everywhere_is_told(compared):
-    assert told(compared(lambda n, x: x)) == [("values", "y", 120, "always")]
+def test_a_difference_in_all_requests_is_reported_as_always(compared):
+    assert reported(compared(lambda n, x: x)) == [("values", "y", 120, "always")]
 
 
 def test_a_lost_stream_response_is_found(compared):
@@ -110,7 +110,7 @@ def test_a_lost_stream_response_is_found(compared):
         lambda n, x: events(n, 1, 2) if n == 3 else events(n, 1, 2, 3),
         against=lambda n, x: events(n, 1, 2, 3),
     )
-    assert told(found) == [("stream responses missing", "", 1, "")]
+    assert reported(found) == [("stream responses missing", "", 1, "")]
     assert found.groups[0].example == "3 and 2"
 
 
@@ -132,12 +132,12 @@ def test_statuses_error_texts_and_missing_answers_are_found(compared):
         return right(number, x)
 
     found = compared(second, against=first)
-    assert {(kind, count) for kind, _, count, _ in told(found)} == {
-        *(("error text", 3), ("status", 2), ("no whole answer in B", 1)),
+    assert {(kind, count) for kind, _, count, _ in reported(found)} == {
+        *(("error text", 3), ("status", 2), ("no complete response in B", 1)),
     }
 
 
-def test_a_slow_tail_is_told_by_intervals_that_are_apart(compared):
+def test_a_slow_tail_is_reported_if_the_intervals_do_not_overlap(compared):
     quick = compared(lambda n, x: response(n, right(n, x), took=9 * MS if n % 10 == 0 else MS))
     (times,) = quick.times
     assert [p.value // MS for p in times.summary_a.percentiles] == [1, 1, 1, 1]
@@ -155,11 +155,11 @@ def test_a_slow_tail_is_told_by_intervals_that_are_apart(compared):
 def test_captures_of_different_requests_are_not_compared(tmp_path):
     a = write_capture(tmp_path / "a.trc", right, VALUES)
     b = write_capture(tmp_path / "b.trc", right, VALUES[1:])
-    with pytest.raises(ReplayError, match="hold different requests"):
+    with pytest.raises(ReplayError, match="with the same number differ"):
         compare_captures(read_capture(a), read_capture(b), Tolerances())
 
 
-def test_what_is_redacted_is_not_compared(compared):
+def test_redacted_responses_are_not_compared(compared):
     def redacted(number, x):
         return dataclasses.replace(response(number, x), redacted=True)
 
@@ -167,7 +167,7 @@ def test_what_is_redacted_is_not_compared(compared):
 
 
 @pytest.mark.parametrize(
-    ("speeds", "told", "unlike"),
+    ("speeds", "reported", "unlike"),
     [
         ((None, None), ["recorded at s:1", "recorded at s:1"], False),
         ((None, "1"), ["recorded at s:1", "replayed at speed 1 to s:1"], True),
@@ -175,7 +175,9 @@ def test_what_is_redacted_is_not_compared(compared):
         (("4", "4"), ["replayed at speed 4 to s:1", "replayed at speed 4 to s:1"], False),
     ],
 )
-def test_latencies_of_unlike_loads_are_called_so(tmp_path, capsys, speeds, told, unlike):
+def test_different_loads_are_reported_beside_the_latencies(
+    tmp_path, capsys, speeds, reported, unlike
+):
     paths = [
         write_capture(tmp_path / name, right, VALUES[:9], **({"speed": speed} if speed else {}))
         for name, speed in zip("ab", speeds, strict=True)
@@ -183,9 +185,9 @@ def test_latencies_of_unlike_loads_are_called_so(tmp_path, capsys, speeds, told,
     page = tmp_path / "page.html"
     assert main(["compare", *map(str, paths), f"--html={page}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[1].partition(",")[0] for line in lines[:2]] == told
+    assert [line.split(": ")[1].partition(",")[0] for line in lines[:2]] == reported
     for text in ("\n".join(lines), page.read_text()):
-        assert ("A and B are not of one load" in text) == unlike
+        assert ("A and B have different loads" in text) == unlike
 
 
 def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, capsys):
@@ -206,4 +208,4 @@ def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, caps
     assert document["groups"][0]["kind"] == "values"
     assert document["latencies"][0]["a"]["percentiles"][0]["percent"] == 50
     assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
-    assert "the keys being abs, rel, ulp, cosine, topk" in capsys.readouterr().err
+    assert "with the keys abs, rel, ulp, cosine, topk" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Answers over gRPC: seeded differences in calls and streams."""
+"""Comparison of gRPC responses: seeded differences in calls and streams."""
 
 import dataclasses
 import itertools
@@ -60,7 +60,7 @@ def stream(*responses):
     return Exchange(infer("ModelStreamInfer"), ended, tuple(messages))
 
 
-def test_of_fields_within_fields_the_first_that_differs_is_named():
+def test_the_first_difference_in_nested_fields_is_reported():
     def config(**more):
         steps = [{"model": "a"}, {"model": "b", **more}]
         return Exchange(
@@ -70,8 +70,8 @@ def test_of_fields_within_fields_the_first_that_differs_is_named():
 
     pairs = [config(), config(limit=[1, 2]), config(limit=[1, 3]), config(limit=[1])]
     pairs = [dataclasses.replace(one, response=whole(one.response)) for one in pairs]
-    told = [compare_answers("m", a, b, Tolerances())[0] for a, b in itertools.pairwise(pairs)]
-    assert [(one.output, one.detail) for one in told] == [
+    reported = [compare_answers("m", a, b, Tolerances())[0] for a, b in itertools.pairwise(pairs)]
+    assert [(one.output, one.detail) for one in reported] == [
         ("steps", "[1].limit: 'None' and '[1, 2]'"),
         ("steps", "[1].limit[1]: '2' and '3'"),
         ("steps", "[1].limit: '[1, 3]' and '[1]'"),
@@ -106,7 +106,7 @@ def test_differences_of_calls_and_streams_are_found(a, b, kinds):
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_the_model_and_the_properties_of_a_call_are_known(raw):
+def test_the_model_and_the_properties_of_a_call(raw):
     request = infer(raw=raw)
     assert model_of(request) == "m"
     assert features_of(request, 3) == {

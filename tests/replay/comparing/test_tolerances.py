@@ -1,4 +1,4 @@
-"""Tolerances: what is near, by each measure."""
+"""Tolerances: which differences each criterion accepts."""
 
 import numpy as np
 import pytest
@@ -66,11 +66,11 @@ def test_ulps_are_those_of_the_type(dtype):
         (Tolerance(absolute=0.1), 1.0, 1.05, True),
     ],
 )
-def test_each_measure_takes_what_it_should(tolerance, a, b, expected):
+def test_each_criterion_accepts_its_differences(tolerance, a, b, expected):
     assert near(tolerance, a, b) is expected
 
 
-def test_integers_and_texts_are_compared_exactly_unless_told_otherwise():
+def test_integers_and_texts_are_compared_exactly_by_default():
     tolerances = parse_tolerances(["n:abs=1"])
     assert tolerances.of("m", "k", "i") == EXACT
     assert not near(EXACT, [2**62], [2**62 + 1], np.int64)
@@ -79,7 +79,7 @@ def test_integers_and_texts_are_compared_exactly_unless_told_otherwise():
     assert DEFAULT.violated(*words).tolist() == [False, True]
 
 
-def test_a_tolerance_is_that_of_the_models_output_then_of_the_output_then_of_all():
+def test_the_most_specific_tolerance_applies():
     tolerances = parse_tolerances(["abs=1", "y:rel=0.5,ulp=2", "m/y:cosine=0.9,topk=3"])
     assert tolerances.of("m", "y", "f") == Tolerance(cosine=0.9, top_k=3)
     assert tolerances.of("n", "y", "f") == Tolerance(relative=0.5, ulp=2)

@@ -1,4 +1,4 @@
-"""The suite on servers that answer wrongly, or not at all."""
+"""The conformance suite on servers with wrong responses, or none."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ import pytest
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
-from triton_replay.conformance.http import Ask
+from triton_replay.conformance.http import HttpRequest
 from triton_replay.conformance.subject import Input, NotApplicable
 
 METADATA = {
@@ -29,7 +29,7 @@ PAGES = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers PAGES, and 404 without JSON to all else."""
+    """Serves PAGES, and 404 without JSON for other paths."""
 
     def do_GET(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -43,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_):
-        """Nothing."""
+        """Do not log."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def server():
         thread.join()
 
 
-def test_what_is_announced_must_hold_and_what_is_not_need_not(server, capsys):
+def test_only_announced_extensions_must_hold(server, capsys):
     assert main(["conformance", f"--server={server}", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["model"] == "m"
@@ -69,7 +69,7 @@ def test_what_is_announced_must_hold_and_what_is_not_need_not(server, capsys):
     assert verdicts["model_repository"] == "not served"  # one of its two cases
 
 
-def test_what_fails_stands_below_the_table_with_a_line_that_repeats_it(server, capsys):
+def test_failed_cases_are_listed_with_a_command_that_repeats_them(server, capsys):
     assert main(["conformance", f"--server={server}"]) == 1
     out = capsys.readouterr().out
     assert "statistics             yes        fails       0 of 2" in out
@@ -78,15 +78,15 @@ def test_what_fails_stands_below_the_table_with_a_line_that_repeats_it(server, c
     assert "logging: settings" not in out
 
 
-def test_a_server_that_is_not_there_and_a_model_that_is_not(server, capsys):
+def test_a_missing_server_and_an_unknown_model_are_reported(server, capsys):
     (port,) = free_ports(1)
     assert main(["conformance", f"--server=127.0.0.1:{port}"]) == 3
-    assert main(["conformance", f"--server={server}", "--model=nobody"]) == 2
-    assert "the metadata of model 'nobody' tell no inputs" in capsys.readouterr().err
+    assert main(["conformance", f"--server={server}", "--model=no_model"]) == 2
+    assert "metadata of model 'no_model': expected inputs" in capsys.readouterr().err
 
 
-def test_bytes_are_repeated_by_base64():
-    ask = Ask("POST", "/x", b"{}\xff")
+def test_binary_requests_are_repeated_by_base64():
+    ask = HttpRequest("POST", "/x", b"{}\xff")
     assert ask.command("h:1") == (
         "echo e33/ | base64 -d | curl -i -X POST --data-binary @- http://h:1/x"
     )
@@ -102,7 +102,7 @@ def test_bytes_are_repeated_by_base64():
         ("BF16", b"\x80\x3f" * 2, None),
     ],
 )
-def test_inputs_are_made_from_the_metadata(datatype, raw, data):
+def test_inputs_are_generated_from_the_metadata(datatype, raw, data):
     one = Input("X", datatype, (1, 2))
     assert one.raw() == raw
     if data is None:

@@ -1,4 +1,4 @@
-"""Exports: what perf_analyzer reads is what the clients sent."""
+"""Exports have the content of the clients' requests."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ def exported(*exchanges, rows=False):
     return {model: load.entries for model, load in loads.items()}, dict(left_out)
 
 
-def test_texts_and_integers_are_written_as_they_are_and_floats_exactly():
+def test_texts_and_integers_are_readable_and_floats_exact():
     one = infer(
         *(("t", "BYTES", [2], ["a", "数"]), ("n", "INT64", [1, 2], [2**62 + 1, -3])),
         *(("b", "BOOL", [2], [True, False]), ("x", "FP32", [2], [0.1, 2])),
@@ -51,10 +51,10 @@ def test_each_row_of_a_batch_becomes_an_entry_without_that_axis():
         {"t": {"content": ["b"], "shape": [1]}, "n": {"content": [3, 4], "shape": [2]}},
     ]
     unequal = infer(("a", "INT8", [2], [1, 2]), ("b", "INT8", [3], [1, 2, 3]))
-    assert exported(unequal, rows=True) == ({}, {"requests whose inputs cannot be read": 1})
+    assert exported(unequal, rows=True) == ({}, {"requests with unreadable inputs": 1})
 
 
-def test_calls_over_grpc_are_the_same_and_bytes_that_are_no_text_keep_their_lengths():
+def test_grpc_calls_are_exported_alike_and_binary_bytes_keep_their_lengths():
     request = service_pb2.ModelInferRequest(model_name="g")
     request.inputs.add(name="t", datatype="BYTES", shape=[1])
     request.inputs.add(name="h", datatype="BF16", shape=[1])
@@ -67,7 +67,7 @@ def test_calls_over_grpc_are_the_same_and_bytes_that_are_no_text_keep_their_leng
     assert tuple(base64.b64decode(entry[name]["b64"]) for name in "th") == raw
 
 
-def test_what_has_no_values_is_left_out_and_counted():
+def test_requests_without_values_are_skipped_and_counted():
     empty = infer(("x", "FP32", [0], []))
     region = infer(("x", "FP32", [1], [1]), ("shared_memory_region", "FP32", [1], [1]))
     cut = Exchange(Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", (), 9), None)
@@ -75,25 +75,25 @@ def test_what_has_no_values_is_left_out_and_counted():
     assert exported(empty, region, cut, other) == (
         {},
         {
-            "requests whose inputs cannot be read": 2,
-            "requests whose bodies are not in the capture": 1,
+            "requests with unreadable inputs": 2,
+            "requests without a body in the capture": 1,
         },
     )
 
 
-def test_the_command_writes_data_and_intervals_that_ge_runtime_reads_too(tmp_path, capsys):
+def test_the_files_are_readable_by_ge_runtime(tmp_path, capsys):
     values = inputs(30)
     capture = write_capture(tmp_path / "a.trc", lambda n, x: x, values)
     assert main(["export", str(capture), f"--output={tmp_path / 'out'}", "--rows"]) == 0
     rows = sum(map(len, values))
-    assert f"{rows} entries of 30 requests" in capsys.readouterr().err
+    assert f"{rows} entries from 30 requests" in capsys.readouterr().err
     intervals = (tmp_path / "out" / "m.intervals").read_text().split()
     assert intervals == [str(10 * MS // 1000)] * 29
     sizes = read_histogram(tmp_path / "out" / "m.json", axes=["n"], tensors={"x": ["n"]})
     assert sizes.total == rows
 
 
-def test_a_capture_without_inferences_is_told(tmp_path, capsys):
+def test_a_capture_without_inferences_is_reported(tmp_path, capsys):
     capture = write_capture(tmp_path / "a.trc", lambda n, x: x, [])
     assert main(["export", str(capture), f"--output={tmp_path / 'out'}"]) == 2
-    assert "holds no inference" in capsys.readouterr().err
+    assert "no inference with exportable inputs" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Generated loads: the same for a seed, sizes as the histogram says, arrivals around the rate."""
+"""Generated captures: reproducible, with sizes by the histogram and arrivals by the rate."""
 
 import random
 from collections import Counter
@@ -13,8 +13,8 @@ from triton_replay.capture.reader import read_capture
 from triton_replay.generating.arrivals import Arrivals
 from triton_replay.generating.sizes import Sizes
 from triton_replay.generating.tensors import parse_input
-from triton_replay.protocol.answers import read_inputs
 from triton_replay.replaying.plan import plan_replay
+from triton_replay.wire.answers import read_inputs
 
 INPUTS = ("--input=ids:INT64:1,tokens=0..99", "--input=lengths:INT32:1,1=tokens")
 
@@ -27,18 +27,18 @@ def sizes(tmp_path):
 
 
 def generate(output, *options):
-    """Exit code of the command."""
+    """Run the command; return its exit code."""
     return main(["generate", f"--output={output}", "--model=m", *options])
 
 
-def test_a_capture_is_the_same_by_the_byte_for_a_seed_and_another_for_another(tmp_path, sizes):
+def test_a_seed_determines_all_bytes(tmp_path, sizes):
     a, b, c = (tmp_path / f"{name}.trc" for name in "abc")
     more = (*INPUTS, f"--sizes={sizes}", "--burst=3", "--swing=0.5")
     assert [generate(a, *more), generate(b, *more), generate(c, *more, "--seed=1")] == [0, 0, 0]
     assert a.read_bytes() == b.read_bytes() != c.read_bytes()
 
 
-def test_sizes_come_as_often_as_the_histogram_says_and_shapes_and_values_follow(tmp_path, sizes):
+def test_sizes_follow_the_histogram(tmp_path, sizes):
     path = tmp_path / "a.trc"
     assert generate(path, *INPUTS, f"--sizes={sizes}", "--rate=200") == 0
     capture = read_capture(path)
@@ -55,7 +55,7 @@ def test_sizes_come_as_often_as_the_histogram_says_and_shapes_and_values_follow(
     assert seen[3] / seen.total() == pytest.approx(7 / 8, abs=0.03)
 
 
-def test_a_replay_takes_all_of_it(tmp_path):
+def test_a_generated_capture_can_be_replayed(tmp_path):
     path = tmp_path / "a.trc"
     assert generate(path, "--input=t:BYTES:1=1..9", "--input=x:FP16:2,2", "--input=b:BOOL:1") == 0
     exchanges = read_capture(path).exchanges
@@ -70,7 +70,7 @@ def test_a_replay_takes_all_of_it(tmp_path):
     seed=st.integers(0, 2**64),
 )
 @settings(deadline=None)
-def test_arrivals_are_in_order_within_the_time_and_repeat(rate, burst, swing, period, seed):
+def test_arrivals_are_ordered_within_the_time_and_reproducible(rate, burst, swing, period, seed):
     arrivals = Arrivals(rate, burst, swing, period)
     times = list(arrivals.times(2.0, random.Random(seed)))
     assert times == sorted(times) == list(arrivals.times(2.0, random.Random(seed)))
@@ -78,7 +78,7 @@ def test_arrivals_are_in_order_within_the_time_and_repeat(rate, burst, swing, pe
 
 
 @pytest.mark.parametrize(("burst", "swing"), [(1, 0), (5, 0), (1, 0.9), (5, 0.9)])
-def test_the_average_rate_holds_and_the_middle_of_a_period_is_its_peak(burst, swing):
+def test_the_mean_rate_holds_and_the_peak_is_in_the_middle_of_a_period(burst, swing):
     arrivals = Arrivals(50, burst, swing, 100)
     times = np.array(list(arrivals.times(100, random.Random(1)))) / 1e9
     assert len(times) / 100 == pytest.approx(50, rel=0.1)
@@ -89,13 +89,13 @@ def test_the_average_rate_holds_and_the_middle_of_a_period_is_its_peak(burst, sw
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any), st.integers(0, 2**32))
-def test_what_is_counted_never_is_never_drawn(counts, seed):
+def test_a_size_with_count_zero_is_never_drawn(counts, seed):
     sizes = Sizes(("n",), tuple((n,) for n in range(len(counts))), tuple(counts))
     assert counts[sizes.draw(random.Random(seed))["n"]] > 0
 
 
 @given(st.integers(0, 127), st.integers(0, 127), st.integers(0, 2**32))
-def test_integers_lie_between_their_bounds(one, other, seed):
+def test_integers_are_within_their_bounds(one, other, seed):
     low, high = sorted((one, other))
     plan = parse_input(f"x:INT8:4,3={low}..{high}", ())
     described, data = plan.make({}, random.Random(seed))
@@ -106,32 +106,32 @@ def test_integers_lie_between_their_bounds(one, other, seed):
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "reported"),
     [
         ("--input=x", "expected NAME:DATATYPE:DIM"),
         ("--input=x:FP7:1", "expected NAME:DATATYPE:DIM"),
-        ("--input=x:FP32:tokens", "'tokens' is no number and no axis"),
-        ("--input=x:INT8:1=300", "300 is more than 127"),
-        ("--input=x:INT8:1=9..2", "9 is above 2"),
+        ("--input=x:FP32:tokens", "found 'tokens', expected a number or an axis"),
+        ("--input=x:INT8:1=300", "found 300, expected at most 127"),
+        ("--input=x:INT8:1=9..2", "found 9 as LOW, expected at most 2"),
         ("--rate=0", "--rate: found 0"),
         ("--burst=0.5", "--burst: found 0.5"),
         ("--swing=2", "--swing: found 2"),
         ("--sizes=nowhere.csv", "nowhere.csv: cannot be read"),
     ],
 )
-def test_what_cannot_be_is_told(option, told, tmp_path, capsys):
+def test_invalid_options_are_reported(option, reported, tmp_path, capsys):
     options = ["--input=y:FP32:1", option]
     assert generate(tmp_path / "a.trc", *options) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
-def test_a_histogram_that_is_none_is_told_with_its_line(tmp_path, capsys):
+def test_an_invalid_histogram_is_reported_with_its_line(tmp_path, capsys):
     path = tmp_path / "sizes.csv"
-    for text, told in (
+    for text, reported in (
         ("3\n4\n", "expected a header"),
         ("tokens,count\n3,x\n", "line 2: found '3,x'"),
         ("tokens\n", "found no sizes"),
     ):
         path.write_text(text)
         assert generate(tmp_path / "a.trc", "--input=y:FP32:1", f"--sizes={path}") == 2
-        assert told in capsys.readouterr().err
+        assert reported in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A small server with a model of each kind, for the tests of a load."""
+"""A server with a model of each type, for tests of `load`."""
 
 import contextlib
 import json
@@ -51,8 +51,8 @@ class TritonPythonModel:
         with self.file.open("a") as file:
             for request in requests:
                 x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-                told = [request.correlation_id(), request.flags(), x.ravel().tolist()]
-                file.write(json.dumps(told) + "\\n")
+                reported = [request.correlation_id(), request.flags(), x.ravel().tolist()]
+                file.write(json.dumps(reported) + "\\n")
                 answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
         return answers
 """
@@ -105,13 +105,13 @@ SHORT = (
 
 @pytest.fixture
 def short():
-    """Options of a load that is measured quickly."""
+    """Return options of a short load."""
     return SHORT
 
 
 @pytest.fixture
 def load(server, capsys, short):
-    """Put a short load on the server: the exit code, and what was printed."""
+    """Return a function that runs a short load; it returns the exit code and the output."""
 
     def run(model, *words, protocol="http"):
         address = server.grpc if protocol == "grpc" else server.http
@@ -124,7 +124,7 @@ def load(server, capsys, short):
 
 @pytest.fixture
 def asked(load_repository):
-    """What the model `turns` was asked since the test began: ids, flags, and inputs."""
+    """Return a function that reads the requests of the model `turns`: ids, flags, and inputs."""
     file = load_repository / "turns" / "asked"
     with contextlib.suppress(FileNotFoundError):
         file.unlink()

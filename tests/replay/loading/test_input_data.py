@@ -1,4 +1,4 @@
-"""Inputs: of files, of folders, made up; a fault names its field."""
+"""Inputs from files, from folders, and generated; errors name the field."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from triton_replay.loading.tensors import batches
 
 
 def model(*inputs, batch=0, optional=()):
-    """A model of these inputs: name, datatype, shape."""
+    """Return a model with these inputs: name, datatype, shape."""
     axis = [-1] if batch else []
     metadata = {
         "inputs": [{"name": n, "datatype": d, "shape": [*axis, *s]} for n, d, s in inputs],
@@ -40,7 +40,7 @@ def of_json(tmp_path, document, of=PAIR, **options):
     return streams(of, path, **options)
 
 
-def test_a_file_holds_lists_contents_with_shapes_and_base64(tmp_path):
+def test_a_file_has_lists_contents_with_shapes_and_base64(tmp_path):
     raw = base64.b64encode(np.array([3, 4], "<f4").tobytes()).decode()
     text = base64.b64encode(b"\2\0\0\0\xff\xfe").decode()
     (rows,) = of_json(
@@ -69,15 +69,15 @@ def test_lists_of_lists_are_streams(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "data: expected a list of objects, or of lists"),
-        ({"data": []}, "data is empty"),
+        ({"data": []}, "found empty data"),
         ({"data": [3]}, r"data\[0\]: found a number, expected an object"),
         ({"data": [{"X": [1, 2]}]}, r"data\[0\]: input T is missing"),
-        ({"data": [{"X": [1, 2], "T": ["a"], "Z": 1}]}, r"data\[0\].Z: no input of the model"),
-        ({"data": [{"X": [1], "T": ["a"]}]}, r"data\[0\].X: found 1 values, expected 2 of shape"),
+        ({"data": [{"X": [1, 2], "T": ["a"], "Z": 1}]}, r"data\[0\].Z: not an input of the model"),
+        ({"data": [{"X": [1], "T": ["a"]}]}, r"data\[0\].X: found 1 values, expected 2 for shape"),
         ({"data": [{"X": [1, "a"], "T": ["a"]}]}, r"data\[0\].X\[1\]: found 'a', expected FP32"),
         ({"data": [{"X": [1, 2], "T": [7]}]}, r"data\[0\].T\[0\]: found 7, expected BYTES"),
         ({"data": [[{"X": [1], "T": ["a"]}]]}, r"data\[0\]\[0\].X: found 1 values"),
@@ -90,30 +90,30 @@ def test_lists_of_lists_are_streams(tmp_path):
             {"data": [{"X": {"content": [1, 2], "shape": "2"}, "T": ["a"]}]},
             r"data\[0\].X.shape: found '2', expected a list of sizes",
         ),
-        ({"data": [{"X": {"b64": "AA="}, "T": ["a"]}]}, r"data\[0\].X.b64: no base64"),
+        ({"data": [{"X": {"b64": "AA="}, "T": ["a"]}]}, r"data\[0\].X.b64: not base64"),
         ({"data": [{"X": {"b64": "AAAA"}, "T": ["a"]}]}, r"X.b64: found 3 bytes, expected 8"),
         (
             {"data": [{"X": [1, 2], "T": {"b64": "AAAA"}}]},
-            r"T.b64: expected 1 elements of shape \[1\], each behind its length",
+            r"T.b64: expected 1 elements for shape \[1\], each after its length",
         ),
     ],
 )
-def test_a_fault_in_a_file_names_its_field(tmp_path, document, told):
-    with pytest.raises(ReplayError, match=told):
+def test_an_error_in_a_file_names_the_field(tmp_path, document, reported):
+    with pytest.raises(ReplayError, match=reported):
         of_json(tmp_path, document)
 
 
-def test_integers_that_do_not_fit_are_told(tmp_path):
+def test_integers_out_of_range_are_reported(tmp_path):
     for value in (300, 1.5):
         with pytest.raises(ReplayError, match=r"data\[0\].X"):
             of_json(tmp_path, {"data": [{"X": [value]}]}, model(("X", "UINT8", [1])))
 
 
-def test_a_shape_of_the_options_stands_where_a_file_has_none(tmp_path):
+def test_the_shape_option_applies_to_data_without_shape(tmp_path):
     of = model(("X", "INT64", [-1, 2]))
     (rows,) = of_json(tmp_path, {"data": [{"X": [1, 2]}]}, of, shapes={"X": (1, 2)})
     assert rows[0]["X"].shape == (1, 2)
-    with pytest.raises(ReplayError, match=r"--shape: X has the shape \[-1, 2\]"):
+    with pytest.raises(ReplayError, match=r"--shape: X has shape \[-1, 2\]"):
         of_json(tmp_path, {"data": [{"X": [1, 2]}]}, of)
 
 
@@ -121,7 +121,7 @@ def test_a_shape_of_the_options_stands_where_a_file_has_none(tmp_path):
     "datatype",
     ["BOOL", "INT8", "UINT16", "INT32", "UINT64", "FP16", "BF16", "FP32", "FP64", "BYTES"],
 )
-def test_zeros_and_random_values_are_of_each_type(datatype):
+def test_zeros_and_random_values_for_each_datatype(datatype):
     of = model(("X", datatype, [3]))
     ((zero,),) = streams(of, "zero")
     ((drawn,),) = streams(of, "random")
@@ -134,7 +134,7 @@ def test_zeros_and_random_values_are_of_each_type(datatype):
         assert len(drawn["X"].data) == len(zero["X"].data)
 
 
-def test_optional_inputs_are_left_out_unless_a_file_has_them(tmp_path):
+def test_optional_inputs_are_sent_only_if_a_file_has_them(tmp_path):
     of = model(("X", "INT8", [1]), ("Y", "INT8", [1]), optional=["Y"])
     assert list(streams(of, "zero")[0][0]) == ["X"]
     assert list(of_json(tmp_path, {"data": [{"Y": [1], "X": [2]}]}, of)[0][0]) == ["X", "Y"]
@@ -142,7 +142,7 @@ def test_optional_inputs_are_left_out_unless_a_file_has_them(tmp_path):
 
 def test_a_folder_has_a_file_for_each_input(tmp_path):
     (tmp_path / "X").write_bytes(bytes(8))
-    with pytest.raises(ReplayError, match="T: not there: it holds input T"):
+    with pytest.raises(ReplayError, match="T: missing; expected the data of T"):
         streams(PAIR, tmp_path)
     (tmp_path / "T").write_text("one\ntwo\n")
     with pytest.raises(ReplayError, match="found 2 values, expected 1"):
@@ -152,12 +152,12 @@ def test_a_folder_has_a_file_for_each_input(tmp_path):
     assert row["T"].data == b"\3\0\0\0one"
 
 
-def test_a_batch_is_made_of_the_next_rows_in_turn(tmp_path):
+def test_a_batch_consists_of_consecutive_rows(tmp_path):
     of = model(("X", "INT8", [-1]), batch=4)
     rows = {"data": [{"X": {"content": [n], "shape": [1]}} for n in range(3)]}
     (requests,) = batches(of, of_json(tmp_path, rows, of), 2)
     assert [list(one.tensors[0].data) for one in requests] == [[0, 1], [1, 2], [2, 0]]
     assert requests[0].tensors[0].shape == (2, 1)
     rows["data"][2]["X"] = {"content": [1, 2], "shape": [2]}
-    with pytest.raises(ReplayError, match="'X' differs"):
+    with pytest.raises(ReplayError, match="'X' has different shapes"):
         batches(of, of_json(tmp_path, rows, of), 2)

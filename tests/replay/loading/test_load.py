@@ -1,4 +1,4 @@
-"""`triton-replay load` on a small server: what is sent, what is measured, what is told."""
+"""`triton-replay load` on a small server: requests, measurements, reports."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ UNTIL_ENDED = ("--concurrency-range", "1:100000")
 
 
 def count_of(out):
-    """Requests that were answered, of each load."""
+    """Return the number of successful requests of each load."""
     return [int(count) for count in re.findall(r"    Request count: (\d+)", out)]
 
 
@@ -61,7 +61,7 @@ def test_an_open_loop_sends_at_its_rate(load, protocol, tmp_path):
     assert "Request Rate: 400 inference requests per seconds" in out
 
 
-def test_without_a_mode_rates_below_the_capacity_are_tried(load):
+def test_the_default_is_rates_below_the_capacity(load):
     _, out, err = load("rows", "-p", "1000", "-r", "3")
     rates = [float(rate) for rate in re.findall(r"^Request Rate: ([\d.]+), ", out, re.M)]
     assert len(rates) == 6, out + err
@@ -69,7 +69,7 @@ def test_without_a_mode_rates_below_the_capacity_are_tried(load):
     assert "concurrency 1, window 1" in err
 
 
-def test_intervals_of_a_file_are_kept(load, tmp_path):
+def test_intervals_of_a_file_are_used(load, tmp_path):
     path = tmp_path / "intervals"
     path.write_text("1000\n3000\n")
     code, out, _ = load("rows", "--request-intervals", str(path), "--request-count", "8")
@@ -78,14 +78,14 @@ def test_intervals_of_a_file_are_kept(load, tmp_path):
     assert "Request Rate: 500 " in out
 
 
-def test_a_count_of_requests_is_sent_and_no_more(load, asked, protocol):
+def test_exactly_the_number_of_requests_is_sent(load, asked, protocol):
     words = ("--request-count", "10", "--sequence-length", "5", "-t", "1")
     code, out, _ = load("turns", *words, "--sequence-length-variation", "0", protocol=protocol)
     assert (code, count_of(out)) == (0, [10])
     assert len(asked()) == 10
 
 
-def test_sequences_have_their_own_ids_and_begin_and_end(load, asked, protocol):
+def test_sequences_have_ids_starts_and_ends(load, asked, protocol):
     words = ("--sequence-length", "3", "--sequence-length-variation", "0")
     code, _, err = load(
         "turns",
@@ -102,7 +102,7 @@ def test_sequences_have_their_own_ids_and_begin_and_end(load, asked, protocol):
         assert re.fullmatch("(102)+(12)?", "".join(map(str, flags)))
 
 
-def test_streams_of_a_file_are_played_to_one_sequence_each(load, asked, tmp_path, protocol):
+def test_each_stream_of_a_file_is_one_sequence(load, asked, tmp_path, protocol):
     path = tmp_path / "data.json"
     path.write_text(json.dumps({"data": [[{"X": [1]}, {"X": [2]}], [{"X": [3]}]]}))
     words = ("--input-data", str(path), "-t", "1", "--request-count", "6")
@@ -111,7 +111,7 @@ def test_streams_of_a_file_are_played_to_one_sequence_each(load, asked, tmp_path
     assert [(flags, x) for _, flags, x in asked()] == [(1, [1]), (2, [2]), (3, [3])] * 2
 
 
-def test_an_open_loop_of_sequences_takes_turns(load, asked, protocol):
+def test_an_open_loop_alternates_between_sequences(load, asked, protocol):
     words = ("--request-rate-range", "500", "--num-of-sequences", "3", "--request-count", "12")
     length = ("--sequence-length", "4", "--sequence-length-variation", "0")
     code, out, err = load("turns", *words, *length, protocol=protocol)
@@ -138,7 +138,7 @@ def test_batches_texts_and_files_reach_the_model(load, tmp_path, protocol):
         assert "Failed" not in out
 
 
-def test_batches_count_as_so_many_inferences(load, protocol):
+def test_each_row_of_a_batch_counts_as_an_inference(load, protocol):
     words = ("-t", "1", "-b", "4", "--request-count", "5")
     code, out, _ = load("rows", *words, protocol=protocol)
     assert code == 0
@@ -153,7 +153,7 @@ def test_tensors_in_json(load):
         assert (code, count_of(out)) == (0, [9])
 
 
-def test_regions_of_shared_memory_are_gone_afterwards(load, protocol):
+def test_shared_memory_regions_are_removed(load, protocol):
     before = set(Path("/dev/shm").iterdir())
     words = ("-t", "2", "--request-count", "9", "--shared-memory", "system")
     for model in ("rows", "texts"):
@@ -162,7 +162,7 @@ def test_regions_of_shared_memory_are_gone_afterwards(load, protocol):
     assert set(Path("/dev/shm").glob("triton_replay_*")) <= before
 
 
-def test_a_threshold_ends_the_range_and_a_search_finds_the_last_that_meets_it(load):
+def test_a_threshold_ends_the_range_and_bisection_finds_the_last_load(load):
     code, out, _ = load("rows", "--concurrency-range", "1:4", "-l", "0.001")
     assert code == 0
     assert re.findall(r"^Concurrency: (\d+)", out, re.M) == ["1"]
@@ -187,44 +187,48 @@ def test_metrics_have_columns(load, server, tmp_path):
 def test_requests_that_all_fail_end_the_load_with_their_reason(load, protocol):
     code, _, err = load("refuses", "-t", "2", protocol=protocol)
     assert code == 2
-    assert re.search(r"all \d+ requests failed, the last one: .*not today", err)
+    assert re.search(r"all \d+ requests failed; the last one: .*not today", err)
 
 
-def test_a_model_that_the_server_has_not_is_told(load, protocol):
-    code, _, err = load("nobody", "-t", "1", protocol=protocol)
+def test_an_unknown_model_is_reported(load, protocol):
+    code, _, err = load("no_model", "-t", "1", protocol=protocol)
     assert code == 2
-    assert "-m nobody: " in err
+    assert "-m no_model: " in err
     assert "unknown model" in err
 
 
-def test_a_server_that_is_not_there_is_told(capsys, protocol):
+def test_a_missing_server_is_reported(capsys, protocol):
     (port,) = free_ports(1)
     assert main(["load", "-m", "x", "-u", f"127.0.0.1:{port}", "-i", protocol]) == 3
-    assert f"-u 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
+    assert f"-u 127.0.0.1:{port}: no server listens there" in capsys.readouterr().err
 
 
-def test_a_server_that_never_answers_is_given_up(capsys, protocol):
+def test_a_server_without_responses_is_unreachable(capsys, protocol):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = "{}:{}".format(*silent.getsockname())
         words = ["load", "-m", "x", "-u", address, "-i", protocol, "--timeout", "0.05"]
         assert main(words) == 3
-    assert "has answered nothing for 0.05 s" in capsys.readouterr().err
+    assert "no response from the server for 0.05 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("model", "words", "told"),
+    ("model", "words", "reported"),
     [
-        ("any", (), "--shape: X has the shape [-1]: say what to send, e.g. --shape X:16"),
-        ("any", ("--shape", "Z:1"), "--shape Z: any has no such input: X"),
+        ("any", (), "--shape: X has shape [-1]; expected fixed sizes, e.g. --shape X:16"),
+        ("any", ("--shape", "Z:1"), "--shape Z: not an input of any; expected X"),
         ("any", ("--shape", "X:1,2"), "--shape X: found [1, 2], expected [-1]"),
         ("any", ("--shape", "X"), "--shape: found 'X', expected INPUT:SIZE,..."),
         ("any", ("--shape", "X:1", "-b", "2"), "-b: found 2, expected 1"),
         ("rows", ("-b", "9"), "-b: found 9, expected 1 to 8"),
         ("rows", ("--concurrency-range", "1:x"), "expected START:END:STEP of whole numbers"),
-        ("rows", ("--concurrency-range", "1:0"), "--latency-threshold, which is missing"),
+        ("rows", ("--concurrency-range", "1:0"), "expected --latency-threshold"),
         ("rows", ("-t", "1", "--request-rate-range", "1"), "expected one of them"),
-        ("rows", ("--streaming",), "--streaming: is of gRPC"),
-        ("rows", ("--shared-memory", "cuda"), "--shared-memory cuda: is not supported"),
+        ("rows", ("--streaming",), "--streaming: found -i http, expected -i grpc"),
+        (
+            "rows",
+            ("--shared-memory", "cuda"),
+            "--shared-memory: found cuda, expected none or system",
+        ),
         ("rows", ("--input-data", "/nowhere.json"), "/nowhere.json: cannot be read"),
         ("rows", ("--request-parameter", "a:1"), "expected NAME:VALUE:TYPE"),
         ("rows", ("--percentile", "100"), "--percentile: found 100, expected 1 to 99"),
@@ -232,10 +236,10 @@ def test_a_server_that_never_answers_is_given_up(capsys, protocol):
         ("turns", ("-t", "3", "--sequence-id-range", "1:3"), "found 2 ids, expected at least 3"),
     ],
 )
-def test_what_cannot_be_is_told(load, model, words, told):
+def test_invalid_options_are_reported(load, model, words, reported):
     code, _, err = load(model, *words)
     assert code == 2
-    assert told in err
+    assert reported in err
 
 
 def test_a_decoupled_model_is_measured_by_its_first_response(load, tmp_path):
@@ -249,12 +253,12 @@ def test_a_decoupled_model_is_measured_by_its_first_response(load, tmp_path):
     assert "Response Throughput: " in out
 
 
-def test_a_stream_answers_what_a_call_does(load):
+def test_a_stream_has_the_same_responses_as_a_call(load):
     code, out, err = load("rows", "--streaming", "-t", "3", "--request-count", "9", protocol="grpc")
     assert (code, count_of(out)) == (0, [9]), err
 
 
-def test_an_error_of_a_stream_is_told(load):
+def test_an_error_on_a_stream_is_reported(load):
     code, _, err = load("refuses", "--streaming", "-t", "2", protocol="grpc")
     assert code == 2
     assert "not today" in err
@@ -263,7 +267,7 @@ def test_an_error_of_a_stream_is_told(load):
 def test_a_decoupled_model_needs_a_stream(load, protocol):
     code, _, err = load("many", "-t", "1", protocol=protocol)
     assert code == 2
-    assert "-m many: it is decoupled, expected -i grpc --streaming" in err
+    assert "-m many: a decoupled model; expected -i grpc --streaming" in err
 
 
 def test_requests_larger_than_a_socket_or_a_window_are_sent_in_pieces(load):
@@ -273,19 +277,19 @@ def test_requests_larger_than_a_socket_or_a_window_are_sent_in_pieces(load):
         assert (code, count_of(out)) == (0, [9]), err
 
 
-def test_the_other_protocol_s_port_is_told(load, server):
+def test_the_port_of_the_other_protocol_is_reported(load, server):
     for protocol, address in (("http", server.grpc), ("grpc", server.http)):
         code, _, err = load("rows", "-u", address, protocol=protocol)
         assert code == 2
-        assert "-m rows: the answer is no " in err or "-m rows: the server closed" in err
+        assert "-m rows: the response is not " in err or "-m rows: the server closed" in err
 
 
-def test_a_metrics_page_that_is_not_there_is_told(load):
+def test_a_missing_metrics_page_is_reported(load):
     (port,) = free_ports(1)
     where = ("--collect-metrics", "--metrics-url", f"127.0.0.1:{port}/metrics")
     code, _, err = load("rows", "-t", "1", *where)
     assert code == 3
-    assert f"--metrics-url 127.0.0.1:{port}: nobody listens there" in err
+    assert f"--metrics-url 127.0.0.1:{port}: no server listens there" in err
 
 
 @pytest.mark.parametrize("name", ["gzip", "deflate"])
@@ -298,11 +302,11 @@ def test_messages_of_grpc_are_compressed(load, asked, name):
     assert len(asked()) == 6
 
 
-def test_statistics_of_models_that_the_model_asks_are_told(load, protocol):
+def test_statistics_of_composing_models_are_reported(load, protocol):
     words = ("-t", "1", "--request-count", "3", "--bls-composing-models", "any:1,texts")
     code, out, err = load("rows", *words, protocol=protocol)
     assert (code, count_of(out)) == (0, [3]), err
-    assert "Composing" not in out  # which nobody asked meanwhile
+    assert "Composing" not in out  # it had no requests
 
 
 def test_parameters_and_headers_are_sent(load, protocol):
@@ -334,36 +338,36 @@ def test_a_page_shows_each_load(load, tmp_path):
     page = path.read_text()
     assert page.count("<svg") == 2
     assert all(f"<td>{count} in flight<td" in page for count in (1, 2, 3))
-    assert "A closed loop" in page
+    assert "Closed loop" in page
     assert "http" not in page.replace("http-equiv", "")
 
 
-def test_a_file_that_cannot_be_written_is_told(load):
+def test_a_file_that_cannot_be_written_is_reported(load):
     words = ("-t", "1", "--request-count", "3", "-f", "/nowhere/a.csv")
     code, _, err = load("rows", *words)
     assert code == 4
     assert "/nowhere/a.csv: cannot be written" in err
 
 
-def test_what_was_measured_before_the_server_died_is_told(load_repository, tmp_path, short):
+def test_results_before_the_exit_of_the_server_are_reported(load_repository, tmp_path, short):
     path = tmp_path / "a.csv"
     with start_reference_server(load_repository) as server:
         words = ("load", "-m", "rows", "-u", server.http, *short, *UNTIL_ENDED, "-f", path)
-        told, code = interrupted(words, "concurrency 3, ", server.process.kill)
-    assert code == 3, told
-    assert f"-u {server.http}: nobody listens there any more" in told or "closed the" in told
+        reported, code = interrupted(words, "concurrency 3, ", server.process.kill)
+    assert code == 3, reported
+    assert f"-u {server.http}: the server stopped listening" in reported or "closed the" in reported
     assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
         "1",
         "2",
     ]
 
 
-def test_what_was_measured_before_an_interrupt_is_told(server, tmp_path, short):
+def test_results_before_an_interrupt_are_reported(server, tmp_path, short):
     path = tmp_path / "a.csv"
     words = ("load", "-m", "rows", "-u", server.http, *short, *UNTIL_ENDED, "-f", path)
-    told, code = interrupted(words, "concurrency 3, ", None)
-    assert code == 5, told
-    assert "interrupted: " in told
+    reported, code = interrupted(words, "concurrency 3, ", None)
+    assert code == 5, reported
+    assert "interrupted; " in reported
     assert [row["Concurrency"] for row in csv.DictReader(path.read_text().splitlines())][:2] == [
         "1",
         "2",
@@ -371,7 +375,7 @@ def test_what_was_measured_before_an_interrupt_is_told(server, tmp_path, short):
 
 
 def interrupted(words, when, act):
-    """Run a load, `act` or interrupt it when its progress says so; what was told, and its code."""
+    """Run a load; `act` or interrupt at its first progress. Return messages and exit code."""
     with subprocess.Popen(
         command(*words),
         env=environment(),

@@ -1,13 +1,13 @@
-"""The loop: what is in flight, and from when latencies count."""
+"""The loop: requests in flight, and the start of latencies."""
 
 import time
 
-from replay.loading.peers import asked, grpc_loop
+from replay.wire.peers import asked, grpc_loop
 
 NEVER = 2**63 - 1
 
 
-def test_a_closed_loop_keeps_so_many_requests_in_flight():
+def test_a_closed_loop_keeps_its_number_of_requests_in_flight():
     def script(peer):
         waiting = [peer.call() for _ in range(3)]
         for _ in range(3):
@@ -20,8 +20,8 @@ def test_a_closed_loop_keeps_so_many_requests_in_flight():
         assert asked(loop, 3, 6) == [""] * 6
 
 
-def test_what_is_due_waits_for_room_and_counts_that():
-    """Three are due long ago, and one may be in flight: no coordinated omission."""
+def test_the_wait_of_a_due_request_counts_as_latency():
+    """Three requests are overdue and one may be in flight: no coordinated omission."""
 
     def script(peer):
         for _ in range(3):
@@ -38,7 +38,7 @@ def test_what_is_due_waits_for_room_and_counts_that():
         assert loop.record.late == 1
 
 
-def test_what_still_waits_when_the_load_stops_is_counted_and_not_sent():
+def test_requests_that_wait_at_the_end_are_counted_and_not_sent():
     def script(peer):
         peer.answer(peer.call())
 

@@ -1,4 +1,4 @@
-"""What is decided before a load and while it runs: levels, times, sequences, windows."""
+"""The pure parts of a load: levels, times, sequences, windows."""
 
 import contextlib
 import itertools
@@ -17,10 +17,13 @@ from triton_replay.loading.levels import (
     Level,
     Range,
     doubling,
+    evenly,
     parse_range,
+    poisson,
+    read_intervals,
+    repeated,
     shares_of,
 )
-from triton_replay.loading.schedule import evenly, poisson, read_intervals, repeated
 from triton_replay.loading.sequences import Running, SequencePlan, Sequences
 from triton_replay.loading.windows import Stability, Window
 
@@ -28,7 +31,7 @@ SECOND = 10**9
 
 
 def visited(levels, meets):
-    """The values that are tried when `meets` says which meet the threshold."""
+    """Return the levels that are tried if `meets` decides about the threshold."""
     values = []
     try:
         level = next(levels)
@@ -48,18 +51,18 @@ def visited(levels, meets):
         ("0.1:0.3:0.1", RATE, [0.1, 0.2, 0.3]),
     ],
 )
-def test_a_range_is_walked_to_its_end(text, mode, values):
+def test_a_range_is_tried_up_to_its_end(text, mode, values):
     levels = parse_range(text, "--x", mode).linear()
     assert visited(levels, lambda _: True) == pytest.approx(values)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "0", "2:1", "1:2:0", "1.5", "-1", "1:nan"])
-def test_a_range_that_cannot_be_is_told(text):
+def test_an_invalid_range_is_reported(text):
     with pytest.raises(ReplayError, match="--x: found"):
         parse_range(text, "--x", CONCURRENCY)
 
 
-def test_a_range_without_an_end_ends_where_the_threshold_is_not_met():
+def test_a_range_without_an_end_ends_at_the_threshold():
     levels = parse_range("1:0:2", "--x", CONCURRENCY).linear()
     assert visited(levels, lambda value: value < 6) == [1, 3, 5, 7]
 
@@ -74,7 +77,7 @@ def test_a_search_finds_the_largest_that_meets_the_threshold(start, more, limit)
     assert len(found) <= 12
 
 
-def test_doubling_ends_when_more_in_flight_give_hardly_more():
+def test_doubling_ends_when_the_rate_stops_growing():
     trying = doubling(100)
     tried = [next(trying)]
     with contextlib.suppress(StopIteration):
@@ -97,13 +100,13 @@ def test_constant_times_do_not_drift():
     assert next(itertools.islice(evenly(3, 0), 3 * 10**5, None)) == 10**5 * SECOND
 
 
-def test_poisson_times_have_their_rate_and_are_the_same_for_a_seed():
+def test_poisson_times_have_their_rate_and_are_reproducible():
     times = [list(itertools.islice(poisson(100, 5, random.Random(0)), 20000)) for _ in range(2)]
     assert times[0] == times[1] == sorted(times[0])
     assert times[0][-1] == pytest.approx(200 * SECOND, rel=0.03)
 
 
-def test_intervals_come_again(tmp_path):
+def test_intervals_repeat(tmp_path):
     path = tmp_path / "a"
     path.write_text("1000\n\n2.5\n")
     gaps = read_intervals(path)
@@ -112,7 +115,7 @@ def test_intervals_come_again(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "1\nx\n", "0\n", "-5\n", "inf\n"])
-def test_intervals_that_cannot_be_are_told_with_their_line(tmp_path, text):
+def test_invalid_intervals_are_reported_with_their_line(tmp_path, text):
     path = tmp_path / "a"
     path.write_text(text)
     with pytest.raises(ReplayError, match="expected microseconds"):
@@ -124,7 +127,7 @@ def test_intervals_that_cannot_be_are_told_with_their_line(tmp_path, text):
     st.one_of(st.none(), st.integers(1, 9)),
     st.sampled_from([None, 8]),
 )
-def test_sequences_begin_and_end_and_share_no_id(turns, length, end):
+def test_sequences_start_and_end_and_share_no_id(turns, length, end):
     plan = SequencePlan([[0, 1, 2], [3]], length, 0.5, 5, end)
     source = Sequences(plan, random.Random(0))
     slots = [Running(source) for _ in range(3)]
@@ -146,7 +149,7 @@ def window(*latencies, seconds=1, failures=0):
     return Window(0, end, 0, count + failures, np.array(latencies, np.int64), failures)
 
 
-def test_windows_agree_when_three_in_a_row_do():
+def test_windows_are_stable_if_three_in_a_row_agree():
     rule = Stability(0.1, None, 0, 10)
     calm = [window(100, 100)] * 3
     assert rule.agree(calm)
@@ -157,7 +160,7 @@ def test_windows_agree_when_three_in_a_row_do():
     assert not rule.agree([*calm, window()])
 
 
-def test_a_percentile_can_be_what_windows_agree_in():
+def test_windows_can_be_compared_by_a_percentile():
     loud = [*[window(1, 1, 1, 9)] * 2, window(1, 1, 1, 90)]
     assert not Stability(0.1, None, 0, 10).agree(loud)
     assert Stability(0.1, 50, 0, 10).agree(loud)

@@ -1,22 +1,21 @@
-"""What the server tells of itself: statistics, metrics, its models."""
+"""The server's statistics, metrics and metadata."""
 
 import pytest
 
 from triton_replay.errors import ReplayError
-from triton_replay.loading.metrics import read_page
 from triton_replay.loading.model import model_of
-from triton_replay.loading.statistics import between, of_one_request, read_statistics
+from triton_replay.loading.statistics import between, of_one_request, read_page, read_statistics
 
 
 def document(name, count, queue=0, infer=0):
-    """Statistics as HTTP has them; of gRPC numbers are texts."""
+    """Return statistics in the form of HTTP; with gRPC numbers are texts."""
     parts = {"success": queue + infer, "queue": queue, "compute_infer": infer}
     inferences = {part: {"count": count, "ns": str(1000 * ns)} for part, ns in parts.items()}
     stats = {"inference_count": count, "execution_count": str(count), "inference_stats": inferences}
     return {"model_stats": [{"name": name, "version": "1", **stats}]}
 
 
-def test_differences_are_microseconds_of_a_request():
+def test_statistics_are_microseconds_per_request():
     before = read_statistics([document("m", 10, queue=100, infer=50)])
     after = read_statistics([document("m", 14, queue=300, infer=90)])
     (side,) = between(before, after)
@@ -37,7 +36,7 @@ def test_an_ensemble_has_the_parts_of_all_its_steps():
     assert of_one_request("x", between(*looks), []) is None
 
 
-def test_metrics_of_devices_are_read_and_nothing_else():
+def test_only_metrics_of_devices_are_read():
     page = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5
 nv_gpu_utilization{gpu_uuid="GPU-2"} NaNa
@@ -51,7 +50,7 @@ nv_inference_count{model="m"} 3
     }
 
 
-def test_a_model_without_a_configuration_has_no_axis_of_a_batch():
+def test_a_model_without_a_configuration_has_no_batch_axis():
     metadata = {"inputs": [{"name": "X", "datatype": "FP32", "shape": ["-1", 2]}]}
     found = model_of("m", "3", metadata, {})
     assert found.inputs[0].shape == (-1, 2)
@@ -59,6 +58,6 @@ def test_a_model_without_a_configuration_has_no_axis_of_a_batch():
 
 
 @pytest.mark.parametrize("metadata", [{}, {"inputs": [{}]}, {"inputs": 3}])
-def test_metadata_without_inputs_are_told(metadata):
-    with pytest.raises(ReplayError, match="-m m: its metadata tell no inputs"):
+def test_metadata_without_inputs_are_reported(metadata):
+    with pytest.raises(ReplayError, match="-m m: metadata: expected inputs"):
         model_of("m", "", metadata, {})

@@ -1,4 +1,4 @@
-"""The gRPC tap: calls and streams out of frames, in whatever pieces these come."""
+"""The gRPC tap: calls and streams from frames in any pieces."""
 
 import itertools
 
@@ -19,17 +19,17 @@ from support.http2 import (
 from tritonclient.grpc import service_pb2
 
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.protocol.grpc_framing import MessageSplitter
 from triton_replay.recording.grpc_tap import GrpcTap
 from triton_replay.recording.redaction import Redaction
 from triton_replay.recording.selection import Selection
+from triton_replay.wire.grpc_messages import MessageSplitter
 
 SERVICE = "/inference.GRPCInferenceService"
 RST_STREAM, CONTINUATION = 3, 9
 
 
 class Records(list):
-    """A sink."""
+    """A sink that collects records."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class Records(list):
 
 
 class Side:
-    """Writes frames of one side."""
+    """Writes the frames of one side."""
 
     def __init__(self, opening=b""):
         self.encoder = Encoder()
@@ -85,7 +85,7 @@ CUTS = st.lists(st.integers(0, 999), max_size=6)
 
 
 @given(CUTS, CUTS)
-def test_calls_of_one_connection_are_told_apart_in_any_pieces(sent, answered):
+def test_calls_of_one_connection_are_separated_in_any_pieces(sent, answered):
     client = Side(PREFACE).call(1, "ModelInfer").call(3, "ServerLive")
     client.data(1, message(b"ab")[:3]).data(3, message(b""), END_STREAM)
     client.data(1, message(b"ab")[3:]).data(1, b"", END_STREAM)
@@ -108,7 +108,7 @@ def test_calls_of_one_connection_are_told_apart_in_any_pieces(sent, answered):
     assert records.counted == []
 
 
-def test_messages_of_a_stream_are_recorded_as_they_come():
+def test_messages_of_a_stream_are_recorded_one_by_one():
     client, server = Side(PREFACE).call(1, "ModelStreamInfer"), Side().answer(1)
     connection, records = tap()
     connection.sent(client.data(1, message(b"one") + message(b"two")).bytes)
@@ -136,7 +136,7 @@ def test_headers_in_pieces_with_padding_and_priority_are_read():
 
 
 @pytest.mark.parametrize("by", ["client", "server"])
-def test_a_call_that_is_cancelled_says_by_whom(by):
+def test_a_cancelled_call_records_the_side(by):
     client, server = Side(PREFACE).call(1, "ModelInfer"), Side()
     connection, records = tap()
     connection.sent(client.data(1, message(b"x"), END_STREAM).bytes)
@@ -148,14 +148,14 @@ def test_a_call_that_is_cancelled_says_by_whom(by):
     assert (records[1].ended, records[1].status) == (by, 0)
 
 
-def test_calls_under_way_when_the_connection_ends_are_recorded_as_unanswered():
+def test_calls_in_progress_at_the_end_of_the_connection_have_no_response():
     client = Side(PREFACE).call(1, "ModelInfer").data(1, message(b"x"), END_STREAM)
     connection, records = tap()
     connection.sent(client.call(3, "ModelInfer").bytes)
     connection.closed("server")
     assert [type(record) for record in records] == [Request, Response]
     assert records[1].ended == "server"
-    assert records.counted == ["requests that did not come whole"]
+    assert records.counted == ["incomplete requests"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_calls_under_way_when_the_connection_ends_are_recorded_as_unanswered():
         PREFACE + b"\xff\xff\xff\0\0\0\0\0\1",
     ],
 )
-def test_a_connection_that_cannot_be_read_is_counted_once_and_left(junk):
+def test_an_unreadable_connection_is_counted_once(junk):
     connection, records = tap()
     connection.sent(junk)
     connection.sent(junk)
@@ -179,14 +179,14 @@ def test_a_connection_that_cannot_be_read_is_counted_once_and_left(junk):
 
 
 @given(st.lists(st.binary(max_size=20), max_size=5), CUTS)
-def test_a_splitter_gives_messages_back_in_any_pieces(bodies, cuts):
+def test_a_splitter_returns_messages_from_any_pieces(bodies, cuts):
     splitter = MessageSplitter()
     whole = b"".join(map(message, bodies))
     found = [one for piece in pieces(whole or b"\0", cuts) for one in splitter.feed(piece)]
     assert found == list(map(message, bodies))
 
 
-def test_redaction_and_sampling_know_the_messages():
+def test_redaction_and_sampling_of_messages():
     infer = service_pb2.ModelInferRequest(model_name="m")
     infer.parameters["sequence_id"].int64_param = 7
     infer.inputs.add(name="secret", datatype="INT32", shape=[1])

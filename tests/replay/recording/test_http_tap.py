@@ -1,4 +1,4 @@
-"""The HTTP tap: what it makes of bytes, in whatever pieces they come."""
+"""The HTTP tap: requests and responses from bytes in any pieces."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from triton_replay.recording.http_tap import HttpTap
 
 
 class Records(list):
-    """A sink."""
+    """A sink that collects records."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ def pieces(data, cuts):
 
 
 @given(st.lists(st.integers(0, 999), max_size=5), st.lists(st.integers(0, 999), max_size=5))
-def test_requests_and_responses_are_told_apart_in_any_pieces(sent_cuts, answered_cuts):
+def test_requests_and_responses_are_separated_in_any_pieces(sent_cuts, answered_cuts):
     connection, records = tap()
     for piece in pieces(TWO_REQUESTS, sent_cuts):
         connection.sent(piece)
@@ -67,7 +67,7 @@ def test_requests_and_responses_are_told_apart_in_any_pieces(sent_cuts, answered
     assert records.counted == []
 
 
-def test_of_a_long_body_only_the_size_is_kept():
+def test_only_the_size_of_a_long_body_is_kept():
     connection, records = tap(max_body=2)
     connection.sent(TWO_REQUESTS)
     connection.answered(TWO_RESPONSES)
@@ -78,7 +78,7 @@ def test_of_a_long_body_only_the_size_is_kept():
     assert [record.whole for record in records] == [False, False, True, False]
 
 
-def test_what_is_never_answered_is_recorded_as_such():
+def test_a_request_without_response_is_recorded():
     connection, records = tap()
     connection.sent(TWO_REQUESTS)
     connection.answered(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhal")
@@ -99,12 +99,12 @@ def test_a_response_may_end_with_the_connection():
     assert (bytes(records[2].body), records[2].ended) == (b"all", "complete")
 
 
-def test_a_request_that_does_not_come_whole_is_counted():
+def test_an_incomplete_request_is_counted():
     connection, records = tap()
     connection.sent(TWO_REQUESTS[:60])
     connection.closed("client")
     assert not any(isinstance(record, Request) for record in records)
-    assert records.counted == ["requests that did not come whole"]
+    assert records.counted == ["incomplete requests"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_request_that_does_not_come_whole_is_counted():
         b"GET /v2 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x05hello",
     ],
 )
-def test_a_connection_that_cannot_be_read_is_counted_once_and_left(sent):
+def test_an_unreadable_connection_is_counted_once(sent):
     connection, records = tap()
     connection.sent(sent)
     connection.sent(TWO_REQUESTS)

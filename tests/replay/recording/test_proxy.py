@@ -1,4 +1,4 @@
-"""The proxy: every byte arrives, a side that is slow slows the other, ends are passed on."""
+"""The proxy forwards all bytes, back pressure, and the end of connections."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Records(list):
-    """A sink."""
+    """A sink that collects records."""
 
     def __init__(self):
         super().__init__()
@@ -32,7 +32,7 @@ class Records(list):
 
 
 def played(serve, ask):
-    """Run `serve` behind a proxy and `ask` before it; what ask gives, and the records."""
+    """Run `serve` behind a proxy and `ask` as its client; return the result and the records."""
 
     async def play():
         tasks = []
@@ -82,7 +82,7 @@ def test_requests_on_one_connection_are_answered_and_recorded_in_order():
     assert {record.connection for record in records if hasattr(record, "connection")} == {0}
 
 
-def test_megabytes_arrive_whole_though_nobody_reads_them_at_first():
+def test_megabytes_arrive_complete_although_reading_starts_late():
     body = os.urandom(8 * 2**20)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
 
@@ -102,7 +102,7 @@ def test_megabytes_arrive_whole_though_nobody_reads_them_at_first():
     assert records[1].body == body
 
 
-def test_a_client_that_sends_no_more_is_still_answered():
+def test_a_client_that_half_closes_gets_its_response():
     async def serve(reader, writer):
         await reader.read()  # to the end
         writer.write(RESPONSE)
@@ -115,7 +115,7 @@ def test_a_client_that_sends_no_more_is_still_answered():
     assert played(serve, ask)[0] == RESPONSE
 
 
-def test_a_server_that_dies_within_an_answer_ends_the_clients_connection():
+def test_a_server_that_exits_during_a_response_ends_the_clients_connection():
     async def serve(reader, writer):
         await reader.readexactly(len(REQUEST))
         writer.write(RESPONSE[:-1])
@@ -129,7 +129,7 @@ def test_a_server_that_dies_within_an_answer_ends_the_clients_connection():
     assert (records[1].ended, bytes(records[1].body)) == ("server", b"o")
 
 
-def test_bytes_that_are_no_http_are_passed_on_unread():
+def test_bytes_that_are_not_http_are_forwarded():
     async def serve(reader, writer):
         writer.write(b"\0" + await reader.readexactly(3))
 
@@ -142,7 +142,7 @@ def test_bytes_that_are_no_http_are_passed_on_unread():
     assert records.counted == ["connections that could not be read as HTTP/1"]
 
 
-def test_a_server_that_has_gone_ends_the_connection_and_is_counted():
+def test_a_missing_server_ends_the_connection_and_is_counted():
     async def ask(reader, writer, server):
         writer.write(REQUEST)
         await reader.readexactly(len(RESPONSE))
@@ -159,10 +159,10 @@ def test_a_server_that_has_gone_ends_the_connection_and_is_counted():
 
     answers, records = played(answer, ask)
     assert answers == b""
-    assert records.counted == ["connections that the server refused"]
+    assert records.counted == ["connections that the server did not accept"]
 
 
-def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():
+def test_a_missing_server_and_a_port_in_use_are_reported():
     async def play():
         await Proxy(address, print, int).listen(address)
 
@@ -171,5 +171,5 @@ def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():
         look_for_server(address, "--server")
         with pytest.raises(ReplayError, match="--listen"):
             asyncio.run(play())
-    with pytest.raises(ServerUnreachable, match=r"--server .*: nobody listens there"):
+    with pytest.raises(ServerUnreachable, match=r"--server .*: no server listens there"):
         look_for_server(address, "--server")

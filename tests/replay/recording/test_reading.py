@@ -1,4 +1,4 @@
-"""What passes is noted at once and read later, in its order and with the time at which it came."""
+"""Traffic is queued at once and parsed later, in order and with its arrival times."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from triton_replay.recording.reading import Reading
 
 
 class Seen(list):
-    """A tap that keeps what it was told, with the clock's time."""
+    """A tap that stores its calls with the time."""
 
     def __init__(self, clock):
         super().__init__()
@@ -35,7 +35,7 @@ def later(counted):
     return Reading(itertools.count(7).__next__, counted.append)
 
 
-def test_a_tap_reads_later_what_came_in_its_order_and_at_its_time(later):
+def test_a_tap_reads_later_in_order_and_with_the_original_times(later):
     tap = Seen(later.clock)
     front = later.beside(tap)
     front.sent(b"a")
@@ -46,7 +46,7 @@ def test_a_tap_reads_later_what_came_in_its_order_and_at_its_time(later):
     assert tap == [("sent", b"a", 7), ("answered", b"b", 8), ("closed", "client", 9)]
 
 
-def test_the_thread_reads_and_the_end_waits_for_it(later):
+def test_close_waits_for_the_reading_thread(later):
     tap = Seen(later.clock)
     front = later.beside(tap)
     later.start()
@@ -57,7 +57,7 @@ def test_the_thread_reads_and_the_end_waits_for_it(later):
     assert [at for _, _, at in tap] == list(range(7, 1007))
 
 
-def test_what_is_too_much_to_wait_is_read_at_once(later, monkeypatch):
+def test_a_full_queue_is_read_at_once(later, monkeypatch):
     monkeypatch.setattr(reading, "MAX_NOTED", 2)
     tap = Seen(later.clock)
     front = later.beside(tap)
@@ -66,12 +66,12 @@ def test_what_is_too_much_to_wait_is_read_at_once(later, monkeypatch):
     assert len(tap) == 3
 
 
-def test_a_tap_that_fails_is_counted_and_others_are_read(later, counted):
+def test_a_tap_that_raises_is_counted_and_others_go_on(later, counted):
     tap = Seen(later.clock)
     front = later.beside(tap)
     later.note(int, "no number")
     front.sent(b"a")
     later.read_noted()
     assert len(tap) == 1
-    (told,) = counted
-    assert told.startswith("pieces that could not be read: ValueError(")
+    (reported,) = counted
+    assert reported.startswith("pieces that could not be read: ValueError(")

@@ -1,4 +1,4 @@
-"""The recorder: what it writes, what it leaves out, and how it ends."""
+"""The recorder: written and skipped records, and its end."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def exchange(recorder, number, size=10):
     recorder.put(Response(number, 0, 0, 200, (), size, body))
 
 
-def test_all_that_was_put_is_in_the_capture(tmp_path):
+def test_all_records_are_in_the_capture(tmp_path):
     recorder = opened(tmp_path / "a.trc")
     for number in range(100):
         exchange(recorder, number)
@@ -39,17 +39,17 @@ def test_all_that_was_put_is_in_the_capture(tmp_path):
     assert recorder.recorded == 100
 
 
-def test_what_was_written_is_readable_before_the_end(tmp_path):
+def test_written_records_are_readable_before_the_end(tmp_path):
     recorder = opened(tmp_path / "a.trc")
     exchange(recorder, 0)
     recorder.write_waiting()
     capture = read_capture(tmp_path / "a.trc")
     assert len(capture.exchanges) == 1
-    assert "its writer was killed or found no room, or still runs" in capture.complaint
+    assert "the recorder was killed, is still running, or the disk was full" in capture.complaint
     recorder.close()
 
 
-def test_responses_go_with_the_requests_that_are_not_sampled(tmp_path):
+def test_responses_to_skipped_requests_are_skipped(tmp_path):
     recorder = opened(tmp_path / "a.trc", selection=Selection(0.5))
     for number in range(100):
         exchange(recorder, number)
@@ -61,19 +61,19 @@ def test_responses_go_with_the_requests_that_are_not_sampled(tmp_path):
     assert 30 < left_out < 70
 
 
-def test_a_capture_that_reaches_its_size_ends_with_the_reason(tmp_path):
+def test_a_capture_of_the_largest_size_ends_with_the_reason(tmp_path):
     recorder = opened(tmp_path / "a.trc", max_capture=5000)
     for number in range(5):
         exchange(recorder, number, size=1000)
     with pytest.raises(CaptureIncomplete, match="--max-capture of 5000 bytes is reached"):
         recorder.close()
     capture = read_capture(tmp_path / "a.trc")
-    assert capture.complaint.endswith("is cut short: --max-capture of 5000 bytes is reached")
+    assert capture.complaint.endswith("incomplete: --max-capture of 5000 bytes is reached")
     assert 1 <= len(capture.exchanges) <= 2
     assert (tmp_path / "a.trc").stat().st_size < 5000 + 200  # and the closing record
 
 
-def test_what_a_slow_disk_cannot_take_is_counted(tmp_path):
+def test_records_dropped_because_of_a_slow_disk_are_counted(tmp_path):
     recorder = opened(tmp_path / "a.trc", max_waiting=1500)
     for number in range(3):
         exchange(recorder, number, size=1000)
@@ -82,7 +82,7 @@ def test_what_a_slow_disk_cannot_take_is_counted(tmp_path):
     assert lost["records for which the disk was too slow"] >= 1
 
 
-def test_a_disk_that_fails_ends_the_recording_and_not_the_traffic(tmp_path):
+def test_a_failing_disk_ends_the_recording_and_not_the_traffic(tmp_path):
     recorder = opened(tmp_path / "a.trc")
     exchange(recorder, 0)
     recorder.write_waiting()
@@ -99,7 +99,7 @@ def test_a_disk_that_fails_ends_the_recording_and_not_the_traffic(tmp_path):
     assert len(read_capture(tmp_path / "a.trc").exchanges) == 1
 
 
-def test_a_defect_in_the_thread_is_told_at_the_end(tmp_path):
+def test_a_defect_in_the_thread_is_reported_at_the_end(tmp_path):
     class Broken(Redaction):
         def apply(self, message):
             raise KeyError("shape")
@@ -108,4 +108,4 @@ def test_a_defect_in_the_thread_is_told_at_the_end(tmp_path):
     exchange(recorder, 0)
     with pytest.raises(CaptureIncomplete, match=r"the recorder failed: KeyError\('shape'\)"):
         recorder.close()
-    assert "is cut short: the recorder failed" in read_capture(tmp_path / "a.trc").complaint
+    assert "incomplete: the recorder failed" in read_capture(tmp_path / "a.trc").complaint

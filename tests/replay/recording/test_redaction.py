@@ -1,4 +1,4 @@
-"""Redaction: contents go, shapes and lengths stay, and what cannot be told apart goes whole."""
+"""Redaction removes contents and keeps shapes and lengths."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def test_a_message_without_a_named_tensor_keeps_its_bytes():
     assert SECRET.apply(sent) is sent
 
 
-def test_json_data_is_overwritten_in_its_shape():
+def test_json_data_keep_their_shape():
     data = [[1, 2.5], ["abc", True, None]]
     kept = tensor("x", "FP32", [3, 4])
     redacted = SECRET.apply(request({"inputs": [tensor("secret", "FP32", data), kept]}))
@@ -54,7 +54,7 @@ def test_json_data_is_overwritten_in_its_shape():
     assert dict(redacted.headers)["Content-Length"] == str(len(redacted.body))
 
 
-def test_binary_data_is_overwritten_at_its_place():
+def test_binary_data_are_overwritten_in_place():
     text = b"\x03\0\0\0abc\0\0\0\0\x01\0\0\0z"
     document = {
         "inputs": [
@@ -80,7 +80,7 @@ def test_compressed_bodies_are_written_without_compression():
     assert [name for name, _ in redacted.headers] == ["Content-Length"]
 
 
-def test_outputs_and_fields_of_generate_are_tensors_as_well():
+def test_fields_of_generate_are_redacted_like_tensors():
     answer = json.dumps({"outputs": [tensor("secret", "INT32", [5])]}).encode()
     redacted = SECRET.apply(Response(0, 0, 0, 200, (), len(answer), answer))
     assert json.loads(redacted.body)["outputs"][0]["data"] == [0]
@@ -111,7 +111,7 @@ def test_events_are_overwritten_one_by_one():
         request({"inputs": {"name": "secret"}}),
     ],
 )
-def test_what_cannot_be_told_apart_is_left_out_whole(message):
+def test_a_body_with_unknown_tensors_is_not_written(message):
     redacted = SECRET.apply(message)
     assert redacted.redacted
     assert (bytes(redacted.body), redacted.whole) == (b"", False)
@@ -134,7 +134,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.binary(max_size=20), st.none() | st.integers(0, 60).map(str))
-def test_no_body_of_a_stranger_makes_it_raise(value, tail, length):
+def test_no_body_makes_redaction_raise(value, tail, length):
     body = json.dumps(value).encode() + tail
     headers = () if length is None else (("Inference-Header-Content-Length", length),)
     sent = Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", headers, len(body), body)
@@ -145,7 +145,7 @@ def test_no_body_of_a_stranger_makes_it_raise(value, tail, length):
 @pytest.mark.parametrize(
     ("body", "length"), [(b"[" * 100_000, None), (b"{}", "9" * 5000), (b'{"inputs": [{}]}', "2")]
 )
-def test_extremes_are_left_out_whole(body, length):
+def test_extreme_bodies_are_not_written(body, length):
     headers = () if length is None else (("Inference-Header-Content-Length", length),)
     sent = Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", headers, len(body), body)
     assert SECRET.apply(sent).body == b""

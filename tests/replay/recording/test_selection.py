@@ -1,4 +1,4 @@
-"""Sampling: the share that was asked for, the same for a seed, sequences whole."""
+"""Sampling: the share, reproducibility, and whole sequences."""
 
 import json
 
@@ -17,7 +17,7 @@ def taken(selection, requests):
     return [request.number for request in requests if selection.takes(request)]
 
 
-def test_a_share_is_taken_and_a_seed_takes_the_same():
+def test_a_share_is_kept_reproducibly():
     requests = [infer(number) for number in range(4000)]
     first = taken(Selection(0.25, 1), requests)
     assert 900 < len(first) < 1100
@@ -25,13 +25,13 @@ def test_a_share_is_taken_and_a_seed_takes_the_same():
     assert first != taken(Selection(0.25, 2), requests)
 
 
-def test_none_and_all_are_shares():
+def test_shares_of_zero_and_one():
     requests = [infer(number) for number in range(50)]
     assert taken(Selection(0.0), requests) == []
     assert len(taken(Selection(1.0), requests)) == 50
 
 
-def test_all_requests_of_a_sequence_are_taken_or_none():
+def test_a_sequence_is_kept_or_skipped_as_a_whole():
     selection = Selection(0.5)
     fates = [
         {selection.takes(infer(step, sequence, model)) for step in range(20)}
@@ -43,7 +43,7 @@ def test_all_requests_of_a_sequence_are_taken_or_none():
     assert {False} in fates
 
 
-def test_what_later_requests_rest_on_is_always_taken():
+def test_requests_that_change_the_server_are_always_kept():
     target = "/v2/systemsharedmemory/region/r/register"
     requests = [Request(n, 0, 0, 0, "POST", target, (), 0) for n in range(20)]
     assert len(taken(Selection(0.0), requests)) == 20

@@ -1,4 +1,4 @@
-"""gRPC calls of a replay, on a server in this process."""
+"""gRPC calls of a replay, with a server in this process."""
 
 import itertools
 
@@ -18,7 +18,7 @@ UNARY, STREAM = "/inference.GRPCInferenceService/ModelInfer", "/s.S/ModelStreamI
 
 
 class Handler(grpc.GenericRpcHandler):
-    """Answers with what it was sent; `fail` fails, and a stream that hears `drop` says less."""
+    """Returns its messages; `fail` fails, and a stream skips the message `drop`."""
 
     def __init__(self):
         self.metadata = []
@@ -49,9 +49,9 @@ def exchange(target, *bodies, headers=()):
 
 
 def asked(one, *, port=None, headers=()):
-    """The response, the messages of the stream, and what the server heard."""
+    """Return the response, the stream's messages, and the handler."""
 
-    async def ask():
+    async def send():
         handler, records = Handler(), []
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler,))
@@ -61,15 +61,15 @@ def asked(one, *, port=None, headers=()):
         clock = itertools.count(1).__next__
         client = GrpcConnection(address, clock, records.append, headers, 60, None)
         try:
-            return await client.ask(one), records, handler
+            return await client.send(one), records, handler
         finally:
             await client.close()
             await server.stop(None)
 
-    return uvloop.run(ask())
+    return uvloop.run(send())
 
 
-def test_a_call_gives_the_message_the_status_and_both_kinds_of_metadata():
+def test_a_call_returns_message_status_and_metadata():
     recorded = (("content-type", "application/grpc"), ("x-a", "1"), ("x-key", "redacted"))
     binary = (("x-b-bin", "AP8"),)
     response, _, handler = asked(
@@ -81,7 +81,7 @@ def test_a_call_gives_the_message_the_status_and_both_kinds_of_metadata():
     assert (heard["x-a"], heard["x-key"], heard["x-b-bin"]) == ("1", "new", b"\0\xff")
 
 
-def test_a_status_of_the_server_is_an_answer_with_its_text_as_on_the_wire():
+def test_an_error_status_is_a_response_with_the_text_of_the_wire():
     response, _, _ = asked(exchange(UNARY, b"fail"))
     assert response.trailers[:2] == (
         *(("grpc-status", "5"), ("grpc-message", "no %E6%A8%A1%E5%9E%8B: 100%25")),
@@ -89,7 +89,7 @@ def test_a_status_of_the_server_is_an_answer_with_its_text_as_on_the_wire():
     assert (response.ended, bytes(response.body)) == ("complete", b"")
 
 
-def test_a_stream_sends_all_messages_and_records_all_that_come():
+def test_a_stream_sends_and_records_all_messages():
     response, records, _ = asked(exchange(STREAM, b"one", b"two"))
     assert [bytes(r.body) for r in records if r.sent] == [message(b"two")]
     assert [bytes(r.body) for r in records if not r.sent] == [
@@ -98,7 +98,7 @@ def test_a_stream_sends_all_messages_and_records_all_that_come():
     assert response.trailers[0] == ("grpc-status", "0")
 
 
-def test_a_server_that_is_not_there_is_no_answer():
+def test_a_missing_server_raises_not_answered():
     (port,) = free_ports(1)
     with pytest.raises(NotAnswered, match="no connection: failed to connect"):
         asked(exchange(UNARY, b"hi"), port=port)

@@ -1,4 +1,4 @@
-"""Plans: when requests are due, and which ones wait for which."""
+"""Plans: due times of requests, and their order."""
 
 import json
 
@@ -26,7 +26,7 @@ def post(number, target, at=0, connection=0):
 
 
 def after(*requests):
-    """The numbers that each request waits for."""
+    """Return the numbers of the requests that each request waits for."""
     found = plan_replay(requests, 1)
     numbers = [step.exchange.request.number for step in found.steps]
     return {
@@ -35,7 +35,7 @@ def after(*requests):
     }
 
 
-def test_gaps_are_kept_from_the_first_request_on_and_divided_by_the_speed():
+def test_gaps_are_divided_by_the_speed():
     requests = [infer(1, at=700), infer(0, at=500), infer(2, at=900, connection=4)]
     assert [step.due for step in plan_replay(requests, 1).steps] == [0, 200, 400]
     assert [step.due for step in plan_replay(requests, 4).steps] == [0, 50, 100]
@@ -58,7 +58,7 @@ def test_a_sequence_keeps_its_order_over_connections():
     ) == {0: [], 1: [0], 2: [], 3: [], 4: [1]}
 
 
-def test_what_changes_the_server_waits_for_all_before_it_and_is_waited_for():
+def test_a_request_that_changes_the_server_is_executed_alone():
     load = "/v2/repository/models/m/load"
     assert after(
         infer(0),
@@ -71,15 +71,15 @@ def test_what_changes_the_server_waits_for_all_before_it_and_is_waited_for():
     ) == {0: [], 1: [], 2: [0, 1], 3: [2], 4: [2], 5: [2, 3, 4], 6: [5]}
 
 
-def test_what_cannot_be_sent_is_left_out_and_counted():
+def test_requests_that_cannot_be_sent_are_counted():
     too_long = Request(0, 0, 0, 0, "POST", "/v2/models/m/infer", (), 99)
     region = infer(1, outputs=[{"parameters": {"shared_memory_region": "r"}}])
     register = post(2, "/v2/systemsharedmemory/region/r/register")
     found = plan_replay([too_long, region, register, infer(3)], 1)
     assert [step.exchange.request.number for step in found.steps] == [3]
     assert dict(found.left_out) == {
-        "requests whose bodies are not in the capture": 1,
-        "requests in shared memory, whose contents are not in the capture": 2,
+        "requests without a body in the capture": 1,
+        "requests with shared memory, whose content is not in the capture": 2,
     }
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_sent_is_left_out_and_counted():
         )
     )
 )
-def test_no_plan_can_come_to_a_standstill(drawn):
+def test_no_plan_deadlocks(drawn):
     requests = [
         post(number, "/v2/repository/models/m/load", at, connection)
         if changes
@@ -111,7 +111,7 @@ def call(number, method="ModelInfer", at=0, end=0, connection=0, body=b"\0\0\0\0
     return Exchange(sent, Response(number, end, end, 200, (), 0))
 
 
-def test_a_grpc_connection_has_as_many_lanes_as_it_had_calls_at_once():
+def test_a_grpc_connection_has_a_lane_for_each_concurrent_call():
     calls = [
         *(call(0, at=0, end=10), call(1, at=5, end=30), call(2, at=12, end=14)),
         *(call(3, at=20, end=40), call(4, at=25, end=26), call(5, at=0, connection=1)),
@@ -121,14 +121,14 @@ def test_a_grpc_connection_has_as_many_lanes_as_it_had_calls_at_once():
     assert len({lanes[0], lanes[1], lanes[4], lanes[5]}) == 4
 
 
-def test_grpc_calls_that_change_the_server_are_waited_for_and_others_not():
+def test_only_grpc_calls_that_change_the_server_are_executed_alone():
     calls = [
         *(call(0, "ModelReady"), call(1, "RepositoryModelLoad"), call(2), call(3, "ServerLive")),
     ]
     assert [step.after for step in plan.plan_replay(calls, 1).steps] == [(), (0,), (1,), (1,)]
 
 
-def test_compressed_and_shared_memory_calls_are_left_out():
+def test_calls_with_compression_or_shared_memory_are_skipped():
     calls = [
         *(call(0, body=b"\1\0\0\0\0"), call(1, "SystemSharedMemoryRegister"), call(2)),
         call(3, body=b"\0\0\0\0\x14shared_memory_region"),

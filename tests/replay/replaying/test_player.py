@@ -1,4 +1,4 @@
-"""The player: what reaches the server, what becomes of the answers, on virtual servers."""
+"""The player with virtual servers: sent requests and recorded responses."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ def infer(number, connection=0, headers=(), body=b"{}"):
 
 
 def played(serve, requests, **options):
-    """Play requests to a server that does `serve(reader, writer)`; the records and the outcome."""
+    """Play requests to the server `serve(reader, writer)`; return the records and the outcome."""
 
     async def play():
         tasks = []
@@ -75,7 +75,7 @@ def test_requests_of_a_connection_are_sent_on_one_connection_in_order():
     assert answers == dict.fromkeys(range(10), b"ok")
 
 
-def test_headers_are_the_recorded_ones_but_for_the_connections_own():
+def test_headers_are_the_recorded_ones_except_those_of_the_connection():
     heads = []
 
     async def serve(reader, writer):
@@ -94,7 +94,7 @@ def test_headers_are_the_recorded_ones_but_for_the_connections_own():
     assert lines[2:] == ["X-Trace: 1", "authorization: Bearer new", "Content-Length: 2"]
 
 
-def test_a_connection_that_the_server_closes_is_opened_again():
+def test_a_connection_closed_by_the_server_is_opened_again():
     async def serve(reader, writer):
         await read_request(reader)
         writer.write(OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"))
@@ -103,7 +103,7 @@ def test_a_connection_that_the_server_closes_is_opened_again():
     assert outcome.statuses == {"200": 3}
 
 
-def test_a_server_that_dies_within_an_answer_leaves_what_it_said():
+def test_an_incomplete_response_is_recorded():
     async def serve(reader, writer):
         await read_request(reader)
         writer.write(OK[:-1])
@@ -113,16 +113,16 @@ def test_a_server_that_dies_within_an_answer_leaves_what_it_said():
     assert (records[1].status, bytes(records[1].body), records[1].ended) == (200, b"o", "server")
 
 
-def test_a_server_that_answers_no_http_is_told():
+def test_a_response_that_is_not_http_is_reported():
     async def serve(reader, writer):
         await read_request(reader)
         writer.write(b"SSH-2.0\r\n")
 
     _, outcome = played(serve, [infer(0)])
-    assert next(iter(outcome.unanswered)).startswith("the answer is no HTTP")
+    assert next(iter(outcome.unanswered)).startswith("the response is not HTTP")
 
 
-def test_a_request_that_is_never_answered_is_given_up_and_the_next_is_sent():
+def test_a_request_times_out_and_the_next_one_is_sent():
     async def serve(reader, writer):
         _, body = await read_request(reader)
         if body == b"{}":
@@ -130,12 +130,12 @@ def test_a_request_that_is_never_answered_is_given_up_and_the_next_is_sent():
         writer.write(OK)
 
     records, outcome = played(serve, [infer(0), infer(1, body=b"[1]")], timeout=0.05)
-    assert dict(outcome.unanswered) == {"no answer within 0.05 s": 1}
+    assert dict(outcome.unanswered) == {"no response within 0.05 s": 1}
     assert outcome.statuses == {"200": 1}
     assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
 
 
-def test_a_request_that_waits_for_a_slow_server_counts_from_when_it_was_due():
+def test_latency_counts_from_the_due_time():
     async def serve(reader, writer):
         while True:
             await read_request(reader)

@@ -1,4 +1,4 @@
-"""The page: well formed, complete in itself, and safe with names of strangers."""
+"""The page is well formed, self-contained, and escapes names."""
 
 import re
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ from triton_replay.reporting.plots import HEIGHT, WIDTH, latency_plot
 
 
 class Page(HTMLParser):
-    """Collects tags, addresses and text."""
+    """A parser that collects tags, addresses and text."""
 
     def __init__(self, text):
         super().__init__()
@@ -36,7 +36,7 @@ def write_page(tmp_path, answering):
     return code, Page((tmp_path / "page.html").read_text())
 
 
-def test_a_page_shows_groups_and_latencies_and_needs_no_other_file(tmp_path):
+def test_a_page_is_self_contained_and_shows_groups_and_latencies(tmp_path):
     def answering(number, x):
         return response(number, x + np.float32(len(x) > 2), took=3 * MS)
 
@@ -49,7 +49,7 @@ def test_a_page_shows_groups_and_latencies_and_needs_no_other_file(tmp_path):
     assert "slower" in page.text
 
 
-def test_a_page_without_differences_says_so_and_escapes_names(tmp_path):
+def test_a_page_without_differences_reports_it_and_escapes_names(tmp_path):
     code, page = write_page(tmp_path, lambda n, x: x)
     assert code == 0
     assert "the answers to 0 differ" in page.text
@@ -57,7 +57,7 @@ def test_a_page_without_differences_says_so_and_escapes_names(tmp_path):
     assert "b" not in page.tags
 
 
-def test_a_plot_keeps_all_points_within_and_ends_with_the_largest():
+def test_a_plot_contains_all_points_and_ends_with_the_largest():
     values = [n * n * 1000 + 5000 for n in range(5000)]
     plot = latency_plot({"a": values, "b": [7_000_000]})
     first, second = re.findall(r'points="([^"]*)"', plot)
@@ -69,7 +69,7 @@ def test_a_plot_keeps_all_points_within_and_ends_with_the_largest():
     assert latency_plot({"a": [], "b": []}) == ""
 
 
-def test_the_steps_of_a_logarithmic_axis_are_as_wide_as_they_should_be():
+def test_the_steps_of_a_logarithmic_axis_have_the_right_width():
     plot = latency_plot({"a": [8_000_000, 900_000_000]})
     places = re.findall(r'y="([\d.]+)" text-anchor="end">(\d+) ms<', plot)
     heights = {int(tick): float(y) for y, tick in places}
@@ -77,7 +77,7 @@ def test_the_steps_of_a_logarithmic_axis_are_as_wide_as_they_should_be():
     assert heights[5] - heights[10] == pytest.approx(heights[50] - heights[100], abs=0.2)
 
 
-def test_intervals_are_bars_where_both_ends_are_known():
+def test_intervals_with_both_ends_are_bars():
     values = [n * 1_000_000 for n in range(1, 101)]
     summary = latencies(values, 10**9).percentiles
     assert [one.high is None for one in summary] == [False, False, True, True]

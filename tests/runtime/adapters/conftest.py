@@ -3,7 +3,7 @@ import pytest
 
 @pytest.fixture
 def timers(monkeypatch):
-    """All timers that were made; none fires by itself."""
+    """All created timers; none fires by itself."""
     timers = []
 
     class Timer:

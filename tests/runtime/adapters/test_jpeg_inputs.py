@@ -1,4 +1,4 @@
-"""Prepared tensors made of the JPEG files of requests."""
+"""Prepared tensors decoded from the JPEG files of requests."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def request(*files):
     return {"file": np.array(files, object)[:, None]}
 
 
-def test_each_row_is_the_picture_of_its_file(inputs):
+def test_each_row_is_decoded_from_its_file(inputs):
     (made,) = inputs.prepare([request(FILE, DARK)])
     assert made["image"].shape == (2, 16, 24, 1)
     assert made["image"].dtype == np.uint8
@@ -32,11 +32,11 @@ def test_each_row_is_the_picture_of_its_file(inputs):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are no JPEG file"),
-        ((b"none",), "input 'file': found 4 bytes that are no JPEG file"),
+        ((FILE, b"none"), "input 'file', row 1: found 4 bytes that are not a JPEG file"),
+        ((b"none",), "input 'file': found 4 bytes that are not a JPEG file"),
     ],
 )
-def test_a_request_whose_file_is_none_is_told_and_leaves_others_alone(inputs, files, text):
+def test_an_invalid_file_is_the_fault_of_its_request_alone(inputs, files, text):
     fault, made = inputs.prepare([request(*files), request(DARK)])
     assert isinstance(fault, RequestFault)
     assert str(fault).startswith(text)

@@ -27,7 +27,7 @@ def exporter(pb_utils, metrics, timers):
     )
 
 
-def test_one_timer_is_under_way_however_much_is_counted(pb_utils, metrics, exporter, timers):
+def test_at_most_one_timer_is_active(pb_utils, metrics, exporter, timers):
     for _ in range(3):
         metrics.add(Counts(launches=1))
         exporter.note()
@@ -39,7 +39,7 @@ def test_one_timer_is_under_way_however_much_is_counted(pb_utils, metrics, expor
     assert len(timers) == 2
 
 
-def test_closing_exports_what_is_left(pb_utils, metrics, exporter, timers):
+def test_closing_exports_the_remaining_counts(pb_utils, metrics, exporter, timers):
     metrics.add(Counts(launches=2))
     exporter.note()
     exporter.close()
@@ -47,11 +47,11 @@ def test_closing_exports_what_is_left(pb_utils, metrics, exporter, timers):
     assert pb_utils.metric("launches_total").number == 2
 
 
-def test_nothing_is_exported_once_closed(pb_utils, metrics, exporter, timers):
+def test_nothing_is_exported_after_closing(pb_utils, metrics, exporter, timers):
     exporter.note()
     exporter.close()
     metrics.add(Counts(launches=1))
-    timers[0].fire()  # which was too late to be cancelled
+    timers[0].fire()  # expired before it was cancelled
     exporter.note()
     exporter.close()
     assert pb_utils.metric("launches_total").number == 0

@@ -25,7 +25,7 @@ def pb_utils():
 
 @pytest.fixture
 def opened(version_dir, pb_utils):
-    """A function: configuration, derive, graph -> an open model."""
+    """Return a function: configuration, derive, graph -> an open model."""
     models = []
 
     def open_model(config, derive=None, graph=ENCODER, engine="onnxruntime", **more):
@@ -41,7 +41,7 @@ def opened(version_dir, pb_utils):
 
 
 def args_of(version_dir, config):
-    """Triton's seven strings."""
+    """Return the seven strings that Triton passes to `initialize`."""
     return {
         "model_config": json.dumps(config),
         "model_instance_kind": "CPU",
@@ -64,7 +64,7 @@ def request(*rows, outputs=("embedding",), length=None, more=(), **caller):
 
 
 def answered(model, requests):
-    """The one response to each request, sent or returned."""
+    """Return the response to each request, sent or returned."""
     responses = []
     for own, returned in zip(requests, model.execute(requests), strict=True):
         (response,) = [*own.get_response_sender().sent, *filter(None, [returned])]
@@ -92,7 +92,7 @@ def test_each_request_gets_its_own_response_in_order(opened):
         np.testing.assert_allclose(outputs_of(response)["embedding"], encode(rows), rtol=1e-5)
 
 
-def test_what_fills_batches_of_sequences_up_is_answered_with_nothing(pb_utils, tmp_path):
+def test_filler_requests_of_sequence_batches_get_empty_responses(pb_utils, tmp_path):
     folder = saved(recurrent(), tmp_path)
     model = GraphModel(args_of(folder, recurrent_config()), pb_utils)
     nobody = InferenceRequest([Tensor("x", np.full((7, 5), np.nan))], ["y"])
@@ -109,7 +109,7 @@ def test_what_fills_batches_of_sequences_up_is_answered_with_nothing(pb_utils, t
     assert [answer["y"][0, 0] if answer else None for answer in found] == [None, 8, None, 2, 12]
 
 
-def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_utils):
+def test_an_invalid_request_is_an_invalid_argument_and_affects_no_other(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
     good, bad = answered(model, [request([1, 2]), request([3, 4], length=3)])
@@ -122,7 +122,7 @@ def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_u
     assert pb_utils.Logger.lines == []
 
 
-def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_utils):
+def test_an_engine_fault_is_internal_logged_once_and_affects_only_its_request(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
     good, bad = answered(model, [request([1]), request([len(TABLE)])])
@@ -133,7 +133,7 @@ def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_
     assert pb_utils.Logger.lines == [("error", f"encoder_0_0: {message}")]
 
 
-def test_a_lost_engine_is_one_line_of_the_log_until_it_is_back_and_lost_again(pb_utils):
+def test_a_lost_engine_is_logged_once_for_each_loss(pb_utils):
     log, fate = FaultLog(pb_utils, "encoder_0_0"), {}
 
     def execute(requests, leave):
@@ -142,11 +142,11 @@ def test_a_lost_engine_is_one_line_of_the_log_until_it_is_back_and_lost_again(pb
     results = [EngineLost("first"), EngineLost("second"), EngineLost("first"), {}]
     for fate["result"] in (*results, EngineLost("first"), RuntimeFault("all"), RuntimeFault("all")):
         respond_to(pb_utils, [request([1])] * 2, lambda own: own, execute, (), log)
-    told = [line.removeprefix("encoder_0_0: ") for _, line in pb_utils.Logger.lines]
-    assert told == ["first", "second", "first", "all", "all"]
+    reports = [line.removeprefix("encoder_0_0: ") for _, line in pb_utils.Logger.lines]
+    assert reports == ["first", "second", "first", "all", "all"]
 
 
-def test_input_that_numpy_cannot_show_fails_its_request_alone(opened, pb_utils):
+def test_an_input_unreadable_by_numpy_fails_only_its_request(opened, pb_utils):
     bf16 = InferenceRequest([Bfloat16Tensor("input_ids", None)], ["embedding"])
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
@@ -168,7 +168,7 @@ def test_load_is_logged_line_by_line(opened, pb_utils):
     assert not any("\n" in line for line in lines)
 
 
-def test_faults_of_the_load_are_raised_to_triton(opened, tmp_path, pb_utils):
+def test_load_faults_are_raised_to_triton(opened, tmp_path, pb_utils):
     with pytest.raises(ConfigFault, match="parameter 'foo'"):
         opened(encoder_config({"foo": "1"}))
     (tmp_path / "1").mkdir()
@@ -176,13 +176,13 @@ def test_faults_of_the_load_are_raised_to_triton(opened, tmp_path, pb_utils):
         GraphModel(args_of(tmp_path / "1", encoder_config()), pb_utils)
 
 
-def test_a_fault_of_the_load_shows_no_frames_below_the_adapter(opened):
+def test_a_load_fault_has_no_traceback(opened):
     with pytest.raises(ConfigFault) as caught:
         opened(encoder_config({"foo": "1"}))
     assert [entry.name for entry in caught.traceback][-2:] == ["open_model", "__init__"]
 
 
-def test_a_graph_is_closed_again_if_its_metrics_cannot_be_made(opened, pb_utils, monkeypatch):
+def test_a_graph_is_closed_if_its_metrics_cannot_be_created(opened, pb_utils, monkeypatch):
     def refuse(*_):
         raise pb_utils.TritonModelException("metrics are not supported")
 
@@ -190,7 +190,7 @@ def test_a_graph_is_closed_again_if_its_metrics_cannot_be_made(opened, pb_utils,
         patched.setattr(pb_utils.MetricFamily, "__init__", refuse)
         with pytest.raises(pb_utils.TritonModelException):
             opened(encoder_config({"workspace_pool_mib": "1"}))
-    opened(encoder_config({"workspace_pool_mib": "2"}))  # the other pool is gone
+    opened(encoder_config({"workspace_pool_mib": "2"}))  # the other pool is closed
 
 
 def test_a_graph_is_closed_even_if_its_metrics_cannot_be_exported(opened, pb_utils, monkeypatch):
@@ -209,13 +209,13 @@ def test_a_graph_is_closed_even_if_its_metrics_cannot_be_exported(opened, pb_uti
 
 
 def three_executions(opened, early="true", **more):
-    """A model that executes requests one by one, and three requests, the longest first."""
+    """Return a model that executes requests one by one, and three requests, longest first."""
     cost = "launch_us=100, element_ns=10000000, element2_ns=0"
     config = encoder_config({"early_answers": early, "cost": cost}, batch=1, **more)
     return opened(config), [request([1] * 9), request([2]), request([3, 4])]
 
 
-def test_answers_are_sent_when_they_are_there_and_the_last_is_returned(opened):
+def test_early_answers_are_sent_and_the_last_is_returned(opened):
     model, requests = three_executions(opened)
     longest, *others = model.execute(requests)
     assert others == [None, None]
@@ -243,9 +243,7 @@ def test_a_decoupled_model_sends_all_answers(opened, early):
     assert error_of(bad.get_response_sender().sent[0])[0] is INVALID_ARG
 
 
-def test_an_answer_that_cannot_be_sent_is_told_and_others_are_answered(
-    opened, pb_utils, monkeypatch
-):
+def test_a_failed_send_is_logged_and_affects_no_other_request(opened, pb_utils, monkeypatch):
     def refuse(response, flags):
         raise pb_utils.TritonModelException("no shared memory")
 
@@ -260,7 +258,7 @@ def test_an_answer_that_cannot_be_sent_is_told_and_others_are_answered(
     assert line.endswith("no shared memory")
 
 
-def test_early_answers_are_made_once_with_all_their_outputs(opened):
+def test_early_answers_have_all_outputs(opened):
     cost = "launch_us=100, element_ns=10000000, element2_ns=0"
     config = encoder_config({"pass.words": "note", "cost": cost}, batch=1)
     config["input"].append(tensor("note", "STRING", [1]))
@@ -298,7 +296,7 @@ def test_errors_name_the_request(opened):
     assert message.startswith("[request id: r 7] input 'lengths': found length 3")
 
 
-def test_a_cancelled_request_is_answered_so_and_nothing_is_logged(opened, pb_utils):
+def test_a_cancelled_request_gets_its_code_and_is_not_logged(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
     cancelled, good = answered(model, [request([1], cancelled=True), request([2])])
@@ -333,7 +331,7 @@ def prepared_config(**more):
 
 
 def letters(requests):
-    """Token ids of the letters of each text, a = 0; an empty text is a fault."""
+    """Return token ids of the letters of each text, a = 0; an empty text is a fault."""
     return [letters_of(inputs["text"].ravel()) for inputs in requests]
 
 
@@ -382,7 +380,7 @@ def test_prepared_tensors_have_rows_where_requests_have_none(opened):
     np.testing.assert_allclose(outputs_of(response)["embedding"], expected, rtol=1e-5)
 
 
-def test_what_is_passed_on_is_the_request_as_it_came(opened):
+def test_passed_outputs_are_the_original_inputs(opened):
     config = prepared_config()
     config["parameters"]["pass.name"] = {"string_value": "text"}
     config["output"].append(tensor("name", "STRING", [1]))
@@ -409,7 +407,7 @@ def test_bfloat16_travels_as_its_bits(opened, engine):
         assert torch.equal(output.tensor, number)
 
 
-def test_outputs_that_are_inputs_come_back_as_they_were(opened):
+def test_passthrough_outputs_are_unchanged(opened):
     config = encoder_config({"pass.name": "title"})
     config["input"].append(tensor("title", "STRING", [1]))
     config["output"].append(tensor("name", "STRING", [1]))
@@ -422,7 +420,7 @@ def test_outputs_that_are_inputs_come_back_as_they_were(opened):
 # -- metrics ---------------------------------------------------------------------------------
 
 
-def test_what_was_counted_is_exported_when_the_model_is_closed(opened, pb_utils):
+def test_counts_are_exported_when_the_model_is_closed(opened, pb_utils):
     model = opened(encoder_config({"gears.tokens": "4, 32"}))
     model.execute([request([1, 2, 3]), request([4]), request([5], length=2)])
     model.close()
@@ -434,7 +432,7 @@ def test_what_was_counted_is_exported_when_the_model_is_closed(opened, pb_utils)
     assert pb_utils.metric("launch_seconds_total", model="encoder").number > 0
 
 
-def test_why_requests_shared_an_execution_is_exported(opened, pb_utils):
+def test_the_reason_for_sharing_an_execution_is_exported(opened, pb_utils):
     model = opened(encoder_config())
     model.execute([request([1, 2]), request([4, 3])])
     model.execute([request([1, 2]), request([4])])
@@ -444,14 +442,14 @@ def test_why_requests_shared_an_execution_is_exported(opened, pb_utils):
     assert pb_utils.metric("shared_launches_total", reason="masked").number == 1
 
 
-def test_what_is_planned_is_exported_at_load(opened, pb_utils):
+def test_planned_memory_is_exported_at_load(opened, pb_utils):
     opened(encoder_config())
     assert pb_utils.metric("total_bytes", instance="encoder_0_0").number > 0
     assert pb_utils.metric("weights_bytes").number == TABLE.nbytes + 2 * 8
     assert pb_utils.metric("allocations_after_freeze").number == 0
 
 
-def test_what_was_counted_is_exported_before_long(opened, pb_utils, timers):
+def test_counts_are_exported_after_the_interval(opened, pb_utils, timers):
     model = opened(encoder_config())
     model.execute([request([1])])
     assert pb_utils.metric("launches_total").number == 0
@@ -460,7 +458,7 @@ def test_what_was_counted_is_exported_before_long(opened, pb_utils, timers):
     assert pb_utils.metric("launches_total").number == 1
 
 
-def test_readiness_is_the_runtimes(opened):
+def test_readiness_is_that_of_the_runtime(opened):
     model = opened(encoder_config())
     assert model.is_ready()
     model.close()
@@ -482,7 +480,7 @@ def label(outputs):
     return LABELS[outputs["embedding"].argmax(axis=1)][:, None]
 
 
-def test_derived_output_stands_beside_the_graphs(opened):
+def test_derived_outputs_are_added_to_those_of_the_graph(opened):
     model = opened(labelled(), {"label": label})
     both, one = answered(
         model, [request([1], [2], outputs=["embedding", "label"]), request([3], outputs=["label"])]
@@ -492,22 +490,22 @@ def test_derived_output_stands_beside_the_graphs(opened):
     assert outputs_of(one).keys() == {"label"}
 
 
-def test_requested_outputs_alone_are_returned(opened):
+def test_only_requested_outputs_are_returned(opened):
     (response,) = answered(opened(labelled(), {"label": label}), [request([1])])
     assert outputs_of(response).keys() == {"embedding"}
 
 
-def test_derived_output_that_config_lacks_stops_the_load(opened):
+def test_an_undeclared_derived_output_fails_the_load(opened):
     with pytest.raises(ConfigFault, match="derived outputs: found no output 'label'"):
         opened(encoder_config(), {"label": label})
 
 
-def test_output_that_is_neither_the_graphs_nor_derived_stops_the_load(opened):
+def test_an_output_neither_of_the_graph_nor_derived_fails_the_load(opened):
     with pytest.raises(ConfigFault, match="output 'label': found no graph output"):
         opened(labelled("FP32"))
 
 
-def test_function_that_fails_for_one_request_fails_that_request(opened, pb_utils):
+def test_a_function_that_fails_for_one_request_fails_only_that_request(opened, pb_utils):
     def picky(outputs):
         if len(outputs["embedding"]) > 1:
             raise KeyError("no such label")
@@ -537,7 +535,9 @@ def test_function_that_fails_for_one_request_fails_that_request(opened, pb_utils
         ),
     ],
 )
-def test_derived_output_that_is_not_as_declared_is_refused(opened, data_type, dims, made, found):
+def test_a_derived_output_that_differs_from_its_declaration_is_refused(
+    opened, data_type, dims, made, found
+):
     model = opened(labelled(data_type, dims), {"label": lambda outputs: made})
     (response,) = answered(model, [request([1])])
     assert error_of(response) == (INTERNAL, f"derived output 'label': found {found}")
@@ -587,13 +587,13 @@ def test_each_request_is_answered_by_its_own_call(pb_utils):
 
 
 @pytest.mark.parametrize("ask", [answer_each, answer_batch])
-def test_errors_hold_nothing_of_the_requests_they_come_from(pb_utils, ask):
+def test_errors_keep_no_reference_to_requests(pb_utils, ask):
     def fail(inputs):
         raise KeyError("mine")
 
     text = np.array([b"a"], object)
     held = weakref.ref(text)
-    gc.disable()  # what is held by nobody must be free at once
+    gc.disable()  # unreferenced objects must be freed without it
     try:
         (response,) = ask(pb_utils, [InferenceRequest([Tensor("text", text)], ["count"])], fail)
         del text
@@ -623,7 +623,7 @@ def test_batch_may_answer_one_request_with_a_fault(pb_utils):
     assert outputs_of(polite)
 
 
-def test_batch_that_fails_fails_all_its_requests_and_is_logged_once(pb_utils):
+def test_a_failed_batch_fails_all_its_requests_and_is_logged_once(pb_utils):
     def fail(requests):
         raise OSError("no tokenizer")
 
@@ -639,13 +639,13 @@ def test_batch_must_answer_every_request(pb_utils):
     assert [error_of(response)[1] for response in responses] == ["found 1 results, expected 2"] * 2
 
 
-def test_batch_is_not_asked_when_no_request_can_be_read(pb_utils):
+def test_the_function_is_not_called_if_no_request_is_readable(pb_utils):
     unreadable = InferenceRequest([Bfloat16Tensor("x", None)], [])
     (response,) = answer_batch(pb_utils, [unreadable], lambda requests: 1 / 0)
     assert error_of(response)[1].startswith("TritonModelException: ")
 
 
-def test_output_that_triton_cannot_carry_fails_its_request_alone(pb_utils):
+def test_an_output_of_an_unsupported_type_fails_only_its_request(pb_utils):
     complex_, plain = answer_each(
         pb_utils,
         [words(b"c"), words(b"p")],
@@ -658,6 +658,6 @@ def test_output_that_triton_cannot_carry_fails_its_request_alone(pb_utils):
     assert outputs_of(plain)
 
 
-def test_outputs_nobody_requested_are_left_out(pb_utils):
+def test_outputs_not_requested_are_left_out(pb_utils):
     (response,) = answer_each(pb_utils, [words(b"a", outputs=[])], count_words)
     assert outputs_of(response) == {}

@@ -23,7 +23,7 @@ def tables(axes):
         return st.builds(lambda drawn, whole: drawn + last * whole, some, st.booleans())
 
     def split(order, cuts):
-        """The axes in this order, cut into the keys of tables; the last part stays free."""
+        """Split the axes in this order into the keys of tables; the last part stays free."""
         ends = sorted(cuts)
         return [tuple(order[a:b]) for a, b in zip([0, *ends], ends, strict=False) if a < b]
 
@@ -39,7 +39,7 @@ def gear_sets(axes, equal=()):
 
 
 def costs(*terms):
-    """Models whose parts are of like weight at these sizes, in milliseconds; each may be 0."""
+    """Draw models whose parts have similar weight at these sizes; each part may be 0."""
     launch = st.integers(0, 100).map(lambda units: units * 1e-3)
     element = st.integers(0, 4).map(lambda units: units * 0.5e-3)
     element2 = st.integers(0, 4).map(lambda units: units * 0.05e-3)

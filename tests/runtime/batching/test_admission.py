@@ -34,7 +34,7 @@ def image(*shape):
     return {"image": np.zeros(shape, np.float32)}
 
 
-def test_a_block_has_the_requests_measures_and_its_very_tensors():
+def test_a_block_has_the_sizes_and_tensors_of_the_request():
     request = texts()
     block = TEXTS.admit(request)
     assert (block.rows, block.sizes, block.lengths) == (2, {"tokens": 5}, {"tokens": [5, 3]})
@@ -149,7 +149,7 @@ def test_refusal_names_input_found_and_expected(admission, request_, fault, text
     assert type(raised.value) is fault
 
 
-def test_unsigned_lengths_beyond_all_others_are_refused():
+def test_the_largest_unsigned_lengths_are_refused():
     lengths = TensorSpec("lengths", DType.UINT64, ())
     admission = Admission((IDS, lengths), {"tokens": 8}, {"tokens": "lengths"}, 4)
     request = {"ids": np.zeros((1, 5), np.int64), "lengths": np.array([2**64 - 1], np.uint64)}
@@ -173,7 +173,7 @@ def ids(rows=2, tokens=5):
     return {"ids": np.zeros((rows, tokens), np.int64)}
 
 
-def test_inputs_that_are_not_there_have_their_default_at_the_requests_own_size():
+def test_missing_inputs_have_their_default_at_the_size_of_the_request():
     block = OPTIONAL.admit(ids(rows=2, tokens=5))
     np.testing.assert_array_equal(block.tensors["types"], np.full((2, 5), 7, np.int8))
     assert block.tensors["types"].dtype == np.int8
@@ -187,14 +187,14 @@ def test_rows_without_lengths_are_as_long_as_the_request():
     assert OPTIONAL.admit(ids(rows=1, tokens=8)).lengths == {"tokens": [8]}
 
 
-def test_inputs_that_are_there_are_taken_as_they_are():
+def test_present_inputs_are_used_unchanged():
     request = {**ids(), "types": np.ones((2, 5), np.int8)}
     block = OPTIONAL.admit(request)
     assert block.tensors["types"] is request["types"]
     assert request.keys() == {"ids", "types"}
 
 
-def test_defaults_take_no_memory_of_their_own():
+def test_defaults_allocate_no_memory():
     block = OPTIONAL.admit(ids(rows=4, tokens=8))
     assert block.tensors["types"].strides == (0, 0)
     assert not block.tensors["types"].flags.writeable
@@ -206,7 +206,7 @@ def test_requests_without_batch_dimension_have_defaults_too():
     np.testing.assert_array_equal(block.tensors["types"], np.ones((1, 3), np.int8))
 
 
-def test_defaults_join_batches_like_what_requests_bring():
+def test_defaults_join_batches_like_other_inputs():
     admission = Admission((IDS, TYPES), {"tokens": 8}, {}, 4, defaults={"types": 7})
     there = {**ids(1, 3), "types": np.array([[1, 2, 3]], np.int8)}
     layout = Layout.of([admission.admit(there), admission.admit(ids(2, 2))])
@@ -221,7 +221,7 @@ def test_bf16_defaults_are_bits():
     assert admission.admit(ids(2)).tensors["scale"].tolist() == [0x3F80, 0x3F80]
 
 
-def test_what_is_missing_and_has_no_default_is_told_with_what_may_be_missing():
+def test_a_missing_input_without_a_default_is_refused():
     with pytest.raises(RequestFault) as raised:
         OPTIONAL.admit({"types": np.zeros((1, 1), np.int8), "idz": np.zeros((1, 1))})
     assert str(raised.value) == (
@@ -233,7 +233,7 @@ def test_what_is_missing_and_has_no_default_is_told_with_what_may_be_missing():
 # -- types and sizes of any kind --------------------------------------------------------------
 
 
-def test_sizes_that_are_unknown_may_be_any_and_elements_anything():
+def test_unknown_sizes_and_bytes_are_not_restricted():
     admission = Admission((IDS, TensorSpec("text", DType.BYTES, (UNKNOWN,))), {"tokens": 8}, {}, 4)
     for count in (0, 3, 1000):
         text = np.full((2, count), b"a", object)
@@ -245,7 +245,7 @@ def test_sizes_that_are_unknown_may_be_any_and_elements_anything():
         admission.admit({**ids(2), "text": np.zeros((2, 3), np.int64)})
 
 
-def test_bf16_comes_as_bits_and_is_called_by_its_name():
+def test_bf16_is_passed_as_bits_and_named_bf16():
     admission = Admission((TensorSpec("x", DType.BF16, (2,)),), {}, {}, 4)
     assert admission.admit({"x": np.zeros((1, 2), np.uint16)}).rows == 1
     with pytest.raises(RequestFault, match="found elements of NumPy type float32, expected BF16"):
@@ -367,7 +367,7 @@ def test_requests_that_no_gear_holds_are_refused(admission, request_, text):
     st.integers(1, 4),
     st.integers(1, 8),
 )
-def test_admitted_are_exactly_those_that_a_gear_holds(table, rows, tokens):
+def test_a_request_is_admitted_if_and_only_if_a_gear_holds_it(table, rows, tokens):
     gears = Gears(["tokens"], {"tokens": 8}, 4, {("batch", "tokens"): table})
     admission = Admission((IDS,), {"tokens": 8}, {}, 4, gears=gears)
     if any(rows <= gear[0] and tokens <= gear[1] for gear in table):
@@ -380,7 +380,7 @@ def test_admitted_are_exactly_those_that_a_gear_holds(table, rows, tokens):
 # -- sizes of outputs -------------------------------------------------------------------------
 
 
-def test_requests_that_leave_an_output_without_a_size_are_refused():
+def test_requests_with_an_output_size_below_1_are_refused():
     scale = TensorSpec("scale", DType.FP32, ())
     edges = TensorSpec("edges", DType.FP32, (Relation.parse("height - 2"), "width"))
     admission = Admission((scale, IMAGE), {"height": 16, "width": 32}, {}, 4, outputs=(edges,))

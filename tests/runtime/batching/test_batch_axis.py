@@ -1,4 +1,4 @@
-"""Feeds whose rows lie along another dim, against the same feeds with their rows first."""
+"""Feeds with rows along another dim, compared with the same feeds with rows first."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from ge_runtime.specs import DType, TensorSpec
 
 @pytest.mark.brute_force
 @given(request_batches(), st.data())
-def test_a_turned_feed_writes_what_the_feed_writes_and_nothing_else(requests, data):
+def test_a_turned_feed_writes_the_same_elements_as_the_feed(requests, data):
     layout = requests.layout
     feed = Joined(requests.spec, requests.pad)
     if requests.spec.axes:
@@ -31,7 +31,7 @@ def test_a_turned_feed_writes_what_the_feed_writes_and_nothing_else(requests, da
     np.testing.assert_array_equal(rows_first(found, at, layout.rows), plain)
 
 
-def test_a_tensor_without_rows_is_that_of_any_request_and_of_all_rows():
+def test_a_tensor_without_rows_is_shared_by_all_rows():
     tensors = {"rate": np.full((2, 3), 8.0, np.float32)}
     layout = Layout.of([Block(2, {}, {}, tensors, {})], rows=4)
     feed = Shared(TensorSpec("rate", DType.FP32, (3,)))

@@ -1,4 +1,4 @@
-"""Triton's kinds: its own examples, then against the definitions."""
+"""Triton's kinds of `batch_input`: its own examples, and a comparison with the definitions."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def fed(kind, layout, source, dtype=DType.INT32):
 
 
 def layout_of(dims, *shapes):
-    """Requests of these shapes, rows first, in which all dims are ragged."""
+    """Return requests of these shapes, rows first, in which all dims are ragged."""
     source = TensorSpec("x", DType.FP32, dims)
     blocks = [
         block_of({"x": np.zeros(shape)}, dict(zip(dims, shape[1:], strict=True)))

@@ -1,4 +1,4 @@
-"""Calibration: what is timed, what follows from the times, and when it is not believed."""
+"""Calibration: the measured sizes, the fitted model, and unreliable samples."""
 
 import math
 from itertools import cycle
@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.calibration import (
-    BELIEVED_WEIGHT,
-    DISBELIEVED_WEIGHT,
+    RELIABLE_WEIGHT,
     ROUNDS,
+    UNRELIABLE_WEIGHT,
     Sample,
     calibrate,
 )
@@ -25,7 +25,7 @@ FREE = Gears(("tokens",), {"tokens": 512}, 64, {})
 
 
 class Engine:
-    """Executions that take what `seconds` says, and a record of them."""
+    """Executes with the times of `seconds`, and records the executions."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -51,7 +51,7 @@ def coefficients(cost):
     st.just(0.0) | st.floats(1e-10, 1e-6),
     st.just(0.0) | st.floats(1e-7, 1e-3),
 )
-def test_an_engine_that_follows_the_model_is_found_out(launch_s, element_s, element2_s, growth_s):
+def test_the_model_of_an_engine_is_recovered(launch_s, element_s, element2_s, growth_s):
     true = CostModel(launch_s, element_s, element2_s, TOKENS, growth_s)
     found = calibrate(engine_of(true).execute, FREE, TOKENS, budget_s=math.inf).cost
     for rows, tokens in ((1, 1), (1, 512), (64, 1), (64, 512), (7, 100)):
@@ -73,14 +73,14 @@ def test_no_execution_after_the_first_exceeds_the_budget(budget_s, element_s, el
     st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 2)), min_size=1),
     st.floats(0.1, 20),
 )
-def test_whatever_the_clocks_say_coefficients_are_finite_and_a_launch_costs(times, budget_s):
-    left = cycle(times)
-    found = calibrate(lambda gear: Sample(*next(left)), FREE, TOKENS, budget_s=budget_s).cost
+def test_coefficients_are_finite_for_any_clock(times, budget_s):
+    remaining = cycle(times)
+    found = calibrate(lambda gear: Sample(*next(remaining)), FREE, TOKENS, budget_s=budget_s).cost
     assert all(0 <= value < math.inf for value in coefficients(found))
     assert found.launch_s >= LAUNCH_FLOOR_S
 
 
-def test_no_execution_takes_a_large_part_of_the_budget_where_there_are_others():
+def test_no_execution_takes_a_large_part_of_the_budget():
     cost = CostModel(1e-3, 85e-6, 55e-9, TOKENS)  # an encoder of 6 layers on 2 cores
     engine = engine_of(cost)
     calibration = calibrate(engine.execute, FREE, TOKENS, budget_s=0.5)
@@ -88,7 +88,7 @@ def test_no_execution_takes_a_large_part_of_the_budget_where_there_are_others():
     assert coefficients(calibration.cost) == pytest.approx(coefficients(cost), rel=1e-4)
 
 
-def test_few_and_many_rows_short_and_long_are_timed_when_there_is_time():
+def test_few_and_many_short_and_long_rows_are_measured():
     engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
     calibrate(engine.execute, FREE, TOKENS, budget_s=10)
     corners = [(1, 16), (64, 16), (1, 512), (64, 512)]
@@ -105,7 +105,7 @@ def test_sizes_take_turns():
     assert all(one_round.count(gear) == 1 for gear in one_round)
 
 
-def test_the_first_execution_of_a_size_counts_only_if_there_is_no_other():
+def test_the_first_execution_of_a_size_counts_only_if_it_is_the_only_one():
     runs = {}
 
     def execute(gear):
@@ -119,7 +119,7 @@ def test_the_first_execution_of_a_size_counts_only_if_there_is_no_other():
     assert {timing.seconds for timing in calibration.timings} == {1e-3, 5e-3}
 
 
-def test_declared_gears_are_what_is_timed():
+def test_declared_gears_are_measured():
     table = {(ROWS, "tokens"): [(2, 512), (8, 64), (32, 16), (1, 16)]}
     gears = Gears(("tokens",), {"tokens": 512}, 32, table)
     engine = engine_of(CostModel(1e-4, 1e-6, 1e-9, TOKENS))
@@ -129,7 +129,7 @@ def test_declared_gears_are_what_is_timed():
     assert coefficients(calibration.cost) == pytest.approx((1e-4, 1e-6, 1e-9, 0.0), abs=1e-12)
 
 
-def test_free_rows_are_timed_at_declared_extents():
+def test_free_rows_are_measured_at_declared_extents():
     gears = Gears(("tokens",), {"tokens": 512}, 64, {("tokens",): [(40,), (512,)]})
     engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
     timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
@@ -138,7 +138,7 @@ def test_free_rows_are_timed_at_declared_extents():
     assert sorted(timed) == [(n, tokens) for n in rows for tokens in (40, 512)]
 
 
-def test_of_very_many_gears_a_spread_is_timed():
+def test_a_selection_of_many_gears_is_measured():
     tables = {(ROWS,): [(n,) for n in range(1, 33)], ("tokens",): [(n,) for n in range(1, 33)]}
     gears = Gears(("tokens",), {"tokens": 32}, 32, tables)
     engine = engine_of(CostModel(1e-4, 1e-7, 1e-9, TOKENS))
@@ -190,26 +190,26 @@ def test_an_engine_that_executes_nothing_is_a_fault():
         calibrate(execute, FREE, TOKENS, budget_s=1.0)
 
 
-def test_a_calibration_is_told_in_one_line():
+def test_a_calibration_has_a_text_of_one_line():
     gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS,): [(1,), (8,)], ("tokens",): [(64,)]})
     cost = CostModel(1e-3, 1e-5, 0.0, TOKENS)
     calibration = calibrate(engine_of(cost).execute, gears, TOKENS, budget_s=1.0)
     assert str(calibration) == (
         "launch 1000 us, element 1e+04 ns, squared element 0 ns, from executions of 2 size(s)"
     )
-    assert calibration.evidence.weight == pytest.approx(BELIEVED_WEIGHT)
+    assert calibration.evidence.weight == pytest.approx(RELIABLE_WEIGHT)
 
 
 # -- clocks that others disturb ----------------------------------------------------------------
 
 
 def noisy(cost, factors):
-    """Executions whose wall clock is `factors` as long, in turns, with two threads at work."""
-    left = cycle(factors)
+    """Return executions on two threads whose wall clock is scaled by `factors` in turn."""
+    remaining = cycle(factors)
 
     def execute(gear):
         seconds = cost.seconds(gear.rows, gear.extents)
-        return Sample(seconds * next(left), 2 * seconds)
+        return Sample(seconds * next(remaining), 2 * seconds)
 
     return execute
 
@@ -218,14 +218,14 @@ def test_cpu_time_counts_where_the_wall_clock_scatters_more():
     cost = CostModel(1e-3, 1e-6, 0.0, TOKENS, 1e-7)
     execute = noisy(cost, [1.0, 3.0, 1.2, 1.0, 7.0, 2.0, 1.1])
     found = calibrate(execute, FREE, TOKENS, budget_s=1.0).cost
-    # In units of the wall clock's lower quartile.
+    # Relative to the lower quartile of the wall clock.
     ratio = found.seconds(1, {"tokens": 1}) / cost.seconds(1, {"tokens": 1})
     assert 1.0 <= ratio <= 2.0
     assert coefficients(found) == pytest.approx(coefficients(cost.scaled(ratio)), rel=1e-3)
 
 
 def test_the_wall_clock_counts_where_threads_do_not_share_the_work():
-    """One row on one thread, more rows on two: CPU time does not see the difference."""
+    """One row runs on one thread, more rows on two: CPU time does not show the difference."""
     alone, shared = CostModel(0.0, 2e-5, 0.0, TOKENS), CostModel(0.0, 1e-5, 0.0, TOKENS)
 
     def execute(gear):
@@ -254,23 +254,23 @@ def plan_of(cost):
     return sorted(execution.members for execution in plan)
 
 
-def test_samples_that_no_model_explains_are_not_believed_and_requests_run_alone():
-    left = cycle([1e-3, 40e-3, 2e-3, 9e-3, 90e-3, 1e-3, 5e-3])
-    calibration = calibrate(lambda gear: Sample(next(left)), FREE, TOKENS, budget_s=3.0)
+def test_samples_that_no_model_explains_are_unreliable():
+    remaining = cycle([1e-3, 40e-3, 2e-3, 9e-3, 90e-3, 1e-3, 5e-3])
+    calibration = calibrate(lambda gear: Sample(next(remaining)), FREE, TOKENS, budget_s=3.0)
     assert "around any model" in calibration.doubt
-    assert "; not believed, because samples scatter by " in str(calibration)
-    assert calibration.evidence.weight == pytest.approx(DISBELIEVED_WEIGHT)
+    assert "; unreliable, because samples scatter by " in str(calibration)
+    assert calibration.evidence.weight == pytest.approx(UNRELIABLE_WEIGHT)
     assert plan_of(calibration.cost) == [(n,) for n in range(8)]
 
 
-def test_where_only_one_of_several_sizes_could_be_timed_requests_run_alone():
+def test_a_single_measured_size_of_several_is_unreliable():
     calibration = calibrate(lambda gear: Sample(2.0), FREE, TOKENS, budget_s=1.0)
     assert calibration.doubt == "only one size could be timed"
     assert plan_of(calibration.cost) == [(n,) for n in range(8)]
 
 
 def seconds_of_plans(cost, true):
-    """What batches of 32 take by `true` if they are planned by `cost`."""
+    """Return the time by `true` of batches of 32 requests planned by `cost`."""
     partitioner = BatchPartitioner(WIDTHS, cost, 32, equal=("width",))
     rng = np.random.default_rng(3)
     seconds = 0.0
@@ -289,7 +289,7 @@ WIDTHS = Gears(("width",), {"width": 640}, 32, {})
     "true",
     [
         pytest.param(CostModel(2e-3, 60e-6, 0.0, (("width",),)), id="rows cost the same"),
-        # 22 ms alone, 40 ms a row of 16.
+        # 22 ms alone, 40 ms per row of 16.
         pytest.param(CostModel(2e-3, 85e-6, 0.0, (("width",),), 42e-6), id="rows grow dearer"),
     ],
 )

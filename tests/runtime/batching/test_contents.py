@@ -1,4 +1,4 @@
-"""What is checked of the content of requests."""
+"""Checks of the content of requests."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_an_element_out_of_range_is_named_with_its_place(value):
     )
 
 
-def test_a_place_is_told_without_rows_where_requests_have_none():
+def test_a_place_has_no_row_if_requests_have_none():
     with pytest.raises(RequestFault, match=r"found 16 at \[2\], expected 0 to 15"):
         admission(0).admit(ids(1, 2, 16))
 
@@ -58,7 +58,7 @@ def test_only_data_counts(rows):
     ("value", "sound"), [(0.5, True), (-1, True), (1, True), (1.01, False), (np.nan, False)]
 )
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.FP32, DType.FP64])
-def test_not_a_number_is_in_no_range(value, sound, dtype):
+def test_nan_is_in_no_range(value, sound, dtype):
     spec = TensorSpec("x", dtype, (2,))
     judge = Admission([spec], {}, {}, 1, ranges={"x": ValueRange(-1.0, 1.0)})
     request = {"x": np.array([[0, value]], dtype.numpy)}
@@ -69,7 +69,7 @@ def test_not_a_number_is_in_no_range(value, sound, dtype):
             judge.admit(request)
 
 
-def test_kinds_are_equal_exactly_where_the_values_are():
+def test_kinds_are_equal_if_and_only_if_the_values_are():
     def kind(*values):
         tensors = {"a": np.full((2, 1), values[0]), "b": np.full((2, 3), values[1])}
         return kind_of(["a", "b"], tensors)

@@ -1,4 +1,4 @@
-"""The cost model: what an execution of given rows and sizes takes."""
+"""The cost model: the time of an execution of given rows and sizes."""
 
 import numpy as np
 import pytest
@@ -27,19 +27,19 @@ def test_seconds_are_the_launch_and_each_row_by_elements_their_square_and_the_ro
     assert growing.seconds(4, {"a": 3}) == 100 + 4 * (10 * 3 + 1 * 9 + 5 * 2 * 3)
 
 
-def test_rows_grow_no_dearer_beyond_the_most_that_grow():
+def test_rows_do_not_become_more_expensive_above_a_number():
     cost = CostModel(0.0, 0.0, 0.0, (), growth_s=1.0)
     most = cost.seconds(MOST_GROWING, {}) / MOST_GROWING
     assert cost.seconds(3 * MOST_GROWING, {}) == 3 * MOST_GROWING * most
     assert cost.seconds_many(np.array([3 * MOST_GROWING]), {}) == 3 * MOST_GROWING * most
 
 
-def test_a_factor_makes_every_execution_as_much_longer():
+def test_a_factor_scales_every_execution():
     cost = CostModel(1.0, 2.0, 3.0, (("a",),), 4.0)
     assert cost.scaled(2.0).seconds(5, {"a": 7}) == 2 * cost.seconds(5, {"a": 7})
 
 
-def test_the_model_is_told_in_the_units_of_its_parameter():
+def test_the_text_of_the_model_has_the_units_of_the_parameter():
     cost = CostModel(120e-6, 35.2e-9, 0.01e-9, ())
     assert str(cost) == "launch 120 us, element 35.2 ns, squared element 0.01 ns"
     assert str(CostModel(120e-6, 0.0, 0.0, (), 2e-9)).endswith(", growth 2 ns")

@@ -1,4 +1,4 @@
-"""Generated inputs against their definitions, row by row."""
+"""Generated inputs compared with their definitions, row by row."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ packed_batches = st.builds(
 
 
 def fed(feed, layout):
-    """What the feed writes, after holding its shape against what the geometry promises."""
+    """Return the content written by the feed; checks its shape against that of the geometry."""
     shape = feed.shape(layout)
     planned = feed.shape(Geometry(layout.rows, layout.extents, packed=layout.packed))
     assert all(size <= most for size, most in zip(shape, planned, strict=True))
@@ -29,7 +29,7 @@ def fed(feed, layout):
 
 
 def rows_of(layout, *axes):
-    """Where the data of each row ends along `axes`, row by row."""
+    """Return the ends of each row's data along `axes`, row by row."""
     return zip(*(layout.lengths[axis].tolist() for axis in axes), strict=True)
 
 
@@ -64,7 +64,7 @@ def test_packed_mask_is_one_where_rows_lie(requests, dtype):
 
 @pytest.mark.brute_force
 @given(packed_batches, numbers)
-def test_packed_positions_begin_anew_with_each_row(requests, dtype):
+def test_packed_positions_restart_with_each_row(requests, dtype):
     layout = requests.layout
     positions = fed(Positions(TensorSpec("p", dtype, (requests.packed,))), layout).tolist()
     for (end,) in rows_of(layout, requests.packed):
@@ -84,7 +84,7 @@ def test_lengths_are_true_lengths(requests, axis, dtype, dims):
 
 @pytest.mark.brute_force
 @given(request_batches(), axes, numbers)
-def test_offsets_are_where_rows_begin_and_where_the_last_ends(requests, axis, dtype):
+def test_offsets_are_the_starts_of_rows_and_the_end_of_the_last(requests, axis, dtype):
     layout = requests.layout
     offsets = fed(Offsets(TensorSpec("o", dtype, ()), axis), layout).tolist()
     assert offsets[0] == 0
@@ -110,8 +110,8 @@ def test_joined_rows_with_the_packed_axis_are_packed(requests):
         np.testing.assert_array_equal(own[tuple(map(slice, data.shape))], data)
 
 
-def test_rows_of_padding_are_the_least_that_is_valid():
-    """One position each, so that no graph divides by a length of 0."""
+def test_rows_of_padding_are_the_smallest_valid_rows():
+    """A row of padding has one position, so that no graph divides by a length of 0."""
     block = block_of({"x": np.full((1, 3), 7)}, {"t": 3})
     ids, mask = TensorSpec("x", DType.INT64, ("t",)), TensorSpec("m", DType.INT64, ("t",))
     padded = Layout.of([block], rows=3)

@@ -10,7 +10,7 @@ from runtime.batching.gear_sets import LIMIT, ROW_LIMIT, tables
 from ge_runtime.batching.gears import ROWS, Gear, Gears
 
 AXES = ("a", "b")
-# One more than the limits: nothing may hold these.
+# One more than the limits: no gear may hold these.
 sizes = st.tuples(st.integers(1, ROW_LIMIT + 1), *(st.integers(1, LIMIT + 1) for _ in AXES))
 
 
@@ -23,7 +23,7 @@ def elements(gear):
 
 
 def all_that_hold(drawn, rows, extents, equal=()):
-    """By the definition: every combination of points, what is free as asked for."""
+    """Find the gear by its definition: all combinations of points, free axes as requested."""
     limits = {ROWS: ROW_LIMIT, **dict.fromkeys(AXES, LIMIT)}
     asked = {ROWS: rows, **extents}
     for points in product(*drawn.values()):
@@ -39,11 +39,11 @@ def all_that_hold(drawn, rows, extents, equal=()):
 
 
 equal_axes = st.sampled_from([(), ("a",), ("b",), AXES])
-"""Which axes are not padded."""
+"""Subsets of axes that are not padded."""
 
 
 @given(tables(AXES), sizes, equal_axes)
-def test_fit_is_of_least_elements_among_all_gears_that_hold(drawn, size, equal):
+def test_fit_returns_the_holding_gear_with_the_fewest_elements(drawn, size, equal):
     rows, *own = size
     extents = dict(zip(AXES, own, strict=True))
     fitted = gears_of(drawn, equal).fit(rows, extents)
@@ -124,7 +124,7 @@ def test_a_joint_table_couples_rows_with_sizes():
     assert gears.fixed
 
 
-def test_of_equally_many_elements_the_smaller_extents_are_taken():
+def test_among_equal_numbers_of_elements_smaller_extents_are_chosen():
     gears = Gears(("tokens",), {"tokens": 64}, 32, {(ROWS, "tokens"): [(8, 64), (32, 16)]})
     assert gears.fit(4, {"tokens": 16}) == Gear(32, {"tokens": 16})
 
@@ -155,7 +155,7 @@ def test_a_label_names_the_declared_sizes_of_a_gear():
     assert Gears(AXES, {"a": 64, "b": 64}, 8, {}).label(Gear(8, {"a": 5, "b": 16})) is None
 
 
-def test_gears_and_their_sets_are_shown_for_people():
+def test_gears_and_their_sets_have_readable_texts():
     table = {(ROWS, "tokens"): [(8, 64), (32, 16)]}
     gears = Gears(("tokens", "width"), {"tokens": 64, "width": 5}, 32, table)
     assert repr(gears) == "<Gears batch,tokens = 32x16, 8x64; width free>"
@@ -163,12 +163,12 @@ def test_gears_and_their_sets_are_shown_for_people():
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_limits_and_rows_are_what_was_given(rows):
+def test_limits_and_rows_are_as_given(rows):
     gears = Gears(AXES, {"a": 5, "b": 6}, rows, {})
     assert (gears.rows, gears.limits) == (rows, {"a": 5, "b": 6})
 
 
-def test_sizes_to_try_are_found_where_no_data_of_that_size_is_held():
+def test_trial_sizes_exist_where_no_gear_holds_data_of_that_size():
     gears = Gears(AXES, {"a": 64, "b": 64}, 8, {("a",): [(16,), (64,)]}, equal=("a",))
     assert gears.fit(1, {"a": 9, "b": 5}) is None
     assert gears.at_least(1, {"a": 9, "b": 5}) == Gear(1, {"a": 16, "b": 5})
@@ -194,7 +194,7 @@ def test_a_size_between_gears_of_an_axis_that_is_not_padded_is_explained(
     assert gears.explain_overflow(rows, extents) == (axis, found, expected)
 
 
-def test_sizes_that_are_gears_only_apart_are_explained():
+def test_sizes_that_are_gears_only_separately_are_explained():
     gears = Gears(AXES, dict.fromkeys(AXES, 9), 8, {("a", "b"): [(4, 9), (9, 4)]}, AXES)
     assert gears.explain_overflow(1, {"a": 4, "b": 4}) == (
         "a",

@@ -1,4 +1,4 @@
-"""Images made the graph's input on the host, against AIPP's formula written out."""
+"""Images converted on the host, compared with AIPP's formula."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from ge_runtime.specs import DType
 
 
 def made(text, images, dtype=DType.FP32, *, pad=0, rows=0, parameters=None, limits=None):
-    """images: one request of one row each, [height, width, channels]."""
+    """Return the batch for images [height, width, channels], one request each."""
     channels = images[0].shape[2]
     source = [-1, -1, channels] if limits else [*images[0].shape]
     config = parse(images_config(text, source, [channels, 8, 8], parameters))
@@ -33,7 +33,7 @@ def made(text, images, dtype=DType.FP32, *, pad=0, rows=0, parameters=None, limi
 
 
 def formula(pixels, mean, low, factor):
-    """As the documents have it, with min and var as FP16 and one rounding to FP16."""
+    """Compute the documented formula, with min and var as FP16 and one rounding to FP16."""
     low, factor = np.float64(np.float16(low)), np.float64(np.float16(factor))
     return ((pixels.astype(np.float64) - mean - low) * factor).astype(np.float16)
 
@@ -44,7 +44,7 @@ def formula(pixels, mean, low, factor):
     st.floats(-100, 100, width=16),
     st.integers(0, 2**32 - 1),
 )
-def test_each_pixel_is_what_the_formula_says(mean, low, factor, seed):
+def test_each_pixel_is_converted_by_the_formula(mean, low, factor, seed):
     image = np.random.default_rng(seed).integers(0, 256, (3, 4, 1), np.uint8)
     text = f"input_format=YUV400_U8, mean_chn={mean}, min_chn={low!r}, var_reci_chn={factor!r}"
     expected = formula(image[..., 0], mean, low, factor)
@@ -61,7 +61,7 @@ def test_channels_come_first_and_may_be_swapped():
     np.testing.assert_array_equal(swapped[2], image[..., 0])
 
 
-def test_what_is_cut_out_gets_zeros_around_it():
+def test_a_crop_gets_a_border_of_zeros():
     image = np.arange(30, dtype=np.uint8).reshape(5, 6, 1)
     text = (
         "input_format=YUV400_U8, mean_chn=100, load_start_pos_w=1, load_start_pos_h=2, "
@@ -71,7 +71,7 @@ def test_what_is_cut_out_gets_zeros_around_it():
     np.testing.assert_array_equal(made(text, [image], rows=2)[0, 0], expected)
 
 
-def test_rows_of_padding_are_made_of_pixels_as_well():
+def test_rows_of_padding_are_converted_from_the_pad_pixel():
     image = np.full((2, 2, 1), 9, np.uint8)
     text = "input_format=YUV400_U8, mean_chn=10, left_padding_size=1"
     padded = made(text, [image], rows=2)[1, 0]

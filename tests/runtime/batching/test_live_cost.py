@@ -1,4 +1,4 @@
-"""Costs while serving: what executions take corrects the model, and is kept."""
+"""Costs while serving: measured executions correct the model, and are kept."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.calibration import BELIEVED_WEIGHT
+from ge_runtime.batching.calibration import RELIABLE_WEIGHT
 from ge_runtime.batching.cost import BATCH, TRIAL, CostEvidence, CostModel, LiveCost
 
 TOKENS = (("tokens",),)
@@ -20,7 +20,7 @@ def evidence_of(cost):
     rows, tokens = zip(*SIZES, strict=True)
     seconds = [cost.seconds(n, {"tokens": count}) for n, count in SIZES]
     evidence = CostEvidence()
-    evidence.add(rows, tokens, seconds, weight=BELIEVED_WEIGHT / len(SIZES))
+    evidence.add(rows, tokens, seconds, weight=RELIABLE_WEIGHT / len(SIZES))
     return evidence
 
 
@@ -29,7 +29,7 @@ def calibrated(cost=CALIBRATED):
 
 
 def serve(live, cost, batches, sizes=SIZES, noise=0.0, seed=0):
-    """Executions that take what `cost` says, times noise; how often the model changed."""
+    """Observe executions with the times of `cost` and noise; return how often the model changed."""
     rng = np.random.default_rng(seed)
     changes = 0
     for number in range(batches * BATCH):
@@ -40,11 +40,11 @@ def serve(live, cost, batches, sizes=SIZES, noise=0.0, seed=0):
 
 
 def gain_of_two(cost, tokens):
-    """Two rows together, against each alone."""
+    """Return the time of two rows together divided by that of both alone."""
     return 2 * cost.seconds(1, {"tokens": tokens}) / cost.seconds(2, {"tokens": tokens})
 
 
-def test_a_cost_that_is_given_stays():
+def test_a_given_cost_does_not_change():
     live = LiveCost(CALIBRATED)
     assert serve(live, CALIBRATED.scaled(3), 3) == 0
     assert live.cost is CALIBRATED
@@ -52,7 +52,7 @@ def test_a_cost_that_is_given_stays():
     assert live.as_json() is None
 
 
-def test_the_model_is_fitted_anew_after_each_batch_of_executions():
+def test_the_model_is_fitted_after_each_batch_of_executions():
     live = calibrated()
     assert serve(live, CALIBRATED, 3) == 3
     assert live.learned
@@ -64,7 +64,7 @@ def test_the_model_is_fitted_anew_after_each_batch_of_executions():
 
 def test_a_slower_machine_is_followed_and_changes_no_comparison():
     live = calibrated()
-    # Of all sizes only one: what is said of the others must not change against it.
+    # Only one of all sizes: the prediction of the others must not change relative to it.
     serve(live, CALIBRATED.scaled(2.5), 12, sizes=[(32, 16)])
     assert live.drift == pytest.approx(2.5, rel=0.05)
     assert live.cost.seconds(32, {"tokens": 16}) == pytest.approx(
@@ -76,11 +76,13 @@ def test_a_slower_machine_is_followed_and_changes_no_comparison():
         )
 
 
-def executed_alone(believed, true, executions, noise=0.1):
-    """Requests of one size, two at a time, as plans of `believed` have them: trials, and when any
-    plan joined them."""
+def executed_alone(assumed, true, executions, noise=0.1):
+    """Plan and observe requests of one size, two at a time, by a model that starts as `assumed`.
+
+    Returns the trials, and when a plan first joined two requests.
+    """
     rng, size = np.random.default_rng(0), {"tokens": 64}
-    live, trials = calibrated(believed), 0
+    live, trials = calibrated(assumed), 0
     for number in range(executions):
         if gain_of_two(live.cost, 64) > 1:
             return trials, number
@@ -92,23 +94,23 @@ def executed_alone(believed, true, executions, noise=0.1):
 
 
 STEEP = CostModel(5e-5, 0.0, 0.0, TOKENS, 3e-5)
-"""By which requests lose in company, whatever their size."""
+"""A cost by which requests of any size lose by sharing an execution."""
 
 
-def test_a_calibration_that_has_all_requests_executed_alone_is_tried():
+def test_a_calibration_that_leads_to_single_executions_is_tried():
     flat = CostModel(3e-4, 1e-5, 0.0, TOKENS)
     trials, after = executed_alone(STEEP, flat, 20 * TRIAL)
     assert 1 <= trials <= 12
     assert after is not None
 
 
-def test_requests_that_lose_in_company_stay_alone_but_for_trials():
+def test_requests_that_lose_by_sharing_are_executed_alone_except_in_trials():
     trials, after = executed_alone(STEEP, STEEP, 50 * TRIAL)
     assert after is None
     assert trials == 50 * TRIAL // (TRIAL + 1)
 
 
-def test_what_batches_really_gain_is_found_out():
+def test_the_real_gain_of_sharing_is_learned():
     true = CostModel(1e-4, 1e-5, 0.0, TOKENS, 4e-6)
     live = calibrated()
     assert gain_of_two(live.cost, 16) > 1.5
@@ -118,10 +120,10 @@ def test_what_batches_really_gain_is_found_out():
         assert found == pytest.approx(expected, rel=0.1)
 
 
-def test_noise_pushes_the_model_nowhere():
+def test_noise_does_not_change_the_model():
     live = calibrated()
     serve(live, CALIBRATED, 200, sizes=[(1, 16), (1, 64)], noise=0.4)
-    # Sizes that are not executed any more keep their cost beside those that are.
+    # Sizes that are not executed any more keep their cost relative to those that are.
     found, expected = gain_of_two(live.cost, 64), gain_of_two(CALIBRATED, 64)
     assert found == pytest.approx(expected, rel=0.15)
     assert 0.7 < live.cost.seconds(1, {"tokens": 64}) / CALIBRATED.seconds(1, {"tokens": 64}) < 1.4
@@ -143,7 +145,7 @@ def test_the_same_executions_give_the_same_model():
         max_size=BATCH,
     )
 )
-def test_whatever_executions_take_the_model_stays_one(executions):
+def test_the_model_stays_valid_for_any_times(executions):
     live = calibrated()
     for rows, tokens, seconds in executions:
         live.observe(rows, {"tokens": tokens}, seconds, shared=rows > 1)
@@ -153,11 +155,11 @@ def test_whatever_executions_take_the_model_stays_one(executions):
     assert 0 < cost.seconds(64, {"tokens": 512}) < math.inf
 
 
-def test_what_was_learned_is_the_same_after_a_file():
+def test_evidence_survives_a_file():
     live = calibrated()
     serve(live, CostModel(1e-4, 1e-5, 0.0, TOKENS, 4e-6), 10)
     kept = LiveCost.of_json(json.loads(json.dumps(live.as_json())), TOKENS)
-    # The speed of the machine is found out anew.
+    # The speed of the machine is measured again.
     assert kept.drift == 1.0
     assert kept.cost.scaled(live.drift) == live.cost
     assert not kept.learned

@@ -1,4 +1,4 @@
-"""The order of executions whose answers leave with them: bounds that hold, and the least waits."""
+"""The order of executions with early answers: its bounds, and the least waiting times."""
 
 from itertools import accumulate, permutations
 from math import inf
@@ -14,7 +14,7 @@ SLACK = 1 + 1e-6
 
 @st.composite
 def batches(draw, most=8, requests_each=4):
-    """Executions: their times, and their requests, which arrived in a random order."""
+    """Draw executions: their times, and their requests in a random order of arrival."""
     counts = draw(st.lists(st.integers(1, requests_each), min_size=1, max_size=most))
     arrivals = iter(draw(st.permutations(range(sum(counts)))))
     members = [tuple(sorted(next(arrivals) for _ in range(count))) for count in counts]
@@ -23,20 +23,20 @@ def batches(draw, most=8, requests_each=4):
 
 
 def due_of(members):
-    """Of each request a deadline or none."""
+    """Draw a deadline or none for each request."""
     count = sum(map(len, members))
     times = st.one_of(st.floats(0.0, 4.0), st.just(inf))
     return st.lists(times, min_size=count, max_size=count)
 
 
 def ends_of(order, seconds):
-    """When each execution ends."""
+    """Return the end of each execution."""
     ends = accumulate(seconds[place] for place in order)
     return dict(zip(order, ends, strict=True))
 
 
 def first_come(seconds, members):
-    """When each execution ends if that of the oldest request goes first."""
+    """Return the end of each execution if that of the oldest request is first."""
     return ends_of(sorted(range(len(seconds)), key=lambda place: members[place][0]), seconds)
 
 
@@ -45,7 +45,7 @@ def never(members):
 
 
 def waited(order, seconds, members):
-    """The wait of all requests together."""
+    """Return the sum of the waiting times of all requests."""
     ends = ends_of(order, seconds)
     return sum(ends[place] * len(own) for place, own in enumerate(members))
 
@@ -56,7 +56,7 @@ def is_fair(order, seconds, members):
 
 
 @given(batches())
-def test_no_request_waits_longer_than_a_multiple_of_first_come(batch):
+def test_no_request_waits_longer_than_a_multiple_of_arrival_order(batch):
     seconds, members = batch
     order = earliest_answers(seconds, members, never(members))
     assert sorted(order) == list(range(len(seconds)))
@@ -64,7 +64,7 @@ def test_no_request_waits_longer_than_a_multiple_of_first_come(batch):
 
 
 @given(st.data())
-def test_what_the_given_order_answers_in_time_is_answered_in_time(data):
+def test_deadlines_met_by_the_given_order_are_met(data):
     seconds, members = data.draw(batches())
     due = data.draw(due_of(members))
     given_ends = ends_of(range(len(seconds)), seconds)
@@ -78,7 +78,7 @@ def test_what_the_given_order_answers_in_time_is_answered_in_time(data):
 
 
 @given(batches(most=5, requests_each=1))
-def test_of_all_fair_orders_single_requests_wait_the_least(batch):
+def test_single_requests_wait_least_of_all_fair_orders(batch):
     seconds, members = batch
     order = earliest_answers(seconds, members, never(members))
     fair = [
@@ -88,33 +88,33 @@ def test_of_all_fair_orders_single_requests_wait_the_least(batch):
     assert waited(order, seconds, members) <= least * SLACK
 
 
-def test_what_takes_the_least_time_per_request_goes_first():
+def test_the_least_time_per_request_is_first():
     seconds, members = [0.3, 0.4, 0.2], [(1,), (0, 3, 4, 5), (2,)]
     assert earliest_answers(seconds, members, never(members)) == [1, 2, 0]
 
 
-def test_a_long_execution_that_came_first_is_not_put_off_for_ever():
+def test_a_long_execution_that_arrived_first_is_not_starved():
     # Alone it would end after 1 s: at the latest it ends after FAIRNESS seconds.
     seconds, members = [1.0, *[0.3] * 6], [(place,) for place in range(7)]
     order = earliest_answers(seconds, members, never(members))
     assert order.index(0) == int((FAIRNESS - 1.0) / 0.3)
 
 
-def test_a_deadline_goes_before_shorter_executions():
+def test_a_deadline_precedes_shorter_executions():
     seconds, members = [1.0, 0.1, 0.1], [(2,), (0,), (1,)]
     assert earliest_answers(seconds, members, [inf, inf, 1.05]) == [0, 1, 2]
 
 
-def test_a_deadline_goes_before_fairness():
-    # The given order keeps the deadline of the last to come; the first then waits more than twice
-    # as long as it would have.
+def test_a_deadline_precedes_fairness():
+    # The given order meets the deadline of the last request to arrive; the first then waits more
+    # than twice as long as it would have.
     seconds, members = [1.0, 0.1], [(1,), (0,)]
     order = earliest_answers(seconds, members, [inf, 1.05])
     assert order == [0, 1]
     assert not is_fair(order, seconds, members)
 
 
-def test_a_deadline_that_is_lost_in_any_case_makes_nobody_late():
+def test_an_impossible_deadline_delays_no_other_request():
     seconds, members = [1.0, 0.1], [(0,), (1,)]
     assert earliest_answers(seconds, members, [0.5, inf]) == [1, 0]
 

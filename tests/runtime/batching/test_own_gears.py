@@ -41,7 +41,7 @@ class Asked:
 
 @st.composite
 def tables(draw):
-    """One number of rows for all sizes, or one for each of them."""
+    """Draw one number of rows for all sizes, or one for each of them."""
     sizes = st.integers(1, LIMIT)
     rows = st.integers(1, ROW_LIMIT)
     points = draw(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=4, unique=True))
@@ -81,7 +81,7 @@ def test_every_request_is_executed_once_at_the_size_that_it_has_alone(asked):
 
 
 @given(asked())
-def test_those_who_share_an_execution_have_one_gear_and_kind_and_fit_into_it(asked):
+def test_requests_of_one_execution_have_one_gear_and_kind_and_fit(asked):
     for execution in asked.partitioner.plan(asked.requests()):
         own = {str(asked.own_gear(member)) for member in execution.members}
         assert len(own) == 1
@@ -92,14 +92,14 @@ def test_those_who_share_an_execution_have_one_gear_and_kind_and_fit_into_it(ask
 
 
 @given(asked(), st.data())
-def test_some_of_an_execution_are_executed_at_its_size(asked, data):
+def test_members_of_an_execution_keep_its_size(asked, data):
     for execution in asked.partitioner.plan(asked.requests()):
         part = data.draw(st.lists(st.sampled_from(execution.members), min_size=1, unique=True))
         assert asked.partitioner.execution_of(part, asked.requests()).gear == execution.gear
 
 
 @given(asked())
-def test_of_one_gear_and_kind_no_two_neighbours_would_fit_together(asked):
+def test_no_two_consecutive_executions_of_one_gear_and_kind_fit_together(asked):
     plan = asked.partitioner.plan(asked.requests())
     if all(rows == 1 for rows in asked.rows):
         groups = {}
@@ -114,7 +114,7 @@ def test_of_one_gear_and_kind_no_two_neighbours_would_fit_together(asked):
 
 
 @given(asked())
-def test_the_earliest_deadlines_go_first(asked):
+def test_the_earliest_deadlines_are_first(asked):
     plan = asked.partitioner.plan(asked.requests())
     earliest = [min(asked.deadlines[member] for member in own.members) for own in plan]
     assert earliest == sorted(earliest)

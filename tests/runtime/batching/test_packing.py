@@ -1,4 +1,4 @@
-"""Packed tensors against their definition, and against padded ones."""
+"""Packed tensors compared with their definition, and with padded ones."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def packed(requests):
 
 @pytest.mark.brute_force
 @given(packed_batches)
-def test_rows_lie_one_after_the_other_with_pad_elsewhere(requests):
+def test_rows_are_joined_and_the_rest_is_padding(requests):
     batch = packed(requests)
     expected = np.full(batch.shape, requests.pad)
     start = 0
@@ -38,7 +38,7 @@ def test_rows_lie_one_after_the_other_with_pad_elsewhere(requests):
 
 @pytest.mark.brute_force
 @given(packed_batches)
-def test_packed_and_padded_batches_are_answered_alike(requests):
+def test_packed_and_padded_batches_have_equal_answers(requests):
     zeros = requests.but(pad=requests.spec.dtype.numpy.type(0))
     layout, spec = zeros.but(packed=None).layout, requests.spec
     padded = np.empty(layout.shape(spec), spec.dtype.numpy)
@@ -51,7 +51,7 @@ def test_packed_and_padded_batches_are_answered_alike(requests):
 
 @pytest.mark.brute_force
 @given(packed_batches)
-def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(requests):
+def test_zeros_follow_a_shorter_row(requests):
     answers = unpack(requests.layout, requests.spec, packed(requests))
     data = requests.data()
     for block, answer in zip(requests.blocks, answers, strict=True):
@@ -63,7 +63,7 @@ def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(requests):
 
 @pytest.mark.brute_force
 @given(packed_batches)
-def test_answers_that_last_are_views_or_carved_and_the_others_copies(requests):
+def test_answers_are_views_or_carved_or_copies(requests):
     batch, carved = packed(requests), []
 
     def carve(dtype, shape):
@@ -78,7 +78,7 @@ def test_answers_that_last_are_views_or_carved_and_the_others_copies(requests):
         assert np.shares_memory(answer, batch) != any(answer is own for own in carved)
 
 
-def test_rows_as_long_as_their_tensor_are_answered_without_a_copy():
+def test_full_rows_are_answered_without_a_copy():
     spec = TensorSpec("x", DType.FP32, ("t", 2))
     full = block_of({"x": np.zeros((3, 4, 2), np.float32)}, {"t": 4}, {"t": [4, 4, 4]})
     short = block_of({"x": np.zeros((2, 4, 2), np.float32)}, {"t": 4}, {"t": [4, 3]})

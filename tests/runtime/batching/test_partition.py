@@ -1,5 +1,4 @@
-"""Against brute force: every partition of small request batches, every plan of the deadlines'
-family."""
+"""Plans compared with brute force over all partitions and all plans of the family."""
 
 import math
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ SAME = pytest.approx
 
 @dataclass(frozen=True)
 class RequestBatch:
-    """Requests, and all that their plan depends on."""
+    """Requests with everything that their plan depends on."""
 
     gears: Gears
     cost: CostModel
@@ -54,7 +53,7 @@ class RequestBatch:
         return rows <= self.capacity and self.gears.fit(rows, extents) is not None
 
     def seconds(self, members):
-        """What one execution of the members costs; inf if it may not be."""
+        """Return the time of one execution of the members; inf if they may not share one."""
         if len(members) > 1 and not self.held(members):
             return math.inf
         rows, extents = self.size(members)
@@ -82,7 +81,7 @@ def request_batches(axes, terms, *, most_rows=3, equal=()):
     )
 
 
-# Rows and axes of all kinds of gears.
+# Rows and axes with all kinds of gears.
 any_batches = st.one_of(
     request_batches((), ()),
     request_batches(TOKENS, (TOKENS, ())),
@@ -99,11 +98,11 @@ parted_batches = st.one_of(
     request_batches(HW, (HW,), equal=HW),
     request_batches(("h", "w", "t"), (HW, ("t",)), equal=("w",)),
 )
-"""Of axes that are padded and axes that are not."""
+"""Problems with axes that are padded and axes that are not."""
 
 
 def set_partitions(items):
-    """All partitions of a list into sets, as lists of lists."""
+    """Yield all partitions of a list into sets, as lists of lists."""
     if not items:
         yield []
         return
@@ -116,7 +115,7 @@ def set_partitions(items):
 
 
 def run_partitions(items):
-    """All cuts of a list into runs of neighbours."""
+    """Yield all cuts of a list into runs of neighbours."""
     inner = range(1, len(items))
     for count in range(len(items)):
         for cuts in combinations(inner, count):
@@ -153,14 +152,14 @@ def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):
 
 @pytest.mark.brute_force
 @given(one_row_batches)
-def test_one_axis_and_one_row_each_is_the_optimum_over_all_sets(batch):
+def test_one_axis_and_one_row_each_gives_the_optimum_over_all_sets(batch):
     optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
     assert seconds_of(batch.plan()) == SAME(optimum, rel=1e-9)
 
 
 @pytest.mark.brute_force
 @given(request_batches(HW, (HW,), most_rows=1, equal=("w",)))
-def test_groups_of_equal_sizes_are_the_optimum_over_all_sets_of_equal_sizes(batch):
+def test_groups_of_equal_sizes_are_optimal_over_all_such_sets(batch):
     optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
     assert seconds_of(batch.plan()) == SAME(optimum, rel=1e-9)
 
@@ -211,7 +210,7 @@ def test_the_plan_of_a_batch_is_the_plans_of_its_groups(batch):
 
 
 def orders_of(batch, members):
-    """The documented orders: by size; with several axes by work, and by each axis."""
+    """Return the documented orders: by size; with several axes by work, and by each axis."""
 
     def own(member):
         sizes = [sizes[member] for sizes in reversed(batch.sizes.values())]
@@ -226,7 +225,7 @@ def orders_of(batch, members):
 
 
 def images(launch_s, heights, widths):
-    """A request batch of four one-row requests where an element of the image costs a second."""
+    """Return a batch of four one-row requests in which an element of the image costs a second."""
     gears = Gears(("h", "w"), {"h": LIMIT, "w": LIMIT}, ROW_LIMIT, {})
     cost = CostModel(launch_s, 1.0, 0.0, (("h", "w"),))
     return RequestBatch(gears, cost, ROW_LIMIT, [1] * 4, {"h": heights, "w": widths})
@@ -261,7 +260,7 @@ def test_the_order_of_arrival_does_not_change_the_total(batch, random):
 
 
 @pytest.mark.parametrize("axes", [("h",), ("h", "w")])
-def test_neither_does_it_among_requests_of_one_size(axes):
+def test_the_order_of_arrival_does_not_change_the_total_for_one_size(axes):
     gears = Gears(axes, dict.fromkeys(axes, LIMIT), ROW_LIMIT, {})
     sizes = {"h": [3, 3, 7], "w": [1, 1, 1]}
     cost = CostModel(20.0, 1.0, 0.0, (axes,))
@@ -294,7 +293,7 @@ def test_deadlines_that_the_optimum_meets_change_only_the_order(batch):
 
 
 def outcome(batch, executions, now, due):
-    """How many deadlines are missed, and when the last execution ends."""
+    """Return the number of missed deadlines, and the end of the last execution."""
     missed = 0
     for members in executions:
         now += batch.seconds(members)
@@ -307,7 +306,7 @@ def earliest_first(batch, partition, due):
 
 
 def only_optimum(batch, members):
-    """The one best partition into sets; examples with several of equal time are left out."""
+    """Return the only best partition into sets; examples with several are skipped."""
     ranked = sorted(set_partitions(members), key=batch.total)
     totals = [batch.total(partition) for partition in ranked[:2]]
     assume(len(totals) < 2 or totals[0] < totals[1] * (1 - 1e-9))
@@ -315,7 +314,7 @@ def only_optimum(batch, members):
 
 
 def family(batch, now, due):
-    """Every plan of the documented family."""
+    """Yield every plan of the documented family."""
     alone = [now + batch.seconds([m]) for m in range(batch.n)]
     due = [d if end <= d else math.inf for d, end in zip(due, alone, strict=True)]
     order = sorted(range(batch.n), key=lambda m: due[m])
@@ -331,7 +330,7 @@ def test_missed_deadlines_are_the_fewest_of_the_family_and_then_the_time(batch, 
     assume(len(set(batch.sizes["tokens"])) == batch.n)
     everyone = only_optimum(batch, list(range(batch.n)))
     now, total = 50.0, batch.total(everyone)
-    # Up to the time that the optimum takes, or none.
+    # Up to the time of the optimum, or none.
     due = [now + share * total if share < 1 else math.inf for share in shares][: batch.n]
     unhurried = outcome(batch, earliest_first(batch, everyone, due), now, due)
     if unhurried[0]:
@@ -361,18 +360,18 @@ def test_one_request_is_one_execution():
     assert plan == [Execution((0,), Gear(3, {"tokens": 7}), SAME(1.021))]
 
 
-def test_dear_executions_make_one_batch():
+def test_expensive_executions_give_one_batch():
     plan = partitioner(launch_s=100.0).plan(RequestSizes([1] * 5, {"tokens": [5, 500, 7, 80, 6]}))
     assert plan == [Execution((0, 1, 2, 3, 4), Gear(5, {"tokens": 500}), SAME(102.5))]
 
 
 def test_free_executions_never_pad_and_never_split_without_gain():
-    # Ten times 0.003 s added up in pieces is less than at once, by rounding.
+    # By rounding, ten times 0.003 s is less when added in pieces.
     plan = partitioner().plan(RequestSizes([1] * 12, {"tokens": [3, 30] * 2 + [3] * 8}))
     assert members_of(plan) == [(1, 3), (0, 2, *range(4, 12))]
 
 
-def test_a_batch_gear_is_filled_with_what_is_near_in_size():
+def test_a_batch_gear_is_filled_with_requests_of_similar_size():
     fours = partitioner(launch_s=0.1, tables={(ROWS,): [(1,), (4,)]})
     plan = fours.plan(RequestSizes([1] * 5, {"tokens": [10, 11, 100, 12, 13]}))
     assert [(execution.members, execution.gear.rows) for execution in plan] == [
@@ -385,13 +384,13 @@ def test_requests_of_one_gear_are_neighbours_when_there_are_several_axes():
     kinds = [(32, 32), (32, 128), (128, 32), (128, 128)]
     gears = Gears(("h", "w"), {"h": 128, "w": 128}, 64, {("h", "w"): kinds})
     cost = CostModel(1e-3, 1e-6, 0.0, (("h", "w"),))
-    # By height small and wide ones alternate, by width small and tall, by area wide and tall.
+    # By height, small and wide images alternate; by width, small and tall; by area, wide and tall.
     sizes = {"h": [20, 30, 25, 31, 100, 90], "w": [30, 20, 100, 90, 25, 31]}
     plan = BatchPartitioner(gears, cost, 64).plan(RequestSizes([1] * 6, sizes))
     assert sorted(members_of(plan)) == [(0, 1), (2, 3), (4, 5)]
 
 
-def test_a_request_that_no_gear_holds_runs_alone_at_its_size():
+def test_a_request_that_no_gear_holds_is_executed_alone_at_its_size():
     plan = partitioner(launch_s=100.0, tables={TOKENS: [(16,), (64,)]}).plan(
         RequestSizes([1, 2, 1], {"tokens": [9, 65, 60]})
     )
@@ -401,7 +400,7 @@ def test_a_request_that_no_gear_holds_runs_alone_at_its_size():
     )
 
 
-def test_a_request_of_more_rows_than_the_capacity_runs_alone():
+def test_a_request_of_more_rows_than_the_capacity_is_executed_alone():
     tables = {(ROWS,): [(4,), (8,)]}
     plan = partitioner(launch_s=100.0, tables=tables, capacity=4).plan(
         RequestSizes([5, 2, 2], {"tokens": [9, 9, 9]})
@@ -421,7 +420,7 @@ def test_packed_requests_share_executions_of_equal_sizes_in_order_of_arrival():
     assert members_of(packed.plan(RequestSizes([1] * 6, sizes))) == [(0, 2, 4), (1, 3), (5,)]
 
 
-def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():
+def test_an_urgent_request_is_split_from_a_batch_that_would_make_it_late():
     dear = partitioner(launch_s=1.0)
     rows, sizes = [1, 1, 1], {"tokens": [500, 400, 10]}
     assert members_of(dear.plan(RequestSizes(rows, sizes))) == [(0, 1, 2)]
@@ -429,15 +428,15 @@ def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():
     assert members_of(plan) == [(2,), (0, 1)]
 
 
-def test_an_urgent_request_leaves_others_with_deadlines_as_well():
+def test_an_urgent_request_is_split_from_others_with_deadlines():
     plan = partitioner(launch_s=1.0).plan(
         RequestSizes([1] * 4, {"tokens": [500, 10, 400, 500]}, deadlines=[math.inf, 1.1, 9.0, 9.0])
     )
     assert members_of(plan) == [(1,), (0, 2, 3)]
 
 
-def test_a_deadline_is_met_by_an_answer_at_that_very_moment():
-    # Together both end at 3.0 s, apart at 2.0 and 4.0 s.
+def test_an_answer_exactly_at_the_deadline_meets_it():
+    # Together both end at 3.0 s, separately at 2.0 and 4.0 s.
     whole = BatchPartitioner(
         Gears(TOKENS, {"tokens": 8}, 8, {}), CostModel(1.0, 1.0, 0.0, (TOKENS,)), 8
     )
@@ -453,21 +452,21 @@ def test_as_many_urgent_requests_come_first_as_meet_their_deadlines_together():
     assert members_of(plan) == [(1, 2, 3), (0, 4)]
 
 
-def test_of_plans_that_meet_all_deadlines_the_one_that_ends_first_is_taken():
+def test_among_plans_that_meet_all_deadlines_the_shortest_is_chosen():
     dear = partitioner(launch_s=1.2)
-    # The first alone and the others together would do as well, and end at 3.4 s.
+    # The first alone and the others together would also meet them, and end at 3.4 s.
     plan = dear.plan(
         RequestSizes([1] * 3, {"tokens": [10, 11, 500]}, deadlines=[1.3, 5.0, math.inf])
     )
     assert members_of(plan) == [(0, 1), (2,)]
 
 
-def test_a_deadline_lost_anyway_makes_nobody_else_late():
+def test_an_impossible_deadline_makes_no_other_request_late():
     plan = partitioner().plan(RequestSizes([1, 1], {"tokens": [500, 100]}, deadlines=[0.01, 0.15]))
     assert members_of(plan) == [(1,), (0,)]
 
 
-def test_execution_of_takes_any_members_together():
+def test_execution_of_accepts_any_members():
     batch = [1, 2, 3], {"tokens": [9, 20, 70]}
     tables = {TOKENS: [(16,), (64,)]}
     execution = partitioner(tables=tables).execution_of([1, 0], RequestSizes(*batch))
@@ -477,7 +476,7 @@ def test_execution_of_takes_any_members_together():
 
 
 @given(any_batches | parted_batches)
-def test_a_pair_is_one_that_may_share_an_execution_and_loses_little(batch):
+def test_a_pair_may_share_an_execution_and_loses_least(batch):
     partitioner = BatchPartitioner(batch.gears, batch.cost, batch.capacity, batch.equal)
     requests = RequestSizes(batch.rows, batch.sizes)
     alone = [partitioner.execution_of([member], requests) for member in range(batch.n)]

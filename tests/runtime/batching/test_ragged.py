@@ -1,4 +1,4 @@
-"""Against the definitions, row by row, for requests of any sizes and types in any gear."""
+"""Ragged batches compared with their definition, for all sizes, types and gears."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_layout_measures_rows_and_their_ends(requests):
 
 @pytest.mark.brute_force
 @given(request_batches())
-def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(requests):
+def test_a_batch_holds_its_rows_its_answers_and_its_gear(requests):
     layout = requests.layout
     for axis in AXES:
         sizes = [block.sizes[axis] for block in requests.blocks]
@@ -50,13 +50,13 @@ def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(requests):
 
 @pytest.mark.brute_force
 @given(request_batches(), st.sampled_from(AXES))
-def test_packed_axis_is_as_large_as_all_rows_together_or_its_gear(requests, axis):
+def test_a_packed_axis_holds_all_rows_or_its_gear(requests, axis):
     layout = requests.but(packed=axis).layout
     total = layout.lengths[axis].sum()
     assert layout.extents[axis] == max(total, dict(requests.extents).get(axis, 0))
 
 
-def test_a_client_that_pads_too_far_costs_nothing_where_no_output_shows_it():
+def test_padding_of_the_client_is_cut_if_no_output_has_the_axis():
     padded = np.zeros((1, 512), np.int64)
     layout = Layout.of([block_of({"x": padded}, {"t": 512}, {"t": [3]})])
     assert layout.extents == {"t": 3}
@@ -81,7 +81,7 @@ def test_only_tensors_with_the_packed_axis_first_have_no_rows(packed, dims, shap
 
 @pytest.mark.brute_force
 @given(request_batches())
-def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(requests):
+def test_gather_writes_data_of_rows_and_padding_elsewhere(requests):
     batch = gathered(requests)
     expected = np.full(batch.shape, requests.pad)
     for row, data in enumerate(requests.data()):
@@ -116,7 +116,7 @@ def test_nan_in_a_tail_becomes_padding():
 
 @pytest.mark.brute_force
 @given(request_batches(lengths=False))
-def test_scatter_after_gather_gives_each_request_its_own_back(requests):
+def test_scatter_after_gather_restores_each_request(requests):
     requests = requests.but(answered=frozenset(AXES))
     batch = gathered(requests)
     for answer, block_ in zip(
@@ -129,7 +129,7 @@ def test_scatter_after_gather_gives_each_request_its_own_back(requests):
 
 @pytest.mark.brute_force
 @given(request_batches())
-def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(requests):
+def test_answers_are_views_if_contiguous_and_carved_otherwise(requests):
     requests = requests.but(answered=frozenset(AXES))
     batch, carved = gathered(requests), []
 
@@ -147,7 +147,7 @@ def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(re
         block_.rows == 1 or requests.spec.shape(block_.sizes) == batch.shape[1:]
         for block_ in requests.blocks
     ]
-    if len(requests.spec.dims) <= 1:  # then a row is one piece however long it is
+    if len(requests.spec.dims) <= 1:  # then a row of any length is contiguous
         assert len(carved) == whole.count(False)
 
 
@@ -161,7 +161,7 @@ def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(requests)
         assert answer.shape == (block_.rows, *requests.spec.shape(block_.sizes))
 
 
-def test_scatter_cuts_to_what_a_relation_makes_of_the_requests_size():
+def test_scatter_cuts_to_the_size_of_a_relation():
     spec = TensorSpec("half", DType.FP32, (Relation.parse("(t + 1) // 2"), 2))
     shapes = {3: (2, 3), 8: (1, 8)}
     layout = Layout.of([block_of({"x": np.zeros(shapes[t])}, {"t": t}) for t in shapes])
@@ -171,7 +171,7 @@ def test_scatter_cuts_to_what_a_relation_makes_of_the_requests_size():
     np.testing.assert_array_equal(second, batch[2:])
 
 
-def test_scatter_leaves_a_size_that_nobody_named():
+def test_scatter_keeps_an_unnamed_size():
     spec = TensorSpec("found", DType.INT64, ("t", UNKNOWN))
     layout = Layout.of([block_of({"x": np.zeros((1, 2))}, {"t": 2})], extents={"t": 4})
     batch = np.arange(20).reshape(1, 4, 5)

@@ -16,11 +16,11 @@ from runtime.support.images import write_shown
 from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
-from ge_runtime.ascend.atc import content_of
-from ge_runtime.ascend.card import PROCESS_CARDS
-from ge_runtime.ascend.driver import UNKNOWN_CHIP
-from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.cli.build import build
+from ge_runtime.npu.driver.atc import content_of
+from ge_runtime.npu.driver.card import PROCESS_CARDS
+from ge_runtime.npu.driver.driver import UNKNOWN_CHIP
+from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 pytestmark = pytest.mark.brute_force
 
@@ -480,4 +480,4 @@ def test_image_parameters_are_part_of_the_record(tmp_path, capsys):
     assert "image" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run("build", folder, "--atc", "insert_op_conf=x")
-    assert "aipp.<input>, which says what becomes of images" in capsys.readouterr().err
+    assert "aipp.<input>, which says how images are converted" in capsys.readouterr().err

@@ -41,11 +41,11 @@ def test_a_correct_model_exits_with_0(folder, capsys):
     assert run(folder, "--seed", "5", "--range", "image=0:0.25") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("pixels: 2 round(s) of seed 5, ")
-    assert re.fullmatch(r"leakage: none: \d+ answer\(s\) are the same to the bit .*", printed[2])
-    assert re.fullmatch(r"rounding: answers are at most \S+ from those of .*", printed[3])
+    assert re.fullmatch(r"leakage: none: \d+ answer\(s\) stayed the same to the bit .*", printed[2])
+    assert re.fullmatch(r"rounding: answers differ from those of .* by at most \S+", printed[3])
     assert [printed[1], *printed[4:]] == [
         "padding of 'image' poisoned with 0.25",
-        "passed: every answer is that of the request by itself",
+        "passed: every answer is that of the request alone",
     ]
 
 

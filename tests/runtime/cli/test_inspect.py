@@ -121,7 +121,7 @@ def test_insufficient_memory_exits_with_1(model, run, limits):
     assert section(printed, "This machine, in bytes")[-2:] == [
         "control group /a  15,312         15,311          20,000  too little",
         "the plan does not fit this machine: found 15,312 bytes wanted, expected at most 15,311, "
-        "what is free of control group /a (/sys/fs/cgroup/a): lower a limit or max_batch_size, or "
+        "the free part of control group /a (/sys/fs/cgroup/a): lower a limit or max_batch_size, or "
         "give the process more memory",
     ]
     limits[-1] = MemoryLimit("control group /a", 20_000, 15_312, "/sys/fs/cgroup/a")
@@ -269,7 +269,7 @@ def test_without_the_package_onnx_the_workspace_is_unknown(model, run, monkeypat
     monkeypatch.setitem(sys.modules, "onnx", None)
     code, printed, _ = run(folder)
     assert code == 0
-    assert "unknown: `pip install 'ge-runtime[plan]'` has it planned" in printed
+    assert "unknown: `pip install 'ge-runtime[plan]'` allows planning it" in printed
     _, printed, _ = run(folder, "--format", "json")
     assert json.loads(printed)["memory"]["workspace_bytes"] is None
 

@@ -17,7 +17,7 @@ from runtime.support.services import ClientProcess, Services
 
 from ge_runtime.cli import main
 from ge_runtime.cli.top import _card, table
-from ge_runtime.service.protocol import VERSION
+from ge_runtime.npu.service.protocol import VERSION
 
 pytestmark = pytest.mark.brute_force
 

@@ -1,4 +1,4 @@
-"""What `aipp.<input>` may say, and what is wrong with what it does."""
+"""Valid and invalid values of `aipp.<input>`."""
 
 import pytest
 from runtime.support.configs import model_config, tensor
@@ -15,25 +15,25 @@ def config(text, source=SOURCE, **more):
     return images_config(text, source, MADE, **more)
 
 
-def test_values_are_those_that_fp16_has():
+def test_values_are_rounded_to_fp16():
     aipp = parse(config(RGB)).aipp["image"]
     assert aipp.minimum == (123.6875, 116.25, 103.5)
     assert (aipp.mean, aipp.swaps, aipp.is_dynamic, aipp.crop) == ((0, 0, 0), False, False, None)
 
 
-def test_one_value_is_that_of_all_channels():
+def test_one_value_applies_to_all_channels():
     aipp = parse(config("input_format=RGB888_U8, mean_chn=104, var_reci_chn=0.5")).aipp["image"]
     assert (aipp.mean, aipp.factor) == ((104,) * 3, (0.5,) * 3)
 
 
-def test_crop_and_padding_tell_what_the_graph_gets():
+def test_crop_and_padding_determine_the_size_of_the_input():
     text = f"{RGB}, load_start_pos_w=4, crop_size_w=20, crop_size_h=24, left_padding_size=2"
     own = parse(config(text))
     made = own.aipp["image"].made_of(own.inputs[0], DType.FP32)
     assert made == TensorSpec("image", DType.FP32, (3, 24, 22))
 
 
-def test_a_prepared_tensor_is_made_of_images_as_well():
+def test_a_prepared_tensor_may_be_converted_from_images():
     own = model_config(
         [tensor("jpeg", "STRING", [1])],
         [tensor("made", "FP32", [1, 8, 8])],
@@ -48,8 +48,8 @@ def test_a_prepared_tensor_is_made_of_images_as_well():
         ("min_chn=1", "no input_format, expected one of: RGB888_U8, YUV400_U8"),
         (
             "input_format=YUV420SP_U8",
-            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8; of others no "
-            "document says to the bit what becomes",
+            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8; the colours "
+            "of other formats are not documented to the bit",
         ),
         ("input_format=RGB888_U8, mean=1", "no key of AIPP 'mean', expected one of: aipp_mode, "),
         ("input_format=RGB888_U8, min_chn", "'min_chn', expected min_chn=value once"),
@@ -86,7 +86,7 @@ def test_a_prepared_tensor_is_made_of_images_as_well():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(text, fault):
+def test_invalid_values_are_refused(text, fault):
     assert_fault(config(text), FIELD + fault)
 
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(text, fault):
         ([4097, 8, 3], "'image' UINT8[4097,8,3], expected sides from 1 to 4096"),
     ],
 )
-def test_sides_are_those_that_aipp_takes(source, fault):
+def test_sides_outside_of_aipps_limits_are_refused(source, fault):
     assert_fault(config(RGB, source), FIELD + fault)
 
 
@@ -138,7 +138,7 @@ def test_images_of_any_size_have_neither_crop_nor_padding_nor_dynamic_aipp(text,
         ),
     ],
 )
-def test_it_fits_what_is_said_besides(parameters, fault):
+def test_conflicts_with_other_parameters_are_refused(parameters, fault):
     assert_fault(images_config(RGB, SOURCE, MADE, parameters), fault)
 
 
@@ -150,4 +150,4 @@ def test_one_mode_for_all_and_dynamic_for_one():
         return model_config(inputs, [tensor("made", "FP32", MADE)], texts)
 
     assert_fault(two("dynamic", "dynamic"), "expected dynamic of one input; static of others")
-    assert_fault(two("dynamic", "static"), "expected one aipp_mode of all inputs, as ATC has it")
+    assert_fault(two("dynamic", "static"), "expected one aipp_mode for all inputs, as ATC requires")

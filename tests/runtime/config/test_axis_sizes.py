@@ -56,7 +56,7 @@ def test_fault_names_place_found_and_expected(config, expected):
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.integers(0, 60))
-def test_the_smallest_execution_gives_every_output_a_size(minimum, step, other, taken):
+def test_every_output_has_a_size_in_the_smallest_execution(minimum, step, other, taken):
     limit = -(-max(minimum, 70 - taken, taken + 1) // step) * step
     sizes = AxisSizes({"a": limit, "b": 9}, {"a": minimum, "b": other}, {"a": step, "b": 1})
     output = TensorSpec("y", DType.FP32, (Relation.parse(f"a - {taken}"), "b"))
@@ -67,7 +67,7 @@ def test_the_smallest_execution_gives_every_output_a_size(minimum, step, other, 
     assert smallest["a"] - step < max(minimum, taken + 1)
 
 
-def test_what_takes_several_axes_is_grown_along_all_of_them_up_to_their_limits():
+def test_a_relation_over_several_axes_is_grown_along_all_of_them():
     sizes = AxisSizes({"a": 4, "b": 50}, {"a": 1, "b": 1}, {"a": 2, "b": 1})
     output = TensorSpec("y", DType.FP32, (Relation.parse("a + b - 30"),))
     assert sizes.smallest([output]) == {"a": 4, "b": 27}

@@ -5,7 +5,7 @@ from runtime.support.parsing import assert_fault, parse
 from ge_runtime.specs import ROWS
 
 
-def test_rows_come_first_unless_config_says_otherwise():
+def test_rows_are_first_by_default():
     axes = parse(pixels_config({"batch_axis.image": "3", "batch_axis.gain": "none"})).batch_axes
     assert axes.dims("image", (1, "height", "width")) == (1, "height", "width", ROWS)
     assert axes.dims("gain", (2,)) == (2,)
@@ -22,6 +22,6 @@ def test_a_model_without_a_batch_dimension_has_no_rows_anywhere():
 
 
 @pytest.mark.parametrize("name", ["input_ids", "cu_seqlens"])
-def test_packed_rows_lie_along_their_axis_alone(name):
+def test_packing_and_batch_axis_exclude_each_other(name):
     expected = "found packing: tokens as well, expected one of the two"
     assert_fault(packed_config({f"batch_axis.{name}": "1"}), f"batch_axis.{name}': {expected}")

@@ -1,4 +1,4 @@
-"""What `profile` and `dump` ask for."""
+"""The parameters `profile` and `dump`."""
 
 import pytest
 from runtime.support.configs import encoder_config

@@ -116,15 +116,15 @@ def test_engines_on_several_devices_share_the_cores():
         ("workspace_pool_mib", "1.5", "parameter 'workspace_pool_mib': found '1.5'"),
     ],
 )
-def test_setting_that_means_nothing_is_refused(key, text, expected):
+def test_an_invalid_setting_is_refused(key, text, expected):
     assert_fault(encoder_config({key: text}), expected)
 
 
-def test_a_device_that_is_unknown_is_told_once():
+def test_an_unknown_device_is_reported_once():
     assert len(faults_of(encoder_config({"devices": "cuda, cuda"}))) == 1
 
 
-def test_models_execute_in_their_own_process_unless_told_otherwise():
+def test_models_execute_in_their_own_process_by_default():
     assert parse(encoder_config()).service_share is None
     assert parse(encoder_config({"placement": "local"})).service_share is None
 
@@ -137,7 +137,7 @@ def test_models_execute_in_their_own_process_unless_told_otherwise():
         ({"service_weight": "0.001", "service_priority": "3"}, ServiceShare(0.001, 3)),
     ],
 )
-def test_part_in_the_device_service_is_read(parameters, share):
+def test_the_share_of_the_device_service_is_read(parameters, share):
     assert parse(encoder_config({"placement": "service", **parameters})).service_share == share
 
 
@@ -196,5 +196,5 @@ def test_part_in_the_device_service_is_read(parameters, share):
         ),
     ],
 )
-def test_what_cannot_be_is_a_fault(parameters, fault):
+def test_conflicting_settings_are_refused(parameters, fault):
     assert_fault(encoder_config(parameters), fault)

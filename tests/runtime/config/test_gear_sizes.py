@@ -15,18 +15,18 @@ from runtime.support.parsing import assert_fault, faults_of, parse
         ("gears.batch,tokens", "auto  100", {("batch", "tokens"): 100}),
     ],
 )
-def test_gears_are_sizes_of_axes_smallest_first_or_how_many(key, text, gears):
+def test_gears_are_sizes_or_a_number_to_derive(key, text, gears):
     assert parse(encoder_config({key: text})).gears == gears
 
 
-def test_axes_may_have_gears_each_for_itself_or_together():
+def test_axes_may_have_separate_or_joint_gears():
     apart = parse(pixels_config({"gears.height": "8, 16", "gears.width": "16", "gears.batch": "8"}))
     assert apart.gears == {("height",): ((8,), (16,)), ("width",): ((16,),), ("batch",): ((8,),)}
     joint = parse(pixels_config({"gears.height,width": "8x8, 16x16"}))
     assert joint.gears == {("height", "width"): ((8, 8), (16, 16))}
 
 
-def test_axes_may_have_gears_where_there_is_no_batch():
+def test_axes_may_have_gears_without_a_batch():
     config = parse(encoder_config({"gears.tokens": "16, 32"}, batch=0))
     assert config.gears == {("tokens",): ((16,), (32,))}
 
@@ -36,13 +36,13 @@ def test_gears_need_not_hold_the_largest_where_there_is_a_fallback():
     assert (config.gears, config.oversize) == ({("tokens",): ((8,), (16,))}, "fallback")
 
 
-def test_no_fallback_is_offered_where_graphs_are_compiled():
+def test_no_fallback_is_suggested_for_compiled_graphs():
     config = encoder_config({"gears.tokens": "8, 16", "devices": "npu:0"})
     (fault,) = faults_of(config)
     assert fault.endswith("as the limit allows requests of that size")
 
 
-def test_gears_of_rows_need_not_hold_a_whole_window():
+def test_gears_of_rows_may_be_below_max_batch_size():
     assert parse(encoder_config({"gears.batch": "1, 2"}, batch=64)).gears == {
         ("batch",): ((1,), (2,))
     }
@@ -130,11 +130,11 @@ def test_gears_of_rows_need_not_hold_a_whole_window():
         ),
     ],
 )
-def test_gears_that_cannot_be_meant_are_refused(config, expected):
+def test_invalid_gears_are_refused(config, expected):
     assert_fault(config, expected)
 
 
-def test_one_slip_in_gears_is_one_fault():
+def test_one_mistake_in_gears_is_one_fault():
     assert len(faults_of(encoder_config({"gears.tokens": "0, 0, 99, many"}))) == 1
     assert len(faults_of(encoder_config({"gears.tokens": "64"}))) == 1
 
@@ -193,18 +193,17 @@ def test_reproducible_answers_take_one_number_of_rows_for_each_size(parameters):
         ),
         (
             {**BITS, **SIZES, "offsets.cu": "tokens"},
-            "found graph input 'cu', expected none: what it tells the graph depends on all "
-            "requests of an execution",
+            "found graph input 'cu', expected none: its value depends on all requests of "
+            "an execution",
         ),
         (
             {**BITS, "gears.batch": "4", "packing": "tokens"},
-            "found 'packing', expected rows below each other: packed ones lie where others end",
+            "found 'packing', expected no packing: the place of a packed row depends on the rows "
+            "before it",
         ),
     ],
 )
-def test_what_depends_on_company_is_refused_where_answers_are_to_be_reproducible(
-    parameters, expected
-):
+def test_reproducible_refuses_dependence_on_other_requests(parameters, expected):
     assert_fault(encoder_config(parameters), f"parameter 'reproducible': {expected}")
 
 
@@ -213,7 +212,7 @@ def test_requests_without_a_batch_are_reproducible():
     assert parse(config).reproducible
 
 
-def test_what_counts_all_requests_is_refused_where_answers_are_to_be_reproducible():
+def test_reproducible_refuses_counts_over_all_requests():
     kinds = {"BATCH_ELEMENT_COUNT": "counts", "BATCH_ITEM_SHAPE": "shapes"}
     config = encoder_config({**BITS, **SIZES})
     config["batch_input"] = [

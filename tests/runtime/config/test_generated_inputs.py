@@ -58,11 +58,11 @@ def test_the_kind_that_is_protobufs_default_may_be_left_out():
         ("BATCH_ELEMENT_COUNT", "TYPE_FP16"),
     ],
 )
-def test_types_that_hold_what_is_told_are_fine(kind, data_type):
+def test_sufficient_types_are_accepted(kind, data_type):
     assert parse(with_entry(entry(kind, data_type=data_type), parameters={"limit.tokens": "8000"}))
 
 
-def test_a_limit_that_is_missing_is_told_once():
+def test_a_missing_limit_is_reported_once():
     config = encoder_config(batch_input=[entry()])
     assert len(faults_of(without(config, "limit.tokens"))) == 1
 
@@ -125,7 +125,10 @@ def test_a_limit_that_is_missing_is_told_once():
             with_entry(entry(target_name=[])),
             "batch_input[0]: target_name: found [], expected a list of at least one name",
         ),
-        (with_entry(entry(target_name=["told", 1])), "target_name: found ['told', 1], expected"),
+        (
+            with_entry(entry(target_name=["lengths", 1])),
+            "target_name: found ['lengths', 1], expected",
+        ),
         (with_entry(entry(source_input="input_ids")), "source_input: found 'input_ids', expected"),
         (
             with_entry(entry(source_input=["input_ids", "lengths"])),
@@ -157,9 +160,9 @@ def test_a_limit_that_is_missing_is_told_once():
         (encoder_config(batch_input=5), "batch_input: found 5, expected a list of batch inputs"),
         (
             encoder_config(batch_output=[{"target_name": ["embedding"]}]),
-            "batch_output: found entries, expected none: 'axes.<output>' says what sizes it has",
+            "batch_output: found entries, expected none: 'axes.<output>' gives its sizes",
         ),
     ],
 )
-def test_what_cannot_be_generated_is_refused(config, expected):
+def test_invalid_generated_inputs_are_refused(config, expected):
     assert_fault(config, expected)

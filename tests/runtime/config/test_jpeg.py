@@ -1,4 +1,4 @@
-"""What `jpeg.<prepared tensor>` may say, and what is wrong with what it does."""
+"""Valid and invalid values of `jpeg.<prepared tensor>`."""
 
 import pytest
 from runtime.support.configs import model_config, tensor
@@ -17,7 +17,7 @@ def config(prepared="UINT8[8,6,3]", jpeg="file", dims=(1,), kind="STRING", **mor
     )
 
 
-def test_sides_that_are_axes_are_those_of_their_limits():
+def test_axes_of_decoded_images_stand_for_their_limits():
     limits = {"limit.height": "8", "limit.width": "6", "mask.mask": "height,width"}
     own = parse(config("UINT8[height,width,3]", parameters=limits))
     assert own.jpeg["image"] == ("file", 8, 6, 3)
@@ -39,7 +39,7 @@ def test_sides_that_are_axes_are_those_of_their_limits():
         ),
     ],
 )
-def test_what_is_no_picture_is_refused(given, text):
+def test_a_tensor_that_is_not_an_image_is_refused(given, text):
     assert_fault(given, FIELD + text)
 
 
@@ -48,12 +48,12 @@ def test_only_prepared_tensors_are_decoded():
     assert_fault(given, "parameter 'jpeg.imag': found ")
 
 
-def test_all_prepared_tensors_are_or_none():
+def test_all_prepared_tensors_are_decoded_or_none():
     given = config(parameters={"prepared.mask": "FP32[1]"})
     expected = "all prepared tensors from JPEG files, or none"
-    assert_fault(given, f"parameter 'prepared.mask': found no 'jpeg' of it, expected {expected}")
+    assert_fault(given, f"parameter 'prepared.mask': found no 'jpeg.mask', expected {expected}")
 
 
-def test_each_row_has_a_file():
+def test_requests_must_have_rows():
     given = config(batch=0, parameters={"rows": "4"})
     assert_fault(given, f"{FIELD}max_batch_size 0, expected 1 or more: an image for each row")

@@ -6,7 +6,7 @@ from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 
 def passing(parameters=None, **changes):
-    """A graph from x to y, and a note that is handed back."""
+    """Return a graph from x to y, with a note that is passed through."""
     return model_config(
         [tensor("x", "FP32", [4]), tensor("note", "STRING", [-1])],
         [tensor("y", "FP32", [1]), tensor("back", "STRING", [-1])],
@@ -16,7 +16,7 @@ def passing(parameters=None, **changes):
 
 
 def preparing(parameters=None, **changes):
-    """An encoder of texts, whose token ids the model's own code makes."""
+    """Return an encoder of texts, whose token ids the model's own code computes."""
     return model_config(
         [tensor("text", "STRING", [1])],
         [tensor("embedding", "FP32", [4])],
@@ -33,7 +33,7 @@ def preparing(parameters=None, **changes):
 
 
 def rows_of_one_request(parameters=None, outputs=None):
-    """The same for as many texts as a request brings, without a batch dimension."""
+    """Return such an encoder for any number of texts per request, without a batch dimension."""
     config = preparing({"rows": "64", **(parameters or {})}, batch=0)
     config["input"][0]["dims"] = [-1]
     config["output"] = outputs or [tensor("embedding", "FP32", [-1, 4])]
@@ -47,12 +47,12 @@ def test_an_output_may_be_an_input_of_any_type_and_size():
     assert config.inputs[1] == TensorSpec("note", DType.BYTES, (UNKNOWN,))
 
 
-def test_what_is_passed_may_have_named_sizes_too():
+def test_a_passed_input_may_have_named_sizes():
     config = parse(passing({"axes.note": "words", "limit.words": "9"}))
     assert config.inputs[1].dims == ("words",)
 
 
-def test_prepared_tensors_are_what_batches_are_made_of():
+def test_batches_consist_of_prepared_tensors():
     config = parse(preparing({"pad.input_ids": "3", "gears.tokens": "32"}))
     assert config.prepared == config.sources
     assert config.prepared == (
@@ -78,7 +78,7 @@ def test_a_prepared_tensor_is_written_as_type_and_dims(text, spec):
     assert parse(preparing(parameters)).prepared[-1] == spec
 
 
-def test_without_prepared_tensors_inputs_are_what_batches_are_made_of():
+def test_without_prepared_tensors_batches_consist_of_inputs():
     config = parse(encoder_config())
     assert config.sources == config.inputs
 
@@ -123,8 +123,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         (passing({"pass.y": "note"}), "found input 'note' BYTES[-1], expected FP32[1]"),
         (
             passing({"axes.back": "words"}),
-            "parameter 'axes.back': found names, expected nothing: 'back' is neither taken nor "
-            "given by the graph",
+            "parameter 'axes.back': found names, expected nothing: 'back' is not a tensor of "
+            "the graph",
         ),
         (
             preparing({"prepared.text": "INT64[1]"}),
@@ -155,8 +155,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         ),
         (
             preparing({"axes.text": "n"}),
-            "parameter 'axes.text': found names, expected nothing: 'text' is neither taken nor "
-            "given by the graph",
+            "parameter 'axes.text': found names, expected nothing: 'text' is not a tensor of "
+            "the graph",
         ),
         (
             preparing({"mask.input_ids": "tokens"}),
@@ -169,8 +169,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         (preparing({"pad.text": "a"}), "parameter 'pad.text': found no input 'text', expected one"),
         (
             preparing({"default.text": "a"}),
-            "parameter 'default.text': found 'a', expected nothing: the model's own code sees what "
-            "a request lacks",
+            "parameter 'default.text': found 'a', expected nothing: the model's own code "
+            "handles inputs that a request lacks",
         ),
         (
             {
@@ -185,8 +185,8 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         ),
         (
             preparing({"rows": "8"}),
-            "parameter 'rows': found max_batch_size 8, expected 0: otherwise that says how many "
-            "rows a batch has",
+            "parameter 'rows': found max_batch_size 8, expected 0: otherwise it is the number "
+            "of rows of a batch",
         ),
         (
             encoder_config({"rows": "8"}, batch=0),
@@ -203,7 +203,7 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
         ),
     ],
 )
-def test_what_cannot_stand_beside_the_graph_is_refused(config, expected):
+def test_invalid_tensors_are_refused(config, expected):
     assert_fault(config, expected)
 
 
@@ -215,11 +215,11 @@ def test_an_output_is_derived_or_passed_not_both():
     )
 
 
-def test_one_slip_in_a_prepared_tensor_is_one_fault():
+def test_one_mistake_in_a_prepared_tensor_is_one_fault():
     assert len(faults_of(preparing({"prepared.input_ids": "INT65[tokens]"}))) == 1
 
 
-def test_optional_inputs_of_a_model_that_prepares_are_its_own_affair():
+def test_optional_inputs_of_a_preparing_model_need_no_default():
     config = preparing()
     config["input"] = [tensor("text", "STRING", [-1], optional=True)]
     assert parse(config).defaults == {}

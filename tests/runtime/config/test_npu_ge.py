@@ -1,4 +1,4 @@
-"""The names of the C++ backend npu_ge that mean the same here, and flags of ATC."""
+"""Parameters shared with the C++ backend npu_ge, and flags of ATC."""
 
 import pytest
 from runtime.support.configs import encoder_config
@@ -20,7 +20,7 @@ def test_exec_blocks_are_engines_of_each_card():
 
 
 @pytest.mark.parametrize("text", ["0, 0", "0, 00", "npu:0", "", "0,", "-1"])
-def test_cards_that_are_no_numbers_are_refused(text):
+def test_invalid_card_numbers_are_refused(text):
     expected = "expected the numbers of cards, each once, e.g. 0, 1"
     assert_fault(encoder_config({"device_ids": text}), expected)
 
@@ -67,11 +67,11 @@ def test_cards_that_are_no_numbers_are_refused(text):
         ({**CARDS, "graph.aicoreNum": "24"}, "did you mean 'ge.aicoreNum'?"),
     ],
 )
-def test_what_contradicts_is_refused(parameters, fault):
+def test_contradictions_are_refused(parameters, fault):
     assert_fault(encoder_config(parameters), fault)
 
 
-def test_several_faults_are_told_at_once():
+def test_several_faults_are_reported_together():
     config = encoder_config({"device_ids": "x", "static_model": "1", "graph.ge.y": "1"})
     assert len(faults_of(config)) == 3
 
@@ -107,7 +107,7 @@ def test_a_session_of_ge_needs_the_size_of_its_arena():
     assert_fault(encoder_config({**CARDS, "engine": "ge_session"}), fault)
 
 
-def test_weights_beside_the_file_are_refused_where_they_would_not_be_found():
+def test_external_weights_are_refused_for_om_files():
     option = {"graph.ge.externalWeight": "1"}
     assert_fault(encoder_config({**CARDS, **option}), "found '1', expected '0': a card's weights")
     assert parse(encoder_config({**SESSION, **option})).ge_options == {"ge.externalWeight": "1"}
@@ -149,15 +149,15 @@ def test_flags_are_passed_on_as_they_are():
     ("flag", "expected"),
     [
         ("soc_version", "--soc-version, which names the chip"),
-        ("dynamic_dims", "limit.<axis> and gears.<axes>, which say the sizes"),
+        ("dynamic_dims", "limit.<axis> and gears.<axes>, which give the sizes"),
         ("aicore_num", "graph.ge.aicoreNum"),
         ("precision_mode", "graph.ge.exec.precision_mode_v2, or --precision"),
-        ("output_type", "none: inputs and outputs are those of the graph, as config.pbtxt has"),
+        ("output_type", "none: inputs and outputs are those of the graph and of config.pbtxt"),
         ("external_weight", "none: a card's weights are loaded from the .om"),
         ("--log", "the name of a flag of ATC without its dashes"),
     ],
 )
-def test_what_the_runtime_depends_on_is_told_with_what_to_use(flag, expected):
+def test_a_reserved_flag_is_refused_with_its_replacement(flag, expected):
     fault = f"parameter 'atc.{flag}': found '1', expected {expected}"
     assert_fault(encoder_config({**CARDS, f"atc.{flag}": "1"}), fault)
 
@@ -169,6 +169,6 @@ def test_files_are_inside_of_the_models_folder(path):
 
 
 @pytest.mark.parametrize("settings", [{}, {**CARDS, "engine": "ge_session"}])
-def test_models_that_atc_does_not_make_have_no_flags(settings):
-    expected = "expected a card, and a model.om that ATC makes"
+def test_flags_need_a_model_compiled_by_atc(settings):
+    expected = "expected a card, and a model.om that ATC compiles"
     assert_fault(encoder_config({**settings, "atc.log": "info"}), expected)

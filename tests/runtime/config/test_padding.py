@@ -13,7 +13,7 @@ def padded(data_type, text):
 
 
 def optional_types(parameters=None, **changes):
-    """An encoder whose token types a request may lack."""
+    """Return an encoder with optional token types."""
     config = encoder_config({"axes.types": "tokens", **(parameters or {})})
     types = tensor("types", "INT8", [-1], optional=True) | changes
     config["input"].append(types)
@@ -53,7 +53,7 @@ def test_pad_of_another_type_or_beyond_it_is_refused(data_type, text):
     ]
 
 
-def test_inputs_without_axes_are_padded_where_batches_have_rows_of_padding():
+def test_inputs_without_axes_may_be_padded_by_rows():
     assert parse(encoder_config({"gears.batch": "8", "pad.lengths": "2"})).pads == {"lengths": 2}
     assert_fault(
         encoder_config({"gears.tokens": "32", "pad.lengths": "2"}),
@@ -128,7 +128,7 @@ def test_optional_inputs_have_a_default(config, defaults):
         ),
     ],
 )
-def test_fillings_that_cannot_be_made_are_refused(config, expected):
+def test_invalid_pads_and_lengths_are_refused(config, expected):
     assert_fault(config, expected)
 
 
@@ -164,7 +164,7 @@ PICTURE = {"axes.picture": "height", "limit.height": "8"}
         packed({"gears.batch": "8"}),
     ],
 )
-def test_rows_may_be_joined_along_an_axis_that_comes_first(config):
+def test_rows_may_be_packed_along_a_first_axis(config):
     assert parse(config).packing == "tokens"
 
 
@@ -219,12 +219,12 @@ def rules_of(config):
 
 
 def plain(parameters=None, **more):
-    """Rows of numbers, and nothing that tells the graph where they end."""
+    """Return a model of rows of numbers, whose graph does not receive their ends."""
     parameters = {"axes.x": "n", "limit.n": "4", **(parameters or {})}
     return model_config([tensor("x", "FP32", [-1])], [tensor("y", "FP32", [1])], parameters, **more)
 
 
-def test_only_equal_sizes_share_where_nothing_tells_the_graph_of_padding():
+def test_axes_are_equal_by_default():
     assert rules_of(plain()) == {"n": "equal"}
     assert rules_of(plain({"positions.p": "n"})) == {"n": "equal"}
     largest = {
@@ -245,11 +245,11 @@ def test_only_equal_sizes_share_where_nothing_tells_the_graph_of_padding():
         {"packing": "n"},
     ],
 )
-def test_sizes_may_differ_where_the_graph_is_told_of_padding(parameters):
+def test_axes_with_generated_inputs_are_masked(parameters):
     assert rules_of(plain(parameters)) == {"n": "masked"}
 
 
-def test_triton_s_own_batch_input_tells_the_graph_too():
+def test_axes_with_a_batch_input_are_masked():
     shapes = {
         "kind": "BATCH_ITEM_SHAPE",
         "target_name": ["shape"],
@@ -259,7 +259,7 @@ def test_triton_s_own_batch_input_tells_the_graph_too():
     assert rules_of(plain(batch_input=[shapes])) == {"n": "masked"}
 
 
-def test_a_mask_of_one_axis_says_nothing_of_another():
+def test_a_mask_of_one_axis_does_not_mask_another():
     images = model_config(
         [tensor("image", "FP32", [1, -1, -1])],
         [tensor("y", "FP32", [1])],
@@ -268,7 +268,7 @@ def test_a_mask_of_one_axis_says_nothing_of_another():
     assert rules_of(images) == {"h": "equal", "w": "masked"}
 
 
-def test_padding_that_changes_no_answer_is_written_down():
+def test_padding_may_be_declared_neutral():
     assert rules_of(plain({"padding.n": "neutral"})) == {"n": "neutral"}
     assert rules_of(plain({"padding.n": "equal", "mask.m": "n"})) == {"n": "equal"}
 
@@ -278,9 +278,9 @@ def test_padding_that_changes_no_answer_is_written_down():
     [
         (
             plain({"padding.n": "masked"}),
-            "parameter 'padding.n': found 'masked', expected 'equal', 'neutral', or what tells the "
-            "graph where data ends: 'mask.<graph input>', 'lengths.<graph input>' or "
-            "'offsets.<graph input>' of 'n'",
+            "parameter 'padding.n': found 'masked', expected 'equal', 'neutral', or an input from "
+            "which the graph knows where data ends: 'mask.<graph input>', 'lengths.<graph input>' "
+            "or 'offsets.<graph input>' of 'n'",
         ),
         (
             plain({"padding.n": "natural"}),
@@ -303,5 +303,5 @@ def test_padding_that_changes_no_answer_is_written_down():
         ),
     ],
 )
-def test_padding_rules_that_cannot_be_kept_are_refused(config, expected):
+def test_invalid_padding_rules_are_refused(config, expected):
     assert_fault(config, expected)

@@ -1,3 +1,5 @@
+"""Complete configurations, and the errors of each field."""
+
 import copy
 
 import pytest
@@ -47,7 +49,7 @@ def test_encoder_configuration_is_read_whole():
         states=SequenceStates(),
         batch_axes=BatchAxes(),
         batch_inputs=(),
-        told_axes=frozenset({"tokens"}),
+        marked_axes=frozenset({"tokens"}),
         padding={"tokens": PaddingRule.MASKED},
         ranges={},
         pads={"input_ids": 3},
@@ -105,7 +107,7 @@ def test_parameters_in_upper_case_belong_to_the_server():
     assert parse(encoder_config({"EXECUTION_ENV_PATH": "/env", "FORCE_CPU_ONLY_INPUT_TENSORS": ""}))
 
 
-def test_engine_is_the_one_asked_for():
+def test_the_engine_can_be_chosen():
     assert parse(encoder_config({"engine": "torch"})).engine == "torch"
 
 
@@ -124,7 +126,7 @@ def test_instances_share_the_cores(groups, cores, threads):
     assert parse(config, cores=cores).intra_op_threads == threads
 
 
-def test_requests_that_run_alone_may_leave_an_output_open():
+def test_an_output_may_have_an_unnamed_size_if_requests_are_executed_alone():
     config = model_config(
         [tensor("x", "FP32", [-1])],
         [tensor("where", "INT64", [1, -1])],
@@ -135,7 +137,7 @@ def test_requests_that_run_alone_may_leave_an_output_open():
     assert (parse(config).rows, parse(config).batched) == (1, False)
 
 
-def test_what_auto_complete_writes_out_changes_nothing():
+def test_fields_that_auto_complete_adds_change_nothing():
     written = encoder_config(
         batch_input=[], batch_output=[], instance_group=[], optimization={}, model_warmup=[]
     )
@@ -171,14 +173,14 @@ def test_axes_may_have_names_that_are_words_of_python():
     assert parse(config).outputs == (TensorSpec("embedding", DType.FP32, ("in",)),)
 
 
-def test_a_model_that_does_not_say_so_has_no_batch():
+def test_max_batch_size_is_0_by_default():
     config = parse({**encoder_config(), "max_batch_size": 0})
     absent = encoder_config()
     del absent["max_batch_size"]
     assert parse(absent) == config
 
 
-def test_brackets_alone_make_no_relation():
+def test_parentheses_alone_are_not_a_relation():
     assert parse(pixels_config({"axes.inverted": "(height), width"})).outputs[1].dims == (
         1,
         "height",
@@ -186,7 +188,7 @@ def test_brackets_alone_make_no_relation():
     )
 
 
-def test_derived_outputs_are_apart_and_may_be_bytes_of_any_size():
+def test_derived_outputs_are_separate_and_may_be_bytes_of_any_size():
     config = encoder_config()
     config["output"].append(tensor("label", "STRING", [-1]))
     parsed = parse(config, derived=["label"])
@@ -205,17 +207,17 @@ def with_input(**changes):
     [
         (
             encoder_config({"engin": "torch"}),
-            "parameter 'engin': found no such parameter, expected one of: engine, "
-            "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
-            "histogram, warmup, early_answers, load_check, reproducible, unplanned_memory, "
-            "profile, dump, workspace_pool_mib, io_buffers, placement, service_weight, "
-            "service_priority, resident_rows, resident_reads, resident_s, "
-            "resident_spare_s, device_ids, device_exec_blocks, static_model, "
+            "parameter 'engin': found no such parameter, expected one of: engine, stages, "
+            "devices, intra_op_threads, cost, cost_cache, oversize, packing, rows, io_buffers, "
+            "workspace_pool_mib, unplanned_memory, profile, dump, placement, service_weight, "
+            "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
+            "histogram, warmup, early_answers, load_check, reproducible, device_ids, "
+            "device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
-            "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
+            "state.<graph input>, batch_axis.<tensor>, range.<input>, padding.<axis>, pad.<input>, "
             "default.<input>, pass.<output>, prepared.<tensor>, "
             "resident.<input or output>, aipp.<input>, jpeg.<prepared tensor>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
@@ -357,11 +359,11 @@ def test_fault_names_place_found_and_expected(config, expected):
     assert_fault(config, expected)
 
 
-def test_one_slip_in_axes_is_one_fault():
+def test_one_mistake_in_axes_is_one_fault():
     assert len(faults_of(pixels_config({"axes.image": "height,width,depth"}))) == 1
 
 
-def test_axes_without_any_axis_are_called_so():
+def test_a_model_without_axes_is_reported_so():
     config = model_config([tensor("x", "FP32", [1])], [tensor("y", "FP32", [1])], {"limit.n": "1"})
     assert faults_of(config) == [
         "parameter 'limit.n': found no axis 'n', expected none: this model has no axis"
@@ -384,7 +386,7 @@ def test_derived_and_generated_names_that_are_unknown_do_not_hide_each_other():
     ]
 
 
-def test_all_faults_come_together():
+def test_all_faults_are_reported_together():
     config = encoder_config(
         {"limit.tokens": "0", "mask.attention_mask": "word", "engine": "x", "foo": ""}, batch=-1
     )
@@ -399,7 +401,7 @@ def test_all_faults_come_together():
 
 
 def test_the_order_of_parameters_changes_nothing():
-    """Triton keeps them in a hash table."""
+    """Triton keeps parameters in a hash table."""
 
     def both_ways(parameters):
         backwards = dict(reversed(parameters.items()))
@@ -464,7 +466,7 @@ def test_a_configuration_that_uses_much_of_the_language_has_no_fault():
 
 
 def paths(value, path=()):
-    """Every place in a nest of mappings and lists."""
+    """Yield the path of every value in nested mappings and lists."""
     yield path
     keys = (
         value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
@@ -502,6 +504,6 @@ def test_any_mapping_parses_or_lists_its_faults(data):
 
 @pytest.mark.brute_force
 @given(st.dictionaries(st.text(max_size=8), junk, max_size=6))
-def test_even_a_mapping_of_anything_parses_or_lists_its_faults(config):
+def test_an_arbitrary_mapping_parses_or_lists_its_faults(config):
     result = attempt(config)
     assert isinstance(result, RuntimeConfig) or result.faults

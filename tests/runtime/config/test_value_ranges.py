@@ -22,12 +22,12 @@ def test_padding_is_the_value_of_the_range_nearest_to_0():
 
 
 @pytest.mark.parametrize("text", ["7", "7..", "..7", "7..7", "8..7", "0..1.5", "a..b", "0...9"])
-def test_what_is_no_range_is_refused(text):
+def test_an_invalid_range_is_refused(text):
     expected = "expected two numbers of type INT64, the lower one first, e.g. 0..9"
     assert_fault(ranged(text), f"parameter 'range.input_ids': found '{text}', {expected}")
 
 
-def test_what_is_laid_beside_data_is_in_the_range():
+def test_pads_and_defaults_must_be_in_the_range():
     assert_fault(
         ranged("0..9", {"pad.input_ids": "10"}),
         "parameter 'pad.input_ids': found 10, expected 0 to 9 (range.input_ids)",
@@ -43,7 +43,7 @@ def test_a_range_of_no_input_is_refused():
     assert_fault(config, "parameter 'range.ids': found no input 'ids', expected one of: input_ids")
 
 
-def test_what_has_no_order_has_no_range():
+def test_types_without_order_have_no_range():
     config = encoder_config({"range.flags": "0..1"})
     config["input"].append(tensor("flags", "BOOL", [2]))
     expected = "found input 'flags' BOOL[2], expected an input of numbers, not of BF16"

@@ -1,4 +1,4 @@
-"""NVIDIA's driver, as a fake of its library; and the real one, where there is one."""
+"""NVIDIA's driver: a fake of its library, and the real one if it is installed."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -52,14 +52,14 @@ def test_gpus_are_opened_once_and_known_by_name(library):
     assert (gpus.gpu(1).name, gpus.gpu(1).hardware) == ("cuda:1", "fake of a GPU")
 
 
-def test_gpu_that_is_not_there_is_told_with_the_count(library):
+def test_gpu_that_is_not_there_is_reported_with_the_count(library):
     with pytest.raises(
         NoDevice, match=r"cuda:2: found 2 GPU\(s\), expected more than 2: `nvidia-s"
     ):
         gpus_of(library()).gpu(2)
 
 
-def test_machine_without_a_driver_is_told_what_brings_it(monkeypatch):
+def test_a_machine_without_a_driver_is_reported_with_the_fix(monkeypatch):
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
@@ -70,13 +70,13 @@ def test_machine_without_a_driver_is_told_what_brings_it(monkeypatch):
         Gpus().gpu(0)
 
 
-def test_driver_that_does_not_begin_is_told_in_its_own_words(monkeypatch, library):
+def test_the_error_of_a_driver_that_cannot_be_initialized_is_reported(monkeypatch, library):
     monkeypatch.setattr("ge_runtime.cuda.gpu.ctypes.CDLL", lambda name: library(begins_with=100))
     with pytest.raises(NoDevice) as raised:
         CudaDriver.load()
     assert str(raised.value).startswith(
-        "cuda: found a driver that does not begin (cuInit: CUDA_ERROR_NO_DEVICE (100): no "
-        "CUDA-capable device is detected), expected it to: `nvidia-smi` says how it is"
+        "cuda: found a driver that cannot be initialized (cuInit: CUDA_ERROR_NO_DEVICE (100): no "
+        "CUDA-capable device is detected), expected a working one: `nvidia-smi` shows its state"
     )
 
 
@@ -92,25 +92,25 @@ def test_calls_leave_the_threads_own_context_alone(library):
 
 
 def test_stream_is_one_users_until_it_is_given_back(gpu):
-    first, second = gpu.take_stream(), gpu.take_stream()
+    first, second = gpu.acquire_stream(), gpu.acquire_stream()
     assert first
     assert second not in (0, first)
-    gpu.give_stream(first)
-    assert gpu.take_stream() == first
+    gpu.release_stream(first)
+    assert gpu.acquire_stream() == first
 
 
 # -- losing one ---------------------------------------------------------------------------------
 
 
 def test_fault_is_what_the_text_says_while_the_gpu_is_well(gpu):
-    assert type(gpu.fault("no room", short=True)) is OutOfMemory
-    assert type(gpu.fault("bad shape", short=False)) is EngineFault
-    gpu.health.ensure_there()
+    assert type(gpu.fault("no room", no_memory=True)) is OutOfMemory
+    assert type(gpu.fault("bad shape", no_memory=False)) is EngineFault
+    gpu.health.ensure_available()
 
 
 def test_gpu_that_broke_is_lost_for_good_with_what_broke_it_first(gpu, machine):
     machine.lost = "anything"
-    first = gpu.fault("bad index", short=False)
+    first = gpu.fault("bad index", no_memory=False)
     assert type(first) is EngineLost
     assert str(first) == (
         "bad index; the GPU is lost to this process: cuCtxSynchronize: CUDA_ERROR_ASSERT (710): "
@@ -118,13 +118,13 @@ def test_gpu_that_broke_is_lost_for_good_with_what_broke_it_first(gpu, machine):
         "does by itself"
     )
     machine.lost = None
-    assert str(gpu.fault("no room", short=True)) == str(first)
+    assert str(gpu.fault("no room", no_memory=True)) == str(first)
 
 
-def test_lost_gpu_is_opened_by_nobody(library, machine):
+def test_a_lost_gpu_cannot_be_opened(library, machine):
     gpus = gpus_of(library())
     machine.lost = "anything"
-    gpus.gpu(0).fault("bad index", short=False)
+    gpus.gpu(0).fault("bad index", no_memory=False)
     with pytest.raises(EngineLost, match="bad index"):
         gpus.gpu(0)
     gpus.gpu(1)
@@ -132,13 +132,13 @@ def test_lost_gpu_is_opened_by_nobody(library, machine):
 
 def test_capture_of_another_thread_is_no_loss(gpu, machine):
     machine.capture = object()
-    assert type(gpu.fault("bad shape", short=False)) is EngineFault
+    assert type(gpu.fault("bad shape", no_memory=False)) is EngineFault
 
 
-def test_whoever_waits_for_the_gpu_breaks_no_capture(gpu, library):
+def test_waiting_for_the_gpu_does_not_break_a_capture(gpu, library):
     with ThreadPoolExecutor(1) as beside:
         with CAPTURING:
-            found = beside.submit(gpu.fault, "bad shape", short=False)
+            found = beside.submit(gpu.fault, "bad shape", no_memory=False)
             assert not wait([found], 0.05).done
         assert type(found.result(TIMEOUT_S)) is EngineFault
 
@@ -157,7 +157,7 @@ def test_buffers_are_pinned_in_whole_pages_until_they_are_freed(gpu, machine):
     kept[...] = 1  # a view outlives it, in ordinary memory
 
 
-def test_memory_that_was_there_is_pinned_and_let_go(gpu, machine, caplog):
+def test_existing_memory_is_pinned_and_unpinned(gpu, machine, caplog):
     memory = memory_of(gpu)
     own = np.zeros(3 * PAGE, np.uint8)[PAGE : 2 * PAGE]
     memory.register(own)
@@ -177,8 +177,8 @@ def test_memory_that_cannot_be_pinned_serves_as_it_is(gpu, machine, caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             memory.allocate("inputs", 100).memory[...] = 1
-    (told,) = caplog.messages
-    assert told.startswith(
+    (reported,) = caplog.messages
+    assert reported.startswith(
         "cuda:0: memory is not pinned, copies are slower: cuMemHostRegister_v2: "
     )
     memory.free_all()
@@ -188,8 +188,8 @@ def test_memory_of_a_lost_gpu_is_left_alone(gpu, machine):
     memory = memory_of(gpu)
     memory.allocate("inputs", 100)
     machine.lost = "anything"
-    memory.free_all()  # nobody has noticed yet
-    gpu.fault("bad index", short=False)
+    memory.free_all()  # before the failure is detected
+    gpu.fault("bad index", no_memory=False)
     memory.unregister_all()
     assert list(machine.pinned.values()) == [PAGE]
 
@@ -203,8 +203,8 @@ def test_allocations_on_the_device_count_as_defects_from_the_freeze_on(gpu, capl
     memory.freeze()
     asked[0] = 9
     assert memory.allocations_after_freeze == memory.allocations_after_freeze == 2
-    (told,) = caplog.messages
-    assert told.startswith("cuda:0: torch's allocator asked for memory 2 time(s) while serving")
+    (reported,) = caplog.messages
+    assert reported.startswith("cuda:0: torch's allocator allocated memory 2 time(s) while serving")
 
 
 @pytest.mark.gpu

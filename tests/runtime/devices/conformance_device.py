@@ -1,4 +1,4 @@
-"""What every device must do, whatever its memory is: see `ge_runtime.devices.memory`.
+"""The conformance suite of device memory: see `ge_runtime.devices.memory`.
 
 A suite to inherit from, with a fixture `device`: one named "dev" of CAPACITY bytes.
 """
@@ -38,7 +38,7 @@ class DeviceConformance:
         device.free_all()
         device.free_all()
         assert (device.used_bytes, device.allocated_bytes) == (0, {})
-        with pytest.raises(DeviceFault, match="use after its free"):
+        with pytest.raises(DeviceFault, match="use after `free`"):
             _ = second.memory
         device.allocate("all", CAPACITY)
 
@@ -59,8 +59,8 @@ class DeviceConformance:
         with pytest.raises(OutOfMemory) as raised:
             device.allocate("workspace", 400_001)
         assert str(raised.value) == (
-            "dev: 'workspace': found 400,001 bytes wanted, expected at most 400,000, what is free "
-            "of 1,000,000"
+            "dev: 'workspace': found 400,001 bytes wanted, expected at most 400,000, which are "
+            "free of 1,000,000"
         )
         assert device.allocated_bytes == {"weights": 600_000}
         device.allocate("workspace", 400_000)
@@ -125,7 +125,7 @@ class DeviceConformance:
             buffer.free()
         assert device.used_bytes == 0
 
-    def test_repr_tells_what_is_in_use_and_defects(self, device):
+    def test_repr_has_used_bytes_and_defects(self, device):
         buffer = device.allocate("weights", 600_000)
         name = type(device).__name__
         assert repr(buffer) == "<Buffer 'weights': 600,000 bytes on dev, live>"

@@ -29,7 +29,7 @@ def test_buffers_share_no_byte():
     assert not np.shares_memory(first, second)
 
 
-def test_without_a_limit_nobody_knows_what_is_free():
+def test_without_a_limit_the_free_memory_is_unknown():
     device = HostDevice()
     assert (device.name, device.kind) == ("cpu", "cpu")
     assert (device.capacity_bytes, device.free_bytes) == (None, None)
@@ -37,13 +37,13 @@ def test_without_a_limit_nobody_knows_what_is_free():
 
 
 @pytest.mark.parametrize("nbytes", [2**62, 2**70], ids=["no such memory", "no such number"])
-def test_what_the_machine_does_not_give_is_refused_by_name(nbytes):
+def test_memory_that_the_machine_lacks_is_refused_by_name(nbytes):
     device = HostDevice()
     device.allocate("weights", 5_000)
     with pytest.raises(OutOfMemory) as raised:
         device.allocate("arena", nbytes)
     assert str(raised.value) == (
-        f"cpu: 'arena': found {nbytes:,} bytes wanted, expected no more than the machine gives "
-        "beside the 5,000 in use"
+        f"cpu: 'arena': found {nbytes:,} bytes wanted, expected no more than the machine has "
+        "in addition to the 5,000 in use"
     )
     assert device.used_bytes == 5_000

@@ -1,4 +1,4 @@
-"""JPEG files on the host: their pictures, and what is none."""
+"""JPEG files on the host: decoded images, and files that are rejected."""
 
 import io
 
@@ -73,12 +73,12 @@ def test_files_of_the_most_pixels_are_decoded(decoder):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        (b"", "found 0 bytes that are no JPEG file"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(30), "found 38 bytes that are no JPEG file"),
+        (b"", "found 0 bytes that are not a JPEG file"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(30), "found 38 bytes that are not a JPEG file"),
         (jpeg(gradient(64, 48))[:500], "found a damaged JPEG file"),
         (jpeg(np.zeros((1, 9000))), "found a JPEG file of 9000 x 1 pixels, expected at most 8192"),
     ],
 )
-def test_what_is_no_whole_file_is_told(decoder, file, text):
+def test_damaged_files_are_reported(decoder, file, text):
     with pytest.raises(RequestFault, match=text):
         decoder.decode(file, 8, 8, 1)

@@ -1,4 +1,4 @@
-"""What every engine must do, whatever runs underneath: see `ge_runtime.engines.base`.
+"""The conformance suite of engines: see `ge_runtime.engines.base`.
 
 A suite to inherit from, with a fixture `opened` that gives a function: graph, threads -> engine.
 """
@@ -26,7 +26,7 @@ def token_batch(rows, tokens, seed=0):
 
 
 class EngineConformance:
-    def test_signature_tells_names_types_and_dims(self, opened):
+    def test_signature_has_names_types_and_dims(self, opened):
         assert opened(ENCODER).signature == Signature(
             inputs=(
                 GraphTensor("input_ids", DType.INT64, (None, None)),
@@ -86,7 +86,7 @@ class EngineConformance:
         engine.run({"x": x}, {"y": y})
         np.testing.assert_array_equal(x, y)
 
-    def test_size_that_only_the_data_tells_is_returned(self, opened):
+    def test_a_size_that_depends_on_data_is_returned(self, opened):
         x = np.array([0, 3, 0, 5], np.float32)
         engine = opened(NONZERO)
         assert engine.signature.outputs == (GraphTensor("where", DType.INT64, (1, None)),)
@@ -109,12 +109,12 @@ class EngineConformance:
         np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
 
     def test_weights_are_counted(self, opened):
-        # A graph may hold a few axes beside them.
+        # A graph may have a few more axes.
         assert 0 <= opened(ENCODER).weights_bytes() - TABLE.nbytes < 64
         assert opened(copy_of(np.float32)).weights_bytes() == 0
 
     @pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (8, 32)])
-    def test_intermediates_are_told_for_any_sizes(self, opened, rows, tokens):
+    def test_intermediates_are_reported_for_any_sizes(self, opened, rows, tokens):
         shapes = dict.fromkeys(("input_ids", "attention_mask"), (rows, tokens))
         found = opened(ENCODER).intermediates(shapes)
         assert found.unsized == 0

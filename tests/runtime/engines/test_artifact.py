@@ -94,7 +94,7 @@ def test_on_a_card_other_engines_need_other_packages(folder, file, engine, packa
         find_artifact(path, engine, only("torch"), device_kind="npu")
 
 
-def test_what_has_the_name_and_is_no_file_is_told_as_what_it_is(tmp_path):
+def test_an_entry_with_the_name_that_is_not_a_file_is_described(tmp_path):
     om = tmp_path / "model.om"
     om.symlink_to("elsewhere.om")
     link = r"found model\.om \(a link to elsewhere\.om, which is not there\), expected model\.om"
@@ -182,7 +182,7 @@ def test_stages_are_looked_for_one_by_one(folder):
     assert [artifact.engine for artifact in artifacts] == ["torch", "onnxruntime"]
 
 
-def test_all_stages_that_lack_their_artifact_are_told(folder):
+def test_all_stages_without_an_artifact_are_reported(folder):
     path = folder("b.onnx", "c.pt2")
     with pytest.raises(ArtifactFault) as raised:
         find_artifacts(path, "auto", ("a", "b", "c"), only("onnxruntime"))
@@ -193,7 +193,7 @@ def test_all_stages_that_lack_their_artifact_are_told(folder):
     )
 
 
-def test_installed_tells_what_can_be_imported():
+def test_is_installed_finds_modules_that_can_be_imported():
     assert is_installed(Requirement("onnxruntime"))
     assert not is_installed(Requirement("no_such_engine"))
 
@@ -228,7 +228,7 @@ def test_on_a_gpu_engines_are_the_hosts_and_packages_are_others(folder):
         ("model.pt2", "torch for CUDA is not installed; run `pip uninstall -y torch; pip install "),
     ],
 )
-def test_packages_for_the_cpu_are_told_what_replaces_them(folder, file, cure):
+def test_packages_for_the_cpu_are_reported_with_the_fix(folder, file, cure):
     with pytest.raises(ArtifactFault, match=f"found {file}, but {cure}"):
         find_artifact(folder(file), "auto", only("onnxruntime", "torch"), device_kind="cuda")
 
@@ -257,13 +257,13 @@ def test_a_card_takes_the_file_that_is_compiled_for_it_and_the_host_never_does(f
     assert find_artifact(path, "auto", everything).engine == "onnxruntime"
 
 
-def test_a_card_without_its_interface_is_told_what_brings_it(folder):
+def test_a_card_without_its_interface_is_reported_with_the_fix(folder):
     cure = r"found model.om, but acl is not installed; run `source .*/set_env.sh`"
     with pytest.raises(ArtifactFault, match=cure):
         find_artifact(folder("model.om"), "om", only("onnxruntime"), device_kind="npu")
 
 
-def test_a_card_without_a_compiled_file_is_told_what_builds_it(folder):
+def test_a_card_without_a_compiled_file_is_reported_with_the_fix(folder):
     with pytest.raises(ArtifactFault, match=r"expected model.om .*; `ge-runtime build` builds the"):
         find_artifact(folder("model.onnx"), "auto", ALL, device_kind="npu")
 

@@ -42,7 +42,7 @@ def bind(chain, *largest):
 
 
 def left_to_engines(stages):
-    """How many results the stages had to allocate so far, those of the last stage aside."""
+    """Return the number of results that the stages allocated so far, except the last stage."""
     *handing_over, _ = stages.values()
     return sum(
         target is None for stage in handing_over for _, out in stage.runs for target in out.values()
@@ -53,7 +53,7 @@ def left_to_engines(stages):
 
 
 def save_split(graph, folder):
-    """The graph in two stages: one that hands over copies of its inputs, and the rest."""
+    """The graph in two stages: one that copies its inputs, and the rest."""
     back = graph.onnx()
     values = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in back.graph.input]
     front = onnx_model(
@@ -121,7 +121,7 @@ class Stage:
         self.runs.append((dict(inputs), dict(outputs)))
         for target in outputs.values():
             if target is not None:
-                target[...] = 0  # an engine may write before it has read all: its own bytes alone
+                target[...] = 0  # an engine may write its outputs before it has read all inputs
         results = self.function(inputs)
         given = {}
         for name, target in outputs.items():
@@ -233,7 +233,7 @@ def test_everything_is_allocated_by_engines_before_the_chain_is_bound():
     assert left_to_engines(stages) == 2
 
 
-def test_size_that_only_the_data_tells_is_not_planned(tmp_path):
+def test_a_size_that_depends_on_data_is_not_planned(tmp_path):
     write(NONZERO, "onnxruntime", tmp_path)
     (tmp_path / "model.onnx").rename(tmp_path / "find.onnx")
     back = onnx_model(
@@ -258,7 +258,7 @@ def test_strings_lie_in_no_arena():
     assert chain.run({"a": np.array([b"x", b"y"], object)}, {"c": None})["c"].tolist() == [1, 1]
 
 
-def test_later_stages_get_c_order_from_whatever_an_engine_allocates():
+def test_later_stages_get_c_order_from_arrays_that_an_engine_allocates():
     image = GraphTensor("image", DType.FP32, (None, None))
     turned = Stage([row("a")], [image], lambda i: {"image": np.outer(i["a"], [1, 2]).T})
     flat = Stage([image], [row("y")], lambda i: {"y": i["image"].reshape(-1)})
@@ -404,7 +404,7 @@ def test_one_artifact_is_no_chain(tmp_path):
     assert engine.run(token_batch(1, 1)[0], {"embedding": None})["embedding"].shape == (1, 4)
 
 
-def test_all_stages_that_cannot_be_opened_are_told(tmp_path):
+def test_all_stages_that_cannot_be_opened_are_reported(tmp_path):
     save_head(tmp_path)
     for name in ("first", "last"):
         (tmp_path / f"{name}.onnx").write_bytes(b"no graph")

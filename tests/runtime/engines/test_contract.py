@@ -80,7 +80,7 @@ def test_lengths_have_the_graphs_own_type_and_rank(dims, spec):
     assert contract.feeds[1] == Lengths(TensorSpec("count", DType.INT8, spec), "tokens")
 
 
-def test_results_that_nobody_declared_are_not_asked_for():
+def test_undeclared_results_are_not_requested():
     extra = GraphTensor("hidden", DType.FP32, (None, None, 4))
     assert len(between(encoder_config(), [IDS, MASK], [extra, EMBEDDING]).outputs) == 1
 
@@ -188,7 +188,7 @@ def test_packed_inputs_and_outputs_have_no_batch_dimension():
     ]
 
 
-def test_a_batch_dimension_without_max_batch_size_is_told():
+def test_a_batch_dimension_without_max_batch_size_is_reported():
     unbatched = encoder_config(max_batch_size=0)
     cure = "; or max_batch_size above 0, if the first * is the batch"
     ids, mask, embedding = faults_of(unbatched, [IDS, MASK])
@@ -223,7 +223,7 @@ def test_pads_of_bf16_are_bits():
     assert (feed.pad, type(feed.pad)) == (0xBF80, np.uint16)
 
 
-# -- inputs and outputs beside the graph -------------------------------------------------------
+# -- inputs and outputs that bypass the graph --------------------------------------------------
 
 
 def passing(parameters=None):
@@ -237,7 +237,7 @@ def passing(parameters=None):
 X, Y = GraphTensor("x", DType.FP32, (None, 4)), GraphTensor("y", DType.FP32, (None, 1))
 
 
-def test_what_is_passed_is_neither_fed_nor_asked_for():
+def test_passthrough_is_neither_fed_nor_requested():
     contract = between(passing(), [X], [Y])
     assert [feed.spec.name for feed in contract.feeds] == ["x"]
     assert [spec.name for spec in contract.outputs] == ["y"]
@@ -438,7 +438,7 @@ def changed(graph_tensor, **changes):
             [Y],
             [
                 "input 'note': found a graph input of its name, expected a graph input of another "
-                "name: BYTES are not laid into batches"
+                "name: BYTES cannot be batched"
             ],
         ),
         (
@@ -503,11 +503,12 @@ def test_every_disagreement_is_listed(config, inputs, outputs, expected):
 UNTOLD = without(encoder_config(), "mask.attention_mask")
 
 
-def test_lengths_that_tell_the_graph_nothing_are_refused():
+def test_lengths_without_a_graph_input_are_refused():
     assert faults_of(UNTOLD, [IDS]) == [
-        "parameter 'axis_length.tokens': found nothing of it in the graph, expected what tells it "
-        "where rows end: 'mask.<graph input>', 'lengths.<graph input>' or 'offsets.<graph input>' "
-        "of 'tokens'; or padding.tokens: neutral, if it need not know"
+        "parameter 'axis_length.tokens': found nothing of it in the graph, expected an input "
+        "with the ends of rows: 'mask.<graph input>', 'lengths.<graph input>' or "
+        "'offsets.<graph input>' of 'tokens'; or padding.tokens: neutral, if the graph "
+        "does not need them"
     ]
 
 

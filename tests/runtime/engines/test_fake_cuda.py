@@ -45,11 +45,11 @@ def test_source_of_a_queued_copy_must_not_change(stream):
     source, target = torch.ones(2), there(0, 0)
     target.copy_(source, non_blocking=True)
     source[0] = 7
-    with pytest.raises(AssertionError, match="the source of a queued copy was changed meanwhile"):
+    with pytest.raises(AssertionError, match="source of a queued copy was changed"):
         stream.synchronize()
 
 
-def test_replay_computes_anew_where_the_capture_wrote(gpu, stream):
+def test_replay_computes_again_where_the_capture_wrote(gpu, stream):
     given, target = there(1, 2), there(0, 0)
     graph, _ = captured(gpu, stream, lambda: target.copy_((given + 1) * 2))
     given.copy_(there(10, 20))

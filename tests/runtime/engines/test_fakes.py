@@ -48,7 +48,7 @@ class Ge:
         return session
 
     def allocating(self, skew):
-        """An allocator that uses no byte twice, `skew` bytes beside their alignment."""
+        """An allocator that never reuses memory, with blocks `skew` bytes off their alignment."""
         self.memory, _ = self.acl.rt.malloc(1 << 16, 2)
         places = itertools.count(self.memory + skew, 8192)
         block = self.allocator.MemBlock
@@ -108,7 +108,7 @@ def test_ge_tensors_are_moved_in_place_and_only_where_they_are_not(ge):
     assert tensor.to_host().get_data() == [[1.0] * 3] * 2
 
 
-def test_ge_tells_floats_by_six_decimals_and_bits_as_integers(ge):
+def test_ge_formats_floats_with_six_decimals_and_integers_exactly(ge):
     types = ge.types.DataType
     numbers = [0.1, 1.2345678e-7, 3.0e9]
     tensor = ge.graph.Tensor(numbers, shape=[3])

@@ -69,7 +69,7 @@ def test_graph_without_a_batch_dimension_is_asked_for_shapes_without_one(opened)
     assert footprint.shapes(gear) == {"x": (50,)}
     plan = footprint.plan(engine, [gear])
     assert plan.inputs_bytes == 256
-    # Nobody knows the size of `where`: the engine allocates it.
+    # The size of `where` is unknown: the engine allocates it.
     assert plan.answers_bytes == 0
 
 

@@ -58,7 +58,7 @@ def test_derived_gears_have_sizes_that_executions_have(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["no histogram", "[]"])
-def test_histogram_that_cannot_be_read_is_told_and_not_used(tmp_path, text):
+def test_histogram_that_cannot_be_read_is_reported_and_not_used(tmp_path, text):
     (tmp_path / "sizes.json").write_text(text)
     found = gearing(tmp_path, {"gears.tokens": "auto 3", "histogram": "sizes.json"})
     assert found.tables == {("tokens",): ((8,), (16,), (32,))}
@@ -67,7 +67,7 @@ def test_histogram_that_cannot_be_read_is_told_and_not_used(tmp_path, text):
     assert second.endswith("because there is no histogram")
 
 
-def test_histogram_of_other_axes_is_told_and_not_used(tmp_path):
+def test_histogram_of_other_axes_is_reported_and_not_used(tmp_path):
     Histogram(["batch", "height"]).save(tmp_path / "sizes.json")
     found = gearing(tmp_path, {"gears.tokens": "32", "histogram": "sizes.json"})
     assert found.histogram is None

@@ -38,7 +38,7 @@ def test_type_that_triton_lacks_is_a_fault(tmp_path):
         OnnxEngine.open(path, 1)
 
 
-def test_rank_that_the_graph_does_not_tell_is_unknown(tmp_path):
+def test_a_rank_that_the_graph_does_not_declare_is_unknown(tmp_path):
     path = tmp_path / "model.onnx"
     model = onnx_model(
         [helper.make_node("Reshape", ["x", "shape"], ["y"])],

@@ -1,6 +1,6 @@
 """The ONNX Runtime engine on a GPU.
 
-Without one, what is missing is told for real, and the engine's own code is run on ONNX Runtime's
+Without one, the errors about missing parts are real, and the engine's code runs on ONNX Runtime's
 provider for the CPU. With one, `-m gpu` runs the rest.
 """
 
@@ -111,7 +111,7 @@ class Failing:
         ("Non-zero status code returned while running Reshape node", EngineFault),
     ],
 )
-def test_texts_tell_what_happened(on_host, text, error):
+def test_error_texts_are_classified(on_host, text, error):
     engine = on_host(ENCODER)
     engine._session = Failing(text)
     with pytest.raises(error, match="cuda:0: onnxruntime: "):
@@ -119,7 +119,7 @@ def test_texts_tell_what_happened(on_host, text, error):
     assert not engine.lost
 
 
-def test_gpu_that_broke_is_lost_whatever_the_text_says(on_host, fake):
+def test_a_broken_gpu_is_lost_for_any_error_text(on_host, fake):
     engine, other = on_host(ENCODER), on_host(ENCODER)
     engine._session = Failing("CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED ; GPU=0")
     fake.lost = "an illegal memory access was encountered"
@@ -130,7 +130,7 @@ def test_gpu_that_broke_is_lost_whatever_the_text_says(on_host, fake):
         other.run(token_batch(1, 1)[0], {"embedding": None})
 
 
-def test_what_it_cannot_promise_is_told(on_host):
+def test_unplanned_work_is_reported(on_host):
     engine = on_host(ENCODER)
     assert isinstance(engine, Limited)
     assert engine.device_io_bytes() is None
@@ -159,7 +159,7 @@ def opened_at(path):
 @pytest.mark.skipif(
     is_installed(engines_on("cuda")["onnxruntime"].requires), reason="onnxruntime-gpu is installed"
 )
-def test_onnxruntime_for_the_cpu_is_told_what_to_do(version_dir, fake):
+def test_onnxruntime_for_the_cpu_is_reported_with_the_fix(version_dir, fake):
     cure = (
         r"cuda:0: found onnxruntime [\d.]+ without CUDA, expected onnxruntime-gpu: `pip uninstall "
         r"-y onnxruntime; pip install 'onnxruntime-gpu\[cuda,cudnn\]'`: both are one package"
@@ -178,7 +178,7 @@ def hosts_provider(monkeypatch, fake):
 
 
 def test_graph_that_the_cpu_would_execute_is_refused(version_dir, hosts_provider, capsys):
-    text = r"model\.onnx: found 1 ReduceSum that CUDA does not execute, and the CPU would; expected"
+    text = r"model\.onnx: found 1 ReduceSum that CUDA does not execute and the CPU would; expected"
     path = version_dir(ENCODER) / "model.onnx"
     with pytest.raises(ArtifactFault, match=text.replace("1 ReduceSum", "2 ReduceSum")):
         opened_at(path)
@@ -232,8 +232,10 @@ def test_nodes_that_compute_sizes_may_be_on_the_cpu(tmp_path, hosts_provider):
     assert opened_at(path).unplanned[-1].endswith("to compute sizes: 1 Add, 1 Shape")
 
 
-def test_provider_that_does_not_load_is_told_with_what_it_lacks(version_dir, fake, monkeypatch):
-    """As onnxruntime-gpu 1.31 does without CUDA's libraries: it goes on with the CPU."""
+def test_a_provider_that_does_not_load_is_reported_with_the_missing_library(
+    version_dir, fake, monkeypatch
+):
+    """Simulate onnxruntime-gpu 1.31 without CUDA's libraries, which continues with the CPU."""
     import onnxruntime
 
     monkeypatch.setattr(
@@ -256,7 +258,7 @@ def test_provider_that_does_not_load_is_told_with_what_it_lacks(version_dir, fak
 
 @pytest.mark.slow
 def test_onnxruntime_gpu_without_a_gpu_says_what_it_lacks(version_dir):
-    """Of a real onnxruntime-gpu on a machine without CUDA: GE_RUNTIME_ORT_GPU is its folder."""
+    """Import the real onnxruntime-gpu in GE_RUNTIME_ORT_GPU, on a machine without CUDA."""
     folder = os.environ.get("GE_RUNTIME_ORT_GPU")
     if not folder:
         pytest.skip("needs an onnxruntime-gpu, unpacked where GE_RUNTIME_ORT_GPU says")

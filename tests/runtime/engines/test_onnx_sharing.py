@@ -18,7 +18,7 @@ from ge_runtime.engines.onnx_session import import_onnxruntime
 MIB = 2**20
 WIDTH = 1024
 LAYERS = 6
-"""Of WIDTH x WIDTH weights, 4 MiB each."""
+"""The width of layers with WIDTH x WIDTH weights, 4 MiB each."""
 
 
 def ask(engine, row=(3, 5)):
@@ -225,7 +225,7 @@ CONFIG = {
 
 
 def resident_with(first, *folders):
-    """Bytes that these models take beside what the first one left, the plan of one, its weights."""
+    """Return the additional bytes of these models, the plan of one model, and its weights."""
     command = [sys.executable, "-c", SCRIPT, json.dumps(CONFIG), first, *folders]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 

@@ -132,9 +132,7 @@ def test_executions_of_known_shapes_are_replayed_and_others_are_not(opened, fake
     assert fake.replays == 5
 
 
-def test_nobody_waits_for_the_whole_gpu_while_it_captures_and_others_may_execute(
-    opened, fake, monkeypatch
-):
+def test_no_thread_waits_for_the_whole_gpu_during_a_capture(opened, fake, monkeypatch):
     from torch_npu import npu
 
     found = []
@@ -179,7 +177,7 @@ def test_recordings_share_inputs_results_and_pool(opened, fake):
     assert largest <= together < 1.5 * largest
 
 
-def test_binding_again_records_anew_and_gives_back_what_was_there(opened, fake):
+def test_binding_again_records_again_and_gives_back_what_was_there(opened, fake):
     engine = opened(ENCODER)
     engine.bind(encoder_shapes((2, 3)), None)
     engine.bind(encoder_shapes((2, 4)), None)
@@ -190,7 +188,7 @@ def test_binding_again_records_anew_and_gives_back_what_was_there(opened, fake):
     assert fake.replays == 1
 
 
-def test_results_nobody_asked_for_have_no_place(version_dir, backend, gpu):
+def test_results_that_are_not_requested_have_no_memory(version_dir, backend, gpu):
     artifact = Artifact(version_dir(PIXELS, "torch") / "model.pt2", "torch", "")
     engine = backend().open([artifact], threads=1, outputs=["sums"])
     engine.bind([{"image": (1, 1, 2, 2), "mask": (1, 2, 2)}], None)
@@ -202,9 +200,9 @@ def test_graph_that_cannot_be_recorded_is_executed_and_named(opened, gpu, caplog
     engine = opened(NONZERO)
     with caplog.at_level(logging.WARNING):
         engine.bind([{"x": (4,)}], None)
-    (told,) = [each.getMessage() for each in caplog.records if "ge_runtime" in each.name]
-    assert told.startswith(
-        "cuda:0: executions of x [4] are not recorded, and allocate while serving: CUDA error: "
+    (reported,) = [each.getMessage() for each in caplog.records if "ge_runtime" in each.name]
+    assert reported.startswith(
+        "cuda:0: executions of x [4] cannot be captured, and allocate while serving: CUDA error: "
     )
     x = np.array([0, 3, 0, 5], np.float32)
     assert engine.run({"x": x}, {"where": None})["where"].tolist() == [[1, 3]]
@@ -221,8 +219,10 @@ def test_executions_that_cannot_be_recorded_do_not_keep_others_from_it(opened, f
 
     engine._module = waiting_at_some
     engine.bind(encoder_shapes((4, 8), (2, 8), (1, 8)), None)
-    (told,) = [each.getMessage() for each in caplog.records if "not recorded" in each.message]
-    assert "executions of input_ids [4, 8], attention_mask [4, 8] are not" in told
+    (reported,) = [
+        each.getMessage() for each in caplog.records if "cannot be captured" in each.message
+    ]
+    assert "executions of input_ids [4, 8], attention_mask [4, 8] cannot be" in reported
     gc.collect()
     engine.bind(encoder_shapes((2, 8), (1, 8)), None)
     assert all(right(engine, rows, 8) for rows in (1, 2, 4))
@@ -303,7 +303,7 @@ def test_gpu_that_is_full_is_out_of_memory_and_stays_usable(opened, fake):
     assert right(engine, 8, 32)
 
 
-def test_memory_that_runs_out_while_recording_is_told_as_that(opened, fake):
+def test_out_of_memory_during_a_capture_is_reported(opened, fake):
     engine = opened(ENCODER)
     execute = engine._module
 
@@ -359,7 +359,7 @@ def test_failed_execution_that_broke_nothing_is_a_fault(opened, fake):
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_failed_assertion_on_a_real_device_loses_it(version_dir):
-    """In a process of its own, which it takes the GPU from."""
+    """Run in a separate process, because it breaks the GPU for the process."""
     real_gpu("torch")
     code = f"""
         from pathlib import Path
@@ -399,7 +399,7 @@ def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, backend, fak
 
 def test_stages_and_a_limit_of_workspace_are_refused(version_dir, backend, fake):
     artifact = Artifact(version_dir(ENCODER, "torch") / "model.pt2", "torch", "")
-    with pytest.raises(ArtifactFault, match="expected one graph: on a GPU nothing is handed over"):
+    with pytest.raises(ArtifactFault, match="expected one graph: stages are not"):
         backend().open([artifact, artifact], threads=1, outputs=["embedding"])
     with pytest.raises(PlanFault, match="found 'workspace_pool_mib', expected none with engine"):
         backend(workspace_bytes=2**20).open([artifact], threads=1, outputs=["embedding"])
@@ -433,7 +433,7 @@ def test_plan_has_the_devices_inputs_and_results_once(version_dir, gpu):
         assert runtime.gauges()["allocations_after_freeze"] == 0
 
 
-def test_what_it_cannot_promise_is_told_with_its_plan(version_dir, opened, fake):
+def test_unplanned_work_is_reported_with_the_plan(version_dir, opened, fake):
     engine = opened(ENCODER)
     assert isinstance(engine, Limited)
     with runtime_of(version_dir(ENCODER, "torch"), GEARED) as runtime:
@@ -442,8 +442,8 @@ def test_what_it_cannot_promise_is_told_with_its_plan(version_dir, opened, fake)
             "model.onnx is not there",
             "encoder_0: cuda:0 is fake of a GPU",
         )
-        told = [line for line in runtime.report if "not planned: " in line]
-        assert len(told) == len(engine.unplanned) == 2
+        reported = [line for line in runtime.report if "not planned: " in line]
+        assert len(reported) == len(engine.unplanned) == 2
 
 
 def test_random_sizes_of_planned_gears_allocate_nothing(version_dir, gpu):
@@ -492,7 +492,7 @@ def test_graph_that_does_not_fit_is_a_fault_of_the_plan(version_dir, fake):
 # -- where something is missing -----------------------------------------------------------------
 
 
-def test_torch_without_cuda_is_told_what_brings_it(version_dir, backend, fake, monkeypatch):
+def test_torch_without_cuda_is_reported_with_the_fix(version_dir, backend, fake, monkeypatch):
     from torch_npu import STATE
 
     there = backend()

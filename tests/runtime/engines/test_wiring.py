@@ -35,7 +35,7 @@ def faults_of(stages, asked=("logits",)):
     return faults
 
 
-def test_whole_takes_what_no_stage_gives_and_gives_what_any_stage_gives():
+def test_the_chain_has_the_inputs_that_no_stage_produces_and_all_outputs():
     wiring = Wiring.of({"encoder": ENCODER, "head": HEAD}, ["logits"])
     assert wiring.signature == signature([IDS], [EMBEDDING, HIDDEN, LOGITS])
 
@@ -186,7 +186,7 @@ def test_stages_in_the_wrong_order_are_refused():
     ]
 
 
-def test_stage_that_gives_what_it_takes_is_refused():
+def test_a_stage_whose_output_has_the_name_of_its_input_is_refused():
     stages = {"same": signature([LOGITS], [LOGITS])}
     (fault,) = faults_of(stages)
     assert fault.startswith(
@@ -204,11 +204,11 @@ def test_stage_without_use_is_refused_and_one_apart_from_the_others_is_not():
     assert Wiring.of({"encoder": ENCODER, "apart": apart, "head": HEAD}, ["logits", "y"])
 
 
-def test_graph_alone_is_not_held_against_what_is_asked():
+def test_the_outputs_of_a_single_graph_are_not_checked():
     """`Contract` does that, with the names that come close."""
     assert Wiring.of({"encoder": ENCODER}, []).steps(["hidden"]) == [Step("encoder", ("hidden",))]
 
 
-def test_all_faults_are_told_at_once():
+def test_all_faults_are_reported_at_once():
     wide = signature([graph_tensor("embedding", "batch", 5)], [LOGITS, HIDDEN])
     assert len(faults_of({"encoder": ENCODER, "head": wide, "tagger": TAGGER})) == 3

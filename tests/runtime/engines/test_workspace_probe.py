@@ -1,7 +1,7 @@
 import pytest
 
 from ge_runtime.batching.gears import Gear
-from ge_runtime.engines.workspace_probe import measured
+from ge_runtime.engines.gearing import measured
 from ge_runtime.errors import EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.memory.plan import Need, Plan
@@ -62,7 +62,7 @@ def test_where_all_rows_would_take_long_the_plan_stays_that_of_the_graph():
     assert measured(ArenaOf(2), execute, [gear], plan) == plan
 
 
-def test_where_nobody_can_tell_the_plan_stays_that_of_the_graph():
+def test_without_a_measurement_the_plan_is_that_of_the_graph():
     gear = Gear(4, {})
     plan = plan_of(gear, per_row=[MIB])
     assert measured(ArenaOf(None), lambda gear: None, [gear], plan) == plan

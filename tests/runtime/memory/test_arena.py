@@ -1,4 +1,4 @@
-"""Answers keep their content while anyone holds them, and their slot afterwards serves again."""
+"""Answers keep their content while they are referenced; their slot is reused afterwards."""
 
 import gc
 import threading
@@ -22,7 +22,7 @@ tensors = st.tuples(
 
 @pytest.mark.brute_force
 @given(st.lists(tensors, max_size=8))
-def test_tensors_are_exact_aligned_and_apart(wanted):
+def test_tensors_are_exact_aligned_and_do_not_overlap(wanted):
     arena = Arena(aligned_bytes(16 * 1024), "inputs")
     carved = [arena.carve(dtype, shape) for dtype, shape in wanted]
     for number, (tensor, (dtype, shape)) in enumerate(zip(carved, wanted, strict=True)):
@@ -35,7 +35,7 @@ def test_tensors_are_exact_aligned_and_apart(wanted):
 
 @pytest.mark.brute_force
 @given(st.lists(tensors, max_size=8))
-def test_no_more_is_taken_than_alignment_asks_for(wanted):
+def test_no_more_is_carved_than_alignment_requires(wanted):
     sizes = [int(np.prod(shape)) * dtype.itemsize for dtype, shape in wanted]
     needed = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
     arena = Arena(aligned_bytes(needed), "inputs")
@@ -72,14 +72,14 @@ def test_nothing_is_carved_from_a_closed_arena():
         arena.carve(INT64, (1,))
 
 
-def test_repr_tells_how_full_it_is():
+def test_repr_shows_used_bytes():
     arena = Arena(aligned_bytes(4096), "inputs")
     arena.carve(INT64, (130,))
     assert repr(arena) == "<Arena inputs: 1,040 of 4,096 bytes carved>"
 
 
 @pytest.mark.parametrize("nbytes", [2**62, 2**80], ids=["no such memory", "no such number"])
-def test_memory_that_cannot_be_had_is_a_fault(nbytes):
+def test_a_failed_allocation_is_a_fault(nbytes):
     with pytest.raises(PlanFault, match="found no memory for"):
         aligned_bytes(nbytes)
 
@@ -93,7 +93,7 @@ def some_slots(count=3):
 
 
 def batch_of(slots, number=0.0, rows=8):
-    """A batch whose every element is `number`, as an engine would write it."""
+    """Return a batch whose elements are all `number`, as an engine would write it."""
     batch = slots.take().carve(FLOATS, (rows, 16))
     batch[...] = number
     return batch
@@ -105,7 +105,7 @@ def batch_of(slots, number=0.0, rows=8):
     st.lists(st.tuples(st.integers(1, 8), st.lists(st.integers(0, 30), max_size=6)), max_size=20),
 )
 def test_an_answer_never_changes_while_it_is_held(count, executions):
-    """Each execution answers requests of a row each; then some of all answers held are dropped."""
+    """Each execution answers one-row requests; then some of the held answers are dropped."""
     slots, held = some_slots(count), []
     for number, (rows, dropped) in enumerate(executions):
         batch = batch_of(slots, number, rows)
@@ -171,7 +171,7 @@ def test_the_arena_keeps_the_slot_until_all_is_carved():
     assert slots.free == 1
 
 
-def test_an_answer_in_a_reference_cycle_gives_the_slot_back_once_collected():
+def test_an_answer_in_a_reference_cycle_frees_the_slot_when_collected():
     slots = some_slots(1)
     cycle = [batch_of(slots)]
     cycle.append(cycle)
@@ -180,7 +180,7 @@ def test_an_answer_in_a_reference_cycle_gives_the_slot_back_once_collected():
     assert slots.free == 1
 
 
-def test_answers_may_die_on_another_thread():
+def test_answers_may_be_freed_on_another_thread():
     slots = some_slots(2)
     queue = [batch_of(slots), batch_of(slots)]
     sender = threading.Thread(target=queue.clear)
@@ -189,13 +189,13 @@ def test_answers_may_die_on_another_thread():
     assert slots.free == 2
 
 
-def test_memory_is_used_again_and_the_warmest_first():
+def test_the_most_recently_used_slot_is_reused_first():
     slots = some_slots(3)
     first = batch_of(slots).ctypes.data
     assert batch_of(slots).ctypes.data == first
 
 
-def test_without_a_free_slot_answers_have_memory_of_their_own():
+def test_without_a_free_slot_memory_is_allocated():
     slots = some_slots(1)
     held = [batch_of(slots, number) for number in range(3)]
     assert slots.free == 0
@@ -232,7 +232,7 @@ def test_answers_outlive_the_slots():
     assert (answer == 7).all()
 
 
-def test_closed_slots_let_go_of_their_memory_with_the_last_answer():
+def test_closed_slots_free_their_memory_with_the_last_answer():
     memory = [aligned_bytes(SLOT) for _ in range(2)]
     dead = [weakref.ref(own.base) for own in memory]
     slots = AnswerSlots(memory)
@@ -246,7 +246,7 @@ def test_closed_slots_let_go_of_their_memory_with_the_last_answer():
     slots.close()
 
 
-def test_repr_tells_how_many_are_free():
+def test_repr_shows_free_slots():
     slots = some_slots(1)
     held = [batch_of(slots), batch_of(slots)]
     assert repr(slots) == "<AnswerSlots: 0 of 1 free, 4,096 bytes each, spilled 1 time(s)>"

@@ -33,7 +33,7 @@ def meet(one, other):
 
 @pytest.mark.brute_force
 @given(buffers_of(30))
-def test_buffers_that_are_live_together_have_bytes_of_their_own(buffers):
+def test_buffers_that_are_live_together_do_not_overlap(buffers):
     offsets = pack(buffers, ALIGNMENT).offsets
     for one, other in combinations(buffers, 2):
         if meet(one, other):
@@ -54,7 +54,7 @@ def test_buffers_are_aligned_and_inside_the_arena(buffers):
 
 @pytest.mark.brute_force
 @given(buffers_of(30))
-def test_bound_is_the_busiest_step_and_the_peak_lies_between_it_and_the_sum(buffers):
+def test_the_peak_is_between_the_busiest_step_and_the_sum(buffers):
     packing = pack(buffers, ALIGNMENT)
     live = [
         sum(aligned(buffer.nbytes) for buffer in buffers if buffer.first <= step <= buffer.last)
@@ -66,7 +66,7 @@ def test_bound_is_the_busiest_step_and_the_peak_lies_between_it_and_the_sum(buff
 
 
 def brute_force(buffers):
-    """The least peak there is.
+    """Return the smallest possible peak.
 
     Placing the buffers of a best packing again, by rising offset and each as low as it can lie,
     moves none of them up. So some order of placing at the lowest free offset is a best one.
@@ -87,7 +87,7 @@ def brute_force(buffers):
 
 @pytest.mark.brute_force
 @given(buffers_of(5, steps=7, largest=8 * ALIGNMENT))
-def test_peak_of_few_buffers_is_the_least_there_is(buffers):
+def test_the_peak_of_few_buffers_is_minimal(buffers):
     assert pack(buffers, ALIGNMENT).peak == brute_force(buffers)
 
 
@@ -103,7 +103,7 @@ def test_buffers_that_follow_each_other_share_bytes():
     assert set(packing.offsets.values()) == {0, 128}
 
 
-# Four buffers that every order of the first round packs into ten units, and that fit into nine.
+# Four buffers that fit into nine units; every order of the first round needs ten.
 HARD = [
     Lifetime("a", 3 * 64, 1, 4),
     Lifetime("b", 3 * 64, 1, 5),
@@ -112,7 +112,7 @@ HARD = [
 ]
 
 
-def test_order_that_misses_the_bound_is_bettered():
+def test_an_order_above_the_bound_is_improved():
     packing = pack(HARD, 64)
     assert packing.peak == packing.lower_bound == 9 * 64
 
@@ -128,7 +128,7 @@ def test_no_buffers_need_no_bytes():
     assert (packing.offsets, packing.peak, packing.lower_bound) == ({}, 0, 0)
 
 
-def test_name_that_is_there_twice_is_a_fault():
+def test_a_duplicate_name_is_a_fault():
     twice = [Lifetime("b", 1, 0, 0), Lifetime("b", 2, 1, 1)]
     with pytest.raises(PlanFault) as raised:
         pack(twice)

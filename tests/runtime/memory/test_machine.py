@@ -27,7 +27,7 @@ UNLIMITED_V1 = "9223372036854771712\n"
 
 @pytest.fixture
 def machine(tmp_path):
-    """A function: a root with these files; of a machine with RAM, unless told otherwise."""
+    """Return a function: files -> a root with them, by default of a machine with RAM."""
 
     def build(files=None, *, meminfo=MEMINFO):
         for name, text in {"proc/meminfo": meminfo, **(files or {})}.items():
@@ -39,21 +39,21 @@ def machine(tmp_path):
     return build
 
 
-def test_ram_is_what_the_kernel_says_is_available(machine):
+def test_free_ram_is_the_available_memory_of_the_kernel(machine):
     assert read_limits(machine()) == (MemoryLimit("RAM", 16 * GIB, 8 * GIB, "/proc/meminfo"),)
 
 
-def test_what_a_process_has_alone_is_what_is_resident_less_what_is_shared(machine, tmp_path):
+def test_private_memory_is_resident_minus_shared(machine, tmp_path):
     root = machine({"proc/self/statm": "1024 100 50 1 0 90 0\n"})
     assert own_resident_bytes(root) == 50 * resource.getpagesize()
     assert own_resident_bytes(tmp_path / "elsewhere") is None
 
 
-def test_a_system_without_such_files_tells_nothing(tmp_path):
+def test_a_system_without_such_files_has_no_limits(tmp_path):
     assert read_limits(tmp_path) == ()
 
 
-def test_a_kernel_that_tells_no_available_memory_is_not_believed(machine):
+def test_a_kernel_without_available_memory_is_ignored(machine):
     assert read_limits(machine(meminfo="MemTotal: 1 kB\n")) == ()
 
 
@@ -77,7 +77,7 @@ def test_groups_of_version_2_are_read_from_the_innermost_outwards(machine):
     )
 
 
-def test_a_group_without_a_limit_is_none(machine):
+def test_a_group_without_a_limit_is_ignored(machine):
     files = {
         "proc/self/cgroup": "0::/a\n",
         "sys/fs/cgroup/a/memory.max": "max\n",
@@ -104,7 +104,7 @@ def test_groups_of_version_1_are_found_among_other_controllers(machine):
 
 
 def test_in_a_container_the_mount_is_its_own_group(machine):
-    """The path is the host's, and nothing below the mount has it."""
+    """The path is that of the host, and does not exist below the mount."""
     files = {
         "proc/self/cgroup": "4:memory:/docker/ab\n",
         "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
@@ -115,7 +115,7 @@ def test_in_a_container_the_mount_is_its_own_group(machine):
     )
 
 
-def test_limits_that_ram_never_lets_anybody_reach_are_left_out(machine):
+def test_limits_above_ram_are_left_out(machine):
     files = {
         "proc/self/cgroup": "0::/a\n",
         "sys/fs/cgroup/a/memory.max": f"{16 * GIB}\n",
@@ -161,7 +161,7 @@ def test_on_the_host_executions_take_workspace_and_batches():
     assert host_bytes(plan(), on_host=True, engines=2) == 2 * (1000 + 64 + 3 * 128)
 
 
-def test_elsewhere_the_host_has_batches_alone():
+def test_for_devices_the_host_has_only_batches():
     assert host_bytes(plan(), on_host=False) == 64 + 3 * 128
 
 
@@ -178,7 +178,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_both_tables():
     text = str(raised.value)
     assert text.startswith(
         "the plan does not fit this machine: found 8,589,934,593 bytes wanted, expected at most "
-        "8,589,934,592, what is free of RAM (/proc/meminfo): lower a limit or max_batch_size, or "
+        "8,589,934,592, the free part of RAM (/proc/meminfo): lower a limit or max_batch_size, or "
         "give the process more memory\n"
     )
     assert "\nweights " in text

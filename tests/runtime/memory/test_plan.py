@@ -47,12 +47,12 @@ def test_every_tensor_and_copy_is_aligned():
     )
     gear = GearPlan.of(need)
     assert gear.inputs_bytes == 64 + 128
-    # The output, in three pieces that may each begin anew, and as many bytes again in two parts.
+    # The output in three separately aligned pieces, and the same bytes again in two parts.
     assert gear.answers_bytes == (256 + 2 * 64) + (256 + 2 * 64)
     assert gear.workspace_bytes == 64
 
 
-def test_memory_is_that_of_the_gear_that_needs_most_of_it():
+def test_memory_is_sized_for_the_gear_that_needs_most():
     wide, long = encoder_need(64, 16), encoder_need(2, 1024)
     plan = Plan.of([wide, long], weights_bytes=1000, answer_slots=2)
     assert plan.inputs_bytes == 2 * 1024 * 8
@@ -62,7 +62,7 @@ def test_memory_is_that_of_the_gear_that_needs_most_of_it():
     assert plan.total_bytes == 1000 + plan.workspace_bytes + plan.io_bytes
 
 
-def test_results_without_a_size_are_those_of_the_gear_that_has_most():
+def test_unsized_results_are_those_of_the_gear_with_most():
     needs = [encoder_need(1, 16, Intermediates((), unsized=count)) for count in (1, 3, 2)]
     assert Plan.of(needs, weights_bytes=0, answer_slots=1).unsized == 3
 
@@ -82,7 +82,7 @@ def test_tensors_of_different_gears_do_not_add_up():
     assert Plan.of(needs, weights_bytes=0, answer_slots=1).inputs_bytes == 1010 * 64
 
 
-def test_gears_that_do_not_share_take_their_sum():
+def test_unshared_gears_need_their_sum():
     gears = [(1, 16), (8, 16), (8, 512)]
     plan, alone = encoder_plan(*gears), [encoder_plan(gear) for gear in gears]
     assert plan.unshared_bytes == sum(each.total_bytes for each in alone) - 2 * 90_000
@@ -90,7 +90,7 @@ def test_gears_that_do_not_share_take_their_sum():
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 512)), min_size=1, max_size=6))
-def test_total_lies_between_the_bound_and_what_it_is_without_sharing(gears):
+def test_the_total_is_between_the_bound_and_the_unshared_total(gears):
     plan = encoder_plan(*gears)
     assert plan.lower_bound <= plan.total_bytes <= plan.unshared_bytes
 
@@ -107,10 +107,10 @@ def test_total_is_the_bound_if_one_gear_needs_most_of_everything():
         (3, 9, (8, 16)),
         (2, 17, (2, 50)),  # smaller than the one of 8 rows
         (3, 17, (8, 64)),
-        (9, 1, (8, 64)),  # which none holds
+        (9, 1, (8, 64)),  # which no gear holds
     ],
 )
-def test_an_execution_has_the_workspace_of_the_least_gear_that_holds_it(rows, tokens, gear):
+def test_an_execution_has_the_workspace_of_the_smallest_holding_gear(rows, tokens, gear):
     plan = encoder_plan((8, 64), (2, 50), (8, 16))
     expected = encoder_plan(gear).workspace_bytes
     assert plan.workspace_at({"batch": rows, "tokens": tokens}) == expected
@@ -121,13 +121,13 @@ def test_an_execution_has_the_workspace_of_the_least_gear_that_holds_it(rows, to
     [(8, 64, 512), (4, 32, 128), (1, 1, 1), (9, 64, 512)],
     ids=["a gear", "a quarter", "one", "more than any gear"],
 )
-def test_workspace_is_about_the_share_that_sizes_have_of_a_gear(rows, tokens, elements):
+def test_workspace_is_estimated_from_the_share_of_a_gear(rows, tokens, elements):
     plan = encoder_plan((8, 64))
     about = plan.workspace_about({"batch": rows, "tokens": tokens})
     assert about == pytest.approx(plan.workspace_bytes * elements / 512)
 
 
-def test_table_shows_gears_and_sums_for_people():
+def test_the_table_shows_gears_and_sums():
     assert encoder_plan((1, 16), (64, 512)).table() == [
         "batch  tokens   inputs  answers   workspace  peak/bound",
         "   64     512  262,144      768  13,107,200        1.00",
@@ -143,7 +143,7 @@ def test_table_shows_gears_and_sums_for_people():
     ]
 
 
-def test_inputs_and_outputs_on_a_device_of_their_own_are_in_all_sums():
+def test_device_inputs_and_outputs_are_in_all_sums():
     need = encoder_need(8, 16)
     on_host, on_card = (
         Plan.of([need], weights_bytes=100, answer_slots=2, device_io_bytes=nbytes)
@@ -160,10 +160,10 @@ def test_inputs_and_outputs_on_a_device_of_their_own_are_in_all_sums():
 def test_inputs_and_outputs_of_an_execution_count_once_and_aligned():
     need = encoder_need(8, 16)
     plan = Plan.of([need], weights_bytes=0, answer_slots=1)
-    assert need.io_bytes == plan.inputs_bytes + 128  # of 96
+    assert need.io_bytes == plan.inputs_bytes + 128  # 96, aligned
 
 
-def test_table_of_one_gear_speaks_of_no_others():
+def test_the_table_of_one_gear_mentions_no_sharing():
     assert not any("gears" in line or "shared" in line for line in encoder_plan((8, 16)).table())
 
 
@@ -180,26 +180,26 @@ def test_packing_above_the_bound_shows():
     assert Plan(0, (gear,), 1, workspace_known=True).table()[1].endswith(" 1.50")
 
 
-def test_workspace_that_nobody_knows_is_said_to_be_unknown():
+def test_unknown_workspace_is_reported_so():
     need = Need({"batch": 1}, {"x": (DType.FP32, (1,))}, {}, intermediates=None)
     plan = Plan.of([need], weights_bytes=100, answer_slots=1)
     lines = plan.table()
     assert not plan.workspace_known
     assert lines[1].split() == ["1", "64", "0", "unknown", "-"]
     (line,) = (line for line in lines if line.startswith("workspace"))
-    assert line.endswith("unknown: `pip install 'ge-runtime[plan]'` has it planned")
+    assert line.endswith("unknown: `pip install 'ge-runtime[plan]'` allows planning it")
     assert lines[-1].startswith("total")
     assert lines[-1].endswith("100.0%  without workspace")
 
 
-def test_results_without_a_size_make_the_workspace_a_least_one():
+def test_unsized_results_make_the_workspace_a_lower_bound():
     held = Intermediates((Lifetime("a", 64, 0, 0),), unsized=2)
     plan = Plan.of([encoder_need(1, 1, held)], weights_bytes=0, answer_slots=1)
     (line,) = (line for line in plan.table() if line.startswith("workspace"))
-    assert line.endswith("at least: 2 result(s) have sizes that only an execution tells")
+    assert line.endswith("at least: 2 result(s) have a size only known after execution")
 
 
-def test_cells_of_a_column_stand_under_each_other():
+def test_columns_are_aligned():
     rows = [("name", "bytes", "note"), ("x", "1,024", ""), ("weights", "7", "once")]
     assert aligned_columns(rows, "<><") == [
         "name     bytes  note",
@@ -221,5 +221,5 @@ def test_cells_of_a_column_stand_under_each_other():
         (3000 * 1024**4, "3000.0 TiB"),
     ],
 )
-def test_bytes_are_shown_in_the_largest_unit_of_which_there_is_one(nbytes, text):
+def test_bytes_are_shown_in_the_largest_unit_of_at_least_1(nbytes, text):
     assert in_binary_units(nbytes) == text

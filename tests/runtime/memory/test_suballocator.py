@@ -9,7 +9,7 @@ CAPACITY = 200
 
 
 class SuballocatorMachine(RuleBasedStateMachine):
-    """Against a map of which byte belongs to whom."""
+    """Compares the suballocator with a map of allocated bytes."""
 
     offsets = Bundle("offsets")
 
@@ -20,7 +20,7 @@ class SuballocatorMachine(RuleBasedStateMachine):
         self.sizes = {}
 
     def gaps(self):
-        """(start, end) of the runs of bytes that nobody owns."""
+        """Return (start, end) of each run of free bytes."""
         runs, start = [], None
         for index, owned in enumerate([*self.owned, 1]):
             if not owned and start is None:
@@ -58,7 +58,7 @@ class SuballocatorMachine(RuleBasedStateMachine):
         sizes = [end - start for start, end in self.gaps()]
         largest = max(sizes, default=0)
         assert (self.range.free_bytes, self.range.largest_free) == (sum(sizes), largest)
-        assert f"in {len(sizes)} block(s)" in repr(self.range)  # so no two of them touch
+        assert f"in {len(sizes)} block(s)" in repr(self.range)  # so free blocks are never adjacent
         assert len(sizes) <= len(self.sizes) + 1
 
     def teardown(self):
@@ -72,7 +72,7 @@ TestSuballocatorMachine.settings = settings(max_examples=40)
 TestSuballocatorMachine.pytestmark = pytest.mark.brute_force
 
 
-def test_the_tightest_place_is_taken_then_the_lowest():
+def test_the_tightest_then_the_lowest_place_is_chosen():
     memory = Suballocator(100)
     for nbytes in (20, 10, 10, 10, 10, 40):  # full
         memory.allocate(nbytes)
@@ -105,7 +105,7 @@ def test_the_whole_range_can_be_one_allocation():
     assert (memory.free_bytes, memory.largest_free) == (0, 0)
 
 
-def test_repr_tells_what_is_free():
+def test_repr_shows_free_bytes():
     memory = Suballocator(10_000)
     memory.allocate(1_000)
     assert repr(memory) == (
@@ -131,6 +131,6 @@ def test_sizes_and_alignments_below_one_are_refused(nbytes, alignment):
         Suballocator(100).allocate(nbytes, alignment)
 
 
-def test_a_range_of_nothing_is_refused():
+def test_an_empty_range_is_refused():
     with pytest.raises(ValueError, match="capacity: found 0 bytes, expected at least 1"):
         Suballocator(0)

@@ -51,7 +51,10 @@ def test_another_model_or_machine_finds_nothing(tmp_path, change):
         ("", "Expecting value"),
         ("[]", "expected a file of format 1"),
         (json.dumps({"format": 2, "subject": SUBJECT}), "expected a file of format 1"),
-        (json.dumps({"format": 1, "subject": {}}), "it is of another machine, model or library"),
+        (
+            json.dumps({"format": 1, "subject": {}}),
+            "it belongs to another machine, model or library",
+        ),
     ],
 )
 def test_a_file_that_holds_something_else_is_ignored_and_named(tmp_path, caplog, content, reason):
@@ -67,7 +70,7 @@ def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path, caplog):
     (tmp_path / "costs").write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO):
         CostFile(tmp_path / "costs", "tiny", SUBJECT).save(LEARNED)
-    assert "tiny: the cost of executions is not kept: " in caplog.text
+    assert "tiny: costs of executions are not kept: " in caplog.text
 
 
 def test_a_save_that_fails_leaves_the_earlier_file(tmp_path, monkeypatch):

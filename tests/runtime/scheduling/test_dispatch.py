@@ -14,7 +14,7 @@ def two_lanes():
     dispatcher.close()
 
 
-def test_the_executor_with_the_least_rows_is_taken():
+def test_the_executor_with_the_fewest_rows_is_chosen():
     choice = LeastRows(3)
     assert [choice.take(rows) for rows in (8, 4, 2, 1, 1, 1)] == [0, 1, 2, 2, 2, 1]
 
@@ -28,7 +28,7 @@ def test_idle_executors_take_turns():
     assert taken == [0, 1, 0, 1]
 
 
-def test_a_lost_executor_is_taken_only_when_all_are_lost():
+def test_a_lost_executor_is_chosen_only_if_all_are_lost():
     choice = LeastRows(3)
     assert [choice.take(9, lost={0, 2}) for _ in range(2)] == [1, 1]
     assert choice.take(9, lost={0, 1, 2}) == 0
@@ -93,7 +93,7 @@ def test_one_executor_may_have_its_tasks_in_another_order():
     assert ran == [1, 2, 0]
 
 
-def test_what_tasks_tell_is_heard_on_the_callers_thread_while_others_go_on(two_lanes):
+def test_messages_of_tasks_are_received_on_the_callers_thread(two_lanes):
     heard, threads = threading.Event(), []
 
     def tells(executor, tell):
@@ -110,7 +110,7 @@ def test_what_tasks_tell_is_heard_on_the_callers_thread_while_others_go_on(two_l
     assert threads == [("ended", threading.current_thread())]
 
 
-def test_a_task_that_raises_leaves_the_others_and_the_executor_alone(two_lanes):
+def test_an_exception_in_a_task_affects_no_other_task(two_lanes):
     done = []
 
     def fail(executor, tell):

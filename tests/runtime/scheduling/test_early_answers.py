@@ -1,4 +1,4 @@
-"""Which answers leave early, and what is counted of their waits; on virtual time."""
+"""Early answers and the counts of their waiting times, on virtual time."""
 
 import pytest
 
@@ -13,52 +13,52 @@ def clock():
     return ManualClock()
 
 
-def test_answers_leave_with_their_execution_and_the_last_ones_with_the_batch(clock):
-    left = []
-    early = EarlyAnswers(5, 6.0, 1, left.append, clock)
+def test_early_answers_are_sent_and_the_last_ones_wait_for_the_batch(clock):
+    answered = []
+    early = EarlyAnswers(5, 6.0, 1, answered.append, clock)
     clock.advance(1.0)
-    early.hear(Answered([3, 4], 1.0))
+    early.add(Answered([3, 4], 1.0))
     clock.advance(2.0)
-    early.hear(Answered([0], 2.0))
+    early.add(Answered([0], 2.0))
     clock.advance(3.0)
-    early.hear(Answered([1, 2], 3.0))
-    assert left == [[3, 4], [0]]
+    early.add(Answered([1, 2], 3.0))
+    assert answered == [[3, 4], [0]]
     counts = early.counts()
     assert counts.early_answers == 3
     assert counts.early_seconds == 2 * 5.0 + 3.0
     assert counts.answer_seconds == 2 * 1.0 + 3.0 + 2 * 6.0
 
 
-def test_all_answers_leave_with_the_batch_if_none_may_go(clock):
+def test_without_early_answers_all_wait_for_the_batch(clock):
     early = EarlyAnswers(2, 2.0, 1, None, clock)
     for member in range(2):
         clock.advance(1.0)
-        early.hear(Answered([member], 1.0))
+        early.add(Answered([member], 1.0))
     counts = early.counts()
     assert (counts.early_answers, counts.early_seconds, counts.answer_seconds) == (0, 0.0, 4.0)
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_answers_stay_where_sending_costs_too_much_of_what_it_gains(clock, members):
-    left = []
+def test_answers_are_not_sent_early_if_sending_costs_too_much(clock, members):
+    answered = []
     for more in (0.99, 1.01):
-        early = EarlyAnswers(members + 1, 1.0 + members * WORTH_S * more, 1, left.append, clock)
-        early.hear(Answered(range(members), 1.0))
-    assert left == [range(members)]
+        early = EarlyAnswers(members + 1, 1.0 + members * WORTH_S * more, 1, answered.append, clock)
+        early.add(Answered(range(members), 1.0))
+    assert answered == [range(members)]
 
 
-def test_several_executors_share_what_is_left(clock):
-    left = []
+def test_several_executors_share_the_remaining_time(clock):
+    answered = []
     for executors in (1, 2):
-        early = EarlyAnswers(2, 1.0 + 1.5 * WORTH_S, executors, left.append, clock)
-        early.hear(Answered([0], 1.0))
-    assert left == [[0]]
+        early = EarlyAnswers(2, 1.0 + 1.5 * WORTH_S, executors, answered.append, clock)
+        early.add(Answered([0], 1.0))
+    assert answered == [[0]]
 
 
-def test_an_execution_that_has_told_of_all_its_requests_before_counts_as_ended(clock):
-    left = []
-    early = EarlyAnswers(3, 1.0 + 0.5 * WORTH_S, 1, left.append, clock)
-    early.hear(Answered([0], 0.0))  # a half of an execution, which goes on
-    early.hear(Answered([], 1.0))
-    early.hear(Answered([1], 0.0))
-    assert left == [[0]]
+def test_an_execution_without_unreported_requests_counts_as_ended(clock):
+    answered = []
+    early = EarlyAnswers(3, 1.0 + 0.5 * WORTH_S, 1, answered.append, clock)
+    early.add(Answered([0], 0.0))  # a half of an execution that continues
+    early.add(Answered([], 1.0))
+    early.add(Answered([1], 0.0))
+    assert answered == [[0]]

@@ -1,4 +1,4 @@
-"""One batch on one engine; the engine is a stand-in, the memory is real."""
+"""One batch on one engine; the engine is a test double, the memory is real."""
 
 import time
 
@@ -37,7 +37,7 @@ class Idle(Engine):
 
 
 class Passing(Engine):
-    """Gives its input for y."""
+    """Returns its input as y."""
 
     run = staticmethod(lambda inputs, outputs: {"y": inputs["x"]})
 
@@ -59,7 +59,7 @@ def slots():
 
 @pytest.fixture
 def executor_of(slots):
-    """A function: engine -> an executor with it; all executors share the slots."""
+    """Return a function: engine -> an executor with it; all executors share the slots."""
 
     def executor_of(engine, outputs=(Y,)):
         rules = BatchRules(True, None, terms=(), padding={}, computes_here=True)
@@ -79,7 +79,7 @@ def execute(executor, *values):
     return [answer["y"] for answer in answers]
 
 
-def test_batches_of_one_batch_share_a_slot_and_those_of_the_next_do_not(executor_of, slots):
+def test_executions_of_one_request_batch_share_a_slot(executor_of, slots):
     executor = executor_of(Engine())
     held = [execute(executor, value) for value in range(3)]
     assert slots.free == 1
@@ -89,14 +89,14 @@ def test_batches_of_one_batch_share_a_slot_and_those_of_the_next_do_not(executor
     assert [array.tolist() for (array,) in held] == [[[value] * 2] for value in range(4)]
 
 
-def test_a_batch_takes_another_slot_when_one_is_full(executor_of, slots):
+def test_a_full_slot_is_followed_by_another(executor_of, slots):
     executor = executor_of(Engine())
     held = [execute(executor, value) for value in range(SLOT_BYTES // 64 + 1)]
     assert slots.free == 0
     assert [array.tolist() for (array,) in held] == [[[value] * 2] for value in range(len(held))]
 
 
-def test_a_batch_that_fails_leaves_its_room_to_others(executor_of, slots):
+def test_a_failed_batch_releases_its_memory(executor_of, slots):
     executor = executor_of(Picky())
     held = execute(executor, 1)
     for _ in range(SLOT_BYTES):
@@ -116,13 +116,13 @@ def test_an_execution_is_counted(executor_of):
     assert counts.copied_bytes == 4 * 2  # the inputs: answers are views
 
 
-def test_what_the_engine_chose_is_copied_out_of_the_inputs(executor_of):
+def test_memory_chosen_by_the_engine_is_copied(executor_of):
     executor = executor_of(Passing(), outputs=(TensorSpec("y", DType.UINT8, (UNKNOWN,)),))
     held = execute(executor, 1) + execute(executor, 2)
     assert [array.tolist() for array in held] == [[[1, 1]], [[2, 2]]]
 
 
-def test_poison_shows_in_the_next_batch_where_nothing_is_written(executor_of):
+def test_poison_is_visible_where_nothing_is_written(executor_of):
     executor = executor_of(Idle())
     execute(executor, 1)
     executor.poison(7)
@@ -130,7 +130,7 @@ def test_poison_shows_in_the_next_batch_where_nothing_is_written(executor_of):
 
 
 def ragged(ends, beyond):
-    """A request of rows that end there, in a tensor that is so much longer than the longest."""
+    """Return a request with these row ends; its tensor is longer by `beyond`."""
     size = max(ends) + beyond
     rows = np.arange(1, size + 1, dtype=np.uint8) * np.ones((len(ends), 1), np.uint8)
     return Block(len(ends), {"n": size}, {"n": ends}, {"x": rows}, needs={"n": size})
@@ -144,7 +144,7 @@ _REQUEST = st.builds(
 @pytest.mark.brute_force
 @pytest.mark.parametrize("packing", [None, "n"])
 @given(request_batch=st.lists(st.lists(_REQUEST, min_size=1, max_size=3), max_size=8))
-def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch, packing):
+def test_every_execution_gets_a_slot_that_holds_its_answers(request_batch, packing):
     x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
     executor = Executor(
         Engine(),
@@ -179,7 +179,7 @@ def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch
         (PaddingRule.EQUAL, [3, 3], {"equal": 1}),
     ],
 )
-def test_it_is_counted_why_requests_share_an_execution(rule, sizes, reasons):
+def test_the_reason_for_sharing_is_counted(rule, sizes, reasons):
     x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
     executor = Executor(
         Engine(),

@@ -7,7 +7,7 @@ from ge_runtime.scheduling.dispatch import isolate
 
 
 class Graph:
-    """Fails for any batch with a poisonous member; counts what it was given."""
+    """Fails for any batch with a poisonous member; counts its calls."""
 
     def __init__(self, poisonous=(), most=None):
         self.poisonous, self.most, self.executions = set(poisonous), most, []
@@ -32,7 +32,7 @@ def outcome_of(graph, members, still_waiting=lambda batch: batch):
     return outcome, failures
 
 
-def test_a_sound_batch_is_launched_once():
+def test_a_valid_batch_is_executed_once():
     graph = Graph()
     outcome, failures = outcome_of(graph, range(16))
     assert outcome == {member: member * 10 for member in range(16)}
@@ -40,7 +40,7 @@ def test_a_sound_batch_is_launched_once():
 
 
 @pytest.mark.parametrize("culprit", range(16))
-def test_one_culprit_of_sixteen_costs_nine_executions_and_nobody_else_an_answer(culprit):
+def test_one_failing_request_of_sixteen_costs_nine_executions(culprit):
     graph = Graph({culprit})
     outcome, failures = outcome_of(graph, range(16))
     assert isinstance(outcome.pop(culprit), EngineFault)
@@ -49,14 +49,14 @@ def test_one_culprit_of_sixteen_costs_nine_executions_and_nobody_else_an_answer(
 
 
 @given(st.integers(1, 20), st.sets(st.integers(0, 19)))
-def test_exactly_the_culprits_fail_whoever_they_are(count, poisonous):
+def test_exactly_the_failing_requests_fail(count, poisonous):
     outcome, _ = outcome_of(Graph(poisonous), range(count))
     failed = {member for member, answer in outcome.items() if isinstance(answer, EngineFault)}
     assert failed == {member for member in poisonous if member < count}
     assert outcome.keys() == set(range(count))
 
 
-def test_a_batch_too_large_for_memory_is_cut_until_it_fits():
+def test_a_batch_too_large_for_memory_is_split_until_it_fits():
     graph = Graph(most=3)
     outcome, failures = outcome_of(graph, range(10))
     assert outcome == {member: member * 10 for member in range(10)}
@@ -70,22 +70,22 @@ def test_members_keep_their_order_so_the_oldest_are_answered_first():
     assert graph.executions == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
 
 
-def test_who_stops_waiting_is_not_launched_again():
+def test_an_abandoned_request_is_not_executed_again():
     graph = Graph({0})
     outcome, _ = outcome_of(graph, range(4), lambda batch: [m for m in batch if m != 2])
     assert graph.executions == [[0, 1, 2, 3], [0, 1], [0], [1], [3]]
     assert 2 not in outcome
 
 
-def test_when_nobody_waits_nothing_is_launched_again():
+def test_nothing_is_executed_again_if_all_requests_are_abandoned():
     graph = Graph({0})
     outcome, _ = outcome_of(graph, range(4), lambda batch: [])
     assert (outcome, graph.executions) == ({}, [[0, 1, 2, 3]])
 
 
-def test_a_lost_engine_is_nobodys_fault():
+def test_a_lost_engine_is_attributed_to_no_request():
     def execute(members):
-        raise EngineLost("gone")
+        raise EngineLost("lost")
 
-    with pytest.raises(EngineLost, match="gone"):
+    with pytest.raises(EngineLost, match="lost"):
         isolate(range(4), execute, lambda member, answer: pytest.fail("delivered"), list)

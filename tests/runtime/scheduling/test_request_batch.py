@@ -1,4 +1,4 @@
-"""What becomes of the executions of a request batch; only the executor is a stand-in."""
+"""The executions of a request batch; only the executor is a test double."""
 
 import logging
 import math
@@ -24,22 +24,22 @@ from ge_runtime.testing.clock import ManualClock
 
 COST = CostModel(1.0, 1e-6, 0.0, (("tokens",),))
 STEEP = CostModel(1e-5, 0.0, 0.0, (("tokens",),), 1.0)
-"""By which requests lose in company."""
+"""A cost by which requests lose by sharing an execution."""
 FREE = Gears(["tokens"], {"tokens": 256}, 16, {})
 
 
 class Executor:
-    """Answers each block with its size, unless told to fail; keeps the gears it was given."""
+    """Answers each block with its size, unless `fail` raises; records the gears."""
 
     def __init__(self, fail=lambda tokens: None):
         self.fail, self.gears = fail, []
-        self.left_s, self.is_gone = [], []
+        self.left_s, self.is_cancelled = [], []
 
     @contextmanager
-    def waiting(self, within, gone):
-        """As an executor does whose engine executes among others."""
+    def waiting(self, within, is_cancelled):
+        """Record the arguments, as an executor with a remote engine receives them."""
         self.left_s.append(within())
-        self.is_gone.append(gone())
+        self.is_cancelled.append(is_cancelled())
         yield
 
     def execute(self, blocks, gear):
@@ -51,7 +51,7 @@ class Executor:
 
 
 class Leases:
-    """A workspace that keeps what it was asked for; refuses the executions counted in `refused`."""
+    """A workspace that records requests, and refuses the executions counted in `refused`."""
 
     def __init__(self, refused=(), waited_s=0.0):
         self.refused, self.gears, self.waited_s = refused, [], waited_s
@@ -71,7 +71,7 @@ def clock():
 
 @pytest.fixture
 def execute(clock):
-    """A function: sizes, an executor, and more of the batch -> the answers, what was counted."""
+    """Return a function: sizes, executor and options of the batch -> answers and counts."""
 
     def execute(
         tokens,
@@ -83,7 +83,7 @@ def execute(clock):
         capacity=16,
         costs=None,
         cost=COST,
-        told=None,
+        reports=None,
     ):
         shared = SharedCounts()
         sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
@@ -98,7 +98,7 @@ def execute(clock):
             clock=clock,
         )
         for execution in request_batch.plan():
-            request_batch.run(execution, executor, (told if told is not None else []).append)
+            request_batch.run(execution, executor, (reports if reports is not None else []).append)
         return request_batch.results(), shared.snapshot()
 
     return execute
@@ -123,13 +123,13 @@ def test_predicted_and_failed_executions_are_counted(execute):
     assert counts.predicted_seconds == COST.seconds(3, {"tokens": 3})
     assert counts.failed_launches == 0
     counts = execute([5, 7], Executor(fail_if(7)))[1]
-    # Together, and then the one to blame alone.
+    # Together, and then the failing one alone.
     assert (counts.launches, counts.failed_launches, counts.isolations) == (1, 2, 2)
     assert counts.predicted_seconds == COST.seconds(1, {"tokens": 5})
     assert execute([7], Executor(fail_if(7, ValueError)))[1].failed_launches == 1
 
 
-def test_a_caller_who_left_while_the_device_was_busy_is_no_failed_execution(execute):
+def test_a_request_abandoned_while_waiting_for_the_device_is_not_a_failed_execution(execute):
     counts = execute([7], Executor(fail_if(7, Cancelled)))[1]
     assert (counts.failed_launches, counts.departed) == (0, 1)
 
@@ -148,7 +148,7 @@ def test_costs_learn_what_executions_take(execute):
     assert seen[1:] == [(1, {"tokens": 4}, 0.25, False)]
 
 
-def test_a_trial_joins_two_requests_once_all_were_executed_alone_for_long(execute):
+def test_a_trial_joins_two_requests_after_many_single_executions(execute):
     costs, executor = LiveCost(STEEP, CostEvidence()), Executor()
     for _ in range(TRIAL // 4):
         execute([2, 8, 9, 2], executor, costs=costs, cost=STEEP)
@@ -166,20 +166,20 @@ def test_no_trial_makes_a_request_late(execute):
     assert {gear.rows for gear in executor.gears} == {1}
 
 
-def test_it_is_told_who_is_answered_as_soon_as_an_execution_has_ended(execute):
-    told = []
-    execute([9, 1, 5], Executor(), capacity=1, told=told)
-    assert told == [([0], 1.000009), ([2], 1.000005), ([1], 1.000001)]
+def test_answered_requests_are_reported_after_each_execution(execute):
+    reports = []
+    execute([9, 1, 5], Executor(), capacity=1, reports=reports)
+    assert reports == [([0], 1.000009), ([2], 1.000005), ([1], 1.000001)]
 
 
-def test_it_is_told_of_each_half_of_an_execution_that_fails(execute):
-    told, seen = [], []
+def test_each_half_of_a_failed_execution_is_reported(execute):
+    reports, seen = [], []
 
     def fail(tokens):
-        seen.append((tokens, [list(answered.members) for answered in told]))
+        seen.append((tokens, [list(answered.members) for answered in reports]))
         fail_if(4)(tokens)
 
-    execute([1, 2, 3, 4], Executor(fail), told=told)
+    execute([1, 2, 3, 4], Executor(fail), reports=reports)
     assert seen == [
         ([1, 2, 3, 4], []),
         ([1, 2], []),
@@ -187,46 +187,46 @@ def test_it_is_told_of_each_half_of_an_execution_that_fails(execute):
         ([3], [[0, 1]]),
         ([4], [[0, 1], [2]]),
     ]
-    assert [list(answered.members) for answered in told] == [[0, 1], [2], [3]]
-    assert [answered.seconds > 0 for answered in told] == [False, False, True]
+    assert [list(answered.members) for answered in reports] == [[0, 1], [2], [3]]
+    assert [answered.seconds > 0 for answered in reports] == [False, False, True]
 
 
-def test_who_needs_no_execution_is_told_before_the_others_are_executed(execute, clock):
-    told, seen = [], []
+def test_requests_that_need_no_execution_are_reported_first(execute, clock):
+    reports, seen = [], []
     clock.advance(1.0)
-    executor = Executor(lambda tokens: seen.append([own.members for own in told]))
-    execute([5, 6], executor, callers=[Caller(deadline=0.5), ANONYMOUS_CALLER], told=told)
+    executor = Executor(lambda tokens: seen.append([own.members for own in reports]))
+    execute([5, 6], executor, callers=[Caller(deadline=0.5), ANONYMOUS_CALLER], reports=reports)
     assert seen == [[[0]]]
-    assert [own.members for own in told] == [[0], [1]]
+    assert [own.members for own in reports] == [[0], [1]]
 
 
-def test_a_caller_who_is_answered_is_not_asked_any_more(execute):
-    """The real server dies if it is asked about a request whose answer has been sent."""
-    told, asked, gone = [], [], []
+def test_cancellation_is_not_polled_after_the_answer(execute):
+    """tritonserver crashes if it is asked about a request whose answer has been sent."""
+    reports, asked, cancelled = [], [], []
 
     class Waits(Executor):
         @contextmanager
-        def waiting(self, within, is_gone):
-            self.ask = is_gone
+        def waiting(self, within, is_cancelled):
+            self.ask = is_cancelled
             yield
 
     def is_cancelled(member):
         asked.append(member)
-        assert member not in [own for answered in told for own in answered.members]
+        assert member not in [own for answered in reports for own in answered.members]
         return False
 
     def fail(tokens):
-        gone.append(executor.ask())
+        cancelled.append(executor.ask())
         fail_if(4)(tokens)
 
     executor = Waits(fail)
     callers = [Caller(is_cancelled=lambda member=member: is_cancelled(member)) for member in (0, 1)]
-    execute([1, 4], executor, callers=callers, told=told)
-    assert gone == [False] * 3
+    execute([1, 4], executor, callers=callers, reports=reports)
+    assert cancelled == [False] * 3
     assert {0, 1} == set(asked)
 
 
-def test_the_earliest_answers_come_first_and_those_that_are_due_before_them(clock):
+def test_the_earliest_answers_and_deadlines_are_first(clock):
     def order(deadlines):
         batch = RequestBatch(
             [Block(1, {"tokens": size}, {}, {}, needs={"tokens": size}) for size in sizes],
@@ -245,11 +245,11 @@ def test_the_earliest_answers_come_first_and_those_that_are_due_before_them(cloc
     sizes = [10**6, 3 * 10**6, 1]  # 2.0, 4.0 and 1.0 s
     gears = Gears(["tokens"], {"tokens": 10**7}, 16, {})
     assert order([math.inf] * 3) == [1, 10**6, 3 * 10**6]
-    # The first to come is late for its part, then, and goes before the shorter one.
+    # The first to arrive would be late by fairness, and so precedes the shorter one.
     assert order([math.inf, 54.5, math.inf]) == [3 * 10**6, 10**6, 1]
 
 
-def test_a_defect_in_one_execution_is_the_answer_of_its_requests_alone(execute, caplog):
+def test_a_defect_in_one_execution_affects_only_its_requests(execute, caplog):
     executor = Executor(fail_if(7, ValueError))
     answers, counts = execute(
         [5, 7, 9], executor, callers=[Caller("a"), Caller("b"), ANONYMOUS_CALLER], capacity=1
@@ -263,20 +263,20 @@ def test_a_defect_in_one_execution_is_the_answer_of_its_requests_alone(execute, 
     assert (record.levelno, record.exc_info[0]) == (logging.ERROR, ValueError)
 
 
-def test_a_server_that_cannot_be_asked_fails_no_other_execution(execute):
+def test_a_failed_cancellation_poll_affects_only_its_execution(execute):
     callers = [Caller(is_cancelled=lambda: 1 / 0), ANONYMOUS_CALLER]
     broken, answered = execute([5, 7], Executor(), callers=callers, capacity=1)[0]
     assert str(broken) == "ZeroDivisionError: division by zero"
     assert answered == {"size": 7}
 
 
-def test_a_refused_lease_fails_its_execution_alone(execute):
+def test_a_refused_lease_fails_only_its_execution(execute):
     answers, counts = execute([5, 7], Executor(), workspace=Leases(refused={0}), capacity=1)
     assert sorted(map(type, answers), key=repr) == [dict, PoolTimeout]
     assert counts.departed == 0
 
 
-def test_who_leaves_while_culprits_are_looked_for_is_no_culprit(execute, clock):
+def test_a_request_abandoned_during_isolation_is_not_a_culprit(execute, clock):
     def fail(tokens):
         clock.advance(1.0)
         fail_if(4)(tokens)
@@ -287,7 +287,7 @@ def test_who_leaves_while_culprits_are_looked_for_is_no_culprit(execute, clock):
     assert (counts.departed, counts.culprits) == (1, 1)
 
 
-def test_who_leaves_while_the_execution_waits_for_workspace_is_not_executed(execute, clock):
+def test_a_request_abandoned_while_waiting_for_workspace_is_not_executed(execute, clock):
     class Slow(Leases):
         def lease(self, gear, deadline):
             clock.advance(2.0)
@@ -300,7 +300,7 @@ def test_who_leaves_while_the_execution_waits_for_workspace_is_not_executed(exec
     assert [gear.rows for gear in executor.gears] == [1]
 
 
-def test_all_may_leave_while_the_execution_waits_for_workspace(execute, clock):
+def test_all_requests_may_be_abandoned_while_waiting_for_workspace(execute, clock):
     class Gone(Leases):
         def lease(self, gear, deadline):
             cancelled.add(True)
@@ -317,11 +317,11 @@ def test_all_may_leave_while_the_execution_waits_for_workspace(execute, clock):
 @pytest.mark.parametrize(
     ("axes", "table", "requests"),
     [
-        # Alone, one of 64 has its least elements in the gear of 2 rows, whose rows are longer;
+        # Alone, a request of 64 has the fewest elements in the gear of 2 longer rows;
         (("batch", "tokens"), [(16, 64), (2, 256)], [(64,), (63,), (62,)]),
-        # one of 10 in the gear of shorter rows, of which there are more;
+        # one of 10 in the gear with more, shorter rows;
         (("batch", "tokens"), [(2, 256), (4, 100)], [(256,), (10,)]),
-        # and one of 5 x 5 in the gear that is less high and wider.
+        # and one of 5 x 5 in the lower and wider gear.
         (("tokens", "width"), [(32, 32), (8, 100)], [(20, 20), (5, 5)]),
     ],
 )
@@ -341,7 +341,7 @@ def test_halves_of_an_execution_need_no_more_workspace_than_was_leased(
         assert all(gear.extents[axis] <= leased.extents[axis] for axis in own)
 
 
-def test_what_is_left_of_an_execution_runs_in_the_gear_that_it_has_alone(execute):
+def test_the_rest_of_an_execution_is_executed_at_its_own_gear(execute):
     gears = Gears(["tokens"], {"tokens": 64}, 4, {("batch",): [(4,)], ("tokens",): [(8,), (64,)]})
     executor = Executor(fail_if(60))
     execute([60, 5], executor, gears=gears)
@@ -357,39 +357,39 @@ def test_requests_that_no_gear_holds_are_misses_and_the_others_hits(execute):
     assert counts.gear_misses == 1
 
 
-def test_where_there_are_no_gears_none_is_missed(execute):
+def test_without_gears_there_are_no_misses(execute):
     _, counts = execute([5, 200], Executor())
     assert (counts.gear_hits, counts.gear_misses) == ({}, 0)
 
 
-def test_executor_is_told_how_long_the_last_caller_waits_and_whether_anybody_does(execute, clock):
+def test_the_executor_gets_the_latest_deadline_and_whether_any_caller_waits(execute, clock):
     clock.advance(10.0)
     executor = Executor()
     answers, _ = execute([5, 5], executor, callers=[Caller(deadline=11.0), Caller(deadline=12.5)])
     assert [type(answer) for answer in answers] == [dict, dict]
-    assert (executor.left_s, executor.is_gone) == ([2.5], [False])
+    assert (executor.left_s, executor.is_cancelled) == ([2.5], [False])
 
 
-def test_executor_learns_that_nobody_waits_any_more(execute):
+def test_the_executor_learns_that_all_requests_are_abandoned(execute):
     executor, asked = Executor(), []
 
-    def is_cancelled():  # from the second time on, which is while the executor waits
+    def is_cancelled():  # from the second call on, which is while the executor waits
         asked.append(True)
         return len(asked) > 1
 
     execute([5000], executor, callers=[Caller(is_cancelled=is_cancelled)])
-    assert executor.is_gone == [True]
+    assert executor.is_cancelled == [True]
     assert executor.left_s == [math.inf]
 
 
 @pytest.mark.parametrize("fault", [Expired, Cancelled])
-def test_execution_whose_turn_did_not_come_is_answered_with_why_and_counted(execute, fault):
+def test_an_execution_that_never_got_the_device_is_answered_and_counted(execute, fault):
     answers, counts = execute([5, 5], Executor(fail_if(5, fault)))
     assert [type(answer) for answer in answers] == [fault, fault]
     assert (counts.departed, counts.isolations, counts.culprits) == (2, 0, 0)
 
 
-def test_whoever_would_be_late_in_company_goes_ahead_alone(execute, clock):
+def test_a_request_that_would_be_late_in_a_batch_is_executed_first(execute, clock):
     clock.advance(100.0)
     executor = Executor()
     gears = Gears(["tokens"], {"tokens": 10**6}, 16, {})
@@ -399,13 +399,13 @@ def test_whoever_would_be_late_in_company_goes_ahead_alone(execute, clock):
     assert [gear.extents["tokens"] for gear in executor.gears] == [1, 10**6]
 
 
-def test_without_deadlines_the_longest_execution_goes_first(execute):
+def test_without_deadlines_the_longest_execution_is_first(execute):
     executor = Executor()
     execute([1, 9, 5], executor, callers=[Caller(deadline=math.inf)] * 3, capacity=1)
     assert [gear.extents["tokens"] for gear in executor.gears] == [9, 5, 1]
 
 
-def test_a_caller_without_deadline_waits_for_ever():
+def test_a_caller_without_a_deadline_does_not_expire():
     assert ANONYMOUS_CALLER.abandonment(1e9, ask=True) is None
 
 
@@ -419,7 +419,7 @@ def test_a_passed_deadline_says_by_how_much():
     assert "passed by 250.0 ms" in str(fault)
 
 
-def test_a_cancelled_request_is_told_so():
+def test_a_cancelled_request_gets_the_fault():
     assert isinstance(Caller(is_cancelled=lambda: True).abandonment(0.0, ask=True), Cancelled)
 
 
@@ -428,26 +428,26 @@ def test_the_server_is_not_asked_about_an_expired_request():
     assert isinstance(caller.abandonment(math.inf, ask=True), Expired)
 
 
-def test_nobody_is_asked_who_need_not_be():
+def test_cancellation_is_not_polled_if_not_requested():
     assert Caller(is_cancelled=lambda: pytest.fail("asked")).abandonment(0.0, ask=False) is None
 
 
-def test_traced_requests_are_told_of_their_executions(execute):
-    told = []
-    callers = [Caller(executed=told.append), ANONYMOUS_CALLER]
+def test_traced_requests_receive_their_executions(execute):
+    reports = []
+    callers = [Caller(executed=reports.append), ANONYMOUS_CALLER]
     answers, _ = execute([3, 1], Executor(), callers=callers, workspace=Leases(waited_s=0.5))
-    (executed,) = told
+    (executed,) = reports
     assert (executed.requests, executed.rows, executed.gear.rows) == (2, 2, 2)
     assert (executed.padding, executed.memory_wait_s, executed.error) == (0.25, 0.5, "")
     assert executed.start_ns <= executed.end_ns
     assert len(answers) == 2
 
 
-def test_an_execution_that_fails_is_told_and_so_are_its_halves(execute):
-    told = []
-    callers = [Caller(executed=told.append)] * 2
+def test_a_failed_execution_and_its_halves_are_traced(execute):
+    reports = []
+    callers = [Caller(executed=reports.append)] * 2
     execute([5, 7], Executor(fail_if(7)), callers=callers)
-    assert [(executed.requests, executed.error) for executed in told] == [
+    assert [(executed.requests, executed.error) for executed in reports] == [
         *[(2, "poison")] * 2,
         (1, ""),
         (1, "poison"),

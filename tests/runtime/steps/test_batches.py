@@ -1,4 +1,4 @@
-"""Requests into a batch and results out of it."""
+"""Joining requests to a batch, and splitting its results."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_single_requests_array_is_used_as_it_is(size):
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (), (1, 4)])
-def test_rows_that_do_not_add_up_are_refused(shape):
+def test_a_wrong_number_of_rows_is_refused(shape):
     config = step_config(max_batch_size=4, input=[X])
     requests = [{"x": np.ones((1, 2))}, {"x": np.ones((1, 2))}]
     with pytest.raises(EngineFault, match=r"output 'y': found shape .*, expected 2 in its first"):
@@ -49,7 +49,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_ragged_inputs_lie_in_one_dimension_beside_their_sizes(kind):
+def test_ragged_inputs_are_joined_in_one_dimension(kind):
     config = step_config(
         max_batch_size=4,
         input=[RAGGED],

@@ -17,7 +17,7 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
 
 @pytest.fixture
 def identity(tmp_path):
-    """A folder whose graph gives x as y; of these dims and this type."""
+    """Return a folder with a graph that copies x to y, of these dims and this type."""
 
     def write(dims, kind=Type.FLOAT, outputs=None):
         shown = dims if outputs is None else outputs
@@ -90,7 +90,7 @@ def test_a_batch_size_that_the_graph_cannot_have_is_refused(identity, opened):
         completed(opened, identity([2, 3]), max_batch_size=4)
 
 
-def test_what_is_given_stays(identity, opened):
+def test_given_fields_are_kept(identity, opened):
     given = {"input": [tensor("x", dims=[7])]}
     config = completed(opened, identity(["n", 3]), **given)
     assert config["input"] == given["input"]
@@ -133,12 +133,12 @@ def test_a_folder_in_place_of_the_file(identity, tmp_path):
     OnnxStep.open(step_config(default_model_filename="net"), tmp_path).close()
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ArtifactFault, match=r"unable to find '.*/net.onnx' for model instance 'm'"):
         OnnxStep.open(step_config(default_model_filename="net.onnx"), tmp_path)
 
 
-def test_a_file_that_is_none(tmp_path):
+def test_a_corrupt_file_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_text("nothing")
     with pytest.raises(ArtifactFault, match="onnxruntime cannot open it"):
         OnnxStep.open(step_config(), tmp_path)
@@ -210,7 +210,7 @@ CHECKS = {
 
 
 @pytest.mark.parametrize(("fields", "text"), CHECKS.values(), ids=CHECKS)
-def test_what_does_not_agree_is_refused(identity, opened, fields, text):
+def test_a_mismatch_is_refused(identity, opened, fields, text):
     step = opened(identity(["n", 3]), **fields)
     with pytest.raises(ArtifactFault) as caught:
         step.check()
@@ -286,7 +286,7 @@ def test_an_initializer_that_may_be_replaced_is_an_optional_input(tmp_path, open
     assert answered(opened, folder, given, **fields)["y"].tolist() == [5, 5]
 
 
-def test_a_failed_execution_is_told_as_there(identity, opened):
+def test_a_failed_execution_has_the_text_of_triton(identity, opened):
     step = opened(identity([2, 3]), input=[tensor("x", dims=[2, 3])], output=[])
     step.check()
     with pytest.raises(EngineFault, match=r"^onnx runtime error 2: Got invalid dimensions"):

@@ -70,14 +70,14 @@ def test_completion(tmp_path, layout, given, completed):
     assert ("dynamic_batching" in config) is ("dynamic_batching" in completed)
 
 
-def test_what_is_given_stays(tmp_path):
+def test_given_fields_are_kept(tmp_path):
     config = step_json(**IO)
     OpenVinoStep.open(step_config(**IO), difference(tmp_path, layout="NC")).complete(config, 4)
     assert config == step_json(**IO)
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"input": [tensor("a", dims=(1, 2))]}, "configuration expects 1 inputs, model provides 2"),
         (
@@ -107,7 +107,7 @@ def test_what_is_given_stays(tmp_path):
         ({"default_model_filename": "other.xml"}, "/other.xml' for model 'm'"),
     ],
 )
-def test_what_does_not_agree_is_refused(tmp_path, fields, told):
+def test_a_mismatch_is_refused(tmp_path, fields, message):
     shapes = {
         "input": [tensor(own, dims=(1, 2)) for own in "ab"],
         "output": [tensor("d", dims=(1, 2))],
@@ -116,10 +116,10 @@ def test_what_does_not_agree_is_refused(tmp_path, fields, told):
         shapes = IO
     with pytest.raises(ArtifactFault) as raised:
         opened(difference(tmp_path, (1, 2)), **{**shapes, **fields})
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_file_that_is_no_graph_is_refused(tmp_path):
+def test_an_invalid_file_is_refused(tmp_path):
     (tmp_path / "model.xml").write_text("<net/>")
     with pytest.raises(ArtifactFault, match="openvino error in reading network : "):
         opened(tmp_path)
@@ -144,7 +144,7 @@ def test_a_graph_that_keeps_its_batch_refuses_another_or_pads(tmp_path):
     assert step.run({"a": A.repeat(2, 0), "b": B.repeat(2, 0)})["d"].tolist() == [[3, 2]] * 2
 
 
-def test_inputs_are_reshaped_on_demand(tmp_path):
+def test_inputs_are_reshaped_if_requested(tmp_path):
     fields = {"input": [tensor(own, dims=(-1, 3)) for own in "ab"]}
     step = opened(
         difference(tmp_path, (1, 2)),
@@ -156,7 +156,7 @@ def test_inputs_are_reshaped_on_demand(tmp_path):
     assert step.run({"a": wide, "b": wide})["d"].tolist() == [[0] * 3] * 2
 
 
-def test_a_failed_execution_is_told(tmp_path):
+def test_a_failed_execution_is_an_engine_fault(tmp_path):
     step = opened(difference(tmp_path), max_batch_size=4)
     with pytest.raises(EngineFault, match="openvino error in running inference : "):
         step.run({"a": A.repeat(3, 0), "b": B.repeat(2, 0)})
@@ -170,7 +170,7 @@ def test_instances_share_a_compiled_graph(tmp_path):
     assert second.run({"a": A, "b": B})["d"].tolist() == [[3, 2]]
 
 
-def test_old_parameters_are_told(tmp_path):
+def test_old_parameters_are_reported(tmp_path):
     step = opened(
         difference(tmp_path), max_batch_size=4, parameters=parameters(CPU_THREADS_NUM="4")
     )

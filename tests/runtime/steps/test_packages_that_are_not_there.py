@@ -1,4 +1,4 @@
-"""Backends whose package is an extra: without it the error names the command that brings it."""
+"""Backends with an optional package: without it the error names the command to install it."""
 
 import sys
 
@@ -17,7 +17,9 @@ from ge_runtime.steps.torch_step import TorchStep
         (TorchStep, "model.pt", "torch", "torch"),
     ],
 )
-def test_the_command_that_brings_it_is_told(tmp_path, monkeypatch, step, file, extra, module):
+def test_the_error_names_the_command_that_installs_it(
+    tmp_path, monkeypatch, step, file, extra, module
+):
     (tmp_path / file).touch()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ArtifactFault) as raised:

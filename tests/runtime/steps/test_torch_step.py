@@ -74,7 +74,7 @@ OUT = [tensor("d"), tensor("e")]
         pytest.param(["a", "b"], ["O__1", "P__0"], [-3, -2], id="indices of outputs"),
     ],
 )
-def test_names_tell_where_tensors_go(script, inputs, outputs, result):
+def test_names_determine_the_places_of_tensors(script, inputs, outputs, result):
     step = opened(
         script(Difference()),
         input=[tensor(name) for name in inputs],
@@ -161,13 +161,13 @@ CHECKS = {
 
 
 @pytest.mark.parametrize(("fields", "text"), CHECKS.values(), ids=CHECKS)
-def test_what_does_not_agree_is_refused(script, fields, text):
+def test_a_mismatch_is_refused(script, fields, text):
     with pytest.raises(ArtifactFault) as caught:
         opened(script(Difference()), **fields)
     assert text in str(caught.value)
 
 
-def test_an_argument_that_is_no_tensor_is_refused(script):
+def test_an_argument_that_is_not_a_tensor_is_refused(script):
     with pytest.raises(ArtifactFault, match="An input of type 'int' was detected in the model"):
         opened(script(Sized()), input=[tensor("a"), tensor("factor")], output=[tensor("y")])
 
@@ -197,20 +197,20 @@ def test_results_that_are_not_as_configured(script, module, outputs, text):
     assert str(caught.value) == text
 
 
-def test_a_failed_execution_is_told_as_there(script):
+def test_a_failed_execution_has_the_text_of_triton(script):
     fields = {"input": [tensor("a"), tensor("b")], "output": OUT}
     with pytest.raises(EngineFault, match="PyTorch execute failure: "):
         opened(script(Difference()), **fields).run({"a": A, "b": np.ones((1, 3), np.float32)})
 
 
 @pytest.mark.parametrize(("files", "found"), [(["net.pt"], "net.pt"), ([], "model.pt")])
-def test_a_file_that_is_not_there(tmp_path, files, found):
+def test_a_missing_file_is_refused(tmp_path, files, found):
     name = {"default_model_filename": files[0]} if files else {}
     with pytest.raises(ArtifactFault, match=f"unable to find '.*/{found}' for model instance 'm'"):
         opened(tmp_path, **name)
 
 
-def test_a_file_that_is_none(tmp_path):
+def test_a_corrupt_file_is_refused(tmp_path):
     (tmp_path / "model.pt").write_text("nothing")
     with pytest.raises(ArtifactFault, match="failed to load model 'm': "):
         opened(tmp_path)

@@ -10,7 +10,7 @@ import ascend_simulator
 from ascend_simulator import Settings, atc, process, reset_for_tests
 
 SITE = Path(ascend_simulator.__file__).parent / "site"
-"""What CANN's set_env.sh puts on PYTHONPATH; the simulator's takes its place."""
+"""The variable that CANN's set_env.sh sets; replaced for the simulator."""
 
 CHIP = Settings.soc
 
@@ -19,7 +19,7 @@ ENVIRONMENT = {
     "PATH": os.pathsep.join((str(SITE / "bin"), str(Path(sys.executable).parent))),
     "PYTHONPATH": os.pathsep.join((str(SITE), str(SITE.parents[1]))),
 }
-"""What processes of tests that use the simulator have first in these variables."""
+"""Variables to the value that test processes with the simulator have first in them."""
 
 
 class Machine:
@@ -29,11 +29,11 @@ class Machine:
         self.start()
 
     def start(self, **settings):
-        """A new one, for settings of its own; before anything is opened."""
+        """Start a new machine with other settings, before anything is opened."""
         reset_for_tests(Settings(**settings))
 
     def arm(self, plan):
-        """Things that go wrong from now on: see `ascend_simulator.faults`."""
+        """Inject faults from now on: see `ascend_simulator.faults`."""
         process.current().faults.arm(plan)
 
     @property
@@ -46,7 +46,7 @@ class Machine:
 
 
 def compile_om(folder, *flags, precision="origin", name="model", source="model"):
-    """model.om of model.onnx in the folder, by the simulator's ATC; its path."""
+    """Compile model.onnx in the folder with the simulator's ATC; return the path of model.om."""
     return atc.run(
         [
             "--framework=5",
@@ -60,7 +60,7 @@ def compile_om(folder, *flags, precision="origin", name="model", source="model")
 
 
 def token_gears(*gears):
-    """ATC's flags for the encoder with gears of (rows, tokens)."""
+    """Return ATC's flags for the encoder with gears of (rows, tokens)."""
     return [
         "--input_format=ND",
         "--input_shape=input_ids:-1,-1;attention_mask:-1,-1",
@@ -69,7 +69,7 @@ def token_gears(*gears):
 
 
 def pinned(place, array):
-    """A copy of the array in the place's memory."""
+    """Return a copy of the array in the place's memory."""
     buffer = place.memory.allocate("test", array.nbytes).memory
     own = buffer.view(array.dtype).reshape(array.shape)
     own[...] = array
@@ -77,7 +77,7 @@ def pinned(place, array):
 
 
 def assert_allocates_nothing(machine, execute, times):
-    """Nothing of the device, the host or the driver is made while this is executed."""
+    """Assert that no device, host or driver object is created in the `with` block."""
     before = machine.report
     for _ in range(times):
         execute()

@@ -14,7 +14,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
-    """The version folder of a model of this graph."""
+    """Return the version folder of a model with this graph."""
     version_dir = folder / "1"
     version_dir.mkdir(parents=True, exist_ok=True)
     onnx.checker.check_model(model)
@@ -60,7 +60,7 @@ def strided_config(parameters=None, **more):
 
 
 def valid(batch: int | str = "batch") -> onnx.ModelProto:
-    """A convolution without padding: of a line of 7 samples or fewer nothing is left."""
+    """Return a convolution without padding: a line of 7 samples or fewer has an empty result."""
     return onnx_model(
         [helper.make_node("Conv", ["line", "kernel"], ["sums"], strides=[2])],
         [("line", FLOAT, [batch, 1, "samples"])],
@@ -174,7 +174,7 @@ def rated_config(parameters=None, **more):
 
 
 ATTENTIVE_IDS = 50
-"""Below which its token ids are."""
+"""Token ids are below this number."""
 
 
 def attentive() -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""Model configurations as Triton hands them over: the JSON mapping of a config.pbtxt."""
+"""Model configurations as Triton passes them: the JSON mapping of a config.pbtxt."""
 
 
 def tensor(name, data_type, dims, **more):
@@ -17,7 +17,7 @@ def model_config(inputs, outputs, parameters=None, *, name="model", batch=8, **m
 
 
 def encoder_config(parameters=None, **more):
-    """For `graphs.ENCODER`: rows of token ids, each with its own length."""
+    """Return the configuration of `graphs.ENCODER`: rows of token ids with their own lengths."""
     return model_config(
         [
             tensor("input_ids", "INT64", [-1], allow_ragged_batch=True),
@@ -35,7 +35,7 @@ def encoder_config(parameters=None, **more):
     )
 
 
-#: The same as text, without a name.
+#: The configuration of the encoder as text, without a name.
 ENCODER_CONFIG = """
 backend: "python"
 max_batch_size: 8
@@ -52,7 +52,7 @@ parameters { key: "mask.attention_mask" value { string_value: "tokens" } }
 
 
 def pixels_config(parameters=None, **more):
-    """For `graphs.PIXELS`: images of any size, and an answer for each pixel."""
+    """Return the configuration of `graphs.PIXELS`: images of any size, an answer per pixel."""
     return model_config(
         [tensor("image", "FP32", [1, -1, -1], allow_ragged_batch=True)],
         [tensor("sums", "FP32", [2]), tensor("inverted", "FP32", [1, -1, -1])],
@@ -69,7 +69,7 @@ def pixels_config(parameters=None, **more):
 
 
 def edges_config(parameters=None, **more):
-    """For `graphs.EDGES`: images of any size, and nothing that tells the graph of padding."""
+    """Return the configuration of `graphs.EDGES`: images of any size, without a mask."""
     return model_config(
         [tensor("image", "FP32", [1, -1, -1], allow_ragged_batch=True)],
         [tensor("edges", "FP32", [1, -1, -1]), tensor("mean", "FP32", [1])],
@@ -85,7 +85,7 @@ def edges_config(parameters=None, **more):
 
 
 def packed_config(parameters=None, **more):
-    """For `graphs.PACKED`: rows of token ids, each with its own length, laid end to end."""
+    """Return the configuration of `graphs.PACKED`: rows of token ids, joined end to end."""
     return model_config(
         [
             tensor("input_ids", "INT64", [-1], allow_ragged_batch=True),
@@ -107,6 +107,6 @@ def packed_config(parameters=None, **more):
 
 
 def without(config, *keys):
-    """The same configuration without these parameters."""
+    """Return a configuration without these parameters."""
     kept = {key: entry for key, entry in config["parameters"].items() if key not in keys}
     return {**config, "parameters": kept}

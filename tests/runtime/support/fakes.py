@@ -1,4 +1,4 @@
-"""The fakes of modules that CANN and torch_npu bring: on sys.path as those would be."""
+"""Fakes of the modules of CANN and torch_npu, on sys.path like the real ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 FAKES = Path(__file__).parents[2] / "fakes"
-"""`ge`, `torch_npu` and `torchair`: none of them is the real one."""
+"""Fakes of `ge`, `torch_npu` and `torchair`."""
 
 
 def forget(package):
-    """As if the package had never been imported: it begins anew with its next import."""
+    """Remove the package from the imported modules, so that its next import starts again."""
     for name in list(sys.modules):
         if name.partition(".")[0] == package:
             del sys.modules[name]

@@ -1,4 +1,4 @@
-"""GPUs for tests: the fake of one, and the real one where there is one."""
+"""GPUs for tests: a fake one, and a real one if there is one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fake_gpu(monkeypatch):
 
 
 def any_torch_will_do(monkeypatch):
-    """Engine torch on a GPU is taken for installed, whatever torch was built for."""
+    """Let engine torch on a GPU count as installed, even if torch was built for the CPU."""
     entries = [
         replace(entry, requires=replace(entry.requires, file="version.py"))
         if (entry.name, entry.device_kind) == ("torch", "cuda")
@@ -38,12 +38,12 @@ def any_torch_will_do(monkeypatch):
 
 
 def gpus_of(library):
-    """The GPUs of a process with this library for a driver."""
+    """Return the GPUs of a process with this library as its driver."""
     return Gpus(lambda: CudaDriver(library))
 
 
 def real_gpu(engine):
-    """Skips the test where there is no GPU, or not what the engine needs for it."""
+    """Skip the test without a GPU, or without the packages that the engine needs."""
     package = components.engines_on("cuda")[engine].requires
     if not artifact.is_installed(package):
         pytest.skip(f"needs an NVIDIA GPU and {package.name}, which is not installed")

@@ -22,13 +22,13 @@ class Graph:
     name: str
     onnx: Callable[[], onnx.ModelProto]
     torch: Callable[[], tuple[object, tuple[object, ...]]]
-    """A module and example arguments, all of whose sizes vary except those in `fixed`."""
+    """A module and example arguments; all sizes vary except those in `fixed`."""
     fixed: tuple[tuple[int, ...], ...]
-    """Per input the dimensions that do not vary."""
+    """The dimensions of each input that do not vary."""
 
 
 def write(graph: Graph, engine: str, folder: Path) -> Path:
-    """Writes the graph's artifact for `engine` into `folder`; skips the test without torch."""
+    """Write the graph's artifact for `engine` to `folder`; skip the test without torch."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILES[engine]
     if engine == "onnxruntime":
@@ -94,7 +94,7 @@ def _encoder_torch():
             kept = torch.nn.functional.embedding(input_ids, self.table) * mask[:, :, None]
             return {"embedding": kept.sum(1) / mask.sum(1, keepdim=True)}
 
-    # Two tensors: torch.export takes one given twice for one input.
+    # Two tensors: torch.export treats one given twice as a single input.
     return Encoder(), tuple(torch.ones(2, 2, 5, dtype=torch.int64).unbind())
 
 
@@ -102,7 +102,7 @@ ENCODER = Graph("encoder", _encoder_onnx, _encoder_torch, ((), ()))
 
 
 def encode(rows) -> np.ndarray:
-    """NumPy's answer for lists of token ids: [rows, 4]."""
+    """Return NumPy's answer for lists of token ids: [rows, 4]."""
     return np.stack([TABLE[np.asarray(row)].mean(axis=0) for row in rows])
 
 
@@ -148,7 +148,7 @@ PIXELS = Graph("pixels", _pixels_onnx, _pixels_torch, ((1,), ()))
 
 
 def sums(image, mask) -> np.ndarray:
-    """NumPy's first answer, [batch, 2]."""
+    """Return NumPy's first answer, [batch, 2]."""
     return np.stack([(image[:, 0] * mask).sum((1, 2)), mask.sum((1, 2))], axis=1)
 
 

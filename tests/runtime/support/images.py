@@ -1,4 +1,4 @@
-"""A graph that shows what it is given of images, and configurations that make it of bytes."""
+"""A graph that returns its images, and configurations that convert them from bytes."""
 
 import onnx
 from onnx import TensorProto, helper
@@ -9,7 +9,7 @@ RGB = "input_format=RGB888_U8, min_chn=123.675 116.28 103.53, var_reci_chn=0.017
 
 
 def shown_graph(channels=3, height="height", width="width", *, kind=TensorProto.FLOAT):
-    """The image as it comes, and the sum of each channel."""
+    """Return a graph that returns its image and the sum of each channel."""
     dims = ["batch", channels, height, width]
     nodes = [
         helper.make_node("Identity", ["image"], ["made"]),
@@ -25,7 +25,7 @@ def write_shown(folder, *sizes, **more):
 
 
 def images_config(aipp, source, made, parameters=None, **more):
-    """source: the dims of what clients send; made: those of the graph's input."""
+    """source: the dims of the clients' images. made: the dims of the graph's input."""
     return model_config(
         [tensor("image", "UINT8", source)],
         [tensor("made", "FP32", made), tensor("sums", "FP32", made[:1])],

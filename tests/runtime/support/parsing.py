@@ -1,4 +1,4 @@
-"""Configurations read, or the faults found in them."""
+"""Parsing of configurations, and their faults."""
 
 import pytest
 
@@ -17,6 +17,6 @@ def faults_of(config, derived=()):
 
 
 def assert_fault(config, expected, derived=()):
-    """One of the faults holds the text `expected`."""
+    """Assert that one of the faults contains the text `expected`."""
     faults = faults_of(config, derived)
     assert any(expected in fault for fault in faults), faults

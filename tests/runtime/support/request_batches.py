@@ -1,4 +1,4 @@
-"""Batches of requests as values: blocks of one tensor `x`, drawn with what lays them out."""
+"""Random batches of requests: blocks of one tensor `x` with their layout."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RequestBatch:
         return replace(self, **changes)
 
     def data(self):
-        """Each row as an array without what lies past its ends."""
+        """Return each row as an array, cut at its ends."""
         for block in self.blocks:
             for row in range(block.rows):
                 sizes = ends_of(block, row)
@@ -59,7 +59,7 @@ def block_of(tensors, sizes, lengths=None, *, answered=()):
 
 
 def ends_of(block, row):
-    """Axis: where the data of this row ends."""
+    """Return the end of this row's data, by axis."""
     return {
         axis: block.lengths[axis][row] if axis in block.lengths else size
         for axis, size in block.sizes.items()
@@ -67,10 +67,10 @@ def ends_of(block, row):
 
 
 def poisoned(shape, dtype):
-    """The same array twice in memory that is all ones and all zeros, with guards around it.
+    """Yield the same array twice, in memory of all ones and of all zeros, with guards around it.
 
-    Whatever is expected, at least one of the two differs from it where nothing is written. Yields
-    an array and a function that fails if a byte beside it was touched.
+    At least one of the two differs from any expected value where nothing is written. With each
+    array comes a function that fails if a byte beside it was touched.
     """
     nbytes = int(np.prod(shape)) * dtype.itemsize
     for byte in (1 if dtype == np.bool_ else 255, 0):
@@ -84,7 +84,7 @@ def poisoned(shape, dtype):
 
 
 def written(write, shape, dtype):
-    """What `write` makes of an array; fails if it leaves an element, or touches another."""
+    """Return the array that `write` fills; fails if it skips an element or touches others."""
     results = []
     for array, untouched in poisoned(shape, dtype):
         write(array)
@@ -95,7 +95,7 @@ def written(write, shape, dtype):
 
 
 def _values(rng, shape, dtype, memory):
-    """Any bits but those of bools, in memory that is contiguous, turned, or a single element."""
+    """Draw any bits (0 and 1 for bools), in contiguous, transposed or repeated memory."""
     match memory:
         case "turned":
             return _values(rng, shape[::-1], dtype, "contiguous").T
@@ -137,7 +137,7 @@ _BLOCKS = st.lists(
 
 
 def request_batches(first=None, lengths=True):
-    """first: the axis of the first dimension, and of no other: what a packed axis has to be."""
+    """first: the axis of the first dimension and of no other, as required for a packed axis."""
     axes = st.sampled_from([axis for axis in AXES if axis != first])
     dims = st.lists(st.integers(1, 3) | axes, max_size=3)
     return st.builds(

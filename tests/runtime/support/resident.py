@@ -1,4 +1,4 @@
-"""Two models of an ensemble whose tensor between them stays in the device service."""
+"""Two models of an ensemble with a tensor between them in the device service."""
 
 import numpy as np
 import onnx
@@ -12,19 +12,19 @@ SCORES = np.arange(8, dtype=np.float32).reshape(4, 2)
 
 
 def giver(parameters=None, *, name="encoder", **more):
-    """`graphs.ENCODER`, whose embeddings stay."""
+    """Return the configuration of `graphs.ENCODER` with resident embeddings."""
     own = {**SERVICE, "resident.embedding": "FP32[4]", **(parameters or {})}
     return {**encoder_config(own, name=name, **more), "output": [HANDLES]}
 
 
 def taker(parameters=None, *, name="scores", **more):
-    """For `write_scores`: scores of the encoder's embeddings."""
+    """Return the configuration of `write_scores`: scores of the encoder's embeddings."""
     own = {**SERVICE, "resident.embedding": "FP32[4] of encoder", **(parameters or {})}
     return model_config([HANDLES], [tensor("scores", "FP32", [2])], own, name=name, **more)
 
 
 def write_scores(folder):
-    """embedding [batch, 4] to scores [batch, 2]."""
+    """Write a graph from embedding [batch, 4] to scores [batch, 2]."""
     folder.mkdir(parents=True, exist_ok=True)
     graph = onnx_model(
         [helper.make_node("MatMul", ["embedding", "w"], ["scores"])],
@@ -37,5 +37,5 @@ def write_scores(folder):
 
 
 def tokens(*row):
-    """A request of one row to the encoder."""
+    """Return a request of one row for the encoder."""
     return {"input_ids": np.array([row]), "lengths": np.array([[len(row)]], np.int32)}

@@ -16,7 +16,7 @@ from runtime.engines.conformance_engine import token_batch
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineLost
-from ge_runtime.service.backend import ServiceBackend
+from ge_runtime.npu.service.backend import ServiceBackend
 
 
 def main(path, forks):

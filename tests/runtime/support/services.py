@@ -1,4 +1,4 @@
-"""Device services: real processes, seen from outside; and one in this process, held by hand."""
+"""Device services: real processes, and one in this process that the test controls."""
 
 import contextlib
 import fcntl
@@ -17,12 +17,12 @@ import pytest
 from ge_runtime.clock import SystemClock
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.service import connection
-from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.connection import NoService, ask, connect
-from ge_runtime.service.protocol import VERSION, Timeouts
-from ge_runtime.service.runtime_folder import RuntimeFolder, file_name
-from ge_runtime.service.server import Server
+from ge_runtime.npu.service import connection
+from ge_runtime.npu.service.channel import PeerGone
+from ge_runtime.npu.service.connection import NoService, connect, request
+from ge_runtime.npu.service.protocol import VERSION, Timeouts
+from ge_runtime.npu.service.runtime_folder import RuntimeFolder, file_name
+from ge_runtime.npu.service.server import Server
 from ge_runtime.specs import DType
 from support.waiting import until
 
@@ -30,18 +30,18 @@ TESTS = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 30
 
 QUICK = Timeouts(probe_s=0.01, retry_s=0.01, most_retry_s=0.1)
-"""For clients that look often whether their service lives, and have the next one soon."""
+"""Timeouts of clients that check their service often and reconnect soon."""
 
 
 def stop(pid):
-    """Stop a process, as if it hung; returns when none of its threads runs any more."""
+    """Stop a process, as if it hung; returns when none of its threads runs."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
     until(lambda: {state_of(task) for task in tasks.iterdir()} <= {"T", ""}, "its stop")
 
 
 def state_of(task):
-    """What a thread does, in the kernel's letter; empty if it has ended."""
+    """Return the kernel's letter for the state of a thread; empty if it has ended."""
     try:
         return (task / "stat").read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):
@@ -49,7 +49,7 @@ def state_of(task):
 
 
 def wait_for_end(pid):
-    """Wait until a process is no more."""
+    """Wait until a process has ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -61,12 +61,12 @@ def wait_for_end(pid):
 
 
 def descriptors_of(pid):
-    """How many descriptors a process has open."""
+    """Return the number of open descriptors of a process."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def patience():
-    """A check for conversations that must not last."""
+    """Return a check that limits the time of a conversation."""
     end = time.monotonic() + TIMEOUT_S
 
     def check():
@@ -78,34 +78,34 @@ def patience():
 
 @contextlib.contextmanager
 def nobody_starts_another():
-    """As if somebody else had the lock, and did not come to listen, as long as this lasts."""
+    """Simulate another process that has the lock but never listens."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "start", lambda *_: False)
         yield
 
 
 class Services:
-    """Those whose files are in one folder; ended at the end of `with`."""
+    """The services whose files are in one folder; ended at the end of `with`."""
 
     def __init__(self, path):
         self.path = Path(path)
 
     def connect(self, device="cpu"):
-        """A connection that has said nothing yet. Raises NoService."""
+        """Return a connection before its first message. Raises NoService."""
         with RuntimeFolder.open(self.path) as folder:
             return connect(device, folder, patience())[0]
 
     def greet(self, device="cpu", **hello):
-        """A connection, and what the service answered to its first message."""
+        """Return a connection, and the answer of the service to its first message."""
         channel = self.connect(device)
         try:
-            return channel, ask(channel, {"version": VERSION, **hello}, patience())
+            return channel, request(channel, {"version": VERSION, **hello}, patience())
         except BaseException:
             channel.close()
             raise
 
     def pid(self, device="cpu"):
-        """The service's process; None if there is no service."""
+        """Return the service's process id, or None without a service."""
         try:
             with RuntimeFolder.open(self.path) as folder:
                 channel, pid = connect(device, folder, patience())
@@ -120,7 +120,7 @@ class Services:
         return stats
 
     def is_locked(self, device="cpu"):
-        """Whether some process holds the device."""
+        """Return whether a process holds the device."""
         with (self.path / f"{device}.lock").open("r+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +129,7 @@ class Services:
         return False
 
     def kill(self, *runtimes, device="cpu"):
-        """Kill the service; returns when these have noticed, before there can be the next."""
+        """Kill the service; return when these have noticed, before another one can start."""
         pid = self.pid(device)
         with nobody_starts_another():
             os.kill(pid, signal.SIGKILL)
@@ -139,12 +139,14 @@ class Services:
 
     @contextlib.contextmanager
     def killed(self, device="cpu"):
-        """The service is killed; as long as this lasts, nobody can start the next."""
+        """Kill the service, and prevent the start of another one for the duration of `with`."""
         pid = self.pid(device)
         path = self.path / f"{file_name(device)}.lock"
         with path.with_suffix(".held").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            Path(lock.name).replace(path)  # what others will try; the service has the one before
+            Path(lock.name).replace(
+                path
+            )  # the file that others will lock; the service has the previous one
             os.kill(pid, signal.SIGKILL)
             wait_for_end(pid)
             yield
@@ -168,10 +170,10 @@ class Services:
 
 
 class ClientProcess:
-    """See `service_client`; killed at the end of `with`, with what it forked, if still there."""
+    """A process of `service_client`; killed with its forks at the end of `with`."""
 
     def __init__(self, artifact, *, forks=False):
-        """forks: it forks a process that sleeps, and says what that has said of the service."""
+        """forks: it forks a sleeping process, and prints that process's view of the service."""
         paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin", "../simulator"))
         self._process = subprocess.Popen(
             [
@@ -189,20 +191,20 @@ class ClientProcess:
         self._forked = []
 
     def service(self):
-        """The service's process, once this one executes there."""
+        """Return the service's process id, once this client executes there."""
         return int(self._process.stdout.readline())
 
     def fork(self):
-        """The process that it has forked."""
+        """Return the id of the forked process."""
         self._forked.append(int(self._process.stdout.readline()))
         return self._forked[-1]
 
     def said(self):
-        """The next line that it has said."""
+        """Return the next printed line."""
         return self._process.stdout.readline().decode().rstrip("\n")
 
     def leave(self):
-        """Let it end as it should; its exit code."""
+        """Let the process end normally; return its exit code."""
         self._process.stdin.close()
         return self._process.wait(TIMEOUT_S)
 
@@ -223,7 +225,7 @@ class ClientProcess:
 
 
 class HeldEngine:
-    """y = 2 * x, when the test lets it. See `engines.base.Engine`."""
+    """Computes y = 2 * x when the test allows it. See `engines.base.Engine`."""
 
     signature = Signature(
         (GraphTensor("x", DType.FP32, (None,)),), (GraphTensor("y", DType.FP32, (None,)),)
@@ -265,7 +267,7 @@ class HeldEngine:
 class HeldBackend:
     """A device on which nothing ends before `let_go`, but for as many as `ends` is released."""
 
-    kind = "npu"  # of which each client has an engine of its own
+    kind = "npu"  # each client has its own engine there
     name = "held"
     hardware = "held by the test"
 
@@ -306,7 +308,7 @@ class HeldBackend:
 
 @contextlib.contextmanager
 def held_service(path, *, device="held", clock=None, timeouts=None, backend=None):
-    """A service of this process, for one execution at a time: its HeldBackend, and the server."""
+    """Return a service in this process, for one execution at a time: HeldBackend and server."""
     backend = backend or HeldBackend()
     with RuntimeFolder.open(path) as folder:
         server = Server(

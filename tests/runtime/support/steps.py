@@ -28,6 +28,6 @@ def parameters(**values: str) -> dict[str, Any]:
 
 
 def save(folder: Path, nodes: Any, inputs: Any, outputs: Any, constants: Any = None) -> Path:
-    """model.onnx in a version's folder."""
+    """Write model.onnx to a version's folder."""
     onnx.save(onnx_model(nodes, inputs, outputs, constants), folder / "model.onnx")
     return folder

@@ -1,14 +1,14 @@
-"""Functions that block, run beside a test."""
+"""Blocking functions in threads beside a test."""
 
 from concurrent.futures import Future
 from threading import Thread
 
 TIMEOUT_S = 30
-"""What a test waits for a thread that will never be done."""
+"""Seconds that a test waits for a thread that hangs."""
 
 
 class Beside:
-    """A call in a thread of its own. A thread that hangs fails its test, and only that."""
+    """A call in its own thread. A hanging thread fails only its test."""
 
     def __init__(self, function, *args, **kwargs):
         self._outcome = Future()
@@ -25,6 +25,6 @@ class Beside:
         return self._outcome.done()
 
     def result(self):
-        """What the call returns or raises; then its thread holds nothing of it any more."""
+        """Return the call's result or raise its exception; the thread keeps no reference."""
         self._thread.join(TIMEOUT_S)
         return self._outcome.result(0)

@@ -1,4 +1,4 @@
-"""A stand-in for `triton_python_backend_utils`: its own refusals, nothing more permissive.
+"""A double of `triton_python_backend_utils` that refuses all that the real one refuses.
 
 Only what the adapter may use is here. Contract tests elsewhere meet the real module.
 """
@@ -63,10 +63,10 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name, capsule):
-        """As a Bfloat16Tensor: only BF16 needs this."""
+        """Return a tensor for BF16, which alone needs this."""
         import torch
 
-        # The real one lets the process die of capsules that others have made.
+        # The real one lets the process crash on capsules of other libraries.
         assert any(capsule is own for own in OWN_CAPSULES)
         return Bfloat16Tensor(name, torch.utils.dlpack.from_dlpack(capsule))
 
@@ -85,7 +85,7 @@ OWN_CAPSULES = []
 
 
 class Bfloat16Tensor:
-    """A tensor that NumPy cannot show; torch keeps it."""
+    """A tensor of a type that NumPy lacks; torch keeps it."""
 
     def __init__(self, name, tensor):
         self._name, self.tensor = name, tensor
@@ -106,7 +106,7 @@ class Bfloat16Tensor:
 
 
 class InferenceRequest:
-    """An incoming request; the real one cannot be made like this."""
+    """An incoming request; the real one cannot be created like this."""
 
     __slots__ = (
         "_cancelled",
@@ -157,14 +157,14 @@ class InferenceRequest:
 
 
 class InferenceTrace:
-    """Of a request that is not traced; the real one has no other method."""
+    """The trace of a request that is not traced; the real one has no other method."""
 
     def get_context(self):
         return None
 
 
 class ResponseSender:
-    """Of a request; keeps what was sent."""
+    """The response sender of a request; records responses."""
 
     def __init__(self):
         self.sent = []
@@ -200,7 +200,7 @@ class InferenceResponse:
 
 
 class Logger:
-    """Keeps lines per level; `clear` before a test that reads them."""
+    """Records lines per level; `clear` before a test that reads them."""
 
     lines: list[tuple[str, str]]
 
@@ -247,7 +247,7 @@ class Metric:
 
 
 def metric_family(series):
-    """A `MetricFamily` whose series are entered in `series` by name and labels."""
+    """A `MetricFamily` whose series are in `series` by name and labels."""
 
     class MetricFamily:
         COUNTER, GAUGE, HISTOGRAM = _Kind
@@ -270,7 +270,7 @@ def metric_family(series):
 
 
 class PbUtils:
-    """The module, with a log and metrics of its own."""
+    """The module, with its own log and metrics."""
 
     def __init__(self):
         self.Tensor = Tensor
@@ -283,7 +283,7 @@ class PbUtils:
         self.MetricFamily = metric_family(self.series)
 
     def metric(self, name, **labels):
-        """The series of this name whose labels include these."""
+        """Return the series of this name whose labels include these."""
         (found,) = (
             metric
             for (own, *pairs), metric in self.series.items()

@@ -1,4 +1,4 @@
-"""Models that the conformance suite is tried on: a graph, and a configuration of it."""
+"""Models for the tests of the conformance suite: a graph and its configuration."""
 
 from dataclasses import dataclass
 
@@ -108,7 +108,7 @@ OPTIONAL = Model(
             "limit.tokens": "32",
             "axis_length.tokens": "lengths",
             "default.attention_mask": "1",
-            # Of padding the request's own mask is 0.
+            # In padding the mask that the request brings is 0.
             "padding.tokens": "neutral",
         },
         name="encoder, optional inputs",
@@ -207,7 +207,7 @@ SOUND = [
 
 
 def _embedding(name, *nodes):
-    """An encoder whose graph has these nodes, from `tokens` [batch, tokens, 4] to `embedding`."""
+    """Return an encoder graph with these nodes, from `tokens` [batch, tokens, 4] to `embedding`."""
 
     def as_onnx():
         return onnx_model(
@@ -228,7 +228,7 @@ def _mean(source, target, axis):
 
 
 BLIND = _embedding("blind", _mean("tokens", "embedding", 1))
-"""Takes padding for data, whatever its mask says."""
+"""Treats padding as data and ignores its mask."""
 
 MIXING = _embedding(
     "mixing",
@@ -236,4 +236,4 @@ MIXING = _embedding(
     helper.make_node("ReduceMax", ["best"], ["of_all"], axes=[0], keepdims=1),
     helper.make_node("Sub", ["best", "of_all"], ["embedding"]),
 )
-"""Measures each row by the others."""
+"""Computes each row from the other rows."""

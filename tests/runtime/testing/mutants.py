@@ -30,7 +30,7 @@ from ge_runtime.scheduling.request_batch import RequestBatch
 
 @dataclass(frozen=True)
 class Mutant:
-    """`place.name` replaced by `broken`, which gets the original before its own arguments."""
+    """Replaces `place.name` with `broken`, whose first argument is the original."""
 
     models: tuple[Model, ...]
     place: Any
@@ -54,7 +54,7 @@ def all_ones(sound, layout, axes, mask):
 
 
 def one_too_far(sound, layout, axes, mask):
-    """Reaches one beyond each row's data, where there is room."""
+    """Extends the mask by one element past each row's data, where there is room."""
     sound(layout, axes, mask)
     mask[:, 1:] |= mask[:, :-1].copy()
 
@@ -76,7 +76,7 @@ def leaves_padding(sound, layout, spec, pad, batch):
 
 
 def copies_tails(sound, layout, spec, pad, batch):
-    """Takes all of each tensor for data."""
+    """Treats all of each tensor as data."""
     batch[...] = pad
     for block, span in zip(layout.blocks, layout.spans, strict=True):
         part = block.tensors[spec.name]
@@ -117,7 +117,7 @@ def later(sound, feed, layout, batch):
     np.minimum(batch + 1, batch[-1], out=batch)
 
 
-# -- taking apart ------------------------------------------------------------------------------
+# -- splitting results ------------------------------------------------------------------------
 
 
 def a_row_late(sound, layout, spec, batch, *args):
@@ -137,7 +137,7 @@ def passed_to_the_next(sound, self, answers, originals):
 
 
 def always_the_same(sound, slots):
-    """A slot that is never given back is handed out again."""
+    """Hands out a slot again that was not released."""
     return Arena(slots._free[0], "answers")
 
 
@@ -188,7 +188,7 @@ MUTANTS = {
 }
 
 ON_ANY_ENGINE = ("mask of ones", "padding not written", "offsets one late")
-"""Faults of the runtime are the same on all engines: on the second one, some are enough."""
+"""Faults that are planted on the second engine too; the others do not depend on the engine."""
 
 ENGINE_MUTANTS = {
     "onnxruntime": Mutant((FREE, IMAGES, TOKENS), OnnxEngine, "run", all_but_the_last),

@@ -1,4 +1,4 @@
-"""The suite passes sound models, and finds every fault that is planted."""
+"""The conformance suite passes sound models, and finds every planted fault."""
 
 from dataclasses import replace
 from itertools import chain
@@ -39,7 +39,7 @@ ENGINES = ["onnxruntime", "torch"]
 
 @pytest.fixture
 def examine(version_dir):
-    """A function: model, engine, options -> the report."""
+    """Return a function: model, engine, options -> the report."""
 
     def report_of(model, engine="onnxruntime", graph=None, **options):
         return check(version_dir(graph or model.graph, engine), model.config, **options)
@@ -75,7 +75,7 @@ def test_planted_faults_are_found(examine, monkeypatch, mutant, model, engine):
     [(engine, model) for engine, mutant in ENGINE_MUTANTS.items() for model in mutant.models],
     ids=str,
 )
-def test_outputs_that_the_engine_does_not_write_are_found(examine, monkeypatch, engine, model):
+def test_outputs_not_written_by_the_engine_are_found(examine, monkeypatch, engine, model):
     ENGINE_MUTANTS[engine].plant(monkeypatch)
     assert not examine(model, engine).passed
 
@@ -86,7 +86,7 @@ def test_graphs_that_are_not_sound_are_found(examine, graph, model):
     assert not examine(model, graph=graph).passed
 
 
-def test_leakage_is_told_apart_from_rounding(examine, monkeypatch):
+def test_leakage_is_distinguished_from_rounding(examine, monkeypatch):
     def leaking(sound, executor, blocks, gear):
         answers, counts = sound(executor, blocks, gear)
         bits = sum(int(block.tensors["input_ids"].flat[0]) for block in blocks[:1])
@@ -97,14 +97,14 @@ def test_leakage_is_told_apart_from_rounding(examine, monkeypatch):
     Mutant((FREE,), Executor, "execute", leaking).plant(monkeypatch)
     failure = examine(FREE).failure
     assert failure.how == (
-        "in random groups, and once more with other values in all requests but one of each"
+        "in random groups, and again with other values in all requests but one of each group"
     )
-    assert failure.mismatch.text.endswith("apart: leakage, as equal executions differ by 0")
+    assert failure.mismatch.text.endswith("differ: leakage, as equal executions differ by 0")
     assert [len(group) for group in failure.smallest] == [2]
 
 
-def test_what_rounding_explains_passes_unless_a_tolerance_is_given(examine, monkeypatch):
-    """A graph that multiplies the last bits of what it gets by a million."""
+def test_rounding_passes_unless_a_tolerance_is_given(examine, monkeypatch):
+    """A graph that multiplies the last bits of its inputs by a million."""
 
     def ill_conditioned(sound, *args):
         answers, counts = sound(*args)
@@ -120,14 +120,14 @@ def test_what_rounding_explains_passes_unless_a_tolerance_is_given(examine, monk
     assert not examine(IMAGES, rounds=1, tolerance=1e-7).passed
 
 
-def test_no_round_is_begun_after_the_seconds_given(examine):
+def test_no_round_starts_after_the_given_seconds(examine):
     assert examine(FREE, rounds=9, seconds=0.0).rounds == 1
 
 
-# -- what is reported --------------------------------------------------------------------------
+# -- reports -----------------------------------------------------------------------------------
 
 
-def test_the_least_that_fails_is_found(examine, monkeypatch):
+def test_a_failure_is_reduced_to_the_fewest_requests(examine, monkeypatch):
     MUTANTS["answers of an execution swapped"].plant(monkeypatch)
     failure = examine(FREE).failure
     assert failure.how == "in random groups"
@@ -142,7 +142,7 @@ def test_a_fault_that_needs_earlier_executions_keeps_them(examine, monkeypatch):
     assert [len(group) for group in examine(FREE).failure.smallest] == [1, 1]
 
 
-def test_a_fault_that_does_not_come_again_is_told_as_such(examine, monkeypatch):
+def test_a_fault_that_does_not_occur_again_is_reported_so(examine, monkeypatch):
     planted = iter([True])
 
     def once(sound, *args):
@@ -151,23 +151,23 @@ def test_a_fault_that_does_not_come_again_is_told_as_such(examine, monkeypatch):
     Mutant((FREE,), RequestBatch, "results", once).plant(monkeypatch)
     report = examine(FREE)
     assert report.failure.smallest is None
-    assert "executed once more, the same launches give no wrong answer" in str(report)
+    assert "the same executions, repeated, gave no wrong answer" in str(report)
 
 
-def test_an_execution_that_fails_only_in_company_is_a_failure(examine, monkeypatch):
-    def refuses_company(sound, executor, blocks, gear):
+def test_an_execution_that_fails_only_for_several_requests_is_a_failure(examine, monkeypatch):
+    def refuses_several(sound, executor, blocks, gear):
         if len(blocks) > 1:
             raise EngineFault("too many")
         return sound(executor, blocks, gear)
 
-    Mutant((FREE,), Executor, "execute", refuses_company).plant(monkeypatch)
+    Mutant((FREE,), Executor, "execute", refuses_several).plant(monkeypatch)
     failure = examine(FREE).failure
     assert failure.mismatch.request is None
-    assert "launch(es) failed, and were executed again in parts" in failure.mismatch.text
+    assert "execution(s) failed, and were repeated in parts" in failure.mismatch.text
     assert [len(group) for group in failure.smallest] == [2]
 
 
-def test_what_takes_the_runtime_down_is_a_failure(examine, monkeypatch):
+def test_an_exception_of_the_runtime_is_a_failure(examine, monkeypatch):
     def raises(sound, *args):
         raise KeyError("token")
 
@@ -176,7 +176,7 @@ def test_what_takes_the_runtime_down_is_a_failure(examine, monkeypatch):
     assert report.failure.mismatch.text == "found KeyError ''token'' for all, expected answers"
 
 
-def test_a_graph_that_fails_on_a_request_by_itself_needs_other_ranges(examine):
+def test_a_graph_that_fails_on_a_single_request_needs_other_ranges(examine):
     with pytest.raises(RuntimeFault, match="token ids of its vocabulary: onnxruntime: "):
         examine(FREE, ranges={"input_ids": (len(TABLE), len(TABLE) + 5)})
 
@@ -186,10 +186,12 @@ def test_equal_seeds_find_the_same(examine):
     assert examine(FREE, rounds=3) != examine(FREE, rounds=3, seed=1)
 
 
-def test_no_company_is_told(examine):
+def test_a_run_without_shared_executions_is_reported(examine):
     report = examine(UNFORESEEN, rounds=2)
     assert report.passed
-    assert "no two requests shared a launch, so nothing is shown of company" in report.lines()
+    assert (
+        "no two requests shared an execution, so their independence is not shown" in report.lines()
+    )
 
 
 def test_random_sizes_are_not_recorded_for_gears(examine, version_dir):
@@ -201,27 +203,27 @@ def test_random_sizes_are_not_recorded_for_gears(examine, version_dir):
 # -- padding -----------------------------------------------------------------------------------
 
 
-def test_padding_gets_the_highest_value_of_the_range(examine):
+def test_padding_is_the_highest_value_of_the_range(examine):
     assert examine(FREE, rounds=1, ranges={"input_ids": (0, 16)}).pads == {"input_ids": "15"}
     assert examine(IMAGES, rounds=1, ranges={"image": (0, 0.5)}).pads == {"image": "0.5"}
     padded = encoder("encoder", {"pad.input_ids": "9"})
     assert examine(padded, rounds=1).pads == {"input_ids": "0"}
 
 
-def test_padding_of_nan_needs_a_graph_that_selects(examine):
+def test_nan_padding_needs_a_graph_that_selects(examine):
     report = examine(IMAGES, padding="nan")  # this one multiplies by its mask
     assert report.pads == {"image": "nan"}
     assert "found nan" in str(report.failure.mismatch)
 
 
-def test_padding_can_be_kept_and_then_hides_a_graph_that_ignores_its_mask(examine):
+def test_kept_padding_hides_a_graph_that_ignores_its_mask(examine):
     kept = examine(ONE_GEAR, graph=BLIND, padding="keep")
     assert kept.passed
     assert not kept.pads
     assert not examine(ONE_GEAR, graph=BLIND).passed
 
 
-def test_inputs_are_only_padded_otherwise_where_the_graph_knows_padding(examine):
+def test_only_inputs_with_masked_axes_are_poisoned(examine):
     assert not examine(OPTIONAL, rounds=1).pads  # its mask is an input like others
     assert not examine(DOUBLED, rounds=1).pads
     assert examine(TOKENS, rounds=1).pads == {"input_ids": "9"}
@@ -255,65 +257,64 @@ REPORT = Report(
 )
 
 
-def test_a_failure_shows_its_execution_and_the_least_that_fails():
+def test_a_failure_shows_its_execution_and_the_fewest_requests_that_fail():
     assert not REPORT.passed
     assert (
         str(REPORT)
         == """\
-encoder: 2 round(s) of seed 7, 8 request(s) in 21 launches, 5 of them shared
+encoder: 2 round(s) of seed 7, 8 request(s) in 21 executions, 5 of them shared
 padding of 'input_ids' poisoned with 9
-leakage: none: 3 answer(s) are the same to the bit after the values of all other requests were \
-changed
-rounding: answers are at most 1.5e-07 from those of the requests by themselves
+leakage: none: 3 answer(s) stayed the same to the bit after the values of all other requests changed
+rounding: answers differ from those of the requests alone by at most 1.5e-07
 FAILED
 round 1, requests executed in random groups:
   request 2: output 'y': 1 of 4 element(s) differ
-its launch:
+its execution:
     request 1: 2 row(s), tokens 2
     request 2: 1 row(s), tokens 9
     request 3: 3 row(s), tokens 1
-the least that fails:
+the fewest requests that fail:
     request 2: 1 row(s), tokens 9
     request 3: 3 row(s), tokens 1
   request 2: output 'y': 2 of 4 element(s) differ"""
     )
 
 
-def test_several_executions_are_told_apart():
+def test_several_executions_are_numbered():
     lines = replace(FAILURE, smallest=[[0], [2, 3]]).lines()
-    assert lines[lines.index("the least that fails, 2 launches:") :] == [
-        "the least that fails, 2 launches:",
-        "  launch 1",
+    assert lines[lines.index("the fewest requests that fail, 2 executions:") :] == [
+        "the fewest requests that fail, 2 executions:",
+        "  execution 1",
         "    request 0: 1 row(s), tokens 4",
-        "  launch 2",
+        "  execution 2",
         "    request 2: 1 row(s), tokens 9",
         "    request 3: 3 row(s), tokens 1",
         "  request 2: output 'y': 2 of 4 element(s) differ",
     ]
 
 
-def test_a_failure_that_does_not_come_again_shows_no_least():
+def test_a_failure_that_does_not_occur_again_is_not_reduced():
     lines = replace(FAILURE, smallest=None, left=None).lines()
-    assert lines[-1] == "executed once more, the same launches give no wrong answer"
+    assert lines[-1] == "the same executions, repeated, gave no wrong answer"
 
 
 def test_a_failure_of_no_single_answer_shows_no_execution():
-    failure = replace(FAILURE, mismatch=Mismatch(None, "1 launch(es) failed"))
+    failure = replace(FAILURE, mismatch=Mismatch(None, "1 execution(s) failed"))
     assert failure.lines()[:3] == [
         "round 1, requests executed in random groups:",
-        "  1 launch(es) failed",
-        "the least that fails:",
+        "  1 execution(s) failed",
+        "the fewest requests that fail:",
     ]
 
 
-def test_a_pass_says_what_was_tried():
+def test_a_passed_report_lists_the_counts():
     report = replace(REPORT, failure=None, shared=0, pads={}, changed=0, moved=0.0)
     assert report.passed
     assert report.lines() == [
-        "encoder: 2 round(s) of seed 7, 8 request(s) in 21 launches, 0 of them shared",
-        "no two requests shared a launch, so nothing is shown of company",
-        "rounding: answers are at most 0 from those of the requests by themselves",
-        "passed: every answer is that of the request by itself",
+        "encoder: 2 round(s) of seed 7, 8 request(s) in 21 executions, 0 of them shared",
+        "no two requests shared an execution, so their independence is not shown",
+        "rounding: answers differ from those of the requests alone by at most 0",
+        "passed: every answer is that of the request alone",
     ]
 
 
@@ -329,19 +330,19 @@ GROUPS = st.permutations(range(10)).flatmap(
 
 
 @given(GROUPS, st.frozensets(MEMBERS, min_size=1, max_size=3))
-def test_what_is_left_are_the_members_that_fail_wherever_they_are(groups, culprits):
-    left = smallest_failing(groups, lambda less: culprits <= set(chain.from_iterable(less)))
-    assert sorted(chain.from_iterable(left)) == sorted(culprits)
-    assert all(any(set(group) <= set(own) for own in groups) for group in left)
+def test_the_failing_members_are_left_wherever_they_are(groups, culprits):
+    reduced = smallest_failing(groups, lambda less: culprits <= set(chain.from_iterable(less)))
+    assert sorted(chain.from_iterable(reduced)) == sorted(culprits)
+    assert all(any(set(group) <= set(own) for own in groups) for group in reduced)
 
 
 @given(GROUPS, MEMBERS, MEMBERS)
-def test_members_that_only_fail_together_stay_together(groups, one, other):
+def test_members_that_fail_only_together_stay_together(groups, one, other):
     def fails(less):
         return any({one, other} <= set(group) for group in less)
 
-    left = smallest_failing(groups, fails)
+    reduced = smallest_failing(groups, fails)
     if fails(groups):
-        assert [set(group) for group in left] == [{one, other}]
+        assert [set(group) for group in reduced] == [{one, other}]
     else:
-        assert left is None
+        assert reduced is None

@@ -34,7 +34,7 @@ PARAMETERS = {
 
 
 def opened(tmp_path, parameters, *, lead=("batch",)):
-    """A model whose graph takes every kind of generated input; lead: the first dims of x."""
+    """Open a model whose graph takes every kind of generated input. lead: the first dims of x."""
     dims = [*lead, "height", "width", 2]
     node = helper.make_node("Identity", ["x"], ["y"])
     inputs = [
@@ -73,7 +73,7 @@ def opened(tmp_path, parameters, *, lead=("batch",)):
     ],
     ids=["free", "gears", "packed"],
 )
-def test_inputs_of_a_request_by_itself_are_those_of_the_runtime(
+def test_the_runtime_gives_the_graph_the_same_inputs_for_a_single_request(
     tmp_path, monkeypatch, parameters, lead
 ):
     taken, run = [], OnnxEngine.run

@@ -1,3 +1,5 @@
+"""The choice of the requests that share an execution."""
+
 from itertools import chain
 
 import numpy as np
@@ -12,7 +14,7 @@ def anything(members):
 
 
 @given(st.integers(1, 30), st.integers(0, 99))
-def test_random_groups_hold_each_request_once_and_what_may_share(count, seed):
+def test_random_groups_contain_each_request_once_and_only_members_that_fit(count, seed):
     rng = np.random.default_rng(seed)
     rows = rng.integers(1, 9, count)
 
@@ -24,12 +26,12 @@ def test_random_groups_hold_each_request_once_and_what_may_share(count, seed):
     assert all(fits(group) and len(group) <= MAX_GROUP for group in groups)
 
 
-def test_random_groups_share_and_differ():
+def test_random_groups_differ_and_have_several_members():
     groups = [at_random(np.random.default_rng(seed))(8, anything) for seed in range(20)]
     assert len({str(own) for own in groups}) == 20
     assert all(any(len(group) > 1 for group in own) for own in groups)
 
 
-def test_groups_can_be_single_or_given():
+def test_groups_can_be_single_requests_or_given():
     assert alone(3, anything) == [[0], [1], [2]]
     assert exactly([[2, 0], [1]])(3, anything) == [[2, 0], [1]]

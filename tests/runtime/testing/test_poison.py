@@ -1,4 +1,4 @@
-"""Memory full of poison before it is written, where a test asks for it."""
+"""Memory that a test fills with poison before it is written."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ge_runtime.memory.arena import AnswerSlots, Arena, aligned_bytes
 FLOATS = np.dtype(np.float32)
 
 
-def test_tensors_are_poisoned_as_they_are_carved_and_only_then():
+def test_tensors_are_poisoned_when_they_are_carved_and_only_then():
     arena = Arena(aligned_bytes(256), "inputs")
     first = arena.carve(FLOATS, (16,))
     first[...] = 1
@@ -20,7 +20,7 @@ def test_tensors_are_poisoned_as_they_are_carved_and_only_then():
     assert (arena.carve(FLOATS, (16,)) == 1).all()
 
 
-def test_slots_poison_what_is_carved_of_them_spilled_ones_as_well():
+def test_slots_poison_the_tensors_carved_from_them():
     slots = AnswerSlots([aligned_bytes(256)])
     slots.poison = 0x7F
     for _ in range(2):

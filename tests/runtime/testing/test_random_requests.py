@@ -1,3 +1,5 @@
+"""Random requests are valid for their model, and cover its bounds."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from ge_runtime.batching.gears import Gears
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
 from ge_runtime.testing.random_requests import ENOUGH_ELEMENTS, RequestGenerator
-from ge_runtime.verification.distance import poison_of
+from ge_runtime.verification.elements import poison_of
 
 pytestmark = pytest.mark.brute_force
 
@@ -55,7 +57,7 @@ def requests_from(model, batches=100, ranges=None):
 
 
 @given(st.sampled_from(MODELS), st.integers(0, 999))
-def test_every_request_is_one_that_the_model_takes(model, seed):
+def test_the_model_accepts_every_request(model, seed):
     config, gears, generator = generator_of(model)
     admission = Admission(
         config.sources,
@@ -81,7 +83,7 @@ def test_equal_seeds_draw_equal_requests():
         np.testing.assert_equal(one.given, other.given)
 
 
-def test_sizes_lie_at_limits_and_at_gears_and_in_between():
+def test_sizes_are_at_limits_at_gears_and_between():
     batch = requests_from(GEARED)
     sizes = {request.extent.sizes["tokens"] for request in batch}
     assert sizes >= {1, 2, 3, 4, 5, 15, 16, 17, 31, 32}
@@ -110,7 +112,7 @@ def test_a_request_batch_stays_affordable_as_one_execution():
     assert ENOUGH_ELEMENTS / 2 < largest <= ENOUGH_ELEMENTS
 
 
-def test_rows_end_anywhere_and_behind_them_is_poison():
+def test_rows_end_anywhere_and_poison_follows():
     batch = requests_from(FREE, ranges={"input_ids": (3, 9)})
     shorter = 0
     for request in batch:
@@ -123,15 +125,15 @@ def test_rows_end_anywhere_and_behind_them_is_poison():
     assert shorter > 20
 
 
-def test_without_lengths_all_is_data():
+def test_without_lengths_all_elements_are_data():
     for request in requests_from(GEARED_IMAGES):
         assert np.isfinite(request.given["image"]).all()
 
 
-def test_optional_inputs_are_missing_at_times_and_rows_without_lengths_are_full():
+def test_optional_inputs_may_be_missing_and_rows_without_lengths_are_full():
     batch = requests_from(OPTIONAL)
     missing = {frozenset(request.complete.keys() - request.given.keys()) for request in batch}
-    assert len(missing) == 4  # none, either, both
+    assert len(missing) == 4  # none, one, the other, both
     for request in batch:
         sizes = np.full(request.extent.rows, request.extent.sizes["tokens"])
         if "lengths" not in request.given:
@@ -148,12 +150,12 @@ def test_tensors_are_prepared_from_originals():
         assert request.originals.keys() == {"text"}
 
 
-def test_requests_have_no_rows_where_the_model_has_none():
+def test_requests_have_no_rows_if_the_model_has_no_batch_dimension():
     for request in requests_from(ROWLESS, 5):
         assert request.given["input_ids"].shape == tuple(request.extent.sizes.values())
 
 
-def test_a_range_of_no_input_is_refused():
+def test_a_range_of_an_unknown_input_is_refused():
     with pytest.raises(RuntimeFault) as raised:
         generator_of(FREE, {"ids": (0, 1)})
     assert str(raised.value) == (

@@ -1,4 +1,4 @@
-"""What a load tries: sizes, and values."""
+"""The sizes and values that a load check tries."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def trials(config, **drawn):
 
 
 @given(tables(AXES), st.tuples(RULES, RULES))
-def test_probes_are_held_by_their_execution_and_equal_where_nothing_is_padded(drawn, rules):
+def test_probes_fit_their_execution_and_equal_axes_have_its_size(drawn, rules):
     written = {
         ",".join(axes): ",".join("x".join(map(str, point)) for point in {*points})
         for axes, points in drawn.items()
@@ -44,8 +44,8 @@ def test_probes_are_held_by_their_execution_and_equal_where_nothing_is_padded(dr
     found = trials_of(config, gears)
     assert {trial.gear.rows for trial in found} <= {1, 2, 3} | {g.rows for g in gears.every()}
     for trial in found:
-        assert trial.company == (trial.gear.rows > 1)
-        assert len(trial.probes) + trial.company <= trial.gear.rows
+        assert trial.mixed == (trial.gear.rows > 1)
+        assert len(trial.probes) + trial.mixed <= trial.gear.rows
         for sizes in trial.probes:
             for axis, rule in config.padding.items():
                 assert 1 <= sizes[axis] <= trial.gear.extents[axis]
@@ -55,17 +55,17 @@ def test_probes_are_held_by_their_execution_and_equal_where_nothing_is_padded(dr
         assert all(gear in [trial.gear for trial in found] for gear in gears.every())
 
 
-def test_free_axes_are_tried_small_and_at_their_limits_the_smallest_in_the_largest():
+def test_axes_without_gears_are_tried_at_parts_of_their_limits():
     assert trials(encoder_config()) == [
-        Trial(Gear(3, {"tokens": 2}), ({"tokens": 1},), company=True),
-        Trial(Gear(3, {"tokens": 32}), ({"tokens": 1}, {"tokens": 16}), company=True),
-        Trial(Gear(3, {"tokens": 8}), ({"tokens": 1}, {"tokens": 4}), company=True),
+        Trial(Gear(3, {"tokens": 2}), ({"tokens": 1},), mixed=True),
+        Trial(Gear(3, {"tokens": 32}), ({"tokens": 1}, {"tokens": 16}), mixed=True),
+        Trial(Gear(3, {"tokens": 8}), ({"tokens": 1}, {"tokens": 4}), mixed=True),
     ]
 
 
-def test_an_execution_of_one_row_has_no_company():
+def test_an_execution_of_one_row_has_no_other_request():
     one = trials(encoder_config({"gears.batch": "1", "gears.tokens": "32"}))
-    assert one == [Trial(Gear(1, {"tokens": 32}), ({"tokens": 1},), company=False)]
+    assert one == [Trial(Gear(1, {"tokens": 32}), ({"tokens": 1},), mixed=False)]
 
 
 def test_probes_are_large_enough_for_every_output_to_have_a_size():
@@ -79,7 +79,7 @@ def test_probes_are_large_enough_for_every_output_to_have_a_size():
 
 
 @pytest.mark.parametrize("name", ["BOOL", "INT8", "INT64", "FP16", "BF16", "FP64"])
-def test_values_are_the_same_for_the_same_seed_and_halves_of_the_range_differ(name):
+def test_equal_seeds_give_equal_values_and_the_halves_of_a_range_differ(name):
     config = parse(model_config([tensor("x", name, [64])], [tensor("y", name, [64])]))
     values = Values(config)
     one, same, other = (values.block({}, (seed,)).tensors["x"] for seed in (1, 1, 2))
@@ -92,7 +92,7 @@ def test_values_are_the_same_for_the_same_seed_and_halves_of_the_range_differ(na
 
 
 @pytest.mark.parametrize("name", ["FP16", "FP32", "FP64", "BF16"])
-def test_nudged_floats_are_neighbours(name):
+def test_nudged_floats_are_neighbouring_values(name):
     dtype = DType[name]
     config = parse(model_config([tensor("x", name, [64])], [tensor("y", name, [64])]))
     values = Values(config)
@@ -103,12 +103,12 @@ def test_nudged_floats_are_neighbours(name):
     assert {*steps.ravel().tolist()} == {-1, 1}
 
 
-def test_integers_have_no_neighbours_that_mean_the_same():
+def test_integers_are_not_nudged():
     values = Values(parse(encoder_config()))
     assert values.nudged(values.block({"tokens": 3}, (1,)), (2,)) is None
 
 
-def test_sizes_are_multiples_and_no_smaller_than_requests_may_be():
+def test_sizes_obey_min_and_align():
     config = model_config(
         [tensor("x", "FP32", [-1])],
         [tensor("y", "FP32", [-1])],
@@ -124,7 +124,7 @@ def test_sizes_are_multiples_and_no_smaller_than_requests_may_be():
     assert block.needs == {"n": 64}
 
 
-def test_values_are_within_the_range_that_is_given():
+def test_values_are_within_the_configured_range():
     config = model_config(
         [tensor("x", "INT64", [64])], [tensor("y", "INT64", [64])], {"range.x": "5..8"}
     )
@@ -135,7 +135,7 @@ def test_values_are_within_the_range_that_is_given():
     assert {*drawn[Part.UPPER].ravel().tolist()} == {7, 8}
 
 
-def test_whole_numbers_of_no_range_are_ids_that_every_table_has_on_devices():
+def test_on_devices_integers_without_a_range_are_0_and_1():
     config = model_config(
         [tensor("x", "INT64", [64])], [tensor("y", "INT64", [64])], {"devices": "npu:0"}
     )

@@ -1,4 +1,4 @@
-"""The pool's decisions by themselves: no threads, and time is a number."""
+"""The decisions of the pool, without threads; time is a number."""
 
 import math
 
@@ -25,7 +25,7 @@ def arbiter(queue_limit=QUEUE_LIMIT, bypass_limit=BYPASS_LIMIT):
 
 def asked(pool, nbytes, now=0.0, **more):
     waiter = Waiter(nbytes, more.pop("owner", "model"), **more)
-    pool.ask(waiter, now)
+    pool.request(waiter, now)
     return waiter
 
 
@@ -34,7 +34,7 @@ def outcomes(*waiters):
 
 
 class ArbiterMachine(RuleBasedStateMachine):
-    """Against the definition of the order, kept in lists of waiters."""
+    """Compares the arbiter with the definition of the order, on lists of waiters."""
 
     def __init__(self):
         super().__init__()
@@ -42,8 +42,8 @@ class ArbiterMachine(RuleBasedStateMachine):
         self.arbiter = arbiter()
         self.waiters = []  # in order of arrival
         self.waiting = []  # in order of arrival
-        self.bypassed = {}  # of those that waited: how often
-        self.patience = {}  # of those that waited: releases until they must have been granted
+        self.bypassed = {}  # waiter to the number of bypasses
+        self.patience = {}  # waiter to the number of releases until it must be granted
         self.granted = 0
         self.waited = 0
 
@@ -61,7 +61,7 @@ class ArbiterMachine(RuleBasedStateMachine):
         expiring = [w for w in self.waiting if w.deadline <= now]
         ahead = len(self.live()) + len(self.waiting)
         self.waiters.append(waiter)
-        ended = list(self.arbiter.ask(waiter, now))
+        ended = list(self.arbiter.request(waiter, now))
         if nbytes > CAPACITY:
             assert waiter.outcome is Outcome.NEVER_FITS
         elif seconds == 0:
@@ -118,7 +118,7 @@ class ArbiterMachine(RuleBasedStateMachine):
             self.patience[waiter] -= 1
 
     def follow(self, ended):
-        """What happened to those that waited, one after the other."""
+        """Note the waiters that stopped waiting, in order."""
         for waiter in ended:
             index = self.waiting.index(waiter)
             if waiter.outcome is Outcome.GRANTED:
@@ -147,7 +147,7 @@ class ArbiterMachine(RuleBasedStateMachine):
             return
         tired = [index for index, c in enumerate(self.waiting) if self.bypassed[c] >= BYPASS_LIMIT]
         first = self.waiting[: tired[0] + 1] if tired else self.waiting
-        head = max(first, key=lambda waiter: waiter.priority)  # the earliest of equals
+        head = max(first, key=lambda waiter: waiter.priority)  # the earliest among equals
         assert not any(
             start + -start % ALIGNMENT + max(1, head.nbytes) <= end for start, end in self.gaps()
         )
@@ -218,14 +218,14 @@ def test_a_small_waiter_does_not_pass_a_large_one_that_waits():
     assert outcomes(large, small) == ["WAITING", "WAITING"]
 
 
-def test_a_higher_priority_goes_first_even_if_it_has_just_come():
+def test_a_higher_priority_is_first_even_if_it_arrived_last():
     pool = arbiter()
     asked(pool, 60)
     large, urgent = asked(pool, 80), asked(pool, 10, priority=1)
     assert outcomes(large, urgent) == ["WAITING", "GRANTED"]
 
 
-def test_a_waiter_is_bypassed_so_often_and_no_more():
+def test_a_waiter_is_bypassed_at_most_up_to_the_limit():
     pool = arbiter(bypass_limit=2)
     holder = asked(pool, 100)
     patient = asked(pool, 100)
@@ -237,7 +237,7 @@ def test_a_waiter_is_bypassed_so_often_and_no_more():
     assert served == [*urgent[:2], patient, urgent[2]]
 
 
-def test_those_before_a_waiter_that_is_bypassed_no_more_keep_their_priority():
+def test_waiters_before_one_at_its_bypass_limit_keep_their_priority():
     pool = arbiter(bypass_limit=1)
     first = asked(pool, 100)
     middle, low, urgent = (asked(pool, 100, priority=p) for p in (1, 0, 2))
@@ -256,17 +256,17 @@ def test_without_bypasses_priorities_do_not_matter():
     assert outcomes(urgent) == ["WAITING"]
 
 
-def test_whoever_asks_learns_whose_waiting_that_ended():
+def test_methods_return_the_waiters_that_stop_waiting():
     pool = arbiter()
     asked(pool, 60)
     late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
     newcomer = Waiter(100, "model")
-    assert list(pool.ask(newcomer, 5.0)) == [late, small]
+    assert list(pool.request(newcomer, 5.0)) == [late, small]
     assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
     assert (late.waited_s, small.waited_s) == (2.0, 1.5)
 
 
-def test_bytes_are_not_given_to_one_whose_deadline_has_passed():
+def test_an_expired_waiter_gets_no_bytes():
     pool = arbiter()
     holder = asked(pool, 100)
     late, other = asked(pool, 100, deadline=5.0), asked(pool, 100)
@@ -274,7 +274,7 @@ def test_bytes_are_not_given_to_one_whose_deadline_has_passed():
     assert outcomes(late, other) == ["TIMED_OUT", "GRANTED"]
 
 
-def test_those_behind_are_served_when_the_head_leaves():
+def test_later_waiters_are_served_when_the_first_is_withdrawn():
     pool = arbiter()
     asked(pool, 60)
     large, small = asked(pool, 80), asked(pool, 10)
@@ -290,19 +290,19 @@ def test_a_place_in_the_queue_is_free_once_its_waiter_has_expired():
     assert outcomes(asked(pool, 1, now=1.0), expiring) == ["WAITING", "TIMED_OUT"]
 
 
-def test_one_that_can_be_served_at_once_needs_no_place_in_the_queue():
+def test_a_waiter_served_immediately_needs_no_place_in_the_queue():
     pool = arbiter(queue_limit=1)
     asked(pool, 60)
     assert outcomes(asked(pool, 80), asked(pool, 10, priority=1)) == ["WAITING", "GRANTED"]
 
 
-def test_leases_of_nothing_have_places_of_their_own():
+def test_empty_leases_have_distinct_offsets():
     pool = arbiter()
     first, second = asked(pool, 0), asked(pool, 0)
     assert first.offset != second.offset
 
 
-def test_closing_ends_all_waits_and_leaves_what_is_live():
+def test_closing_ends_all_waits_and_keeps_live_leases():
     pool = arbiter()
     holder, waiter = asked(pool, 100), asked(pool, 1)
     assert list(pool.close(2.0)) == [waiter]

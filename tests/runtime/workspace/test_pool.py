@@ -1,4 +1,4 @@
-"""The threaded shell around the arbiter: who blocks, wakes, leaves, and what each is told."""
+"""The threads around the arbiter: blocking, waking, withdrawing, and exceptions."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ def clock():
 
 @pytest.fixture
 def pool(clock):
-    """A pool that is whole again when the test ends."""
+    """Yield a pool; all leases must be released when the test ends."""
     pool = WorkspacePool(CAPACITY, clock, queue_limit=3, name="pool")
     yield pool
     stats = pool.stats()
@@ -42,7 +42,7 @@ def text_of(fault, call, *args, **kwargs):
     return str(raised.value)
 
 
-def test_leases_lie_apart_and_tell_what_they_are(pool):
+def test_leases_do_not_overlap_and_have_readable_texts(pool):
     with pool.lease(3_000, owner="a") as first, pool.lease(1, owner="b") as second:
         assert (first.offset, first.nbytes, first.owner, first.waited_s) == (0, 3_000, "a", 0)
         assert (second.offset, second.nbytes) == (3_072, 1)
@@ -50,13 +50,13 @@ def test_leases_lie_apart_and_tell_what_they_are(pool):
     assert repr(second) == "<Lease of b: bytes 3,072 to 3,073, released>"
 
 
-def test_a_lease_ends_with_its_block_whatever_happens_there(pool):
+def test_a_lease_ends_with_its_with_block(pool):
     with pytest.raises(ZeroDivisionError), pool.lease(CAPACITY, owner="a"):
         raise ZeroDivisionError
     assert pool.stats().leased == 0
 
 
-def test_a_second_release_takes_nothing_from_the_next_holder(pool):
+def test_a_second_release_does_nothing(pool):
     first = pool.lease(CAPACITY, owner="a")
     first.release()
     with pool.lease(CAPACITY, owner="b") as second:
@@ -139,7 +139,7 @@ def test_a_deadline_that_has_passed_is_refused_even_if_all_is_free(pool, clock):
     )
 
 
-def test_those_behind_one_that_timed_out_are_served(pool, clock):
+def test_waiters_after_an_expired_one_are_served(pool, clock):
     with pool.lease(6_000, owner="a"):
         large = Beside(pool.lease, 8_000, deadline=1.0, owner="b")
         clock.until_waiting(1)
@@ -151,7 +151,7 @@ def test_those_behind_one_that_timed_out_are_served(pool, clock):
             large.result()
 
 
-def test_a_waiter_that_is_cancelled_leaves_within_a_poll(pool, clock):
+def test_a_cancelled_waiter_ends_within_one_poll(pool, clock):
     cancelled = Event()
     with pool.lease(CAPACITY, owner="a"):
         waiter = Beside(pool.lease, 500, owner="b", cancelled=cancelled.is_set)
@@ -161,31 +161,31 @@ def test_a_waiter_that_is_cancelled_leaves_within_a_poll(pool, clock):
         cancelled.set()
         clock.advance(0.25)
         assert text_of(PoolCancelled, waiter.result) == (
-            "pool: b: found its claim to 500 bytes cancelled after 0.500 s"
+            "pool: b: found its request for 500 bytes cancelled after 0.500 s"
         )
     assert pool.stats().cancelled == 1
 
 
-def test_one_that_is_cancelled_before_it_waits_does_not_wait(pool):
+def test_a_waiter_cancelled_in_advance_does_not_wait(pool):
     with pool.lease(CAPACITY, owner="a"), pytest.raises(PoolCancelled):
         pool.lease(500, owner="b", cancelled=lambda: True)
 
 
-def test_bytes_granted_to_one_that_has_left_go_to_the_next(pool, clock):
-    left = Event()
+def test_bytes_granted_to_a_withdrawn_waiter_go_to_the_next(pool, clock):
+    leaving = Event()
     holder = pool.lease(CAPACITY, owner="a")
-    leaver = Beside(pool.lease, CAPACITY, owner="b", cancelled=left.is_set)
+    leaver = Beside(pool.lease, CAPACITY, owner="b", cancelled=leaving.is_set)
     clock.until_waiting(1)
     stayer = Beside(pool.lease, CAPACITY, owner="c")
     clock.until_waiting(2)
-    left.set()
+    leaving.set()
     holder.release()
     with pytest.raises(PoolCancelled):
         leaver.result()
     stayer.result().release()
 
 
-def test_cancellation_is_asked_for_without_the_lock(pool, clock):
+def test_cancellation_is_polled_without_the_lock(pool, clock):
     seen = []
 
     def look():
@@ -229,23 +229,23 @@ def test_more_than_the_capacity_never_fits(pool):
     assert text_of(NeverFits, pool.require, 10_001, "b") == text
 
 
-def test_what_fits_one_day_can_be_required_while_all_is_leased(pool):
+def test_require_ignores_current_leases(pool):
     with pool.lease(CAPACITY, owner="a"):
         pool.require(CAPACITY, "b")
 
 
-def test_one_more_than_may_wait_is_refused(clock):
+def test_a_waiter_beyond_the_queue_limit_is_refused(clock):
     pool = WorkspacePool(CAPACITY, clock, queue_limit=1, name="pool")
     with pool.lease(CAPACITY, owner="a"):
         waiter = Beside(pool.lease, 500, owner="b")
         clock.until_waiting(1)
         assert text_of(PoolFull, pool.lease, 500, owner="c") == (
-            "pool: c: found no place to wait, expected one of the 1 that there are (queue_limit)"
+            "pool: c: found 1 leases waiting, expected fewer: that is the limit (queue_limit)"
         )
     waiter.result().release()
 
 
-def test_an_execution_may_need_nothing(pool):
+def test_a_lease_may_be_empty(pool):
     with pool.lease(0, owner="a") as nothing:
         assert nothing.nbytes == 0
 
@@ -271,7 +271,7 @@ def test_a_closed_pool_refuses_waiters_and_newcomers(pool, clock, caplog):
     assert pool.close()
 
 
-def test_closing_waits_until_all_leases_are_back(pool, clock):
+def test_closing_waits_for_all_leases(pool, clock):
     first, second = pool.lease(500, owner="a"), pool.lease(500, owner="b")
     closing = Beside(pool.close, math.inf)
     clock.until_waiting(1)
@@ -281,10 +281,10 @@ def test_closing_waits_until_all_leases_are_back(pool, clock):
     assert closing.result()
 
 
-def test_closing_hears_of_a_lease_whose_waiter_has_left(pool, clock):
+def test_closing_notices_a_lease_of_a_withdrawn_waiter(pool, clock):
     released, asked, closing = Event(), Event(), Event()
 
-    def cancelled():  # when it is asked after the release, its lease is granted already
+    def cancelled():  # when called after the release, the lease is already granted
         if not released.is_set():
             return False
         asked.set()
@@ -304,7 +304,7 @@ def test_closing_hears_of_a_lease_whose_waiter_has_left(pool, clock):
     assert end.result()
 
 
-def test_closing_waits_no_longer_than_it_may(pool, clock):
+def test_closing_waits_at_most_the_given_time(pool, clock):
     with pool.lease(500, owner="a"):
         closing = Beside(pool.close, 3.0)
         clock.until_waiting(1)
@@ -315,14 +315,14 @@ def test_closing_waits_no_longer_than_it_may(pool, clock):
 # -- for people ----------------------------------------------------------------------------------
 
 
-def test_repr_and_table_tell_use_and_waits(pool, clock):
+def test_repr_and_table_show_use_and_waits(pool, clock):
     first, second = pool.lease(3_000, owner="encoder"), pool.lease(2_000, owner="ranker")
     waiter = Beside(pool.lease, 8_000, owner="encoder")
     clock.until_waiting(1)
     assert repr(pool) == (
         "<WorkspacePool pool: open, 5,000 of 10,000 bytes in 2 lease(s), 1 waiting>"
     )
-    assert pool.stats().table()[-4] == "waited             1  for 0.000 s in all, 0.000 s at most"
+    assert pool.stats().table()[-4] == "waited             1  for 0.000 s in total, 0.000 s at most"
     clock.advance(0.125)
     first.release()
     second.release()
@@ -335,7 +335,7 @@ def test_repr_and_table_tell_use_and_waits(pool, clock):
             "largest free   2,000  bytes",
             "waiting            0",
             "granted            3",
-            "waited             1  for 0.125 s in all, 0.125 s at most",
+            "waited             1  for 0.125 s in total, 0.125 s at most",
             "timeouts           0",
             "cancelled          0",
             "refused            0",

@@ -22,7 +22,7 @@ def test_models_of_a_device_share_one_pool(pools):
     )
 
 
-def test_devices_have_pools_of_their_own(pools):
+def test_devices_have_separate_pools(pools):
     first, second = pools.join("npu:0", 12 * MIB, "a"), pools.join("npu:1", 6 * MIB, "a")
     assert first.pool is not second.pool
 
@@ -35,11 +35,11 @@ def test_another_capacity_is_a_fault_that_names_both_models(pools):
     assert str(raised.value) == (
         "1 fault in the configuration of model 'c':\n"
         "  - parameter 'workspace_pool_mib': found 6.5, expected 12: device 'npu:0' has one pool "
-        "in this process, and that is its capacity for 'a', 'b'"
+        "in this process, which has that capacity for 'a', 'b'"
     )
 
 
-def test_the_last_one_out_closes_the_pool(pools):
+def test_the_last_member_closes_the_pool(pools):
     first, second = (pools.join("npu:0", 12 * MIB, model) for model in ("a", "b"))
     first.leave()
     first.leave()
@@ -50,11 +50,11 @@ def test_the_last_one_out_closes_the_pool(pools):
         second.pool.lease(MIB, owner="b")
 
 
-def test_after_the_last_one_has_left_another_capacity_is_welcome(pools):
-    gone = pools.join("npu:0", 12 * MIB, "a")
-    gone.leave()
+def test_after_the_last_member_another_capacity_is_accepted(pools):
+    member = pools.join("npu:0", 12 * MIB, "a")
+    member.leave()
     new = pools.join("npu:0", 6 * MIB, "a")
-    gone.leave()
+    member.leave()
     assert pools.join("npu:0", 6 * MIB, "b").pool is new.pool
     assert new.pool.capacity_bytes == 6 * MIB
     with new.pool.lease(MIB, owner="a"):

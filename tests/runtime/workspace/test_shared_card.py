@@ -20,7 +20,7 @@ THREADS, REQUESTS = 3, 40  # threads of each model, requests of each thread
 
 
 class PaperCard(Device[None]):
-    """A card that keeps its books and has no memory: any size fits on any machine."""
+    """A card that only counts its memory: any size fits on any machine."""
 
     kind = "npu"
 
@@ -33,7 +33,7 @@ class PaperCard(Device[None]):
 
 @pytest.fixture
 def card():
-    """The card with all that must lie on it anyway."""
+    """Return the card with all memory that both models always need."""
     card = PaperCard("npu:0", 32 * GB)
     card.allocate("weights of ranker", 11 * GB)
     card.allocate("weights of encoder", 7 * GB)
@@ -48,7 +48,7 @@ def clock():
 
 @pytest.fixture
 def members(clock):
-    """Model -> its membership in the card's pool."""
+    """Return the membership of each model in the card's pool."""
     pools = PoolRegistry(clock)
     members = {model: pools.join("npu:0", POOL, model) for model in WORKSPACE}
     yield members
@@ -62,7 +62,7 @@ def test_side_by_side_the_second_model_is_refused(card):
         card.allocate("workspace of encoder", WORKSPACE["encoder"])
     assert str(raised.value) == (
         "npu:0: 'workspace of encoder': found 6,442,450,944 bytes wanted, expected at most "
-        "5,368,709,120, what is free of 34,359,738,368"
+        "5,368,709,120, which are free of 34,359,738,368"
     )
 
 
@@ -85,7 +85,7 @@ def test_with_a_pool_both_models_answer_all_requests_under_load(card, clock, mem
                     running.remove(mine)
                     answers.append((model, thread, request))
 
-    # Nobody fits beside this lease, so the load begins with all threads in the queue.
+    # No other lease fits beside this one, so the load starts with all threads in the queue.
     first = members["ranker"].pool.lease(POOL - 5 * GB, owner="warm-up")
     threads = [Beside(serve, model, thread) for model in WORKSPACE for thread in range(THREADS)]
     clock.until_waiting(len(threads))

@@ -1,4 +1,4 @@
-"""Fixtures that open models and look after what they leave in the process."""
+"""Fixtures that open models, and checks that tests leave no module in the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.backends.process.sharing import SharedProcess, hosted
 from reference_server.backends.python_host.shared_names import SharedName
 from reference_server.core.ports import ModelInstance
 
-#: The modules whose tests are played on both hosts.
+#: The modules whose tests run on both hosts.
 ON_BOTH_HOSTS = (
     "test_checklist",
     "test_inline_execute",
@@ -35,29 +35,29 @@ ON_BOTH_HOSTS = (
     "test_bls",
 )
 
-#: Those among them that look at what the host of the server's own process does alone.
-INLINE_ALONE = {
-    "test_the_moments_between_the_three_parts_are_told",  # by a clock that is moved by hand
+#: The tests among them that apply to the inline host only.
+INLINE_ONLY = {
+    "test_an_execution_has_the_end_of_input_and_start_of_output",  # uses a clock of the test
     "test_arrays_pass_through_without_a_copy",
-    "test_bytes_of_the_wire_are_viewed_not_copied",
+    "test_received_bytes_are_viewed_not_copied",
     "test_the_models_exception_is_the_cause",
-    "test_an_async_initialize_is_not_awaited",  # the warning is one of the server's process
-    "test_finalize_runs_once",  # so are the lines that are printed
+    "test_an_async_initialize_is_not_awaited",  # the warning appears in the server's process
+    "test_finalize_runs_once",  # as do the printed lines
     "test_prints_pass_through",
-    "test_an_instance_is_finalized_when_all_is_answered",  # the test holds the model's object
+    "test_finalize_waits_for_all_responses",  # the test holds the model's object
     "test_two_models_open_side_by_side",
     "test_threads_know_the_classes_of_their_own_model",  # two models open
 }
 
 
 def shared_names() -> set[str]:
-    """The names under which models' modules are known now."""
+    """Return the names of the SharedNames in `sys.modules`."""
     return {name for name, module in sys.modules.items() if type(module) is SharedName}
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
-    """Fail a test after which the process still knows a model's modules."""
+def no_module_is_left_behind(tmp_path: Path) -> Iterator[None]:
+    """Fail a test that leaves a module of a model in the process."""
     path, names = sys.path.copy(), shared_names()
     yield
     left = sys.path.copy()
@@ -69,18 +69,18 @@ def nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Play the tests of what every host does on each of them."""
+    """Run the tests of both hosts on each of them."""
     if (
         "host" in metafunc.fixturenames
         and metafunc.module.__name__.endswith(ON_BOTH_HOSTS)
-        and metafunc.function.__name__ not in INLINE_ALONE
+        and metafunc.function.__name__ not in INLINE_ONLY
     ):
         metafunc.parametrize("host", ["inline", "process"], indirect=True)
 
 
 @pytest.fixture(scope="session")
 def shared_process() -> Iterator[SharedProcess]:
-    """A process for all tests that need one."""
+    """One child process for all tests that need one."""
     process = SharedProcess()
     yield process
     process.close()
@@ -88,7 +88,7 @@ def shared_process() -> Iterator[SharedProcess]:
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest) -> Callable[..., ModelInstance]:
-    """What makes an instance of the model in a file, not open yet."""
+    """A function that creates an instance of the model in a file, not open yet."""
     if getattr(request, "param", "inline") == "inline":
         return kit.instance
     return partial(hosted, request.getfixturevalue("shared_process"))
@@ -123,10 +123,10 @@ def open_model(
 
 
 @pytest.fixture
-def tells(open_model: Callable[..., ModelInstance]) -> Callable[..., object]:
-    """A function that opens a model made of lines, and gives what its `tell` returns."""
+def reply_of(open_model: Callable[..., ModelInstance]) -> Callable[..., object]:
+    """A function that opens a model of the given lines and returns its text."""
 
-    def tell(*lines: str, files: Mapping[str, str] = {}) -> object:
-        return kit.said(open_model(kit.telling(*lines), files))
+    def reply(*lines: str, files: Mapping[str, str] = {}) -> object:
+        return kit.said(open_model(kit.replying(*lines), files))
 
-    return tell
+    return reply

@@ -1,4 +1,4 @@
-"""Tiny real models in folders of their own, and requests for them."""
+"""Small models in their own folders, and requests for them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from reference_server.observability.metric_registry import MetricRegistry
 
 FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
 
-#: What follows it where a model has forgotten a request.
-FORGOTTEN = (
-    "The model has let go of the request without a complete answer: it must return a response, or "
-    "send the final flag."
+#: The rest of the text for a request that the model has dropped.
+DROPPED = (
+    "The model has dropped the request: found no complete response; expected a returned response "
+    "or the final flag."
 )
 
 IDENTITY = """
@@ -41,8 +41,8 @@ IDENTITY = """
 """
 
 
-#: A model that answers with what its function `tell` returns.
-TELLING = """
+#: A model that answers with the result of its function `reply`.
+REPLYING = """
 import sys
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -50,11 +50,11 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        text = pb_utils.Tensor("TEXT", np.array([tell()], dtype=object))
+        text = pb_utils.Tensor("TEXT", np.array([reply()], dtype=object))
         return [pb_utils.InferenceResponse([text]) for _ in requests]
 """
 
-#: A model whose `execute` is given.
+#: A model with a given `execute`.
 EXECUTING = """
 import triton_python_backend_utils as pb_utils
 import numpy as np
@@ -66,7 +66,7 @@ class TritonPythonModel:
 
 
 class Ticks:
-    """A clock whose every reading is one nanosecond later."""
+    """A clock that advances by one nanosecond at each reading."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -85,21 +85,21 @@ def write(path: Path, source: str) -> Path:
     return path
 
 
-def telling(*lines: str) -> str:
-    """A model that answers with what its function `tell` returns; `lines` define that."""
-    return TELLING.format("\n".join(lines))
+def replying(*lines: str) -> str:
+    """Return a model that answers with the result of `reply`, which `lines` define."""
+    return REPLYING.format("\n".join(lines))
 
 
 def executing(*lines: str) -> str:
-    """A model whose `execute` consists of `lines`."""
+    """Return a model whose `execute` consists of `lines`."""
     return EXECUTING.format("\n        ".join(lines))
 
 
-#: A model that counts its calls in a global of its own and in one of its helper.
-COUNTING = telling(
+#: A model that counts its calls in one of its globals and in a global of its helper.
+COUNTING = replying(
     "import helper",
     "count = 0",
-    "def tell():",
+    "def reply():",
     "    global count",
     "    count += 1",
     "    helper.count += 10",
@@ -123,7 +123,7 @@ def model_file(
 
 
 def spec(file: Path, *, name: str = "m_0_0", **changes: object) -> InstanceSpec:
-    """What tells an instance of the model in `file` from others."""
+    """Return the specification of an instance of the model in `file`."""
     settings: dict[str, object] = {
         "name": name,
         "model_name": file.parents[1].name,
@@ -140,12 +140,12 @@ def spec(file: Path, *, name: str = "m_0_0", **changes: object) -> InstanceSpec:
 def instance(
     file: Path, *, metrics: MetricRegistry | None = None, **changes: object
 ) -> InlineInstance:
-    """An instance of the model in `file`, not open yet."""
+    """Return an instance of the model in `file`, not open yet."""
     return InlineInstance(spec(file, **changes), Ticks(), metrics or MetricRegistry())
 
 
 def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:
-    """A request for `outputs`, all of them if there are none; the inputs by name."""
+    """Return a request for `outputs` (none means all) with the inputs `arrays`."""
     inputs = {}
     for name, value in arrays.items():
         array = np.asarray(value)
@@ -154,20 +154,20 @@ def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:
 
 
 def answer(opened: InlineInstance, asked: InferRequest) -> InferResponse:
-    """The one response to one request, be it returned or sent."""
+    """Return the one response to one request, whether returned or sent."""
     answers = asked.sink = Answers()
     (response,) = opened.execute([asked]).responses
     return response or answers.wait()
 
 
 def outputs(response: InferResponse) -> dict[str, list[object]]:
-    """The elements of a good response by output."""
+    """Return the elements of a successful response by output."""
     assert response.error is None, response.error
     return {tensor.name: tensor.array().tolist() for tensor in response.outputs}
 
 
 def execution_error(opened: InlineInstance, *requests: InferRequest) -> str:
-    """Why the batch failed as a whole."""
+    """Return the error of a batch that fails as a whole."""
     with pytest.raises(ServerError) as caught:
         opened.execute(requests or [request()])
     assert caught.value.code is Code.INTERNAL
@@ -175,20 +175,20 @@ def execution_error(opened: InlineInstance, *requests: InferRequest) -> str:
 
 
 def said(opened: InlineInstance, **arrays: object) -> object:
-    """What the model answered in its one-element output TEXT."""
+    """Return the model's text in its one-element output TEXT."""
     (text,) = outputs(answer(opened, request(**arrays)))["TEXT"]
     assert isinstance(text, bytes)
     return text.decode()
 
 
 def senders(*, is_decoupled: bool = False) -> ResponseSenders:
-    """Where requests outside of any instance get their senders."""
+    """Return a sender factory for requests outside of an instance."""
     names = frozenset({"OUT", "TEXT"})
     return ResponseSenders("m_0_0", "m", 1, names, is_decoupled=is_decoupled)
 
 
 def failure(opened: InlineInstance, asked: InferRequest) -> str:
-    """Why `asked` was not answered, whether it or the whole batch failed."""
+    """Return the error of `asked`, or of its whole batch."""
     try:
         error = answer(opened, asked).error
     except ServerError as caught:

@@ -1,4 +1,4 @@
-"""auto_complete_config: who may complete a configuration, and what becomes of it."""
+"""Tests of `auto_complete_config` of models."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -99,14 +99,14 @@ def test_another_return_value_is_refused(tmp_path, value):
         ("1 / 0", "ZeroDivisionError: division by zero\n\nAt:\n  {file}(1): <module>\n"),
     ],
 )
-def test_what_fails_is_told_in_tritons_words(tmp_path, source, text):
+def test_exceptions_have_tritons_text(tmp_path, source, text):
     with pytest.raises(ServerError) as caught:
         completed(tmp_path, source)
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == text.format(file=tmp_path / "m/1/model.py")
 
 
-def test_nothing_that_it_sets_is_there_when_an_instance_opens(tmp_path):
+def test_its_state_does_not_reach_an_instance(tmp_path):
     file = model_file(
         tmp_path,
         """
@@ -134,7 +134,7 @@ def test_nothing_that_it_sets_is_there_when_an_instance_opens(tmp_path):
     opened.close()
 
 
-def test_there_is_no_server_to_call_yet(tmp_path):
+def test_calls_to_the_server_are_refused(tmp_path):
     source = COMPLETING.format("@staticmethod", "c", "pb_utils.is_model_ready('m')")
     with pytest.raises(ServerError, match=r"Failed to check model readiness: .* Server not ready"):
         completed(tmp_path, source)

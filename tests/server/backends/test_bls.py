@@ -1,4 +1,4 @@
-"""Requests of a model's own (BLS): what goes over, what comes back, and when."""
+"""Tests of BLS requests: tensors, responses, iterators and cancellation."""
 
 import queue
 import threading
@@ -31,7 +31,7 @@ def numbers(answers):
     return [[t.as_numpy().tolist() for t in each.output_tensors()] for each in answers]
 
 
-def test_a_tensor_goes_over_by_reference_and_cannot_be_written_to():
+def test_a_tensor_is_passed_by_reference_and_read_only():
     array = np.arange(4.0)
     bls_request = pb_utils.InferenceRequest(
         inputs=[pb_utils.Tensor("IN", array)], requested_output_names=[], model_name="m"
@@ -43,7 +43,7 @@ def test_a_tensor_goes_over_by_reference_and_cannot_be_written_to():
     assert array.flags.writeable
 
 
-def test_responses_are_given_as_they_come():
+def test_responses_are_iterated_in_order_of_arrival():
     answers, responses, _ = iterator(response(1))
     assert numbers([next(answers)]) == [[[1]]]
     bringer = threading.Thread(target=responses.send, args=(response(2, final=True),))
@@ -53,14 +53,14 @@ def test_responses_are_given_as_they_come():
     assert numbers(answers) == [[[1]], [[2]]]
 
 
-def test_an_error_that_is_not_the_first_response_is_given_too():
+def test_a_later_error_is_returned_by_the_iterator():
     answers, _, _ = iterator(response(1), response(final=True, error=not_found("gone")))
     first, last = answers
     assert not first.has_error()
     assert (last.error().message(), last.error().code()) == ("gone", pb_utils.TritonError.NOT_FOUND)
 
 
-def test_who_wants_one_response_gets_the_error_that_follows_it():
+def test_exec_returns_the_error_that_follows_a_response():
     _, responses, _ = iterator(response(1), response(final=True, error=not_found("gone")))
     asking = pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
     only = asking._bls._result(
@@ -69,7 +69,7 @@ def test_who_wants_one_response_gets_the_error_that_follows_it():
     assert only.error().message() == "gone"
 
 
-def test_cancelling_reaches_the_request_until_its_last_response_is_there():
+def test_cancel_has_effect_until_the_last_response():
     answers, _, cancellation = iterator(response(1, final=True))
     answers.cancel()
     assert not cancellation.is_cancelled
@@ -78,7 +78,7 @@ def test_cancelling_reaches_the_request_until_its_last_response_is_there():
     assert cancellation.is_cancelled
 
 
-def test_an_iterator_that_is_given_up_takes_what_still_comes():
+def test_a_dropped_iterator_still_receives_responses():
     answers, responses, cancellation = iterator(response(1))
     next(answers)
     del answers
@@ -86,7 +86,7 @@ def test_an_iterator_that_is_given_up_takes_what_still_comes():
     assert not cancellation.is_cancelled
 
 
-def test_parameters_come_with_a_response():
+def test_a_response_has_parameters():
     (only,), _, _ = iterator(response(1, final=True, parameters=[("a", 1), ("b", "é")]))
     assert only.parameters() == '{"a": 1, "b": "\\u00e9"}'
 
@@ -97,14 +97,14 @@ def test_parameters_of_other_types_are_refused(parameters):
         pb_utils.InferenceResponse([], parameters=parameters)
 
 
-def test_parameters_of_a_response_go_to_whoever_asked(open_model):
+def test_response_parameters_reach_the_caller(open_model):
     opened = open_model(
         executing("return [pb_utils.InferenceResponse([], parameters={'a': 1, 'b': True})]")
     )
     assert list(answer(opened, request()).parameters) == [("a", 1), ("b", True)]
 
 
-def test_all_who_wait_for_responses_get_them_whenever_they_begin_to():
+def test_all_waiting_threads_receive_the_responses():
     responses, got = BlsResponses(), queue.SimpleQueue()
     waiting = [
         threading.Thread(target=lambda index: got.put((index, responses.get(index))), args=(index,))

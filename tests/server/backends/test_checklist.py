@@ -1,4 +1,4 @@
-"""The checklist of the Python backend, played on the inline host and on the real server."""
+"""The checklist of the Python backend, on both hosts and on the real server."""
 
 import json
 import os
@@ -44,9 +44,9 @@ def test_the_inline_host_does_as_the_checklist_says(tmp_path: Path, open_file, r
         STRINGS=np.array([text.encode() for text in STRINGS], object),
     )
     asked.parameters = PARAMETERS
-    if row.tells is not None:
+    if row.reply is not None:
         (text,) = kit.answer(opened, asked).outputs
-        assert text.array().ravel()[0].decode() == row.tells
+        assert text.array().ravel()[0].decode() == row.reply
     else:
         assert kit.failure(opened, asked) == kit.FAILED + row.failure(str(file))
 
@@ -58,7 +58,7 @@ PLAYED = {f"row_{number}": row for number, row in enumerate(ROWS) if not row.our
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model for each row that the real server is asked about."""
+    """A repository with a model for each row that the real server runs."""
     folder = tmp_path_factory.mktemp("checklist")
     for name, row in PLAYED.items():
         kit.write(folder / name / "config.pbtxt", CONFIG)
@@ -85,7 +85,7 @@ def triton(repository: Path) -> Iterator[Server]:
 
 
 def infer(server: Server, model: str) -> dict[str, object]:
-    """The real server's reply, be it an answer or an error."""
+    """Return the real server's reply, an answer or an error."""
     tensors = [("IN", "FP32", NUMBERS), ("STRINGS", "BYTES", STRINGS)]
     body = {
         "id": ID,
@@ -109,9 +109,9 @@ def infer(server: Server, model: str) -> dict[str, object]:
 def test_the_real_server_does_so_too(repository: Path, triton: Server, name: str) -> None:
     row = PLAYED[name]
     reply = infer(triton, name)
-    if row.tells is not None:
+    if row.reply is not None:
         (text,) = reply["outputs"]
-        assert text["data"] == [row.tells]
+        assert text["data"] == [row.reply]
     else:
         assert reply["error"] == (
             f"Failed to process the request(s) for model '{name}_0_0', message: "

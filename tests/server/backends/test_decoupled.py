@@ -1,12 +1,12 @@
-"""Models that answer through senders: decoupled ones, coroutines, and requests given again."""
+"""Tests of decoupled models, coroutines and rescheduled requests."""
 
 import queue
 import threading
 
 import pytest
 from server.backends.kit import (
+    DROPPED,
     FAILED,
-    FORGOTTEN,
     answer,
     executing,
     execution_error,
@@ -28,7 +28,7 @@ RESCHEDULE = "pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"
 
 @pytest.fixture
 def open_decoupled(open_model):
-    """A function: an instance of a decoupled model whose execute consists of lines."""
+    """A function that opens a decoupled model whose `execute` consists of the given lines."""
 
     def open_one(*lines, is_async=False, **changes):
         source = executing(OUT, SENDERS, *lines)
@@ -40,14 +40,14 @@ def open_decoupled(open_model):
 
 
 def asked(id="", **arrays):
-    """A request that keeps what it is answered."""
+    """Return a request that records its responses."""
     one = request(id=id, **arrays)
     one.sink = Answers()
     return one
 
 
 def numbers(one):
-    """The next response to a request: its numbers, and whether it is the last."""
+    """Return the numbers of the next response, and whether it is the last."""
     response = one.sink.wait()
     return outputs(response).get("OUT"), response.final
 
@@ -69,7 +69,7 @@ def test_any_number_of_responses(open_decoupled):
         assert one.sink.wait().empty
 
 
-def test_responses_may_follow_when_execute_has_returned(open_decoupled):
+def test_responses_may_follow_after_execute(open_decoupled):
     opened = open_decoupled(
         "import threading",
         "(s,) = senders",
@@ -97,7 +97,7 @@ def test_execute_of_a_decoupled_model_returns_nothing(open_decoupled, value, cap
     assert caplog.messages.count(MUST_RETURN_NONE) == 1
 
 
-def test_an_exception_ends_what_is_still_open(open_decoupled, tmp_path):
+def test_an_exception_fails_unanswered_requests(open_decoupled, tmp_path):
     opened = open_decoupled(
         "senders[0].send(out(1), 1)", "senders[1].send(out(2))", "raise ValueError('x')"
     )
@@ -114,19 +114,19 @@ def test_an_exception_ends_what_is_still_open(open_decoupled, tmp_path):
     assert all(one.sink.is_empty for one in batch)
 
 
-def test_an_exception_before_there_is_a_sender_fails_the_batch(open_model):
+def test_an_exception_without_senders_fails_the_batch(open_model):
     opened = open_model(executing("raise ValueError('x')"), is_decoupled=True)
     assert execution_error(opened, request(), request()).startswith(f"{FAILED}ValueError: x\n")
 
 
-def test_a_request_nobody_has_a_sender_of_is_forgotten(open_model):
+def test_a_request_without_a_sender_fails(open_model):
     opened = open_model(executing("pass"), is_decoupled=True)
     one = asked()
     opened.execute([one])
-    assert one.sink.wait().error.message == FAILED + FORGOTTEN
+    assert one.sink.wait().error.message == FAILED + DROPPED
 
 
-def test_a_model_may_keep_the_request_and_ask_for_the_sender_later(open_model):
+def test_a_sender_may_be_requested_after_execute(open_model):
     opened = open_model(
         executing(
             OUT,
@@ -153,7 +153,7 @@ def test_coroutines_of_a_decoupled_model_run_side_by_side(open_decoupled):
         "if len(self.waiting) < 3: await self.waiting[-1].wait()",
         "for event in self.waiting: event.set()",
         "senders[0].send(out(1), 1)",
-        "return ['whatever']",
+        "return ['text']",
         is_async=True,
     )
     batch = [asked(), asked(), asked()]
@@ -163,7 +163,7 @@ def test_coroutines_of_a_decoupled_model_run_side_by_side(open_decoupled):
 
 
 @pytest.mark.parametrize("error", ["ValueError('late')", "SystemExit(3)"])
-def test_an_exception_in_a_coroutine_ends_what_is_open(open_decoupled, error, caplog):
+def test_an_exception_in_a_coroutine_fails_unanswered_requests(open_decoupled, error, caplog):
     opened = open_decoupled("senders[0].send(out(1), 1)", f"raise {error}", is_async=True)
     ended, still_open = asked(), asked()
     assert not opened.execute([ended, still_open]).failed
@@ -175,12 +175,12 @@ def test_an_exception_in_a_coroutine_ends_what_is_open(open_decoupled, error, ca
     assert message in caplog.messages
 
 
-def test_a_coroutine_that_forgets_a_request(open_decoupled):
+def test_a_coroutine_that_drops_a_request(open_decoupled):
     opened = open_decoupled("senders[0].send(out(1))", is_async=True)
     one = asked()
     opened.execute([one])
     assert numbers(one) == ([1], False)
-    assert one.sink.wait().error.message == FAILED + FORGOTTEN
+    assert one.sink.wait().error.message == FAILED + DROPPED
 
 
 # ------------------------------------------------------------------------------- ordinary models
@@ -192,7 +192,7 @@ def test_an_ordinary_model_may_send_its_response(open_model, returned):
     assert outputs(answer(opened, request())) == {"OUT": [1]}
 
 
-def test_a_sender_that_was_not_used_changes_nothing(open_model):
+def test_an_unused_sender_has_no_effect(open_model):
     opened = open_model(executing(OUT, SENDERS, "return [out(1)]"))
     one = asked()
     (response,) = opened.execute([one]).responses
@@ -201,7 +201,7 @@ def test_a_sender_that_was_not_used_changes_nothing(open_model):
 
 
 @pytest.mark.parametrize(("flags", "is_error"), [(0, True), (1, False)])
-def test_a_response_that_is_sent_and_returned(open_model, flags, is_error, caplog):
+def test_a_response_both_sent_and_returned_is_an_error(open_model, flags, is_error, caplog):
     opened = open_model(
         executing(OUT, SENDERS, f"senders[0].send(out(1), {flags})", "return [out(2)]")
     )
@@ -218,7 +218,7 @@ def test_a_response_that_is_sent_and_returned(open_model, flags, is_error, caplo
 
 
 @pytest.mark.parametrize("line", ["senders[0].send(out(2))", "raise ValueError"])
-def test_an_error_comes_after_the_response_that_was_sent(open_model, line):
+def test_an_error_follows_the_sent_response(open_model, line):
     opened = open_model(executing(OUT, SENDERS, "senders[0].send(out(1))", line))
     one = asked()
     assert opened.execute([one]).failed
@@ -229,7 +229,7 @@ def test_an_error_comes_after_the_response_that_was_sent(open_model, line):
     assert one.sink.is_empty
 
 
-def test_the_sender_of_a_request_that_is_answered_is_closed(open_model):
+def test_the_sender_of_an_answered_request_is_closed(open_model):
     opened = open_model(
         executing(
             OUT,
@@ -248,7 +248,7 @@ def test_the_sender_of_a_request_that_is_answered_is_closed(open_model):
 # ------------------------------------------------------------------------------------ given again
 
 
-def test_a_request_is_given_again(open_model):
+def test_a_request_is_rescheduled(open_model):
     opened = open_model(
         executing(
             OUT,
@@ -279,7 +279,7 @@ def test_a_decoupled_request_is_answered_in_several_executions(open_decoupled):
     assert one.sink.is_empty
 
 
-def test_a_request_that_has_ended_is_not_given_again(open_decoupled):
+def test_an_answered_request_is_not_rescheduled(open_decoupled):
     opened = open_decoupled(
         "senders[0].send(out(1), 1)",
         f"requests[0].set_release_flags({RESCHEDULE})",
@@ -291,7 +291,7 @@ def test_a_request_that_has_ended_is_not_given_again(open_decoupled):
     assert one.sink.is_empty
 
 
-def test_a_response_for_a_request_that_is_given_again_fails_the_batch(open_model):
+def test_a_response_to_a_rescheduled_request_fails_the_batch(open_model):
     opened = open_model(
         executing(OUT, f"requests[0].set_release_flags({RESCHEDULE})", "return [out(1)]"),
         is_iterative=True,
@@ -302,7 +302,7 @@ def test_a_response_for_a_request_that_is_given_again_fails_the_batch(open_model
     )
 
 
-def test_after_an_exception_nothing_is_given_again(open_model):
+def test_after_an_exception_no_request_is_rescheduled(open_model):
     opened = open_model(
         executing(f"requests[0].set_release_flags({RESCHEDULE})", "raise ValueError('x')"),
         is_iterative=True,
@@ -311,7 +311,7 @@ def test_after_an_exception_nothing_is_given_again(open_model):
 
 
 @pytest.mark.parametrize("is_decoupled", [False, True])
-def test_a_model_without_iterations_is_given_nothing_again(open_model, is_decoupled):
+def test_a_model_that_is_not_iterative_cannot_reschedule(open_model, is_decoupled):
     opened = open_model(
         executing(f"requests[0].set_release_flags({RESCHEDULE})"), is_decoupled=is_decoupled
     )
@@ -328,7 +328,7 @@ def test_a_model_without_iterations_is_given_nothing_again(open_model, is_decoup
 # ---------------------------------------------------------------------------------------- the end
 
 
-def test_an_instance_is_finalized_when_all_is_answered(open_decoupled, open_model):
+def test_finalize_waits_for_all_responses(open_decoupled, open_model):
     told = queue.SimpleQueue()
     opened = open_decoupled("self.sender = senders[0]")
     model = opened._model

@@ -1,4 +1,4 @@
-"""DLPack in both directions, with NumPy and with torch where it is installed."""
+"""Tests of DLPack in both directions, with NumPy and, where installed, torch."""
 
 import gc
 import weakref
@@ -21,7 +21,7 @@ TORCH_TYPES += ["float16", "bfloat16", "float32", "float64"]
 
 
 class Exporter:
-    """An object that hands out one capsule."""
+    """A producer that returns one capsule."""
 
     def __init__(self, capsule, device=(1, 0)):
         self._capsule = capsule
@@ -72,12 +72,12 @@ def test_a_read_only_array_is_exported():
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1, 5, 1)])
-def test_odd_shapes_survive(shape):
+def test_unusual_shapes_are_kept(shape):
     tensor = Tensor.from_dlpack("Y", Tensor("X", np.ones(shape, np.int16)))
     assert tensor.as_numpy().shape == shape
 
 
-def test_bf16_travels_as_it_is():
+def test_bf16_is_passed_unchanged():
     bits = np.array([0x3F80, 0xC000], np.uint16)
     given_ = Tensor._received(core.Tensor("X", DataType.BF16, (2,), raw=memoryview(bits.tobytes())))
     tensor = Tensor.from_dlpack("Y", given_)
@@ -89,12 +89,12 @@ def test_bf16_travels_as_it_is():
         np.from_dlpack(given_)
 
 
-def test_the_device_is_the_hosts_memory():
+def test_the_device_is_host_memory():
     assert Tensor("X", np.zeros(1)).__dlpack_device__() == (1, 0)
     assert Tensor("X", np.array(["x"], object)).__dlpack_device__() == (1, 0)
 
 
-def test_memory_is_given_back_when_nobody_holds_it():
+def test_memory_is_freed_with_its_last_reference():
     array = np.arange(3.0)
     owner = weakref.ref(array)
     tensor = Tensor.from_dlpack("Y", Tensor.from_dlpack("Z", Tensor("X", array)))
@@ -124,7 +124,7 @@ def test_memory_is_given_back_when_nobody_holds_it():
     ],
     ids=["no producer", "order", "complex", "another device"],
 )
-def test_what_cannot_be_adopted_is_refused(source, text):
+def test_unsupported_producers_are_refused(source, text):
     with pytest.raises(TritonModelException) as caught:
         Tensor.from_dlpack("Y", source)
     assert str(caught.value) == text
@@ -140,7 +140,7 @@ def test_a_used_capsule_is_refused():
 def test_the_empty_name_is_refused_first():
     with pytest.raises(TritonModelException, match=r"empty string"):
         Tensor.from_dlpack("", 5)
-    with pytest.raises(TypeError, match=r"^from_dlpack\(\): incompatible function arguments"):
+    with pytest.raises(TypeError, match=r"^argument 'name': found 5"):
         Tensor.from_dlpack(5, 5)
 
 
@@ -158,7 +158,7 @@ def test_newer_keywords_are_refused_so_that_consumers_fall_back():
 
 
 @given(arrays.arrays(st.sampled_from(DTYPES), arrays.array_shapes(min_dims=0, min_side=0)))
-def test_elements_come_back_bit_by_bit(array):
+def test_elements_keep_their_bits(array):
     back = Tensor.from_dlpack("Y", Tensor("X", array)).as_numpy()
     assert back.shape == array.shape
     assert back.dtype == array.dtype
@@ -169,7 +169,7 @@ def test_elements_come_back_bit_by_bit(array):
 
 
 class OnDevice:
-    """What torch shows of a tensor in a GPU's memory, without a GPU: its capsule is the host's."""
+    """A producer like a torch tensor on a GPU; its capsule is in host memory."""
 
     def __init__(self, array):
         self.array = array
@@ -186,7 +186,7 @@ class OnDevice:
         return (2, 1)
 
 
-def test_a_tensor_on_a_gpu_stays_there_for_its_model():
+def test_the_model_keeps_its_gpu_tensor():
     source = OnDevice(np.arange(3, dtype=np.float32))
     tensor = Tensor.from_dlpack("Y", source)
     assert (tensor.name(), tensor.shape(), tensor.triton_dtype()) == ("Y", [3], 11)
@@ -205,14 +205,14 @@ def test_a_tensor_on_a_gpu_stays_there_for_its_model():
     assert source.streams == [None, 7]
 
 
-def test_the_server_gets_a_copy_of_it():
+def test_the_server_receives_a_host_copy():
     source = OnDevice(np.arange(3, dtype=np.float32))
     passed_on = Tensor.from_dlpack("Y", source)._core
     assert passed_on.array().tolist() == [0, 1, 2]
     assert not np.shares_memory(passed_on.array(), source.array)
 
 
-def test_what_cannot_copy_itself_from_a_gpu_is_refused():
+def test_a_gpu_tensor_without_a_cpu_method_is_refused():
     source = Exporter(None, (2, 0))
     with pytest.raises(TritonModelException, match=r"^DLDevice type 2 is not support by Python"):
         Tensor.from_dlpack("Y", source)
@@ -248,7 +248,7 @@ def test_a_received_tensor_is_a_torch_tensor_without_a_copy(torch):
     assert tensor.as_numpy().tolist() == [0, 2, 4]
 
 
-def test_what_torch_refuses_to_export_goes_through(torch):
+def test_exceptions_of_torch_pass_through(torch):
     with pytest.raises(BufferError, match=r"require gradient"):
         Tensor.from_dlpack("Y", torch.ones(2, requires_grad=True))
 

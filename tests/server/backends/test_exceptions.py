@@ -1,4 +1,4 @@
-"""The text of an exception: type, message, and where, innermost first."""
+"""Tests of the text of an exception: type, message and frames, innermost first."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +29,7 @@ def outer(error):
     fail(error)
 
 
-def test_frames_are_told_innermost_first():
+def test_frames_are_listed_innermost_first():
     assert described(outer, ValueError("bad value here")) == (
         "ValueError: bad value here\n\nAt:\n"
         f"  {FILE}({line_of(fail, 1)}): fail\n"
@@ -51,7 +51,7 @@ def test_the_head_is_the_bare_type_and_the_message(error, head):
     assert described(fail, error).startswith(head)
 
 
-def test_there_is_no_where_without_frames():
+def test_without_frames_there_is_no_location():
     assert described(lambda: None, 1).startswith("TypeError: ")
     assert "\n" not in described(lambda: None, 1)
     assert described(compile, "def f(:", "model.py", "exec") == (
@@ -59,7 +59,7 @@ def test_there_is_no_where_without_frames():
     )
 
 
-def test_the_servers_own_frames_are_not_told():
+def test_frames_of_the_server_are_left_out():
     def names_a_tensor():
         from triton_python_backend_utils import Tensor
 
@@ -69,7 +69,7 @@ def test_the_servers_own_frames_are_not_told():
     assert f"({line_of(names_a_tensor, 3)}): names_a_tensor\n" in described(names_a_tensor)
 
 
-def test_import_machinery_is_not_told(tmp_path, monkeypatch):
+def test_frames_of_the_import_system_are_left_out(tmp_path, monkeypatch):
     (tmp_path / "raises_xyz.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -83,7 +83,7 @@ def test_import_machinery_is_not_told(tmp_path, monkeypatch):
     )
 
 
-def test_an_exception_raised_again_is_told_where_it_was_raised_again():
+def test_a_reraised_exception_has_the_place_of_the_last_raise():
     def again():
         try:
             fail(ValueError("x"))
@@ -93,7 +93,7 @@ def test_an_exception_raised_again_is_told_where_it_was_raised_again():
     assert f"({line_of(again, 4)}): again\n" in described(again)
 
 
-def test_causes_are_not_told():
+def test_causes_are_left_out():
     def chained():
         try:
             fail(ValueError("first"))
@@ -103,7 +103,7 @@ def test_causes_are_not_told():
     assert "first" not in described(chained)
 
 
-def test_an_exception_of_another_thread_is_told_with_that_threads_lines():
+def test_an_exception_of_another_thread_has_that_threads_frames():
     def hand_over():
         with ThreadPoolExecutor(1) as pool:
             pool.submit(outer, ValueError("worker")).result()
@@ -114,7 +114,7 @@ def test_an_exception_of_another_thread_is_told_with_that_threads_lines():
     assert text.endswith("_bootstrap\n")
 
 
-def test_a_message_that_cannot_be_made_is_told_with_its_reason():
+def test_a_failing_str_is_reported_with_its_exception():
     class Broken(Exception):
         def __str__(self):
             raise ValueError("in str")

@@ -1,10 +1,10 @@
-"""Models fork: through multiprocessing, or by themselves. The same on both hosts."""
+"""Tests of models that fork, through multiprocessing or directly, on both hosts."""
 
 import os
 import signal
 
 import pytest
-from server.backends.kit import instance, model_file, said, telling
+from server.backends.kit import instance, model_file, replying, said
 
 from reference_server.core.errors import ServerError
 
@@ -25,7 +25,7 @@ ASKING = (
 )
 
 
-def test_a_pool_is_made_in_initialize_and_ended_in_finalize(open_model):
+def test_a_pool_lives_from_initialize_to_finalize(open_model):
     source = """
         import multiprocessing
         import numpy as np
@@ -37,8 +37,8 @@ def test_a_pool_is_made_in_initialize_and_ended_in_finalize(open_model):
                 self.first = self.pool.map(abs, [-1])
 
             def execute(self, requests):
-                told = f"{self.first} {self.pool.apply(abs, (-2,))}"
-                text = pb_utils.Tensor("TEXT", np.array([told], dtype=object))
+                text = f"{self.first} {self.pool.apply(abs, (-2,))}"
+                text = pb_utils.Tensor("TEXT", np.array([text], dtype=object))
                 return [pb_utils.InferenceResponse([text]) for _ in requests]
 
             def finalize(self):
@@ -48,41 +48,41 @@ def test_a_pool_is_made_in_initialize_and_ended_in_finalize(open_model):
     assert said(open_model(source)) == "[1] 2"
 
 
-def test_a_child_is_ended_by_terminate(tells):
+def test_terminate_ends_a_child(reply_of):
     lines = (
         "import multiprocessing, time",
-        "def tell():",
+        "def reply():",
         "    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))",
         "    child.start()",
         "    child.terminate()",
         "    child.join()",
         "    return str(child.exitcode)",
     )
-    assert tells(*lines) == "-15"
+    assert reply_of(*lines) == "-15"
 
 
 @pytest.mark.parametrize(
     ("end", "code"), [("return None", 0), ("sys.exit(7)", 7), ("raise ValueError", 1)]
 )
-def test_a_child_that_comes_back_from_execute_ends_there(tells, end, code):
+def test_a_child_that_returns_from_execute_ends(reply_of, end, code):
     lines = (
         "import os",
-        "def tell():",
+        "def reply():",
         "    child = os.fork()",
         f"    if child == 0: {end}",
         "    return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
     )
-    assert tells(*lines) == str(code)
+    assert reply_of(*lines) == str(code)
 
 
-def test_a_child_cannot_call_the_server_and_is_told_so(tells):
+def test_a_child_that_calls_the_server_gets_an_error(reply_of):
     lines = (
         *ASKING,
         "def call():",
         "    pb_utils.load_model('other')",
-        "def tell(): return ask(call)",
+        "def reply(): return ask(call)",
     )
-    assert tells(*lines) == (
+    assert reply_of(*lines) == (
         "TritonModelException: A process that a model has forked cannot call the server: only the "
         "model's own process can."
     )
@@ -91,7 +91,7 @@ def test_a_child_cannot_call_the_server_and_is_told_so(tells):
 @pytest.mark.parametrize(
     "call", ["made.increment(1)", "made.value()", "family.Metric({'b': 'c'})", "new()", "drop()"]
 )
-def test_a_child_cannot_reach_the_metrics_and_does_not_wait_for_them(tells, call):
+def test_a_child_that_uses_metrics_gets_an_error(reply_of, call):
     lines = (
         *ASKING,
         "def new(): return pb_utils.MetricFamily('name', 'text', pb_utils.MetricFamily.COUNTER)",
@@ -101,16 +101,16 @@ def test_a_child_cannot_reach_the_metrics_and_does_not_wait_for_them(tells, call
         "    global family",
         "    family = None",
         "    made.value()",
-        f"def tell(): return ask(lambda: {call}) + str(made.value())",
+        f"def reply(): return ask(lambda: {call}) + str(made.value())",
     )
-    assert tells(*lines) == (
+    assert reply_of(*lines) == (
         "TritonModelException: A process that a model has forked cannot call the server: only the "
         "model's own process can.0.0"
     )
 
 
 def test_a_child_cannot_answer_for_its_model(open_model):
-    source = telling(*ASKING, "def tell(): return ask(SENDERS[0].send)", "SENDERS = []")
+    source = replying(*ASKING, "def reply(): return ask(SENDERS[0].send)", "SENDERS = []")
     source = source.replace(
         "def execute(self, requests):",
         "def execute(self, requests):\n"
@@ -124,15 +124,15 @@ def test_a_child_cannot_answer_for_its_model(open_model):
     )
 
 
-def test_a_child_has_tensors_and_a_logger(tells):
+def test_a_child_has_tensors_and_a_logger(reply_of):
     lines = (
         *ASKING,
         "def call():",
         "    pb_utils.Logger.log_info('hello')",
         "    return float(pb_utils.Tensor('X', np.ones(3)).as_numpy().sum())",
-        "def tell(): return ask(call)",
+        "def reply(): return ask(call)",
     )
-    assert tells(*lines) == "3.0"
+    assert reply_of(*lines) == "3.0"
 
 
 STAYS = """
@@ -160,7 +160,7 @@ STAYS = """
 END = "os.kill(self.child, signal.SIGKILL); os.waitpid(self.child, 0)"
 
 
-def test_a_child_that_outlives_its_model_is_told_in_the_log(tmp_path, caplog):
+def test_a_child_that_outlives_its_model_is_logged(tmp_path, caplog):
     opened = instance(model_file(tmp_path, STAYS.format(end="pass", finalize="pass")))
     opened.open()
     child = int(said(opened))
@@ -169,19 +169,19 @@ def test_a_child_that_outlives_its_model_is_told_in_the_log(tmp_path, caplog):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert line == (
-        f"'m_0_0' is closed, and processes that it has forked go on: {child}. A model ends its "
-        "processes in `finalize`."
+        f"'m_0_0': found forked processes that still run after close: {child}; expected none. "
+        "End them in `finalize`."
     )
 
 
-def test_nothing_is_told_of_a_child_that_has_ended(tmp_path, caplog):
+def test_an_ended_child_is_not_logged(tmp_path, caplog):
     opened = instance(model_file(tmp_path, STAYS.format(end="pass", finalize=END)))
     opened.open()
     opened.close()
     assert "forked" not in caplog.text
 
 
-def test_a_child_of_a_model_that_did_not_start_is_told_in_the_log(tmp_path, caplog):
+def test_a_child_of_a_model_that_failed_to_start_is_logged(tmp_path, caplog):
     end = "os.environ['CHILD'] = str(self.child); raise ValueError"
     source = STAYS.format(end=end, finalize="pass")
     opened = instance(model_file(tmp_path, source))
@@ -190,4 +190,4 @@ def test_a_child_of_a_model_that_did_not_start_is_told_in_the_log(tmp_path, capl
     child = os.environ.pop("CHILD")
     os.kill(int(child), signal.SIGKILL)
     os.waitpid(int(child), 0)
-    assert f"processes that it has forked go on: {child}." in caplog.text
+    assert f"forked processes that still run after close: {child};" in caplog.text

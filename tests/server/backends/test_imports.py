@@ -1,4 +1,4 @@
-"""Every form of import finds the model's own files, whenever and wherever it runs."""
+"""Tests of all forms of imports in a model's files, on any thread and at any time."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +7,8 @@ import pytest
 from server.backends.kit import (
     instance,
     model_file,
+    replying,
     said,
-    telling,
     write,
 )
 from server.support.requests import PATIENCE_S
@@ -19,7 +19,7 @@ from reference_server.core.errors import ServerError
 
 @pytest.fixture
 def table(tmp_path):
-    """A module table over a folder, where single modules can be tried."""
+    """A module table of a folder, for tests of single modules."""
     folder = tmp_path / "m" / "1"
     folder.mkdir(parents=True)
     modules = ModelModules(folder, {})
@@ -27,16 +27,16 @@ def table(tmp_path):
     modules.close()
 
 
-def test_the_model_is_named_by_version_and_file(tells):
-    assert tells("def tell(): return f'{__name__} {__package__} {__spec__.name}'") == (
+def test_the_model_is_named_by_version_and_file(reply_of):
+    assert reply_of("def reply(): return f'{__name__} {__package__} {__spec__.name}'") == (
         "1.model 1 1.model"
     )
 
 
-def test_file_names_are_real(tells, tmp_path):
-    tells_file = tells(
+def test_file_names_are_real(reply_of, tmp_path):
+    tells_file = reply_of(
         "import helper",
-        "def tell(): return f'{__file__} {helper.__file__} {tell.__code__.co_filename}'",
+        "def reply(): return f'{__file__} {helper.__file__} {reply.__code__.co_filename}'",
         files={"1/helper.py": ""},
     )
     model, helper, code = tells_file.split()
@@ -74,7 +74,7 @@ def test_file_names_are_real(tells, tmp_path):
         ("exec('import helper')", "helper.name"),
     ],
 )
-def test_every_form_of_import_finds_the_models_files(tells, statement, value):
+def test_every_form_of_import_finds_the_models_files(reply_of, statement, value):
     files = {
         "1/helper.py": "name = 'helper'",
         "1/other.py": "name = 'other'",
@@ -84,46 +84,46 @@ def test_every_form_of_import_finds_the_models_files(tells, statement, value):
         "1/folder/deep/leaf.py": "name = 'leaf'\nfrom . import sibling",
         "1/folder/deep/sibling.py": "name = 'sibling'",
     }
-    told = tells(statement, f"def tell(): return {value}", files=files)
+    told = reply_of(statement, f"def reply(): return {value}", files=files)
     assert told in {"helper", "helperother", "root", "package", "inner", "leaf", "sibling"}
 
 
-def test_the_version_comes_before_the_model(tells):
+def test_the_version_comes_before_the_model(reply_of):
     files = {"1/helper.py": "name = 'version'", "helper.py": "name = 'model'"}
-    assert tells("import helper", "def tell(): return helper.name", files=files) == "version"
+    assert reply_of("import helper", "def reply(): return helper.name", files=files) == "version"
 
 
 @pytest.mark.parametrize("name", ["json", "numpy", "this"])
-def test_what_is_installed_comes_before_both(tells, name):
+def test_installed_modules_come_before_both(reply_of, name):
     module = f"{name}.__name__ + str('mine' in vars({name}))"
     imported = (
         f"import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): import {name}"
     )
     files = {f"1/{name}.py": "mine = 1"}
-    assert tells(imported, f"def tell(): return {module}", files=files) == f"{name}False"
+    assert reply_of(imported, f"def reply(): return {module}", files=files) == f"{name}False"
 
 
-def test_the_package_of_the_version_may_have_code(tells):
+def test_the_package_of_the_version_may_have_code(reply_of):
     files = {"1/__init__.py": "name = 'init'"}
-    assert tells("from . import name", "def tell(): return name", files=files) == "init"
+    assert reply_of("from . import name", "def reply(): return name", files=files) == "init"
 
 
-def test_modules_may_import_each_other(tells):
+def test_modules_may_import_each_other(reply_of):
     files = {
         "1/one.py": "from . import two\ndef name(): return two.name\n",
         "1/two.py": "from . import one\nname = 'two'\ndef back(): return one.name()\n",
     }
-    assert tells("from . import one", "def tell(): return one.two.back()", files=files) == "two"
+    assert reply_of("from . import one", "def reply(): return one.two.back()", files=files) == "two"
 
 
-def test_the_utils_belong_to_the_instance(tells, tmp_path):
+def test_the_utils_belong_to_the_instance(reply_of, tmp_path):
     lines = (
         "import triton_python_backend_utils, helper",
-        "def tell(): return f'{triton_python_backend_utils is pb_utils is helper.pb_utils} '"
+        "def reply(): return f'{triton_python_backend_utils is pb_utils is helper.pb_utils} '"
         " + pb_utils.__name__ + ' ' + pb_utils.get_model_dir()",
     )
     files = {"1/helper.py": "import triton_python_backend_utils as pb_utils"}
-    assert tells(*lines, files=files) == f"True triton_python_backend_utils {tmp_path}/m/1"
+    assert reply_of(*lines, files=files) == f"True triton_python_backend_utils {tmp_path}/m/1"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_utils_belong_to_the_instance(tells, tmp_path):
         ("import importlib; importlib.import_module('missing')", "No module named 'missing'"),
     ],
 )
-def test_what_cannot_be_imported_is_refused_as_python_does(tmp_path, statement, text):
+def test_failed_imports_raise_pythons_errors(tmp_path, statement, text):
     files = {
         "1/helper.py": "",
         "1/package/__init__.py": "",
@@ -153,7 +153,7 @@ def test_what_cannot_be_imported_is_refused_as_python_does(tmp_path, statement, 
     assert "model.py(1): <module>\n" in caught.value.message
 
 
-def test_a_module_that_failed_is_tried_again(table, tmp_path):
+def test_a_failed_import_is_repeated(table, tmp_path):
     helper = write(tmp_path / "m/1/package/helper.py", "1 / 0")
     with pytest.raises(ZeroDivisionError):
         table.require("package.helper")
@@ -162,22 +162,22 @@ def test_a_module_that_failed_is_tried_again(table, tmp_path):
     assert table.require("package.helper").name == "good"
 
 
-def test_imports_inside_functions_work_while_executing_and_on_other_threads(tells):
-    told = tells(
+def test_imports_inside_functions_work_while_executing_and_on_other_threads(reply_of):
+    told = reply_of(
         "from concurrent.futures import ThreadPoolExecutor",
         "def lazy():",
         "    import helper",
         "    from .other import name",
         "    return helper.name + name",
-        "def tell():",
+        "def reply():",
         "    with ThreadPoolExecutor(1) as pool: return pool.submit(lazy).result()",
         files={"1/helper.py": "name = 'helper'", "1/other.py": "name = 'other'"},
     )
     assert told == "helperother"
 
 
-def test_a_helper_runs_once_however_many_threads_import_it(tells):
-    told = tells(
+def test_a_helper_runs_once_however_many_threads_import_it(reply_of):
+    told = reply_of(
         "import threading",
         "from concurrent.futures import ThreadPoolExecutor",
         "barrier = threading.Barrier(8)",
@@ -185,7 +185,7 @@ def test_a_helper_runs_once_however_many_threads_import_it(tells):
         "    barrier.wait()",
         "    import helper",
         "    return helper.done",
-        "def tell():",
+        "def reply():",
         "    with ThreadPoolExecutor(8) as pool: done = set(pool.map(lazy, range(8)))",
         "    import helper",
         "    return f'{done} {helper.runs}'",
@@ -220,8 +220,8 @@ def test_a_thread_waits_for_a_module_that_another_one_runs(tmp_path, table):
 def test_two_models_open_side_by_side(tmp_path, open_file):
     meeting = threading.Barrier(2, timeout=PATIENCE_S)
     threading.meeting_of_models = meeting  # the one thing that both can reach
-    source = telling(
-        "import threading", "threading.meeting_of_models.wait()", "def tell(): return 'met'"
+    source = replying(
+        "import threading", "threading.meeting_of_models.wait()", "def reply(): return 'met'"
     )
     try:
         files = [model_file(tmp_path, source, name=name) for name in "ab"]

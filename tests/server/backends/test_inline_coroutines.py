@@ -1,4 +1,4 @@
-"""Models whose execute is a coroutine."""
+"""Tests of models whose `execute` is a coroutine."""
 
 import threading
 
@@ -49,7 +49,7 @@ def test_the_loop_ends_before_finalize(open_model):
 
 
 @pytest.mark.parametrize("error", ["ValueError('late')", "SystemExit(3)", "KeyboardInterrupt()"])
-def test_an_exception_in_a_coroutine_is_answered_and_the_loop_goes_on(tmp_path, open_model, error):
+def test_the_loop_survives_an_exception_in_a_coroutine(tmp_path, open_model, error):
     opened = open_model(
         executing("return self.later(requests)").replace(
             "    def execute",
@@ -99,7 +99,7 @@ LOOPING = """
 """
 
 
-def test_a_models_thread_has_an_event_loop_from_its_import_on(open_model):
+def test_the_models_thread_has_an_event_loop_during_import(open_model):
     assert said(open_model(LOOPING)) == "first second True"
 
 
@@ -112,7 +112,7 @@ def test_the_loop_of_a_models_thread_ends_with_the_instance(tmp_path, caplog):
     assert "Error" not in caplog.text
 
 
-def test_a_loop_that_the_model_runs_on_a_thread_goes_on(tmp_path):
+def test_a_loop_that_the_model_runs_on_a_thread_keeps_running(tmp_path):
     source = """
         import asyncio, threading
 

@@ -1,12 +1,12 @@
-"""Executing batches: what is answered, and what fails."""
+"""Tests of the execution of batches: responses and failures."""
 
 import logging
 
 import numpy as np
 import pytest
 from server.backends.kit import (
+    DROPPED,
     FAILED,
-    FORGOTTEN,
     IDENTITY,
     answer,
     executing,
@@ -39,7 +39,7 @@ def test_responses_carry_the_version_that_answered(tmp_path, open_file):
     assert answer(opened, request(IN=[1])).model_version == 7
 
 
-def test_the_moments_between_the_three_parts_are_told(open_model):
+def test_an_execution_has_the_end_of_input_and_start_of_output(open_model):
     execution = open_model(IDENTITY).execute([request(IN=[1])])
     assert (execution.input_end_ns, execution.output_start_ns) == (1, 2)
 
@@ -50,7 +50,7 @@ def test_arrays_pass_through_without_a_copy(open_model):
     assert np.shares_memory(output.array(), given)
 
 
-def test_bytes_of_the_wire_are_viewed_not_copied(open_model):
+def test_received_bytes_are_viewed_not_copied(open_model):
     wire = bytearray(np.arange(4, dtype=np.float32).tobytes())
     asked = request()
     asked.inputs["IN"] = Tensor("IN", DataType.FP32, (4,), raw=memoryview(wire))
@@ -58,7 +58,7 @@ def test_bytes_of_the_wire_are_viewed_not_copied(open_model):
     assert np.shares_memory(output.array(), np.frombuffer(wire, np.uint8))
 
 
-def test_outputs_nobody_asked_for_are_dropped(open_model):
+def test_outputs_that_were_not_requested_are_dropped(open_model):
     opened = open_model(
         executing(
             "def out(name, *values): return pb_utils.Tensor(name, np.array(values))",
@@ -74,7 +74,7 @@ def test_outputs_nobody_asked_for_are_dropped(open_model):
     ]
 
 
-def test_what_a_sequence_keeps_is_answered_though_nobody_asked(open_model):
+def test_state_outputs_are_returned_without_a_request_for_them(open_model):
     opened = open_model(
         executing(
             "made = [pb_utils.Tensor(name, np.array(1)) for name in ('OUT', 'KEPT', 'TEXT')]",
@@ -89,7 +89,7 @@ def test_what_a_sequence_keeps_is_answered_though_nobody_asked(open_model):
     ]
 
 
-def test_a_missing_output_is_simply_absent(open_model):
+def test_a_missing_output_is_left_out(open_model):
     opened = open_model(executing("return [pb_utils.InferenceResponse([])]"))
     assert outputs(answer(opened, request("OUT"))) == {}
 
@@ -161,7 +161,7 @@ def test_an_error_response_fails_only_its_request(open_model, code):
         ),
     ],
 )
-def test_what_fails_in_execute_fails_the_whole_batch(tmp_path, open_model, statement, text, caplog):
+def test_an_exception_in_execute_fails_the_batch(tmp_path, open_model, statement, text, caplog):
     expected = FAILED + text.format(file=tmp_path / "m/1/model.py")
     assert execution_error(open_model(executing(statement))) == expected
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [expected]
@@ -176,13 +176,13 @@ def test_none_in_the_list_fails_only_its_request(open_model):
     assert none is None
     assert good.error is None
     error = answers.wait().error
-    assert (error.code, error.message) == (Code.INTERNAL, FAILED + FORGOTTEN)
+    assert (error.code, error.message) == (Code.INTERNAL, FAILED + DROPPED)
 
 
 def test_none_instead_of_the_list_fails_each_request(open_model):
     failed = answer(open_model(executing("return None")), request(id="a"))
     assert (failed.id, failed.final) == ("a", True)
-    assert failed.error.message == FAILED + FORGOTTEN
+    assert failed.error.message == FAILED + DROPPED
 
 
 def test_a_model_without_execute_loads_and_fails_each_request(tmp_path, open_model):
@@ -192,7 +192,7 @@ def test_a_model_without_execute_loads_and_fails_each_request(tmp_path, open_mod
     )
 
 
-def test_an_instance_goes_on_after_a_failure(open_model):
+def test_an_instance_serves_after_a_failure(open_model):
     opened = open_model(
         executing(
             "if requests[0].request_id() == 'bad': raise ValueError",

@@ -1,4 +1,4 @@
-"""Opening and closing an instance, and what goes wrong in both."""
+"""Tests of opening and closing instances, failures included."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,7 @@ def opening_error(tmp_path: Path, source: str, **settings: str) -> ServerError:
     return caught.value
 
 
-def test_initialize_is_given_seven_strings(tmp_path, open_file):
+def test_initialize_receives_seven_strings(tmp_path, open_file):
     file = model_file(
         tmp_path,
         """
@@ -100,13 +100,13 @@ def test_only_execute_is_needed(open_model):
         ),
     ],
 )
-def test_what_fails_while_opening_is_told_in_tritons_words(tmp_path, source, text):
+def test_failures_while_opening_have_tritons_text(tmp_path, source, text):
     error = opening_error(tmp_path, source)
     assert error.code is Code.INTERNAL
     assert error.message == text.format(file=tmp_path / "m/1/model.py")
 
 
-def test_a_failing_helper_is_told_with_the_line_that_imports_it(tmp_path):
+def test_a_failing_helper_is_reported_with_the_importing_line(tmp_path):
     file = model_file(tmp_path, "import helper", {"1/helper.py": "x = 1\nraise OSError('disk')"})
     with pytest.raises(ServerError) as caught:
         instance(file).open()

@@ -1,4 +1,4 @@
-"""Logger: records with the model's file and line."""
+"""Tests of `Logger`: records with the model's file and line."""
 
 import inspect
 import logging
@@ -26,7 +26,7 @@ def log(caplog):
 
 
 @pytest.mark.parametrize(("write", "level"), WRITERS)
-def test_a_line_shows_its_level_and_where_it_was_written(log, write, level):
+def test_a_line_has_its_level_and_place(log, write, level):
     line = inspect.currentframe().f_lineno + 1
     write("100 % of 'é'\n")
     (record,) = log.records
@@ -62,33 +62,24 @@ def test_a_message_may_be_bytes(log):
 
 @pytest.mark.parametrize("name", ["log_info", "log_warn", "log_error", "log_verbose"])
 def test_other_messages_are_refused(name):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument 'message': found 5; expected str or bytes$"):
         getattr(Logger, name)(5)
-    assert str(caught.value) == (
-        f"{name}(): incompatible function arguments. "
-        "The following argument types are supported:\n"
-        "    1. (message: str) -> None\n\nInvoked with: 5"
-    )
 
 
 @pytest.mark.parametrize("level", [1, "INFO", logging.INFO])
 def test_other_levels_are_refused(level):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument 'level': found .*; expected LogLevel$"):
         Logger.log("x", level)
-    assert str(caught.value).endswith(
-        "    1. (message: str, level: c_python_backend_utils.Logger.LogLevel = "
-        f"<LogLevel.INFO: 0>) -> None\n\nInvoked with: 'x', {level!r}"
-    )
 
 
-def test_there_are_no_loggers_to_construct():
+def test_logger_cannot_be_instantiated():
     with pytest.raises(
-        TypeError, match=r"^c_python_backend_utils.Logger: No constructor defined!$"
+        TypeError, match=r"^cannot create 'c_python_backend_utils.Logger' instances$"
     ):
         Logger()
 
 
-def test_levels_look_as_tritons():
+def test_levels_have_tritons_repr_and_str():
     assert [
         str(level) for level in (Logger.INFO, Logger.WARNING, Logger.ERROR, Logger.VERBOSE)
     ] == [

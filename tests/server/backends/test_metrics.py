@@ -1,4 +1,4 @@
-"""MetricFamily and Metric: what models may count, how long it is shown, and each refusal."""
+"""Tests of MetricFamily and Metric: values, visibility and refused arguments."""
 
 import copy
 import gc
@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import triton_python_backend_utils as outside
-from server.backends.kit import instance, model_file, said, telling
+from server.backends.kit import instance, model_file, replying, said
 
 from reference_server.backends.python_host.api.metrics import (
     InstanceMetrics,
@@ -40,12 +40,12 @@ def server(registry):
 
 @pytest.fixture
 def family(server):
-    """The class as the model of instance `m_0` sees it."""
+    """The class `MetricFamily` of instance `m_0`."""
     return bound_family(server)
 
 
 def shown(registry):
-    """The values on the page, by family and labels."""
+    """Return the values on the metrics page by family and labels."""
     return {
         (read.head.name, *sample.labels): sample.value
         for read in registry.read({})
@@ -101,17 +101,12 @@ def test_all_that_is_a_number_counts(family):
 
 @pytest.mark.parametrize("value", ["1", b"1", None, 1j, 10**400, [1], np.zeros(2)], ids=repr)
 @pytest.mark.parametrize("function", ["increment", "set", "observe"])
-def test_what_is_no_number_is_refused_before_all_else(family, function, value):
+def test_a_value_that_is_not_a_number_is_refused_first(family, function, value):
     gauge = family("gauge", "d", GAUGE)
     metric = gauge.Metric()
     text = refusal(getattr(metric, function), value)
-    assert text.startswith(
-        f"TypeError: {function}(): incompatible function arguments. "
-        "The following argument types are supported:\n"
-        "    1. (self: c_python_backend_utils.Metric, arg0: float) -> None\n\n"
-        "Invoked with: <c_python_backend_utils.Metric object at 0x"
-    )
-    assert text.endswith(repr(value))
+    assert text.startswith("TypeError: argument '")
+    assert text.endswith("; expected float")
 
 
 MONOTONIC = (
@@ -142,7 +137,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "function", "arguments", "verb", "reason"), REFUSED)
-def test_what_a_kind_cannot_do(family, kind, function, arguments, verb, reason):
+def test_operations_that_a_kind_does_not_support(family, kind, function, arguments, verb, reason):
     one = family("one", "d", kind)
     metric = one.Metric({}, [1] if kind is HISTOGRAM else None)
     assert refusal(getattr(metric, function), *arguments) == (
@@ -169,7 +164,7 @@ def test_increments_of_many_threads_all_count(family):
 # ---------------------------------------------------------------------------------------- making
 
 
-def test_a_family_is_made_by_position_or_by_name(family, registry):
+def test_a_family_accepts_positional_and_named_arguments(family, registry):
     families = [
         family("a", "d", GAUGE),
         family(name="b", description="d", kind=GAUGE),
@@ -193,7 +188,7 @@ def test_names_that_a_family_can_have(family, name):
     assert family(name, "d", GAUGE) is not None
 
 
-def test_a_name_has_one_kind_for_ever(family):
+def test_a_name_keeps_its_kind(family):
     assert family("x", "d", COUNTER) is not None
     assert refusal(family, "x", "d", GAUGE) == (
         f"TritonModelException: Error when creating MetricFamily: {SERVER}"
@@ -207,16 +202,10 @@ def test_a_name_has_one_kind_for_ever(family):
     ids=repr,
 )
 def test_arguments_of_other_types_make_no_family(family, arguments):
-    assert refusal(family, *arguments) == (
-        "TypeError: __init__(): incompatible constructor arguments. "
-        "The following argument types are supported:\n"
-        "    1. c_python_backend_utils.MetricFamily(name: str, description: str, "
-        "kind: c_python_backend_utils.MetricKind)\n\n"
-        f"Invoked with: {', '.join(map(repr, arguments))}"
-    )
+    assert refusal(family, *arguments).startswith("TypeError: argument '")
 
 
-def test_a_family_that_was_refused_has_nothing_to_take_back(family):
+def test_a_refused_family_is_freed_without_errors(family):
     with pytest.raises(TypeError):
         family("x")
     with pytest.raises(TritonModelException):
@@ -232,10 +221,7 @@ NO_LIST = "TritonModelException: Failed to create metric. Buckets must be a list
 NO_BUCKETS = "TritonModelException: Failed to create metric. Missing required buckets."
 BUCKETS = "TritonModelException: Failed to create metric. Unexpected buckets found."
 UNSORTED = f"{SERVER_SIDE}Bucket Boundaries must be strictly sorted"
-NO_DOUBLE = (
-    "RuntimeError: Unable to cast Python instance to C++ type "
-    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
-)
+NO_FLOAT = "RuntimeError: argument 'buckets': found {}; expected float"
 NO_METRIC = [
     (COUNTER, [["a"]], NO_DICT),
     (COUNTER, ["a"], NO_DICT),
@@ -260,13 +246,13 @@ NO_METRIC = [
     (HISTOGRAM, [{}, [1, 1]], UNSORTED),
     (HISTOGRAM, [{"a": 1}, [2, 1]], NO_TEXT),
     (HISTOGRAM, [{"1a": "a"}, [2, 1]], UNSORTED),
-    (HISTOGRAM, [{}, ["a"]], NO_DOUBLE),
-    (HISTOGRAM, [{}, [10**400]], NO_DOUBLE),
+    (HISTOGRAM, [{}, ["a"]], NO_FLOAT.format("str")),
+    (HISTOGRAM, [{}, [10**400]], NO_FLOAT.format(10**400)),
 ]
 
 
 @pytest.mark.parametrize(("kind", "arguments", "text"), NO_METRIC)
-def test_what_makes_no_metric(family, kind, arguments, text):
+def test_arguments_that_make_no_metric(family, kind, arguments, text):
     one = family("one", "d", kind)
     assert refusal(one.Metric, *arguments) == text
 
@@ -335,7 +321,7 @@ def test_a_series_outlives_its_metrics(family, registry):
     assert counter.Metric().value() == 2
 
 
-def test_series_go_with_their_family_and_a_new_one_starts_again(family, registry):
+def test_series_are_removed_with_their_family(family, registry):
     counter = family("counter", "d", COUNTER)
     counter.Metric().increment(2)
     del counter
@@ -365,7 +351,7 @@ def test_metrics_without_their_family_are_refused(family, function, arguments, v
     assert again.Metric().value() == 0
 
 
-def test_of_two_objects_of_one_family_each_holds_its_own(family, registry):
+def test_two_objects_of_one_family_hold_their_own_series(family, registry):
     one, two = family("x", "d", COUNTER), family("x", "d", COUNTER)
     mine, ours = one.Metric({"of": "one"}), one.Metric({"of": "both"})
     also_ours = two.Metric({"of": "both"})
@@ -378,7 +364,7 @@ def test_of_two_objects_of_one_family_each_holds_its_own(family, registry):
     assert "has been deleted" in refusal(ours.value)
 
 
-def test_a_family_that_lives_when_its_instance_closes_stays_on_show(server, family, registry):
+def test_a_family_that_lives_when_its_instance_closes_stays_visible(server, family, registry):
     counter = family("counter", "d", COUNTER)
     counter.Metric().increment(2)
     server.keeps = True
@@ -389,7 +375,7 @@ def test_a_family_that_lives_when_its_instance_closes_stays_on_show(server, fami
 # --------------------------------------------------------------------------------------- objects
 
 
-def test_they_look_as_tritons(family):
+def test_repr_and_str_are_tritons(family):
     counter = family("counter", "d", COUNTER)
     assert repr(counter).startswith("<c_python_backend_utils.MetricFamily object at 0x")
     assert repr(counter.Metric()).startswith("<c_python_backend_utils.Metric object at 0x")
@@ -401,11 +387,11 @@ def test_they_look_as_tritons(family):
     assert (repr(COUNTER), COUNTER == 0) == ("<MetricKind.COUNTER: 0>", True)
 
 
-def test_they_are_not_for_making_or_copying(family):
+def test_metrics_cannot_be_created_or_copied(family):
     counter = family("counter", "d", COUNTER)
     metric = counter.Metric()
     assert refusal(type(metric)) == (
-        "TypeError: c_python_backend_utils.Metric: No constructor defined!"
+        "TypeError: cannot create 'c_python_backend_utils.Metric' instances"
     )
     assert refusal(copy.deepcopy, counter) == (
         "TypeError: cannot pickle 'c_python_backend_utils.MetricFamily' object"
@@ -425,10 +411,10 @@ def test_a_family_may_be_subclassed(family, registry):
     assert shown(registry) == {("requests",): 1}
 
 
-def test_outside_an_instance_there_is_no_server_to_ask():
+def test_a_family_needs_a_server():
     assert refusal(outside.MetricFamily, "x", "d", COUNTER) == (
-        "TritonModelException: Error when creating MetricFamily: metrics belong to a server, "
-        "which is there in initialize, execute and finalize only."
+        "TritonModelException: Error when creating MetricFamily: found no server; expected a call "
+        "within initialize, execute or finalize."
     )
 
 
@@ -452,7 +438,7 @@ LIFE = """
 """
 
 
-def test_what_an_instance_counted_is_shown_after_its_end(tmp_path, registry):
+def test_values_stay_visible_after_close(tmp_path, registry):
     file = model_file(tmp_path, LIFE)
     opened = instance(file, metrics=registry)
     opened.open()
@@ -462,7 +448,7 @@ def test_what_an_instance_counted_is_shown_after_its_end(tmp_path, registry):
     assert shown(registry) == {("life", ("instance", "m_0_0")): 11}
 
 
-def test_an_instance_that_opens_again_goes_on_counting(tmp_path, registry):
+def test_a_reopened_instance_continues_its_values(tmp_path, registry):
     opened = instance(model_file(tmp_path, LIFE), metrics=registry)
     for _ in range(2):
         opened.open()
@@ -471,7 +457,7 @@ def test_an_instance_that_opens_again_goes_on_counting(tmp_path, registry):
     assert shown(registry) == {("life", ("instance", "m_0_0")): 22}
 
 
-def test_what_counted_and_could_not_start_is_shown(tmp_path, registry):
+def test_values_of_an_instance_that_failed_to_open_stay_visible(tmp_path, registry):
     failing = instance(model_file(tmp_path, LIFE), name="fails", metrics=registry)
     with pytest.raises(ServerError, match="no start"):
         failing.open()
@@ -481,8 +467,8 @@ def test_what_counted_and_could_not_start_is_shown(tmp_path, registry):
 
 def test_errors_name_the_instance(open_model):
     model = open_model(
-        telling(
-            "def tell():",
+        replying(
+            "def reply():",
             "    try: pb_utils.MetricFamily('', 'd', pb_utils.MetricFamily.GAUGE)",
             "    except pb_utils.TritonModelException as error: return str(error)",
         )

@@ -1,4 +1,4 @@
-"""docs/model-api.md says of each feature what the tests show."""
+"""Tests that docs/model-api.md agrees with the tests of the features."""
 
 import re
 from pathlib import Path
@@ -24,14 +24,14 @@ def test_the_page_has_each_difference_once_in_order_and_with_its_reason():
     assert all(row[3] for row in TABLE)
 
 
-def test_what_the_real_server_is_not_asked_is_no_sameness():
+def test_rows_without_the_real_server_are_not_marked_as_same():
     alone = {row.number for row in ROWS if row.ours_alone}
     for number in alone:
         same = all(row.ours_alone for row in ROWS if row.number == number)
         assert not (same and STATE[number] == "same")
 
 
-def test_what_the_real_server_is_asked_is_no_difference():
+def test_rows_with_the_real_server_are_marked_as_same():
     asked = {row.number for row in ROWS if not row.ours_alone}
     assert {STATE[number] for number in asked} <= {"same"}
 

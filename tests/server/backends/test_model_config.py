@@ -1,4 +1,4 @@
-"""ModelConfig: what auto_complete_config may add, and what it may not contradict."""
+"""Tests of ModelConfig: additions and contradictions."""
 
 import json
 

@@ -1,10 +1,10 @@
-"""Functions and classes of a model's files, pickled by whatever thread or process of the model."""
+"""Tests of pickling functions and classes of a model's files, on any thread or process."""
 
 import gc
 import threading
 
 import pytest
-from server.backends.kit import instance, model_file, said, telling
+from server.backends.kit import instance, model_file, replying, said
 
 OWN = (
     "import multiprocessing, pickle, threading",
@@ -29,38 +29,38 @@ POOLS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_objects_of_a_models_classes_are_pickled(tells, way):
+def test_objects_of_a_models_classes_are_pickled(reply_of, way):
     lines = (
-        "def tell():",
+        "def reply():",
         f"    with {POOLS[way]} as pool:",
         f"        point = {WAYS[way]}",
         "    return f'{point.x} {type(point) is Point} {type(point).__module__}'",
     )
-    assert tells(*OWN, *lines) == "9 True 1.model"
+    assert reply_of(*OWN, *lines) == "9 True 1.model"
 
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_new_process_imports_the_models_files(tells, method):
+def test_a_new_process_imports_the_models_files(reply_of, method):
     lines = (
         "import helper",
-        "def tell():",
+        "def reply():",
         f"    with multiprocessing.get_context('{method}').Pool(1) as pool:",
         "        point = pool.map(square, [Point(3)])[0]",
         "        return f'{point.x} {type(point) is Point} {pool.map(helper.twice, [4])}'",
     )
     files = {"1/helper.py": "def twice(x): return 2 * x"}
-    assert tells(*OWN, *lines, files=files) == "9 True [8]"
+    assert reply_of(*OWN, *lines, files=files) == "9 True [8]"
 
 
 def test_threads_know_the_classes_of_their_own_model(tmp_path, open_file):
     opened = []
     for name in "ab":
-        source = telling(
+        source = replying(
             *OWN,
             f"class Named: name = {name!r}",
             "executor = ThreadPoolExecutor(1)",
-            "def tell():",
+            "def reply():",
             "    wire = executor.submit(pickle.dumps, Named()).result()",
             "    return executor.submit(pickle.loads, wire).result().name",
         )
@@ -68,22 +68,22 @@ def test_threads_know_the_classes_of_their_own_model(tmp_path, open_file):
     assert [said(one) for one in (*opened, *opened)] == ["a", "b", "a", "b"]
 
 
-def test_a_thread_of_a_thread_is_the_models_too(tells):
+def test_a_thread_of_a_thread_belongs_to_the_model(reply_of):
     lines = (
-        "def tell():",
-        "    told = []",
-        "    pickling = lambda: told.append(pickle.loads(pickle.dumps(Point(3))).x)",
+        "def reply():",
+        "    numbers = []",
+        "    pickling = lambda: numbers.append(pickle.loads(pickle.dumps(Point(3))).x)",
         "    def inner(): threading.Thread.start(threads.pop())",
         "    threads = [threading.Thread(target=pickling)]",
         "    last = threads[0]",
         "    first = threading.Thread(target=inner)",
         "    first.start(); first.join(); last.join()",
-        "    return str(told)",
+        "    return str(numbers)",
     )
-    assert tells(*OWN, *lines) == "[3]"
+    assert reply_of(*OWN, *lines) == "[3]"
 
 
-def test_a_thread_that_goes_on_does_not_keep_a_closed_models_modules(tmp_path):
+def test_a_running_thread_does_not_keep_a_closed_models_modules(tmp_path):
     source = """
         import threading
 
@@ -106,8 +106,8 @@ def test_a_thread_that_goes_on_does_not_keep_a_closed_models_modules(tmp_path):
         thread.join()
 
 
-def test_threads_that_no_model_starts_are_nobodys(tmp_path, open_file):
-    open_file(model_file(tmp_path, telling("def tell(): return ''")))
+def test_other_threads_have_no_owner(tmp_path, open_file):
+    open_file(model_file(tmp_path, replying("def reply(): return ''")))
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()

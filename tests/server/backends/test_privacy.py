@@ -1,4 +1,4 @@
-"""What one instance imports, no other sees; and opening again runs what is on the disk."""
+"""Tests that modules are private to an instance and are read again when it opens again."""
 
 import importlib
 import os
@@ -9,8 +9,8 @@ from server.backends.kit import (
     COUNTING,
     instance,
     model_file,
+    replying,
     said,
-    telling,
     write,
 )
 
@@ -47,12 +47,12 @@ def test_a_helper_of_another_model_is_not_found(tmp_path, open_file):
         instance(alone).open()
 
 
-def test_helpers_below_a_folder_that_models_put_on_the_path_never_meet(tmp_path, open_file):
-    source = telling(
+def test_helpers_in_added_folders_of_the_model_are_private(tmp_path, open_file):
+    source = replying(
         "import os",
         "sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(__file__)), 'lib'))",
         "import helper",
-        "def tell(): return helper.name",
+        "def reply(): return helper.name",
     )
     path = sys.path.copy()
     a = open_file(model_file(tmp_path, source, {"lib/helper.py": "name = 'a'"}, name="a"))
@@ -61,37 +61,37 @@ def test_helpers_below_a_folder_that_models_put_on_the_path_never_meet(tmp_path,
     assert [said(a), said(b)] == ["a", "b"]
 
 
-def test_a_folder_elsewhere_that_a_model_puts_on_the_path_is_shared(tmp_path, tells):
+def test_an_added_folder_outside_of_the_model_is_shared(tmp_path, reply_of):
     write(tmp_path / "shared" / "shared_by_models_xyz.py", "name = 'shared'")
     path = sys.path.copy()
-    told = tells(
+    told = reply_of(
         f"sys.path.append({str(tmp_path / 'shared')!r})",
         "import shared_by_models_xyz",
-        "def tell(): return shared_by_models_xyz.name",
+        "def reply(): return shared_by_models_xyz.name",
     )
     sys.path[:] = path
     assert told == "shared"
     assert sys.modules.pop("shared_by_models_xyz").name == "shared"
 
 
-def test_builtins_that_a_model_sets_stay_its_own(tells):
-    told = tells(
+def test_builtins_that_a_model_sets_stay_its_own(reply_of):
+    told = reply_of(
         "import builtins, helper",
         "builtins.set_by_model = 'set'",
-        "def tell(): return set_by_model + helper.tell()",
-        files={"1/helper.py": "def tell(): return set_by_model"},
+        "def reply(): return set_by_model + helper.reply()",
+        files={"1/helper.py": "def reply(): return set_by_model"},
     )
     assert told == "setset"
     assert not hasattr(importlib.import_module("builtins"), "set_by_model")
 
 
-def test_installed_modules_are_shared_with_the_process(tells):
-    assert tells("import json", "def tell(): return str(id(json))") == str(
+def test_installed_modules_are_shared_with_the_process(reply_of):
+    assert reply_of("import json", "def reply(): return str(id(json))") == str(
         id(importlib.import_module("json"))
     )
 
 
-def test_opening_again_runs_what_is_on_the_disk_now(tmp_path, open_file):
+def test_opening_again_runs_the_current_files(tmp_path, open_file):
     file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"})
     helper = file.with_name("helper.py")
     before = helper.stat()
@@ -111,9 +111,9 @@ def test_nothing_is_written_into_the_repository(tmp_path, open_file):
 
 def test_a_model_may_reload_its_helper(tmp_path, open_model):
     opened = open_model(
-        telling(
+        replying(
             "import importlib, json, helper",
-            "def tell():",
+            "def reply():",
             "    importlib.reload(json)",
             "    return importlib.reload(helper).name",
         ),

@@ -1,4 +1,4 @@
-"""An inline model that fails for lack of a process of its own is told of the one parameter."""
+"""Tests of the hint for inline models that need a process of their own."""
 
 import multiprocessing
 import subprocess
@@ -16,8 +16,8 @@ from reference_server.core.ports import SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
 
 ADVICE = (
-    "\nThis model runs in the server's process, on a thread, beside other models. In a process of "
-    "its own, as in Triton, it can do this. In its config.pbtxt: "
+    "\nThe model runs on a thread of the server's process, beside other models; this operation "
+    "needs a process of its own, as in Triton. Set in its config.pbtxt: "
     'parameters { key: "EXECUTION_HOST" value: { string_value: "process" } }'
 )
 HANDLING = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"
@@ -43,7 +43,7 @@ HOSTS = PythonHosts({}, SystemClock(), MetricRegistry())
 
 
 def played(file, host=""):
-    """What the model says that is loaded, opened and given a batch, not on the main thread."""
+    """Return the reply of a model that runs on another thread than the main thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(play, file, host).result()
 
@@ -77,19 +77,19 @@ def play(file, host):
     ],
     ids=lambda parts: "-".join(parts),
 )  # fmt: skip
-def test_a_model_that_needs_the_main_thread_is_told_how_to_get_one(tmp_path, parts):
+def test_a_model_that_needs_the_main_thread_gets_the_hint(tmp_path, parts):
     said = played(kit.model_file(tmp_path, MODEL.format(**PARTS | parts)))
     assert said.endswith(ADVICE)
     assert said.count("EXECUTION_HOST") == 1
 
 
 @pytest.mark.brute_force
-def test_the_advice_helps(tmp_path):
+def test_the_hint_solves_the_problem(tmp_path):
     file = kit.model_file(tmp_path, MODEL.format(**PARTS | {"initialize": HANDLING}))
     assert "EXECUTION_HOST" not in played(file, "process")
 
 
-def test_other_failures_are_told_as_ever(tmp_path):
+def test_other_failures_get_no_hint(tmp_path):
     file = kit.model_file(
         tmp_path, MODEL.format(**PARTS | {"initialize": "raise ValueError('why')"})
     )
@@ -117,7 +117,7 @@ class Unspeakable(Exception):
         raise ValueError
 
 
-def test_an_exception_without_a_text_or_in_a_circle_is_no_matter():
+def test_exceptions_without_text_or_in_a_cycle_get_no_hint():
     first, second = Unspeakable(), ValueError("main")
     first.__cause__, second.__cause__ = second, first
     assert process_advice(first) == ""

@@ -1,4 +1,4 @@
-"""Models that tell whether they are ready, in both hosts."""
+"""Tests of models with `is_ready`, on both hosts."""
 
 import threading
 
@@ -15,7 +15,7 @@ from reference_server.core.ports import SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
 
 #: Says what stands in place of the braces; executes while a file is away.
-TELLING = """
+REPLYING = """
 import asyncio
 import time
 from pathlib import Path
@@ -43,11 +43,11 @@ class TritonPythonModel:
 
 @pytest.fixture(params=["inline", "process"])
 def open_telling(request, tmp_path):
-    """A function: an instance whose `is_ready` consists of a line, and its health."""
+    """A function that opens a model whose `is_ready` is a line; returns it and its health."""
     hosts = PythonHosts({}, SystemClock(), MetricRegistry())
     opened = []
 
-    def open_one(line, source=TELLING):
+    def open_one(line, source=REPLYING):
         health = Health()
         spec = kit.spec(kit.model_file(tmp_path, source.format(line)))
         instance = hosts.instance(spec, NO_CALLS, request.param, health)
@@ -60,7 +60,7 @@ def open_telling(request, tmp_path):
         instance.close()
 
 
-def test_a_model_without_the_method_is_not_asked(open_telling):
+def test_a_model_without_is_ready_has_no_probe(open_telling):
     _, health = open_telling("", "class TritonPythonModel: {}pass")
     assert health.probes == ()
 
@@ -85,15 +85,15 @@ def test_only_true_is_ready(open_telling, line, ready):
 
 
 @pytest.mark.brute_force
-def test_why_a_model_could_not_tell_is_logged(open_telling, caplog):
+def test_a_failed_is_ready_is_logged(open_telling, caplog):
     _, health = open_telling("raise RuntimeError('no')")
     (ask,) = health.probes
     ask()
     (message,) = caplog.messages
-    assert message.startswith("'m_0_0' cannot tell whether it is ready: RuntimeError: no\n\nAt:\n")
+    assert message.startswith("'m_0_0': is_ready failed: RuntimeError: no\n\nAt:\n")
 
 
-def test_a_model_is_asked_while_it_executes(open_telling, tmp_path):
+def test_is_ready_runs_beside_execute(open_telling, tmp_path):
     instance, health = open_telling("return (self.folder / 'begun').exists()")
     (ask,) = health.probes
     assert not ask()
@@ -113,10 +113,10 @@ def test_a_closed_instance_is_not_ready(open_telling, caplog):
     assert caplog.messages == []
 
 
-def test_a_process_that_dies_of_the_question_is_not_ready(tmp_path):
+def test_a_process_that_dies_in_is_ready_is_not_ready(tmp_path):
     hosts = PythonHosts({"stub-restart": "false"}, SystemClock(), MetricRegistry())
     health = Health()
-    spec = kit.spec(kit.model_file(tmp_path, TELLING.format("import os; os._exit(3)")))
+    spec = kit.spec(kit.model_file(tmp_path, REPLYING.format("import os; os._exit(3)")))
     instance = hosts.instance(spec, NO_CALLS, "process", health)
     instance.open()
     pid = instance.pid
@@ -130,15 +130,15 @@ def test_a_process_that_dies_of_the_question_is_not_ready(tmp_path):
 # ------------------------------------------------------------------------------------- the limit
 
 
-def test_an_answer_that_does_not_come_is_no(caplog):
+def test_an_is_ready_that_never_returns_means_not_ready(caplog):
     may_say = threading.Event()
     ready = Readiness("m_0", lambda: may_say.wait(PATIENCE_S), limit_s=0.01)
     assert not ready()
-    assert caplog.messages == ["'m_0' did not say within 0.01 s whether it is ready"]
+    assert caplog.messages == ["'m_0': is_ready did not return within 0.01 s"]
     may_say.set()
 
 
-def test_who_comes_meanwhile_waits_for_the_same_answer():
+def test_concurrent_probes_share_one_call():
     is_asked, may_say = threading.Event(), threading.Event()
     asked = []
 
@@ -159,8 +159,8 @@ def test_who_comes_meanwhile_waits_for_the_same_answer():
     assert len(asked) == 2
 
 
-def test_a_defect_is_no(caplog):
+def test_a_defect_means_not_ready(caplog):
     ready = Readiness("m_0", lambda: 1 / 0)
     assert not ready()
     assert not ready()
-    assert caplog.messages == ["'m_0' cannot be asked whether it is ready"] * 2
+    assert caplog.messages == ["'m_0': is_ready could not be called"] * 2

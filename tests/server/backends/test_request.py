@@ -1,4 +1,4 @@
-"""InferenceRequest: what a model sees of a request."""
+"""Tests of InferenceRequest."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_what_the_client_sent_is_shown():
     assert (seen.flags(), type(seen.flags())) == (1, int)
 
 
-def test_inputs_stand_in_the_clients_order_as_the_same_tensors_each_time():
+def test_inputs_are_in_the_clients_order_and_the_same_objects():
     seen = received(request(B=[1], A=[2]))
     first = seen.inputs()
     assert [tensor.name() for tensor in first] == ["B", "A"]
@@ -56,7 +56,7 @@ def test_requested_outputs_are_a_new_set_of_all_unless_named():
     assert seen.requested_output_names() == {"OUT", "TEXT"}
 
 
-def test_a_request_that_only_fills_a_place_wants_no_outputs():
+def test_an_empty_slot_requests_no_outputs():
     assert received(batch_size=0).requested_output_names() == set()
 
 
@@ -72,7 +72,7 @@ def test_parameters_are_read_back_as_they_were(parameters):
     assert json.loads(received(parameters=parameters).parameters()) == parameters
 
 
-def test_cancellation_shows_when_it_happens():
+def test_cancellation_is_visible_at_once():
     sent = request()
     seen = received(sent)
     assert not seen.is_cancelled()
@@ -90,31 +90,22 @@ def test_flags_set_by_the_model_are_the_models_own():
 
 @pytest.mark.parametrize("flags", [-1, 1.5, "a", None, 1 << 32])
 def test_flags_that_are_no_32_bit_number_are_refused(flags):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument 'flags': found .*; expected "):
         received().set_flags(flags)
-    text = str(caught.value)
-    assert text.startswith(
-        "set_flags(): incompatible function arguments. "
-        "The following argument types are supported:\n"
-        "    1. (self: c_python_backend_utils.InferenceRequest, arg0: int) -> None\n\n"
-        "Invoked with: <c_python_backend_utils.InferenceRequest object at 0x"
-    )
-    assert text.endswith(f"{flags!r}")
 
 
 def test_a_request_needs_inputs_outputs_and_a_model():
-    with pytest.raises(TypeError, match="incompatible constructor arguments") as caught:
+    with pytest.raises(TypeError, match=r"^argument 'inputs': found NoneType; expected list$"):
         InferenceRequest(model_name="m", flags=1)
-    assert str(caught.value).endswith("\n\nInvoked with: kwargs: model_name='m', flags=1")
 
 
-def test_nobody_can_be_asked_without_a_server():
+def test_exec_needs_a_server():
     asked = InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
     with pytest.raises(TritonModelException, match=r"^BLS is only supported during the 'execute'"):
         asked.exec()
 
 
-def test_nobody_waits_for_what_a_request_of_ones_own_is_sent():
+def test_a_created_request_has_no_sender():
     asked = InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
     with pytest.raises(TritonModelException, match="has no reference to the decoupled state"):
         asked.get_response_sender()

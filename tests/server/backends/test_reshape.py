@@ -1,4 +1,4 @@
-"""Outputs whose config says `reshape`: clients see `dims`, however the model answers."""
+"""Tests of outputs with a configured `reshape`: clients see `dims`."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def shapes(answered):
     return [tensor.shape for tensor in answered.outputs]
 
 
-def test_what_execute_returns(asked):
+def test_returned_responses_are_reshaped(asked):
     instance = with_reshaped_outputs(
         Answering(lambda requests: Execution([response()], 0, 0)), SIGNATURE
     )
@@ -37,7 +37,7 @@ def test_what_execute_returns(asked):
     assert shapes(answered) == [(4,), (2, 2)]
 
 
-def test_what_is_sent_now_or_later(asked):
+def test_sent_responses_are_reshaped(asked):
     sinks = []
 
     def execute(requests):
@@ -52,7 +52,7 @@ def test_what_is_sent_now_or_later(asked):
     assert [shapes(answers.wait()) for _ in range(2)] == [[(4,), (2, 2)]] * 2
 
 
-def test_a_request_that_is_given_again_is_reshaped_by_the_last_to_run_it(asked):
+def test_a_rescheduled_request_is_reshaped_once(asked):
     seen = []
 
     def execute(requests):
@@ -69,7 +69,7 @@ def test_a_request_that_is_given_again_is_reshaped_by_the_last_to_run_it(asked):
     assert answers.is_empty
 
 
-def test_an_output_of_other_size_is_an_error_of_its_request_alone(asked):
+def test_an_output_of_another_size_fails_its_request_only(asked):
     def execute(requests):
         requests[0].sink.send(response(shape=(3, 3), final=False))
         return Execution([response(shape=(3, 2)), response()], 0, 0)
@@ -86,7 +86,7 @@ def test_an_output_of_other_size_is_an_error_of_its_request_alone(asked):
     assert shapes(good) == [(4,), (2, 2)]
 
 
-def test_a_model_without_reshape_is_left_alone():
+def test_a_model_without_reshape_is_not_wrapped():
     instance = Answering(None)
     assert (
         with_reshaped_outputs(instance, signature(outputs={"Y": (DataType.FP32, [4])})) is instance

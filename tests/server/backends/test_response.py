@@ -1,4 +1,4 @@
-"""InferenceResponse, TritonError and TritonModelException."""
+"""Tests of InferenceResponse, TritonError and TritonModelException."""
 
 import numpy as np
 import pytest
@@ -12,18 +12,10 @@ from triton_python_backend_utils import (
 from reference_server.core.errors import Code
 
 TENSOR = Tensor("OUT", np.zeros(1))
-RESPONSE_SIGNATURE = (
-    "    1. c_python_backend_utils.InferenceResponse(output_tensors: "
-    "List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None)"
-)
-ERROR_SIGNATURE = (
-    "    1. c_python_backend_utils.TritonError(message: str, "
-    "code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>)"
-)
 
 
 @pytest.mark.parametrize("make", [list, tuple])
-def test_outputs_are_given_back_in_a_new_list(make):
+def test_output_tensors_returns_a_new_list(make):
     response = InferenceResponse(make([TENSOR, TENSOR]))
     response.output_tensors().clear()
     assert response.output_tensors() == [TENSOR, TENSOR]
@@ -31,7 +23,7 @@ def test_outputs_are_given_back_in_a_new_list(make):
     assert response.error() is None
 
 
-def test_a_later_change_of_the_list_does_not_matter():
+def test_a_later_change_of_the_list_has_no_effect():
     tensors = [TENSOR]
     response = InferenceResponse(tensors)
     tensors.clear()
@@ -53,20 +45,16 @@ def test_none_among_the_outputs_is_refused():
         InferenceResponse([None])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        ((None,), "None"),
-        (([5],), "[5]"),
-        (("ab",), "'ab'"),
-        (([], "boom"), "[], 'boom'"),
-    ],
-)
-def test_foreign_values_are_refused(arguments, shown):
-    with pytest.raises(TypeError) as caught:
-        InferenceResponse(*arguments)
-    assert RESPONSE_SIGNATURE in str(caught.value)
-    assert str(caught.value).endswith(f"\n\nInvoked with: {shown}")
+@pytest.mark.parametrize("outputs", [None, [5], "ab"], ids=repr)
+def test_output_tensors_must_be_a_list_of_tensors(outputs):
+    with pytest.raises(TypeError, match=r"^argument 'output_tensors': found .*; expected "):
+        InferenceResponse(outputs)
+
+
+def test_the_error_must_be_a_triton_error():
+    text = "argument 'error': found str; expected TritonError or None"
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        InferenceResponse([], "boom")
 
 
 def test_the_code_is_internal_unless_given():
@@ -75,7 +63,7 @@ def test_the_code_is_internal_unless_given():
     assert TritonError("né".encode()).message() == "né"
 
 
-def test_codes_look_as_tritons():
+def test_codes_have_tritons_repr_and_str():
     code = TritonError.INTERNAL
     assert (repr(code), str(code), f"{code}") == (
         "<__ErrorCode.INTERNAL: 1>",
@@ -100,12 +88,11 @@ def test_every_code_of_the_server_has_one(number_and_code):
 
 @pytest.mark.parametrize("arguments", [("x", 3), (5,), ("x", "INTERNAL"), (None,)])
 def test_errors_of_foreign_values_are_refused(arguments):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=r"^argument '(message|code)': found "):
         TritonError(*arguments)
-    assert ERROR_SIGNATURE in str(caught.value)
 
 
-def test_an_error_is_no_exception_but_the_models_exception_is():
+def test_only_tritonmodelexception_is_an_exception():
     assert not issubclass(TritonError, BaseException)
     exception = TritonModelException("x", "y")
     assert exception.args == ("x", "y")

@@ -1,4 +1,4 @@
-"""InferenceResponseSender: what may be sent, in which order it arrives, and who forgot to."""
+"""Tests of InferenceResponseSender: flags, order, threads and dropped senders."""
 
 import gc
 import pickle
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.backends.kit import FAILED, FORGOTTEN, outputs, request, senders
+from server.backends.kit import DROPPED, FAILED, outputs, request, senders
 from server.support.requests import PATIENCE_S, Answers, BrokenSink
 from triton_python_backend_utils import InferenceRequest, InferenceResponse, Tensor, TritonError
 
@@ -31,7 +31,7 @@ NO_FIRST = (
 
 @pytest.fixture
 def opened():
-    """A function: a request's sender and where its responses arrive; all ended after the test."""
+    """A function that returns a request's sender and the request; all senders end with the test."""
     crews = []
 
     def open_one(*wanted, is_decoupled=True, id="i"):
@@ -52,7 +52,7 @@ def out(*numbers):
 
 
 def arrived(asked):
-    """The next response: its numbers, and whether it is the last."""
+    """Return the numbers of the next response, and whether it is the last."""
     response = asked.sink.wait()
     assert (response.model_name, response.model_version, response.id) == ("m", 1, asked.id)
     return outputs(response).get("OUT"), response.final
@@ -94,7 +94,7 @@ def test_an_error_is_a_response_like_others(opened):
         ((out(1), 3), UNSUPPORTED),
     ],
 )
-def test_what_cannot_be_sent(opened, arguments, text):
+def test_invalid_flags_and_empty_sends_are_refused(opened, arguments, text):
     sender, asked = opened()
     with pytest.raises(TritonModelException, match=text):
         sender.send(*arguments)
@@ -105,16 +105,15 @@ def test_what_cannot_be_sent(opened, arguments, text):
 @pytest.mark.parametrize(
     "arguments", [("x",), (1,), (out(1), -1), (out(1), 1 << 32), (out(1), 1.5), (out(1), "1")]
 )
-def test_what_is_no_response_or_no_flags(opened, arguments):
+def test_arguments_of_other_types_are_refused(opened, arguments):
     sender, _ = opened()
-    with pytest.raises(TypeError, match="incompatible function arguments") as caught:
+    with pytest.raises(TypeError, match=r"^argument '(response|flags)': found "):
         sender.send(*arguments)
-    assert "flags: int = 0) -> None\n\nInvoked with: <c_python_backend_utils." in str(caught.value)
     sender.send(flags=FINAL)
 
 
 @pytest.mark.parametrize("arguments", [(out(1),), (out(1), FINAL), (None, FINAL)])
-def test_after_the_end_nothing_is_sent(opened, arguments):
+def test_a_closed_sender_refuses_responses(opened, arguments):
     sender, asked = opened()
     sender.send(out(1), FINAL)
     with pytest.raises(TritonModelException, match=CLOSED):
@@ -129,7 +128,7 @@ def test_a_request_has_one_sender():
     sender = seen.get_response_sender()
     assert seen.get_response_sender() is sender
     assert type(sender).__module__ == "c_python_backend_utils"
-    with pytest.raises(TypeError, match="No constructor defined!"):
+    with pytest.raises(TypeError, match="cannot create"):
         InferenceResponseSender()
     with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(sender)
@@ -137,9 +136,9 @@ def test_a_request_has_one_sender():
     crew.close()
 
 
-def test_threads_that_ask_at_the_same_time_get_the_same_sender():
+def test_concurrent_threads_get_the_same_sender():
     class SlowCrew:
-        """Opens only when both threads have found no sender, or one of them has to wait."""
+        """Opens when both threads have found no sender, or when one of them waits."""
 
         def __init__(self):
             self.both = threading.Barrier(2)
@@ -163,7 +162,7 @@ def test_threads_that_ask_at_the_same_time_get_the_same_sender():
     crew.close()
 
 
-def test_only_what_is_wanted_is_sent_and_stays_in_the_response(opened):
+def test_only_requested_outputs_are_sent_and_kept(opened):
     sender, asked = opened("TEXT")
     answer = InferenceResponse([Tensor(n, np.float32([1])) for n in ("OUT", "TEXT", "NOBODYS")])
     sender.send(answer, FINAL)
@@ -171,7 +170,7 @@ def test_only_what_is_wanted_is_sent_and_stays_in_the_response(opened):
     assert [tensor.name() for tensor in answer.output_tensors()] == ["TEXT"]
 
 
-def test_cancellation_shows_and_hinders_nothing(opened):
+def test_a_cancelled_request_can_be_answered(opened):
     sender, asked = opened()
     assert sender.is_cancelled() is False
     asked.cancellation.cancel()
@@ -180,7 +179,7 @@ def test_cancellation_shows_and_hinders_nothing(opened):
     assert arrived(asked) == ([1], True)
 
 
-def test_sending_waits_first_for_who_does_not_read(opened):
+def test_send_waits_for_a_full_backlog(opened):
     sender, asked = opened()
     had_come = []
 
@@ -195,7 +194,7 @@ def test_sending_waits_first_for_who_does_not_read(opened):
     assert arrived(asked) == ([1], False)
 
 
-def test_a_sink_that_breaks_is_not_the_models_affair(opened, caplog):
+def test_a_failing_sink_does_not_raise_in_the_model(opened, caplog):
     crew = senders(is_decoupled=True)
     asked = request()
     asked.sink = BrokenSink()
@@ -293,26 +292,26 @@ def test_closing_ends_the_thread():
 # ----------------------------------------------------------------------------- those who are lost
 
 
-def test_a_sender_that_is_forgotten_ends_with_an_error(opened, caplog):
+def test_a_dropped_sender_fails_its_request(opened, caplog):
     sender, asked = opened()
     sender.send(out(1))
     del sender
     assert arrived(asked) == ([1], False)
     response = asked.sink.wait()
-    assert (response.error.code, response.error.message) == (Code.INTERNAL, FAILED + FORGOTTEN)
+    assert (response.error.code, response.error.message) == (Code.INTERNAL, FAILED + DROPPED)
     assert response.final
-    assert FAILED + FORGOTTEN in caplog.messages
+    assert FAILED + DROPPED in caplog.messages
 
 
-def test_what_an_ordinary_model_sent_without_an_end_is_not_its_answer(opened):
+def test_a_response_without_the_final_flag_is_not_delivered(opened):
     sender, asked = opened(is_decoupled=False)
     sender.send(out(1))
     del sender
-    assert asked.sink.wait().error.message == FAILED + FORGOTTEN
+    assert asked.sink.wait().error.message == FAILED + DROPPED
     assert asked.sink.is_empty
 
 
-def test_a_sender_that_has_ended_is_forgotten_in_peace(opened):
+def test_a_dropped_closed_sender_has_no_effect(opened):
     sender, asked = opened()
     sender.send(flags=FINAL)
     del sender
@@ -321,7 +320,7 @@ def test_a_sender_that_has_ended_is_forgotten_in_peace(opened):
     assert asked.sink.is_empty
 
 
-def test_closing_finds_those_that_are_lost_in_a_cycle():
+def test_closing_finds_senders_in_reference_cycles():
     crew = senders()
     asked = request()
     asked.sink = Answers()
@@ -329,10 +328,10 @@ def test_closing_finds_those_that_are_lost_in_a_cycle():
     cycle.append(cycle)
     del cycle
     crew.close()
-    assert asked.sink.wait().error.message == FAILED + FORGOTTEN
+    assert asked.sink.wait().error.message == FAILED + DROPPED
 
 
-# --------------------------------------------------------------------------------- whatever is done
+# ---------------------------------------------------------------------------- random operations
 
 ACTIONS = {
     "a response": lambda sender: sender.send(out(1)),
@@ -346,7 +345,7 @@ ACTIONS = {
 
 @pytest.mark.brute_force
 @given(done=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=6), is_decoupled=st.booleans())
-def test_each_request_has_one_last_response_and_nothing_follows(done, is_decoupled):
+def test_each_request_has_one_final_response_at_the_end(done, is_decoupled):
     crew = senders(is_decoupled=is_decoupled)
     asked = request()
     asked.sink = Answers()

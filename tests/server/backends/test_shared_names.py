@@ -1,4 +1,4 @@
-"""Libraries, debuggers and pickles find an instance's modules by name."""
+"""Tests that libraries, debuggers and pickle find an instance's modules by name."""
 
 import bdb
 import gc
@@ -16,9 +16,9 @@ from server.backends.kit import (
     answer,
     instance,
     model_file,
+    replying,
     request,
     said,
-    telling,
     write,
 )
 
@@ -55,10 +55,10 @@ DATACLASSES = (
 def test_libraries_find_an_instances_modules_by_name(tmp_path, open_file, module, expression):
     told = []
     for number, name in enumerate("ab"):
-        source = telling(
+        source = replying(
             "import dataclasses, inspect, pickle, typing, helper",
             "from . import sub",
-            f"def tell(): return str({expression.format(m=module)}) + str({module}.Point().x)",
+            f"def reply(): return str({expression.format(m=module)}) + str({module}.Point().x)",
         )
         points = DATACLASSES.format(number)
         files = {"1/helper.py": points, "1/sub.py": points}
@@ -68,9 +68,9 @@ def test_libraries_find_an_instances_modules_by_name(tmp_path, open_file, module
 
 def test_a_pickle_of_a_helpers_class_is_read(tmp_path, open_file):
     helper = "class Weights:\n    def __init__(self): self.name = {!r}\n"
-    source = telling(
+    source = replying(
         "import pickle",
-        "def tell():",
+        "def reply():",
         "    with open(pb_utils.get_model_dir() + '/weights', 'rb') as f: loaded = pickle.load(f)",
         "    return loaded.name + ' ' + type(loaded)().name",
     )
@@ -89,7 +89,7 @@ class Weights:
         self.name = name
 
 
-def test_a_library_that_imports_by_name_finds_the_asking_models_module(tmp_path, open_file):
+def test_a_library_that_imports_by_name_finds_the_calling_models_module(tmp_path, open_file):
     library = write(
         tmp_path / "library_of_tests_xyz.py",
         """
@@ -107,10 +107,10 @@ def test_a_library_that_imports_by_name_finds_the_asking_models_module(tmp_path,
         importlib.import_module(library.stem)
     finally:
         sys.path.remove(str(tmp_path))
-    source = telling(
+    source = replying(
         f"import {library.stem} as library",
-        "def tell():",
-        "    library.put('package.helper', 'name', library.call('package.helper', 'tell') * 2)",
+        "def reply():",
+        "    library.put('package.helper', 'name', library.call('package.helper', 'reply') * 2)",
         "    from package import helper",
         "    return helper.name",
     )
@@ -121,7 +121,7 @@ def test_a_library_that_imports_by_name_finds_the_asking_models_module(tmp_path,
                     model_file(
                         tmp_path,
                         source,
-                        {"1/package/helper.py": f"name = {name!r}\ndef tell(): return name"},
+                        {"1/package/helper.py": f"name = {name!r}\ndef reply(): return name"},
                         name=name,
                     )
                 )
@@ -130,19 +130,19 @@ def test_a_library_that_imports_by_name_finds_the_asking_models_module(tmp_path,
         ]
         assert told == ["aa", "bb"]
         with pytest.raises(AttributeError):  # the library alone has no such module
-            sys.modules[library.stem].call("package.helper", "tell")
+            sys.modules[library.stem].call("package.helper", "reply")
     finally:
         del sys.modules[library.stem]
 
 
-def test_a_library_may_import_the_utils_itself(tmp_path, tells):
+def test_a_library_may_import_the_utils_itself(tmp_path, reply_of):
     write(tmp_path / "library_of_tests_uvw.py", "import triton_python_backend_utils as pb_utils")
     path = sys.path.copy()
     try:
-        told = tells(
+        told = reply_of(
             f"sys.path.append({str(tmp_path)!r})",
             "import library_of_tests_uvw as library",
-            "def tell(): return str(library.pb_utils.Tensor is pb_utils.Tensor)",
+            "def reply(): return str(library.pb_utils.Tensor is pb_utils.Tensor)",
         )
     finally:
         sys.path[:] = path
@@ -151,11 +151,11 @@ def test_a_library_may_import_the_utils_itself(tmp_path, tells):
     assert told == "True"
 
 
-def test_who_walks_through_all_modules_imports_nothing(tmp_path, open_file):
+def test_iterating_over_sys_modules_imports_nothing(tmp_path, open_file):
     holder = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"}, name="a")
     open_file(holder)
-    walker = telling(
-        "def tell():",
+    walker = replying(
+        "def reply():",
         "    walked = [hasattr(m, '__file__') for m in list(sys.modules.values())]",
         "    return 'walked'",
     )
@@ -164,19 +164,19 @@ def test_who_walks_through_all_modules_imports_nothing(tmp_path, open_file):
 
 
 def test_tracebacks_show_the_models_lines(tmp_path, open_model):
-    opened = open_model(telling("def tell():", "    raise ValueError  # here it is"))
+    opened = open_model(replying("def reply():", "    raise ValueError  # here it is"))
     with pytest.raises(ServerError) as caught:
         answer(opened, request())
     text = "".join(traceback.format_exception(caught.value.__cause__))
     assert "raise ValueError  # here it is" in text
-    assert f'File "{tmp_path}/m/1/model.py", line 6, in tell' in text
+    assert f'File "{tmp_path}/m/1/model.py", line 6, in reply' in text
     assert (
         linecache.getline(f"{tmp_path}/m/1/model.py", 6) == "    raise ValueError  # here it is\n"
     )
 
 
 class Debugger(bdb.Bdb):
-    """Notes the lines at which it stops."""
+    """A debugger that records the lines at which it stops."""
 
     def __init__(self):
         super().__init__()
@@ -189,8 +189,8 @@ class Debugger(bdb.Bdb):
 
 def test_breakpoints_in_a_models_files_are_hit(tmp_path, open_model):
     opened = open_model(
-        telling("import helper", "def tell(): return helper.tell()"),
-        {"1/helper.py": "def tell():\n    text = 'told'\n    return text\n"},
+        replying("import helper", "def reply(): return helper.reply()"),
+        {"1/helper.py": "def reply():\n    text = 'done'\n    return text\n"},
     )
     helper = str(tmp_path / "m/1/helper.py")
     debugger = Debugger()
@@ -199,7 +199,7 @@ def test_breakpoints_in_a_models_files_are_hit(tmp_path, open_model):
     previous = sys.gettrace()
     sys.settrace(debugger.trace_dispatch)
     try:
-        assert said(opened) == "told"
+        assert said(opened) == "done"
     finally:
         sys.settrace(previous)
         debugger.clear_all_breaks()
@@ -211,7 +211,7 @@ def test_the_breakpoint_function_stops_in_the_models_file(open_model, monkeypatc
     monkeypatch.setattr(
         sys, "breakpointhook", lambda: stops.append(sys._getframe(1).f_code.co_filename)
     )
-    opened = open_model(telling("def tell():", "    breakpoint()", "    return __file__"))
+    opened = open_model(replying("def reply():", "    breakpoint()", "    return __file__"))
     assert [said(opened)] == stops
 
 

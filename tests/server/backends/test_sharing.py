@@ -1,4 +1,4 @@
-"""What models in one process share, and what they do not: docs/hosts.md, row by row."""
+"""Tests of the effects of models on others in the same process: the table of docs/hosts.md."""
 
 import re
 import subprocess
@@ -40,9 +40,9 @@ class TritonPythonModel:
 
 @dataclass(frozen=True)
 class Row:
-    """One model does `change`, and another `look`s before and after; then the first one `undo`es.
+    """One model runs `change`; another runs `look` before and after it; then `undo` runs.
 
-    `inline` and `process`: whether the other notices.
+    `inline` and `process` are True if the result of `look` changes on that host.
     """
 
     change: str
@@ -156,7 +156,7 @@ ROWS = {
 
 
 class Models:
-    """Two models, each on a thread of its own."""
+    """Two models on separate threads."""
 
     def __init__(self, make, folder):
         self._threads = [ThreadPoolExecutor(1) for _ in range(2)]
@@ -193,7 +193,7 @@ def host(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_one_model_does_is_noticed_by_another_as_the_page_says(host, name, tmp_path):
+def test_effects_on_other_models_are_as_the_page_says(host, name, tmp_path):
     where, models = host
     row = ROWS[name]
     file = f"FILE = {str(tmp_path / 'lock')!r}\n"
@@ -206,12 +206,12 @@ def test_what_one_model_does_is_noticed_by_another_as_the_page_says(host, name, 
     assert (before != after) is getattr(row, where)
 
 
-def test_the_page_has_a_line_for_each():
+def test_the_page_has_a_row_for_each():
     said = {True: "shared", False: "own"}
     table = dict(
         re.findall(r"^\| (.+?) \| (shared|own|no effect) \|", PAGE.read_text(), re.MULTILINE)
     )
-    # Locks that keep nobody out, and handlers that nobody may install.
+    # Locks without effect, and handlers that no model may install.
     special = {"POSIX locks (`fcntl.lockf`)": "no effect", "`signal.signal`": "no effect"}
     expected = {name: special.get(name, said[row.inline]) for name, row in ROWS.items()}
     assert {name: table.get(name) for name in ROWS} == expected

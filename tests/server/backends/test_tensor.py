@@ -1,4 +1,4 @@
-"""Tensor: what it accepts, keeps, copies and gives back."""
+"""Tests of Tensor: accepted arrays, references, copies and strings."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ NUMBERS = [
 
 
 def received(datatype: DataType, array: np.ndarray) -> Tensor:
-    """The tensor as it comes out of a request's body."""
+    """Return a tensor as received in a request's body."""
     raw = core.Tensor("IN", datatype, array.shape, array=array).raw()
     return Tensor._received(
         core.Tensor("IN", datatype, array.shape, raw=memoryview(bytearray(raw)))
@@ -52,7 +52,7 @@ def test_numbers_of_every_type_are_kept_by_reference(datatype):
 
 
 @pytest.mark.parametrize("alias", ["longlong", "ulonglong", "intc", "intp", "byte", "single"])
-def test_names_of_the_platform_mean_the_same_types(alias):
+def test_platform_names_are_the_same_types(alias):
     array = np.zeros(1, alias)
     assert Tensor("X", array).as_numpy() is array
 
@@ -84,18 +84,14 @@ def test_other_element_types_are_refused(dtype):
 
 @pytest.mark.parametrize("value", [[1, 2], 4, np.int32(4), b"x", None], ids=repr)
 def test_only_arrays_are_accepted(value):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(
+        TypeError, match=r"^argument 'numpy_array': found .*; expected numpy.ndarray$"
+    ):
         Tensor("X", value)
-    assert str(caught.value) == (
-        "__init__(): incompatible constructor arguments. "
-        "The following argument types are supported:\n"
-        "    1. c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)\n\n"
-        f"Invoked with: 'X', {value!r}"
-    )
 
 
 def test_a_name_that_is_no_text_is_refused():
-    with pytest.raises(TypeError, match=r"incompatible constructor arguments"):
+    with pytest.raises(TypeError, match=r"^argument 'name': found 5; expected str or bytes$"):
         Tensor(5, np.zeros(1))
 
 
@@ -123,7 +119,7 @@ def test_an_array_out_of_order_is_copied_into_order(view):
     assert tensor._core.array() is tensor.as_numpy()
 
 
-def test_subclasses_and_flags_are_given_back_as_they_were():
+def test_subclasses_and_flags_are_kept():
     matrix = np.arange(4.0).reshape(2, 2).view(np.matrix)
     matrix.flags.writeable = False
     tensor = Tensor("X", matrix)
@@ -132,7 +128,7 @@ def test_subclasses_and_flags_are_given_back_as_they_were():
     assert np.shares_memory(tensor._core.array(), matrix)
 
 
-def test_a_later_change_shows_in_the_answer():
+def test_a_later_change_appears_in_the_response():
     array = np.zeros(2, np.float32)
     tensor = Tensor("X", array)
     array[0] = 7
@@ -185,7 +181,7 @@ def test_no_received_strings_keep_their_shape():
     assert received(DataType.BYTES, np.empty((0, 3), object)).as_numpy().shape == (0, 3)
 
 
-def test_what_another_model_may_not_write_to_is_received_as_a_copy():
+def test_a_read_only_array_of_another_model_is_copied():
     answered = np.arange(3.0)
     answered.flags.writeable = False
     array = Tensor._received(Tensor("X", answered)._core).as_numpy()
@@ -254,7 +250,7 @@ def test_native_objects_take_no_attributes_but_subclasses_do():
     assert len({mine, Tensor("X", np.zeros(1))}) == 2
 
 
-def test_native_objects_say_where_they_come_from():
+def test_native_classes_have_tritons_module():
     shown = repr(Tensor("X", np.zeros(1)))
     assert shown.startswith("<c_python_backend_utils.Tensor object at 0x")
 
@@ -267,7 +263,7 @@ ELEMENTS = st.one_of(
 
 
 @given(arrays.arrays(st.sampled_from([np.dtype(d.numpy) for d in NUMBERS]), arrays.array_shapes()))
-def test_numbers_come_back_bit_by_bit(array):
+def test_numbers_keep_their_bits(array):
     sent = Tensor("X", array)._core
     back = Tensor._received(
         core.Tensor("X", sent.datatype, sent.shape, raw=memoryview(bytearray(sent.raw())))
@@ -277,7 +273,7 @@ def test_numbers_come_back_bit_by_bit(array):
 
 
 @given(st.lists(ELEMENTS), st.booleans())
-def test_strings_come_back_as_bytes(elements, reverse):
+def test_strings_become_bytes(elements, reverse):
     array = np.empty(len(elements), object)
     array[:] = elements
     array = array[::-1] if reverse else array

@@ -1,4 +1,4 @@
-"""A type checker that finds `triton_python_backend_utils` checks models against it."""
+"""Tests that a type checker accepts models that use `triton_python_backend_utils`."""
 
 import os
 import subprocess
@@ -88,7 +88,7 @@ pb_utils.is_model_ready("m", 1)
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What mypy in its strict mode says of both: it reads NumPy's types once."""
+    """The findings of mypy in strict mode for both files, in one run."""
     folder = tmp_path_factory.mktemp("typed")
     for name, source in (("model.py", MODEL), ("wrong.py", WRONG)):
         (folder / name).write_text(textwrap.dedent(source))

@@ -1,4 +1,4 @@
-"""The names of `triton_python_backend_utils`: functions, tables, numbers."""
+"""Tests of the functions, tables and numbers of `triton_python_backend_utils`."""
 
 import json
 import struct
@@ -77,8 +77,8 @@ def test_the_numbers_are_tritons():
     assert repr(pb_utils.TRITONSERVER_MEMORY_CPU) == "<MemoryType.TRITONSERVER_MEMORY_CPU: 1>"
 
 
-def test_no_directory_is_known_outside_a_host():
-    with pytest.raises(RuntimeError, match=r"a host has loaded"):
+def test_get_model_dir_needs_a_loaded_model():
+    with pytest.raises(RuntimeError, match=r"found no model; expected a call from a loaded"):
         pb_utils.get_model_dir()
 
 
@@ -155,7 +155,7 @@ def test_strings_are_serialized_in_c_order():
     assert pb_utils.serialize_byte_tensor(np.array([b"ab\0"], "S3")) == b"\2\0\0\0ab"
 
 
-def test_what_has_no_wire_form_is_not_serialized():
+def test_other_arrays_are_not_serialized():
     assert pb_utils.serialize_byte_tensor(np.array([], object)) == ()
     assert pb_utils.serialize_byte_tensor(np.zeros(2)) is None
     assert pb_utils.serialize_byte_tensor(np.array(["x"])) is None

@@ -1,4 +1,4 @@
-"""Compressed bodies: which coding, and what comes out of it."""
+"""Compressed bodies: codings, decompression and limits."""
 
 import gzip
 import random
@@ -23,14 +23,14 @@ def opened(coding, body):
 
 
 @pytest.mark.parametrize("coding", [None, "identity"])
-def test_plain_bodies_stay_as_they_are(coding):
+def test_bodies_without_coding_are_unchanged(coding):
     body = memoryview(bytearray(TEXT))
     assert decompress(coding, body) is body
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_the_data_tells_its_form_itself(coding, pack):
+def test_gzip_and_zlib_are_detected(coding, pack):
     assert opened(coding, pack(TEXT)) == TEXT
 
 
@@ -51,7 +51,7 @@ def test_an_empty_body_is_refused(coding):
 
 
 class _Watched:
-    """A real unpacker that notes how much it was given and asked for."""
+    """A real unpacker that records the sizes of its inputs and outputs."""
 
     def __init__(self):
         self._real = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -67,14 +67,14 @@ class _Watched:
 
 @pytest.mark.parametrize("plain", [bytes(3_000_000), random.Random(1).randbytes(700_000), TEXT])
 @pytest.mark.parametrize("most", [1, 2**18 - 1, 2**18, 2**18 + 1, 700_000, 3_000_000, 2**30])
-def test_bodies_are_unpacked_in_pieces(plain, most):
+def test_bodies_are_decompressed_in_pieces(plain, most):
     unpacker = _Watched()
     assert compression.unpack(unpacker, gzip.compress(plain), most) == plain[:most]
     assert all(given <= 2**16 and asked <= 2**18 for given, asked in unpacker.asked)
 
 
 @given(st.binary(), st.integers(1, 64), st.integers(1, 5), st.integers(1, 300))
-def test_a_stream_that_is_cut_gives_what_there_is_of_it(plain, piece, packed_piece, cut):
+def test_a_truncated_stream_gives_its_readable_part_in_pieces(plain, piece, packed_piece, cut):
     body = gzip.compress(plain)[:cut]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compression, "_PIECE", piece)
@@ -87,18 +87,18 @@ RAW_DEFLATE = zlib.compress(TEXT)[2:-4]
 
 
 @pytest.mark.parametrize("body", [b"garbage", RAW_DEFLATE], ids=["garbage", "no zlib header"])
-def test_what_is_no_compressed_stream_holds_nothing(body):
+def test_a_body_that_is_no_stream_is_empty(body):
     assert opened("gzip", body) == b""
 
 
-def test_a_stream_that_is_damaged_is_refused():
+def test_a_damaged_stream_is_refused():
     with pytest.raises(ServerError) as caught:
         opened("gzip", gzip.compress(TEXT)[:-8] + bytes(8))
     assert caught.value.code is Code.INVALID_ARG
     assert caught.value.message.startswith("failed to decompress the gzip request body: Error -3")
 
 
-def test_few_bytes_may_not_become_very_many(monkeypatch):
+def test_the_decompressed_size_is_bounded(monkeypatch):
     monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
     packed = gzip.compress(bytes(100_000))
     with pytest.raises(ServerError) as caught:
@@ -112,11 +112,11 @@ def test_few_bytes_may_not_become_very_many(monkeypatch):
 
 
 @pytest.mark.parametrize("packed", [0, 1, 10**6, 10**9])
-def test_what_is_worth_packing_is_far_from_the_bound(packed):
+def test_real_tensors_are_far_below_the_bound(packed):
     assert compression.most_bytes(packed) >= max(2**28, 32 * packed)
 
 
-def test_a_cut_stream_gives_what_there_is():
+def test_a_truncated_stream_gives_its_readable_part():
     text = bytes(range(256)) * 400
     found = opened("gzip", gzip.compress(text)[:-100])
     assert found

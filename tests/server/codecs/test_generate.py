@@ -1,4 +1,4 @@
-"""The generate extension: flat objects to requests, responses to flat objects."""
+"""The generate extension: requests and responses as flat JSON objects."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_all_other_members_are_parameters():
     assert (request.id, request.correlation_id) == ("q", 0)
 
 
-def test_members_of_parameters_count_as_well_and_the_last_wins():
+def test_nested_parameters_are_read_and_the_last_wins():
     request = decode('{"p":1,"parameters":{"X":2,"p":3,"id":"in"}}')
     assert request.inputs["X"].array().tolist() == [2]
     assert request.parameters == {"p": 3, "id": "in"}
@@ -91,13 +91,13 @@ def test_a_parameter_that_is_repeated_has_its_first_value():
         (0, [-1, -1], 0, [1, 0]),
     ],
 )
-def test_the_innermost_free_size_takes_what_is_left(batches, dims, count, shape):
+def test_the_innermost_variable_size_is_derived(batches, dims, count, shape):
     model = signature({"X": (DataType.FP32, dims)}, max_batch_size=batches)
     assert list(decode({"X": [0] * count}, model).inputs["X"].shape) == shape
 
 
 @given(st.lists(st.sampled_from([-1, 1, 2, 3]), min_size=1, max_size=4), st.integers(0, 24))
-def test_a_shape_has_as_many_elements_as_were_given_and_fits(dims, count):
+def test_a_derived_shape_fits_the_elements(dims, count):
     model = signature({"X": (DataType.FP32, dims)})
     try:
         shape = decode({"X": [0] * count}, model).inputs["X"].shape
@@ -156,7 +156,7 @@ def test_faults_are_refused(body, expected):
 
 
 @pytest.mark.parametrize(("dims", "count"), [([2], 3), ([2], 4), ([2], 0), ([3, -1], 2)])
-def test_elements_that_make_no_shape_are_refused(dims, count):
+def test_elements_that_fit_no_shape_are_refused(dims, count):
     model = signature({"X": (DataType.FP32, dims)})
     assert refusal({"X": [0] * count}, model) == (Code.INVALID_ARG, SHAPELESS)
 
@@ -203,13 +203,13 @@ def test_members_are_sorted_by_name():
     ],
     ids=str,
 )
-def test_one_element_is_bare_and_several_are_flat(value, text):
+def test_one_element_is_a_scalar_and_several_are_a_flat_array(value, text):
     assert encoded(array_tensor("Y", value)) == (
         f'{{"Y":{text},"model_name":"m","model_version":"3"}}'
     )
 
 
-def test_what_the_server_says_goes_before_what_a_model_does():
+def test_members_of_the_server_win_over_those_of_a_model():
     assert encoded(array_tensor("model_name", [1])) == '{"model_name":"m","model_version":"3"}'
 
 

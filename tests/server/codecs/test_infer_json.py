@@ -1,4 +1,4 @@
-"""Request bodies: what they say, and the first fault of those that say it wrongly."""
+"""Bodies of inference requests: the decoded request, or the first fault."""
 
 import json
 import struct
@@ -22,7 +22,7 @@ NO_REGIONS = MadeUpRegions()
 
 
 def x(**changes):
-    """The input X with its data in JSON, changed; None takes a field out."""
+    """The input X with its data in JSON and some changes; None removes a field."""
     entry = {"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]} | changes
     return {key: value for key, value in entry.items() if value is not None}
 
@@ -41,7 +41,7 @@ def document(*inputs, **fields):
 
 
 def decode(text, tail=b"", *, model=MODEL, length=None, regions=NO_REGIONS):
-    """The request and the form of its response."""
+    """Decode a body to the request and the form of its response."""
     head = text.encode() if isinstance(text, str) else text
     body = memoryview(bytearray(head + tail))
     return InferRequestDecoder().decode(
@@ -114,7 +114,7 @@ def test_a_shape_without_elements_ignores_the_data(datatype, data, shape):
     assert (tensor.byte_size, list(tensor.shape)) == (0, shape)
 
 
-def test_a_wrong_number_of_strings_is_for_the_rules_to_find():
+def test_the_decoder_accepts_a_wrong_number_of_strings():
     tensor = request(document(x(datatype="BYTES", shape=[1], data=["a", "b"]))).inputs["X"]
     assert tensor.string_count() == 2
 
@@ -135,7 +135,7 @@ def test_binary_inputs_are_views_of_the_body():
     assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
 
 
-def test_an_unknown_datatype_of_binary_data_is_for_the_rules_to_find():
+def test_the_decoder_accepts_binary_data_of_an_unknown_datatype():
     assert request(document(binary(8, datatype="FLOAT")), bytes(8)).inputs["X"].datatype is None
 
 
@@ -291,7 +291,7 @@ BINARY_FAULTS = {
         bytes(9),
         "unexpected additional input data for model 'm'",
     ),
-    "bytes that nobody declared": (
+    "undeclared bytes": (
         [x()],
         bytes(8),
         "unexpected additional input data for model 'm'",
@@ -318,11 +318,11 @@ FIRST_FAULTS = {
 
 
 @pytest.mark.parametrize(("text", "said"), FIRST_FAULTS.values(), ids=FIRST_FAULTS)
-def test_the_first_fault_answers(text, said):
+def test_the_first_fault_is_reported(text, said):
     assert said in fault(text)[1]
 
 
-def test_left_over_bytes_come_before_the_outputs():
+def test_surplus_bytes_are_reported_before_faults_of_outputs():
     text = document(binary(8), outputs=1)
     assert "unexpected additional input data" in fault(text, bytes(9))[1]
 
@@ -349,7 +349,7 @@ def test_integers_beyond_int64_become_doubles():
     ]
 
 
-def test_some_parameters_mean_something():
+def test_parameters_of_triton_are_read():
     given = {
         "sequence_id": 42,
         "sequence_start": True,
@@ -484,7 +484,7 @@ def test_outputs(outputs, requested, form):
     assert decoded_form == form
 
 
-def test_the_default_form_holds_for_outputs_that_are_not_listed():
+def test_the_default_form_applies_to_unlisted_outputs():
     text = document(x(), outputs=[y("Y")], parameters={"binary_data_output": True})
     form = decode(text)[1]
     assert (form.of("Y"), form.of("Z")) == (OutputForm(), BINARY)
@@ -624,7 +624,7 @@ def twice(text, *tails, model=MODEL):
         yield decoder.decode(model, memoryview(head + tail), len(head), NullSink(), NO_REGIONS)
 
 
-def test_the_same_json_has_new_data():
+def test_repeated_json_has_new_data():
     text = document(binary(8), binary(4, "Y", "INT32", [1]), id="q")
     one, two = twice(text, struct.pack("<2fi", 1, 2, 3), struct.pack("<2fi", 4, 5, 6))
     for (decoded, _), expected in ((one, [1, 2, 3]), (two, [4, 5, 6])):
@@ -632,7 +632,7 @@ def test_the_same_json_has_new_data():
         assert values == expected
 
 
-def test_the_same_json_says_the_same():
+def test_repeated_json_gives_the_same_request():
     text = document(
         binary(8),
         id="q",
@@ -655,7 +655,7 @@ def test_the_same_json_says_the_same():
         assert getattr(one, name) == getattr(two, name), name
 
 
-def test_the_same_json_over_other_data_is_read_again():
+def test_repeated_json_with_data_of_another_size_is_parsed_again():
     decoder, head = InferRequestDecoder(), document(binary(8)).encode()
     decoder.decode(MODEL, memoryview(head + bytes(8)), len(head), NullSink(), NO_REGIONS)
     with pytest.raises(ServerError, match="unexpected additional input data"):
@@ -664,7 +664,7 @@ def test_the_same_json_over_other_data_is_read_again():
         decoder.decode(MODEL, memoryview(head + bytes(7)), len(head), NullSink(), NO_REGIONS)
 
 
-def test_a_header_is_remembered_for_any_model():
+def test_cached_json_serves_any_model():
     decoder, head = InferRequestDecoder(), document(binary(8)).encode()
     body = memoryview(head + bytes(8))
     for name in ("m", "n"):
@@ -673,19 +673,19 @@ def test_a_header_is_remembered_for_any_model():
         assert decoded.model_name == name
 
 
-def test_requests_with_one_header_do_not_share_their_inputs():
+def test_requests_from_the_cache_do_not_share_inputs():
     (one, _), (two, _) = twice(document(binary(8)), bytes(8), bytes(8))
     one.inputs.clear()
     assert list(two.inputs) == ["X"]
 
 
-def test_mixed_inputs_are_read_every_time():
+def test_mixed_inputs_are_read_each_time():
     text = document(binary(8), x(name="J"))
     (one, _), (two, _) = twice(text, bytes(8), bytes(8))
     assert not np.shares_memory(one.inputs["J"].array(), two.inputs["J"].array())
 
 
-def test_many_headers_come_and_go():
+def test_the_cache_is_bounded():
     decoder = InferRequestDecoder()
     for _ in range(2):
         for number in range(600):
@@ -701,7 +701,7 @@ FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 
 
 def in_region(name="X", region="r", size=8, offset=None, **more):
-    """An input in shared memory; None takes a parameter out."""
+    """An input in shared memory; None removes a parameter."""
     parameters = {
         "shared_memory_region": region,
         "shared_memory_byte_size": size,
@@ -736,14 +736,14 @@ def test_a_region_is_named_up_to_the_first_nul():
     assert memory.asked == [("read", "r", 0, 8)]
 
 
-def test_inputs_come_from_everywhere_in_one_request():
+def test_inputs_of_one_request_have_different_sources():
     text = document(binary(8, "A"), in_region("B"), x(name="C"), binary(8, "D"))
     decoded = request(text, FLOATS[8:] + FLOATS[:8], regions=regions())
     values = {name: tensor.array().tolist() for name, tensor in decoded.inputs.items()}
     assert values == {"A": [3, 4], "B": [1, 2], "C": [1, 2], "D": [1, 2]}
 
 
-def test_an_output_gets_its_place():
+def test_an_output_is_written_to_shared_memory():
     memory = regions()
     outputs = [y(shared_memory_region="s", shared_memory_byte_size=8, shared_memory_offset=16)]
     _, form = decode(document(x(), outputs=outputs), regions=memory)
@@ -752,7 +752,7 @@ def test_an_output_gets_its_place():
 
 
 @pytest.mark.parametrize("placed_first", [True, False])
-def test_of_an_output_named_twice_the_first_form_counts(placed_first):
+def test_the_first_form_of_a_repeated_output_wins(placed_first):
     outputs = [y(shared_memory_region="s", shared_memory_byte_size=8), y(binary_data=True)]
     memory = regions()
     _, form = decode(
@@ -818,7 +818,7 @@ def test_a_size_without_region_is_only_checked_for_an_output():
     assert decode(document(x(), outputs=outputs))[1].of("Y").buffer is None
 
 
-def test_the_same_json_is_looked_up_in_shared_memory_again():
+def test_repeated_json_reads_shared_memory_again():
     memory = regions()
     outputs = [
         {"name": "Z"},
@@ -841,7 +841,7 @@ def test_the_same_json_is_looked_up_in_shared_memory_again():
         assert form.of("Z").buffer is None
 
 
-def test_the_same_json_after_its_region_is_gone():
+def test_repeated_json_is_refused_after_its_region_is_unregistered():
     memory, text = regions(), document(in_region()).encode()
     decoder = InferRequestDecoder()
     decoder.decode(MODEL, memoryview(text), len(text), NullSink(), memory)
@@ -850,7 +850,7 @@ def test_the_same_json_after_its_region_is_gone():
         decoder.decode(MODEL, memoryview(text), len(text), NullSink(), memory)
 
 
-def test_strings_in_json_count_with_their_lengths():
+def test_the_size_of_strings_includes_their_lengths():
     text = document(binary(0, "X", "BYTES", [200]) | {"parameters": {}, "data": [""] * 200})
     head = memoryview(text.replace(" ", "").encode())
     decoder = InferRequestDecoder(NEWEST, InputLimit(800))

@@ -57,7 +57,7 @@ TYPES = [np.int32, np.float32, np.float64, np.bool_, np.object_]
         max_size=6,
     )
 )
-def test_an_encoder_says_what_a_new_one_would(responses):
+def test_the_cache_changes_no_response(responses):
     encoder = InferResponseEncoder()
     for place, (id, outputs, parameters) in enumerate([*responses, *responses]):
         numbers = place + np.arange(3) / 2
@@ -71,14 +71,14 @@ def test_an_encoder_says_what_a_new_one_would(responses):
 
 
 def answered(encode, asked):
-    """What is encoded, or the fault, to be compared."""
+    """Return the encoded body or the error, in a form that can be compared."""
     try:
         return encode(*asked)
     except ServerError as error:
         return error.code, error.message
 
 
-def test_long_outputs_are_not_joined_to_what_is_around_them():
+def test_long_outputs_are_not_joined():
     long = array_tensor("Y", np.zeros(1 << 16, np.float32))
     encoder = InferResponseEncoder()
     asked = InferResponse("m", 1, "", [FLOATS, long, INTS]), ResponseForm(), signature(), {}
@@ -193,13 +193,13 @@ def test_each_output_has_its_own_form():
     assert result.parts[1:] == [b"\3\0\0\0"]
 
 
-def test_a_listed_output_does_not_follow_the_default():
+def test_a_listed_output_ignores_the_default_form():
     result = encoded(FLOATS, INTS, form=ResponseForm(BINARY, {"Y": OutputForm()}))
     assert b'"shape":[1,2],"data":[1.0,2.5]}' in result.parts[0]
     assert len(result.parts) == 2
 
 
-def test_binary_strings_have_their_lengths():
+def test_binary_strings_have_length_prefixes():
     tensor = array_tensor("Y", [b"a", "é"], object)
     result = encoded(tensor, form=ResponseForm(BINARY))
     assert result.parts[1] == b"\1\0\0\0a\2\0\0\0\xc3\xa9"
@@ -226,7 +226,7 @@ def test_binary_data_is_not_copied():
 # --------------------------------------------------------------------------------------- classes
 
 
-def test_classes_take_the_place_of_the_output():
+def test_classes_replace_the_output():
     body = text(
         FLOATS,
         form=ResponseForm(outputs={"Y": OutputForm(classes=1)}),
@@ -259,7 +259,7 @@ def placed(memory, **places):
     )
 
 
-def test_an_output_with_a_place_is_written_there():
+def test_an_output_with_a_buffer_is_written_to_it():
     memory = MadeUpRegions(s=bytes(24))
     assert text(FLOATS, INTS, form=placed(memory, Y=(4, 16))) == (
         b'{"model_name":"m","model_version":"1","outputs":['
@@ -279,13 +279,13 @@ def test_an_output_with_a_place_is_written_there():
     ],
     ids=["a transposed array", "strings", "nothing", "FP16"],
 )
-def test_a_place_gets_the_bytes_of_the_wire(tensor, expected):
+def test_a_buffer_receives_the_wire_form(tensor, expected):
     memory = MadeUpRegions(s=bytes(16))
     text(tensor, form=placed(memory, Y=(0, 16)))
     assert memory.bytes["s"] == expected.ljust(16, b"\0")
 
 
-def test_an_output_may_fill_its_place():
+def test_an_output_can_fill_its_buffer():
     memory = MadeUpRegions(s=bytes(8))
     text(FLOATS, form=placed(memory, Y=(0, 8)))
     with pytest.raises(ServerError) as caught:

@@ -1,4 +1,4 @@
-"""A ModelInferRequest becomes a core request, and a core response a ModelInferResponse."""
+"""ModelInferRequest is decoded to a request, and a response encoded as ModelInferResponse."""
 
 import numpy as np
 import pytest
@@ -96,12 +96,12 @@ def test_fields_of_a_request():
 
 @pytest.mark.parametrize(("key", "field"), [("sequence_id", "correlation_id"),
                                             ("timeout", "timeout_us")])  # fmt: skip
-def test_negative_numbers_are_large_ones(key, field):
+def test_negative_numbers_become_large_unsigned_ones(key, field):
     request, _ = decode(given={key: -5})
     assert getattr(request, field) == 2**64 - 5
 
 
-def test_an_output_named_twice_is_wanted_once_in_the_first_form_that_was_asked_for():
+def test_the_first_form_of_a_repeated_output_wins():
     _, form = decode(outputs=[y(), y(classification=2), y(classification=3), y()])
     assert form.of("Y").classes == 2
 
@@ -145,7 +145,7 @@ def test_an_integer_that_does_not_fit_is_refused(datatype, contents, value):
     assert error.message.endswith(f", value {value} is out of range for '{datatype}'")
 
 
-def test_typed_contents_of_another_number_keep_their_number():
+def test_the_decoder_accepts_a_wrong_number_of_typed_contents():
     assert typed("FP32", (5,), fp32_contents=[1, 2]).byte_size == 8
     assert typed("BYTES", (5,), bytes_contents=[b"a"]).string_count() == 1
 
@@ -159,7 +159,7 @@ def test_a_tensor_in_shared_memory_is_a_view_of_its_region():
     assert regions.asked == [("read", "r", 8, 8)]
 
 
-def test_raw_contents_go_to_those_that_are_not_in_shared_memory():
+def test_raw_contents_belong_to_inputs_outside_of_shared_memory():
     there = x(shared_memory_region="r", shared_memory_byte_size=8)
     there.name = "S"
     request, _ = decode(there, x(), regions=MadeUpRegions(r=bytes(8)))
@@ -167,14 +167,14 @@ def test_raw_contents_go_to_those_that_are_not_in_shared_memory():
     assert request.inputs["S"].array().tolist() == [0, 0]
 
 
-def test_numbers_below_zero_are_beyond_every_region():
+def test_negative_offsets_are_outside_of_every_region():
     regions = MadeUpRegions(r=b"")
     decode(x(shared_memory_region="r", shared_memory_byte_size=-1, shared_memory_offset=-2),
            raw=(), regions=regions)  # fmt: skip
     assert regions.asked == [("read", "r", 2**64 - 2, 2**64 - 1)]
 
 
-def test_an_output_is_written_to_its_place_and_leaves_nothing_in_the_message():
+def test_an_output_is_written_to_shared_memory_instead_of_the_message():
     regions = MadeUpRegions(r=bytes(12))
     wanted = y(shared_memory_region="r", shared_memory_byte_size=8, shared_memory_offset=4)
     _, form = decode(outputs=[wanted], regions=regions)
@@ -184,7 +184,7 @@ def test_an_output_is_written_to_its_place_and_leaves_nothing_in_the_message():
     assert [(o.name, o.datatype, list(o.shape)) for o in message.outputs] == [("Y", "FP32", [2])]
 
 
-def test_an_output_that_is_larger_than_its_place_is_not_written():
+def test_an_output_larger_than_its_buffer_is_not_written():
     regions = MadeUpRegions(r=bytes(4))
     _, form = decode(
         outputs=[y(shared_memory_region="r", shared_memory_byte_size=4)], regions=regions
@@ -216,7 +216,7 @@ def test_parameters_of_a_response():
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_a_streamed_response_says_whether_it_is_the_last(final):
+def test_the_last_streamed_response_is_marked(final):
     message = encode(answer(), final=final)
     assert message.parameters["triton_final_response"].bool_param is final
 
@@ -229,7 +229,7 @@ def test_classes():
     assert list(message.raw_output_contents) == [b"\x0e\0\0\0009.000000:1:dog"]
 
 
-def test_what_a_stream_says_of_errors():
+def test_errors_of_a_stream_are_messages():
     refused = infer_proto_response.encode_refusal("i", invalid_arg("no"))
     assert pb.ModelStreamInferResponse.FromString(refused) == pb.ModelStreamInferResponse(
         error_message="no", infer_response=pb.ModelInferResponse(id="i")

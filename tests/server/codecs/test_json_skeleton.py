@@ -1,19 +1,13 @@
-"""JSON that is taken apart: what is taken out, and what is left."""
+"""The JSON of a request, split into a constant part and variable parts."""
 
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.support.compiled import as_python, unless_compiled
 
-from reference_server.codecs import json_skeleton, json_strings
+from reference_server.codecs.json_skeleton import split_request
 
-PYTHON = as_python(json_skeleton)
-FORMS = [
-    pytest.param(json_skeleton.skeleton, id="compiled", marks=unless_compiled(json_skeleton)),
-    pytest.param(PYTHON.skeleton, id="python"),
-]
 PARTS = st.sampled_from(
     [
         *(b'"data":', b'"id":', b'"name":', b'"a"', b'["a","b"]', b"[1,2]", b"[[]]"),
@@ -24,21 +18,14 @@ PARTS = st.sampled_from(
 DOCUMENTS = st.lists(PARTS, max_size=24).map(b"".join)
 
 
-def apart(form, json):
-    taken = form(json)
-    return taken.text, taken.request_id, taken.arrays
+def split(json):
+    parts = split_request(json)
+    return parts.text, parts.request_id, parts.arrays
 
 
-@unless_compiled(json_skeleton)
 @given(DOCUMENTS)
-def test_both_forms_do_the_same(json):
-    assert apart(json_skeleton.skeleton, json) == apart(PYTHON.skeleton, json)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@given(DOCUMENTS)
-def test_what_is_taken_out_fills_the_gaps(form, json):
-    text, request_id, arrays = apart(form, json)
+def test_the_variable_parts_fit_the_gaps(json):
+    text, request_id, arrays = split(json)
     taken = [*arrays, *([] if request_id is None else [request_id])]
     around = text.split(b"\0")
     if b"\0" not in json:
@@ -54,7 +41,6 @@ def test_what_is_taken_out_fills_the_gaps(form, json):
     assert all(each[:1] + each[-1:] == b"[]" for each in arrays)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("json", "text", "request_id", "arrays"),
     [
@@ -80,17 +66,15 @@ def test_what_is_taken_out_fills_the_gaps(form, json):
         (b"", b"", None, []),
     ],
 )
-def test_parts_are_taken_out(form, json, text, request_id, arrays):
-    assert apart(form, json) == (text, request_id, arrays)
+def test_id_and_arrays_are_variable_parts(json, text, request_id, arrays):
+    assert split(json) == (text, request_id, arrays)
 
 
-@pytest.mark.skipif(not json_strings.IS_COMPILED, reason="json_strings is not compiled")
-@pytest.mark.parametrize("form", FORMS)
-def test_strings_are_taken_out(form):
-    assert apart(form, b'{"data":[ ["]"],["}"]],"id":"7"}') == (
+def test_arrays_of_strings_are_variable_parts():
+    assert split(b'{"data":[ ["]"],["}"]],"id":"7"}') == (
         b'{"data":\0,"id":"\0"}',
         b"7",
         [b'[ ["]"],["}"]]'],
     )
     json = b'{"data":["a", "id":"7"]}'
-    assert apart(form, json) == (json.replace(b"7", b"\0"), b"7", [])
+    assert split(json) == (json.replace(b"7", b"\0"), b"7", [])

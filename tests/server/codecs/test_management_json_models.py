@@ -71,5 +71,5 @@ def test_statistics_keep_the_order_given():
     assert listed == [("b", "1"), ("a", "2"), ("a", "1")]
 
 
-def test_statistics_of_nothing():
+def test_statistics_without_models():
     assert management_json.statistics([]) == b'{"model_stats":[]}'

@@ -1,4 +1,4 @@
-"""Registrations as JSON, their first fault, and the JSON of what is registered."""
+"""Registrations of regions as JSON, their first fault, and the JSON of the status."""
 
 import base64
 import json
@@ -65,7 +65,7 @@ def test_a_cuda_registration():
 
 
 @given(st.lists(st.tuples(st.integers(0, 86), st.sampled_from("\n*-_=. \0é")), max_size=5))
-def test_what_is_not_base64_is_skipped(strangers):
+def test_characters_outside_of_base64_are_skipped(strangers):
     text = B64.rstrip("=")
     for at, stranger in strangers:
         text = text[:at] + stranger + text[at:]
@@ -105,5 +105,5 @@ def test_status():
     )
 
 
-def test_status_of_nothing():
+def test_the_status_without_regions():
     assert management_json.system_status([]) == management_json.cuda_status([]) == b"[]"

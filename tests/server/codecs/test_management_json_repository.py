@@ -18,7 +18,7 @@ def test_index_request(body, ready_only):
     assert management_json.index_request(body, V2_51) is ready_only
 
 
-def test_index_leaves_out_what_is_not_known():
+def test_the_index_omits_unknown_values():
     rows = [("a", None, None, ""), ("b", 1, "READY", ""), ("c", None, "UNAVAILABLE", 'x"\n')]
     assert management_json.index(rows) == (
         b'[{"name":"a"},{"name":"b","version":"1","state":"READY"},'
@@ -34,7 +34,7 @@ def test_index_leaves_out_what_is_not_known():
         ("!!", b""), ("aGVsbG8!", b"hello"), ("a", b""), ("aGVsb", b"hel"),
     ],
 )  # fmt: skip
-def test_files_are_base64_of_any_kind(text, content):
+def test_files_are_decoded_from_base64(text, content):
     body = f'{{"parameters":{{"file:x":"{text}","config":"c"}}}}'.encode()
     assert management_json.load_parameters(body) == {"file:x": content, "config": "c"}
 
@@ -53,7 +53,7 @@ def test_a_load_needs_no_parameters(body):
         (b'{"parameters":{"x":"1"}}', "unexpected error on creating Triton parameter"),
     ],
 )
-def test_what_is_no_load_request(body, said):
+def test_malformed_load_requests_are_refused(body, said):
     with pytest.raises(ServerError, match=said):
         management_json.load_parameters(body)
 
@@ -67,5 +67,5 @@ def test_what_is_no_load_request(body, said):
         (b'{"parameters":1}', False), (b"{", False), (b"", False),
     ],
 )  # fmt: skip
-def test_an_unload_request_may_make_no_sense(body, wanted):
+def test_unexpected_unload_bodies_are_accepted(body, wanted):
     assert management_json.unload_dependents(body, V2_51) is wanted

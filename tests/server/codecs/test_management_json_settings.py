@@ -1,4 +1,4 @@
-"""Settings as JSON: what is read, in which order, and how far."""
+"""Log and trace settings as JSON: their changes, order and faults."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from reference_server.core.errors import Code, ServerError
 
 
 def read_until_refused(changes):
-    """What was read before the refusal, and the refusal."""
+    """Return the changes before the error, and the error."""
     read = []
     try:
         for change in changes:
@@ -25,7 +25,7 @@ def trace(text):
     return management_json.read_trace_settings(memoryview(text.encode()))
 
 
-def test_settings_of_the_log_are_written_as_they_are():
+def test_log_settings_are_encoded():
     assert management_json.encode_log_settings({"log_file": "é", "log_info": True, "n": 5}) == (
         '{"log_file":"é","log_info":true,"n":5}'.encode()
     )
@@ -39,11 +39,11 @@ def test_trace_levels_are_a_list_and_the_rest_are_strings():
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '"x"', '{"other":[]}', '{"log_info":null}'])
-def test_what_is_not_there_is_not_changed(text):
+def test_missing_settings_are_not_changed(text):
     assert list(log(text)) == []
 
 
-def test_changes_of_the_log_come_in_tritons_order():
+def test_log_changes_are_in_tritons_order():
     text = '{"log_format":"default","log_verbose_level":2,"log_info":false}'
     assert list(log(text)) == [
         ("log_info", False),
@@ -52,7 +52,7 @@ def test_changes_of_the_log_come_in_tritons_order():
     ]
 
 
-def test_what_stands_before_a_fault_is_read():
+def test_changes_before_a_fault_are_read():
     read, error = read_until_refused(log('{"log_error":1,"log_info":false}'))
     assert read == [("log_info", False)]
     assert (error.code, error.message) == (
@@ -62,11 +62,11 @@ def test_what_stands_before_a_fault_is_read():
 
 
 @pytest.mark.parametrize("value", ['"f"', "1", "[]"])
-def test_any_log_file_is_told(value):
+def test_any_log_file_is_a_change(value):
     assert next(log(f'{{"log_file":{value}}}')) == ("log_file", "")
 
 
-def test_an_unknown_format_is_unavailable():
+def test_an_unknown_log_format_is_unavailable():
     _, error = read_until_refused(log('{"log_format":"x"}'))
     assert (error.code, error.message) == (
         Code.UNAVAILABLE,
@@ -74,7 +74,7 @@ def test_an_unknown_format_is_unavailable():
     )
 
 
-def test_changes_of_tracing_come_in_tritons_order_and_null_clears():
+def test_trace_changes_are_in_tritons_order_and_null_resets():
     text = (
         '{"log_frequency":"1","trace_count":"2","trace_rate":null,"trace_level":["A"],'
         '"trace_file":null}'
@@ -103,5 +103,5 @@ def test_faults_of_trace_settings(text, message):
 
 
 @pytest.mark.parametrize("count", ["-1", "x", "-99999999999"])
-def test_other_counts_are_for_the_gateway_to_judge(count):
+def test_the_codec_accepts_other_counts(count):
     assert list(trace(f'{{"trace_count":"{count}"}}')) == [("trace_count", [count])]

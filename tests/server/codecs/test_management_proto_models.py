@@ -18,26 +18,26 @@ STOL = (
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(["", " ", "\t\n", "+", "000"]))
-def test_a_version_is_read_as_c_reads_numbers(number, before):
+def test_text_behind_a_version_is_ignored(number, before):
     assert management_proto.model_version(f"{before}{number}") == number
     assert management_proto.model_version(f"{before}{number}.7x") == number
 
 
-def test_no_text_is_the_latest():
+def test_an_empty_version_is_the_latest():
     assert management_proto.model_version("") == LATEST
 
 
 @pytest.mark.parametrize(
     "text", ["x", " ", "-", "+ 1", "１", str(2**63), str(-(2**63) - 1), "9" * 5000]
 )
-def test_what_is_no_number_of_64_bits_is_refused(text):
+def test_a_version_must_fit_64_bits(text):
     with pytest.raises(ServerError) as caught:
         management_proto.model_version(text)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, STOL.format(text))
 
 
 @pytest.mark.parametrize("text", ["-1", " -2", str(-(2**63))])
-def test_a_number_below_zero_is_refused(text):
+def test_negative_versions_are_refused(text):
     with pytest.raises(ServerError, match="invalid model version specified ") as caught:
         management_proto.model_version(text)
     assert caught.value.code is Code.INVALID_ARG
@@ -58,7 +58,7 @@ def test_metadata_of_a_model_that_batches():
     assert not message.outputs
 
 
-def test_statistics_say_every_duration_even_those_of_nothing():
+def test_statistics_contain_empty_durations():
     snapshot = Snapshot(
         "m",
         3,

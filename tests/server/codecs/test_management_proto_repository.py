@@ -7,7 +7,7 @@ from reference_server.codecs import management_proto
 from reference_server.core.errors import Code, ServerError
 
 
-def test_index_leaves_out_what_is_not_known():
+def test_the_index_omits_unknown_values():
     (first, second) = management_proto.repository_index(
         [("a", None, None, ""), ("b", 1, "UNAVAILABLE", "unloaded")]
     ).models
@@ -15,7 +15,7 @@ def test_index_leaves_out_what_is_not_known():
     assert (second.version, second.state, second.reason) == ("1", "UNAVAILABLE", "unloaded")
 
 
-def test_load_parameters_are_of_any_kind():
+def test_load_parameters_have_any_type():
     request = pb.RepositoryModelLoadRequest()
     request.parameters["config"].string_param = "c"
     request.parameters["file:x"].bytes_param = b"y"

@@ -23,7 +23,7 @@ def page(*samples, name="x", description="", kind=MetricKind.GAUGE):
 
 
 def shown(value):
-    """A number as it stands on the page."""
+    """The text of a number on the page."""
     return page(Sample((), value)).splitlines()[-1].removeprefix("x ")
 
 
@@ -107,7 +107,7 @@ def test_a_number_is_read_back_to_sixteen_digits(value):
     assert float(shown(value)) == pytest.approx(value, rel=1e-15, abs=1e-320)
 
 
-def test_a_summary_tells_count_sum_and_quantiles_with_their_label_last():
+def test_a_summary_has_count_sum_and_quantiles():
     value = Quantiles(3, 1145.0, ((0.5, 179.0), (0.999, math.nan)))
     assert page(Sample((("model", "m"), ("version", "1")), value), kind=MetricKind.SUMMARY) == (
         "# TYPE x summary\n"

@@ -1,4 +1,4 @@
-"""Messages in pieces: whatever the pieces are, they say what protobuf reads in the whole."""
+"""Messages that are parsed in pieces equal those that protobuf parses at once."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def whole(data, message_type=pb.ModelInferRequest):
         message = message_type.FromString(data)
     except DecodeError:
         return None
-    message.DiscardUnknownFields()  # of which long ones are not kept
+    message.DiscardUnknownFields()  # long ones are not cached
     return message
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Pieces of a few bytes, and nobody to wait for."""
+    """Make pieces small and remove the pauses."""
     monkeypatch.setattr(proto_pieces, "PIECE", 24)
     monkeypatch.setattr(proto_fields, "FIELDS", 4)
-    monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: None)
+    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: None)
 
 
 @given(st.lists(MESSAGES, max_size=3), st.data())
-def test_a_message_in_pieces_is_the_message_and_refused_where_it_is_cut(messages, data):
+def test_messages_are_parsed_in_pieces_and_refused_if_truncated(messages, data):
     sent = b"".join(message.SerializeToString() for message in messages)
     assert in_pieces(sent) == whole(sent)
     cut = sent[: data.draw(st.integers(0, len(sent)))]
@@ -81,7 +81,7 @@ def test_a_message_in_pieces_is_the_message_and_refused_where_it_is_cut(messages
 
 
 @given(MESSAGES, st.data())
-def test_a_message_with_other_bytes_in_it_is_judged_as_by_protobuf(message, data):
+def test_damaged_messages_are_parsed_or_refused_like_in_protobuf(message, data):
     sent = bytearray(message.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         if sent:
@@ -90,7 +90,7 @@ def test_a_message_with_other_bytes_in_it_is_judged_as_by_protobuf(message, data
 
 
 @given(UNPACKED)
-def test_numbers_that_are_not_packed_are_read(numbers):
+def test_unpacked_numbers_are_parsed(numbers):
     sent = field(5, field(1, b"a") + numbers)
     assert in_pieces(sent) == whole(sent)
 
@@ -117,16 +117,16 @@ def test_numbers_that_are_not_packed_are_read(numbers):
         "a group that another ends",
         "a group without an end",
         "the end of no group",
-        "a long field that nobody knows",
+        "a long unknown field",
         "known fields of other types",
         "a number without an end",
         "a number that is too long",
         "floats that are cut",
-        "a text that is none",
+        "an invalid text",
         "a type that there is not",
     ],
 )
-def test_what_no_client_sends_is_judged_as_by_protobuf(sent):
+def test_unusual_messages_are_parsed_or_refused_like_in_protobuf(sent):
     assert in_pieces(sent) == whole(sent)
 
 
@@ -144,15 +144,15 @@ def test_files_may_be_long_and_texts_may_not(monkeypatch):
     assert in_pieces(load.SerializeToString(), pb.RepositoryModelLoadRequest) == load
 
 
-def test_a_long_message_lets_others_in_again_and_again(monkeypatch):
+def test_a_long_message_is_parsed_with_pauses(monkeypatch):
     monkeypatch.undo()
-    turns = []
-    monkeypatch.setattr(proto_pieces.turns, "give_way", lambda: turns.append(None))
+    pauses = []
+    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: pauses.append(None))
     count = 50_000
     for each in (b"\x42\x01x", b"\x10\x01"):
         sent = field(5, field(5, each * count))
-        turns.clear()
+        pauses.clear()
         assert proto_wire.parse(sent) == pb.ModelInferRequest.FromString(sent)
-        assert len(turns) >= len(sent) / proto_pieces.PIECE - 1
+        assert len(pauses) >= len(sent) / proto_pieces.PIECE - 1
     with pytest.raises(ServerError, match="Unable to parse request"):
         proto_wire.parse(field(5, field(5, b"\x42\x01x" * count))[:-1])

@@ -1,4 +1,4 @@
-"""The messages that carry tensors: read and written around their bulk, without copies."""
+"""Requests and responses with raw tensors, read and written without copies by protobuf."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ MESSAGES = st.builds(
 
 
 def read(data):
-    """What `data` says, as one message; None if it is none."""
+    """Return the message that `split` reads from `data`, or None if it refuses it."""
     try:
         received = InferMessageDecoder().read(data)
     except ServerError:
@@ -43,7 +43,7 @@ def read(data):
 
 
 def expected(data):
-    """The same by Protobuf alone."""
+    """Return the message that protobuf reads, or None if it refuses it."""
     try:
         return pb.ModelInferRequest.FromString(data)
     except DecodeError:
@@ -51,12 +51,12 @@ def expected(data):
 
 
 @given(MESSAGES)
-def test_nothing_of_a_request_is_lost(message):
+def test_a_request_is_split_without_loss(message):
     assert read(message.SerializeToString()) == message
 
 
 @given(MESSAGES, st.data())
-def test_a_request_that_is_cut_is_judged_as_by_protobuf(message, data):
+def test_truncated_requests_are_refused_like_in_protobuf(message, data):
     whole = message.SerializeToString()
     cut = whole[: data.draw(st.integers(0, len(whole)))]
     assert read(cut) == expected(cut)
@@ -64,13 +64,13 @@ def test_a_request_that_is_cut_is_judged_as_by_protobuf(message, data):
 
 @pytest.mark.brute_force
 @given(MESSAGES, MESSAGES)
-def test_two_requests_in_a_row_are_one(first, second):
+def test_concatenated_requests_are_merged(first, second):
     data = first.SerializeToString() + second.SerializeToString()
     assert read(data) == expected(data)
 
 
 @given(SMALL)
-def test_any_bytes_are_judged_as_by_protobuf(data):
+def test_any_bytes_are_parsed_or_refused_like_in_protobuf(data):
     assert read(data) == expected(data)
 
 
@@ -97,33 +97,33 @@ def test_any_bytes_are_judged_as_by_protobuf(data):
         "field zero",
     ],
 )
-def test_what_no_client_sends_is_judged_as_by_protobuf(more):
+def test_unusual_messages_are_parsed_or_refused_like_in_protobuf(more):
     data = pb.ModelInferRequest(id="a", raw_input_contents=[b"b"]).SerializeToString() + more
     assert read(data) == expected(data)
 
 
-def test_what_is_no_request_is_an_internal_error():
+def test_malformed_requests_are_internal_errors():
     with pytest.raises(ServerError, match="Unable to parse request") as caught:
         InferMessageDecoder().read(b"\x0a")
     assert caught.value.code is Code.INTERNAL
 
 
-def test_what_takes_long_is_not_remembered_since_any_thread_may_read_it():
+def test_large_messages_are_not_cached():
     decoder = InferMessageDecoder()
     for more, is_long in ((b"\x3a\x00" * 3000, True), (b"\x3a\x88\x27" + bytes(5000), False)):
         data = pb.ModelInferRequest(model_name="m").SerializeToString() + more
-        assert decoder.takes_long(data) is is_long
+        assert decoder.is_large(data) is is_long
         assert (decoder.read(data).head is None) is is_long
 
 
-def test_raw_contents_are_views_of_what_was_received():
+def test_raw_contents_are_views_of_the_received_bytes():
     data = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"abc"]).SerializeToString()
     (content,) = InferMessageDecoder().read(data).raw
     assert content.obj is data
 
 
 @given(st.lists(st.one_of(SMALL, st.just(bytes(20_000))), max_size=3))
-def test_a_response_is_what_protobuf_would_write(contents):
+def test_a_response_equals_that_of_protobuf(contents):
     head = pb.ModelInferResponse(model_name="m", id="i")
     parts = proto_wire.response_parts(head.SerializeToString(), contents)
     head.raw_output_contents.extend(contents)
@@ -132,14 +132,14 @@ def test_a_response_is_what_protobuf_would_write(contents):
     assert streamed == pb.ModelStreamInferResponse(infer_response=head)
 
 
-def test_the_contents_of_a_response_are_not_copied_before_the_last():
+def test_the_contents_of_a_response_are_not_copied():
     array = np.arange(4, dtype=np.float32)
     raw = array.data.cast("B")
     parts = proto_wire.streamed(proto_wire.response_parts(b"", [raw]))
     assert any(isinstance(part, memoryview) and part.obj is array for part in parts)
 
 
-def test_of_very_many_raw_tensors_the_first_are_kept():
+def test_only_the_first_of_many_raw_tensors_are_read():
     head, _, raw = proto_wire.split(b"\x0a\x01m" + b"\x3a\x01x" * 5000)
     assert (bytes(head), len(raw), bytes(raw[-1])) == (b"\x0a\x01m", 4096, b"x")
 
@@ -157,11 +157,11 @@ def test_of_very_many_raw_tensors_the_first_are_kept():
         b"\x3a\x00" * 5000 + b"\x0a" + bytes([100]) + b"m" * 100,
     ],
     ids=[
-        *("ids", "all in turns", "a group", "an id that is no text"),
+        *("ids", "all mixed", "a group", "an id that is no text"),
         *("a group that is cut", "contents that are cut", "field zero", "a long name"),
     ],
 )
-def test_of_very_many_fields_all_others_are_read(data):
+def test_other_fields_are_read_beside_many_raw_tensors(data):
     found, wanted = read(data), expected(data)
     assert (found is None) is (wanted is None)
     if wanted is not None:
@@ -169,11 +169,11 @@ def test_of_very_many_fields_all_others_are_read(data):
         assert found == wanted
 
 
-def test_very_many_fields_are_looked_at_in_turns_and_none_without_a_number(monkeypatch):
-    turns = []
-    monkeypatch.setattr(proto_wire.turns, "stand_back", lambda: turns.append(None))
+def test_many_fields_are_read_with_pauses(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(proto_wire.gil, "back_off", lambda: pauses.append(None))
     head, _, raw = proto_wire.split(b"\x3a\x00" * 100_000)
     assert (bytes(head), len(raw)) == (b"", 4096)
-    assert len(turns) >= 100_000 // proto_fields.FIELDS
+    assert len(pauses) >= 100_000 // proto_fields.FIELDS
     with pytest.raises(ServerError, match="Unable to parse request"):
         proto_wire.split(bytes(10))

@@ -1,4 +1,4 @@
-"""Documents read as RapidJSON reads them, and its refusals, word for word."""
+"""Documents are read as RapidJSON reads them, and refused with its texts."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_server.codecs import rapid_json, rapid_json_reader
+from reference_server.codecs import json_exact_reader, rapid_json
 from reference_server.codecs.rapid_json import loads
 from reference_server.core.errors import Code, ServerError
 
@@ -34,7 +34,7 @@ GOOD = [
 
 
 def outcome(read):
-    """What `read` gives, told apart down to the type and the sign of a zero."""
+    """Return the repr of the value, which shows types and the sign of zero, or the error."""
     try:
         return repr(read())
     except ServerError as error:
@@ -42,7 +42,7 @@ def outcome(read):
 
 
 def exactly(document):
-    return outcome(lambda: rapid_json_reader.read(document))
+    return outcome(lambda: json_exact_reader.read(document))
 
 
 def fault(document):
@@ -54,8 +54,8 @@ def fault(document):
 # ---------------------------------------------------------------------------------- the real server
 
 
-@pytest.mark.parametrize("read", [loads, lambda document: rapid_json_reader.read(document)])
-def test_every_document_is_read_or_refused_as_by_the_real_server(read):
+@pytest.mark.parametrize("read", [loads, lambda document: json_exact_reader.read(document)])
+def test_documents_are_read_or_refused_like_by_the_real_server(read):
     cases = json.loads(GOLDEN.read_text())["cases"]
     assert len(cases) > 700
     for text, expected in cases:
@@ -87,7 +87,7 @@ def test_a_value_is_read_back(value, ascii_only, indent):
 @pytest.mark.brute_force
 @settings(max_examples=300)
 @given(st.sampled_from(GOOD), st.data())
-def test_a_damaged_document_has_one_outcome_whoever_reads_it(good, data):
+def test_both_readers_agree_on_damaged_documents(good, data):
     start = data.draw(st.integers(0, len(good)))
     end = data.draw(st.integers(start, min(start + 2, len(good))))
     damage = data.draw(st.binary(max_size=2) | st.sampled_from([b",", b":", b'"', b"]", b"1"]))
@@ -97,7 +97,7 @@ def test_a_damaged_document_has_one_outcome_whoever_reads_it(good, data):
 
 @settings(max_examples=300)
 @given(st.binary(max_size=12))
-def test_any_bytes_have_one_outcome_whoever_reads_them(document):
+def test_both_readers_agree_on_any_bytes(document):
     assert outcome(lambda: loads(document)) == exactly(document)
 
 
@@ -121,11 +121,11 @@ def test_any_buffer_is_read(kind):
         b'{"a":1,"a":2,"s":"\\ud83d\\ude00","n":NaN}',
     ],
 )
-def test_the_first_of_equal_names_wins(document):
+def test_the_first_of_repeated_names_wins(document):
     assert loads(document)["a"] == 1
 
 
-def test_equal_names_are_found_wherever_they_stand():
+def test_repeated_names_are_found_anywhere():
     assert loads(b'[{"a":{"b":1,"b":2}}]') == [{"a": {"b": 1}}]
     assert loads(b'{"data":[1.5,{"b":1,"b":2}]}') == {"data": [1.5, {"b": 1}]}
     assert loads(b'{"data":[[{"b":1,"b":2}]]}') == {"data": [[{"b": 1}]]}
@@ -171,13 +171,13 @@ def test_numbers_beyond_the_doubles_are_refused(number, spoil):
     assert said == f"{SYNTAX}Number too big to be stored in double. at {1 + len(spoil)}"
 
 
-def test_numbers_are_rounded_correctly_where_the_real_server_is_not():
+def test_numbers_are_rounded_correctly_unlike_by_the_real_server():
     assert loads(b"[0.14455526098472494]") == [float("0.14455526098472494")]
     assert loads(b"[0e400]") == loads(b"[0e400,Inf]")[:1] == [0.0]
 
 
 @pytest.mark.parametrize("spoil", [b"", b",NaN", b",Inf"])
-def test_bytes_that_are_not_utf8_survive(spoil):
+def test_invalid_utf8_is_kept(spoil):
     raw = b"\xff\x80 \xed\xa0\x80 \xc3\xa9"
     text = loads(b'["' + raw + b'"' + spoil + b"]")[0]
     assert text.encode("utf-8", "surrogateescape") == raw
@@ -209,11 +209,11 @@ def test_nesting_is_limited():
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b"[NaN,"])
-def test_bottomless_nesting_is_refused_not_followed(opening):
+def test_deep_nesting_is_refused_without_recursion(opening):
     assert fault(opening * 100_000).code is Code.INVALID_ARG
 
 
-def test_only_brackets_that_nest_are_counted():
+def test_brackets_in_strings_and_siblings_do_not_nest():
     flat = [["]" * 200, "[" * 200, '\\"[']] * 200
     assert loads(json.dumps(flat).encode()) == flat
     assert loads(b'"' + b"[" * 200 + b'"') == "[" * 200
@@ -244,7 +244,7 @@ def test_only_brackets_that_nest_are_counted():
         (rapid_json.as_object, [{}, {"a": 1}], [[], "", None], "non-object as object"),
     ],
 )
-def test_access_is_by_the_exact_type(access, accepted, refused, said):
+def test_accessors_check_the_exact_type(access, accepted, refused, said):
     for value in accepted:
         assert access(value) == value
     for value in refused:
@@ -258,7 +258,7 @@ def test_as_double_converts_integers():
     assert type(rapid_json.as_double(3)) is float
 
 
-def test_members_are_of_objects_only():
+def test_only_objects_have_members():
     assert rapid_json.members({"a": 1}) == {"a": 1}
     with pytest.raises(ServerError, match=r"^attempt to get members for non-object$"):
         rapid_json.members([])
@@ -270,11 +270,11 @@ def test_a_missing_member_is_named(container):
         rapid_json.member(container, "a")
 
 
-def test_a_member_that_is_null_is_there():
+def test_a_null_member_exists():
     assert rapid_json.member({"a": None}, "a") is None
 
 
-def test_parse_member_says_what_it_was_parsing():
+def test_parse_member_names_the_member():
     assert rapid_json.parse_member({"id": "x"}, "id", rapid_json.as_string) == "x"
     with pytest.raises(ServerError, match=r"^Unable to parse 'id': attempt to access JSON non-s"):
         rapid_json.parse_member({"id": 1}, "id", rapid_json.as_string)
@@ -302,5 +302,6 @@ def test_prefixed_keeps_the_code():
     ],
 )
 def test_repeated_names_are_found(document, repeated):
-    value = rapid_json.loads(document)
-    assert rapid_json.repeated_names(memoryview(document), value) == repeated
+    found = set()
+    rapid_json.loads(memoryview(document), repeated=found)
+    assert found == repeated

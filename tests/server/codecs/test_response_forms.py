@@ -1,4 +1,4 @@
-"""Classes: the best values of each row, in words."""
+"""Classification: the greatest values of each row as text; and large responses."""
 
 import numpy as np
 import pytest
@@ -20,16 +20,16 @@ def classes(values, count, *, dtype=np.float32, labels=(), batches=False):
     return result.shape, [text.decode() for text in result.array().ravel()]
 
 
-def test_the_best_come_first():
+def test_classes_are_sorted_by_value():
     assert classes([0.1, 0.9, 0.5], 2) == ((2,), ["0.900000:1", "0.500000:2"])
 
 
-def test_no_more_than_there_are():
+def test_there_are_at_most_as_many_classes_as_values():
     assert classes([1, 2], 9) == ((2,), ["2.000000:1", "1.000000:0"])
     assert classes([1, 2], 2**64 - 1)[0] == (2,)
 
 
-def test_each_row_of_a_batch_has_its_own():
+def test_each_row_of_a_batch_is_classified():
     assert classes([[1, 2, 3], [6, 5, 4]], 1, batches=True) == (
         (2, 1),
         ["3.000000:2", "6.000000:0"],
@@ -74,11 +74,11 @@ def test_the_order_is_that_of_a_stable_sort(values, count):
         (2**64 - 1, np.uint64, "18446744073709551615:0"),
     ],
 )
-def test_how_a_value_is_written(value, dtype, text):
+def test_values_of_classes_are_formatted(value, dtype, text):
     assert classes([value], 1, dtype=dtype)[1] == [text]
 
 
-def test_labels_follow_where_there_are_any():
+def test_classes_have_labels():
     assert classes([1, 4, 3, 2], 4, labels=("cat", "dög", ""))[1] == [
         "4.000000:1:dög",
         "3.000000:2",  # an empty line is no label
@@ -91,7 +91,7 @@ def test_labels_follow_where_there_are_any():
     ("shape", "batches", "result"),
     [((0,), False, (0,)), ((0, 3), True, (0, 0)), ((2, 0), True, (2, 0))],
 )
-def test_nothing_has_no_classes(shape, batches, result):
+def test_empty_tensors_have_no_classes(shape, batches, result):
     assert classes(np.zeros(shape), 2, batches=batches) == (result, [])
 
 
@@ -100,7 +100,7 @@ def test_a_scalar_is_one_value(batches):
     assert classes(np.float32(3), 2, batches=batches) == ((1,), ["3.000000:0"])
 
 
-def test_a_tensor_of_bytes_is_read():
+def test_a_raw_tensor_is_classified():
     raw = np.array([1, 2], np.float32).tobytes()
     tensor = Tensor("Y", DataType.FP32, (2,), raw=memoryview(raw))
     assert classify(tensor, 1, (), batches=False).array().tolist() == [b"2.000000:1"]
@@ -126,7 +126,7 @@ def test_types_without_classes(tensor):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "form", "is_long"),
+    ("tensor", "form", "is_large"),
     [
         (array_tensor("Y", np.zeros(8192, np.float32)), OutputForm(classes=1), False),
         (array_tensor("Y", np.zeros((2, 4097), np.float32)), OutputForm(classes=1), True),
@@ -136,5 +136,5 @@ def test_types_without_classes(tensor):
     ],
     ids=["few", "many", "numbers", "strings", "bytes"],
 )
-def test_what_takes_long(tensor, form, is_long):
-    assert ResponseForm(form).takes_long([tensor]) is is_long
+def test_large_responses(tensor, form, is_large):
+    assert ResponseForm(form).is_large_response([tensor]) is is_large

@@ -1,4 +1,4 @@
-"""Clean-up in forked child processes. Each test forks the test process."""
+"""Resources that forked children give up. Each test forks this very process."""
 
 import os
 import pickle
@@ -17,32 +17,32 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is fork
 
 
 def in_child(look):
-    """Return the result of `look()` in a forked child; its exit code if there is no result."""
-    end, childs_end = os.pipe()
+    """Return the result of `look()` in a forked child, or the child's exit code."""
+    end, child_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(childs_end, pickle.dumps(look()))
+        os.write(child_end, pickle.dumps(look()))
         os._exit(0)
-    os.close(childs_end)
+    os.close(child_end)
     with os.fdopen(end, "rb") as file:
-        said = file.read()
+        result = file.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return pickle.loads(said) if said else code
+    return pickle.loads(result) if result else code
 
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
-    """Restore the registered clean-up after each test."""
+    """Restore the registrations of this process after the test."""
     monkeypatch.setattr(forks, "_handled", {})
     monkeypatch.setattr(forks, "_ports", set())
     monkeypatch.setattr(forks, "_descriptors", set())
     monkeypatch.setattr(forks, "_locks", [])
-    monkeypatch.setattr(forks, "_in_children", [])
+    monkeypatch.setattr(forks, "_callbacks", [])
 
 
 @pytest.fixture
 def handled():
-    """Give SIGTERM and SIGINT handlers that write to a descriptor; return its other end."""
+    """Handlers for SIGTERM and SIGINT, and a wake-up descriptor for them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     read, write = socket.socketpair()
     write.setblocking(False)
@@ -58,7 +58,7 @@ def handled():
     write.close()
 
 
-def test_a_signal_that_the_parent_handles_ends_the_child_and_wakes_no_loop(handled):
+def test_a_handled_signal_ends_a_child_and_wakes_no_loop(handled):
     def signalled():
         os.kill(os.getpid(), signal.SIGTERM)
         return "went on"
@@ -69,7 +69,7 @@ def test_a_signal_that_the_parent_handles_ends_the_child_and_wakes_no_loop(handl
         handled.recv(1)
 
 
-def test_a_signal_before_the_child_runs_ends_it(handled):
+def test_a_signal_sent_before_the_child_runs_ends_it(handled):
     for _ in range(20):
         pid = os.fork()
         if pid == 0:
@@ -79,11 +79,11 @@ def test_a_signal_before_the_child_runs_ends_it(handled):
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_a_child_has_the_default_handler_of_interrupts(handled):
+def test_a_child_is_interrupted_as_any_program(handled):
     assert in_child(lambda: signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
 
-def test_a_handler_set_later_is_inherited(handled):
+def test_a_handler_that_was_set_later_stays_in_the_child(handled):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert in_child(lambda: signal.getsignal(signal.SIGTERM)) == signal.SIG_IGN
 
@@ -109,20 +109,20 @@ def test_a_child_has_neither_the_ports_nor_their_connections():
     with socket.create_server(("127.0.0.1", 0)) as port, socket.create_server(("", 0)) as other:
         client = socket.create_connection(port.getsockname())
         accepted, _ = port.accept()
-        forks.listens(port.getsockname()[1])
+        forks.close_port_in_forks(port.getsockname()[1])
         with client, accepted:
             ends = port, accepted, other, client
-            # Descriptors that a model has opened stay open, even connections to the server.
+            # A socket that the model has opened stays, also a connection to the server.
             assert in_child(lambda: [is_socket(end) for end in ends]) == [False, False, True, True]
             assert all(map(is_socket, ends))
 
 
-def test_a_connection_ends_while_a_child_runs():
+def test_a_connection_ends_although_a_child_still_runs():
     release, held = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as port:
         client = socket.create_connection(port.getsockname())
         accepted, _ = port.accept()
-        forks.listens(port.getsockname()[1])
+        forks.close_port_in_forks(port.getsockname()[1])
         pid = os.fork()
         if pid == 0:
             os.close(held)
@@ -137,14 +137,14 @@ def test_a_connection_ends_while_a_child_runs():
     os.close(release)
 
 
-def test_registered_descriptors_are_closed_in_a_child():
+def test_a_child_does_not_have_registered_descriptors():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         forks.close_in_forks(ours.fileno())
         assert in_child(lambda: [is_socket(ours), is_socket(theirs)]) == [False, True]
 
 
-def test_a_fork_waits_for_a_lock_so_that_no_child_inherits_it_locked():
+def test_a_fork_waits_for_a_lock_so_that_no_child_finds_it_held():
     lock = threading.Lock()
     forks.hold_for_forks(lock.acquire, lock.release)
     taken, stop = threading.Event(), threading.Event()
@@ -165,7 +165,7 @@ def test_a_fork_waits_for_a_lock_so_that_no_child_inherits_it_locked():
     assert not lock.locked()
 
 
-def test_registered_calls_run_only_in_the_child():
+def test_callbacks_run_in_children_only():
     called = []
     forks.call_in_forks(lambda: called.append(os.getpid()))
     assert in_child(lambda: called == [os.getpid()])
@@ -192,56 +192,55 @@ def test_a_child_ends_as_a_program_does(error, code):
     assert in_child(lambda: forks.end_fork(error)) == code
 
 
-def test_running_children_are_counted_by_owner(monkeypatch):
-    monkeypatch.setattr(forks, "_pipe", ())
-    monkeypatch.setattr(forks, "_current_owner", lambda: None)
-    owner = threading.local()
-    forks.count_children_by(lambda: getattr(owner, "number", None))
+def test_living_children_are_recorded_by_owner(monkeypatch):
+    monkeypatch.setattr(forks, "_children", forks._ForkedChildren())
+    thread = threading.local()
+    forks.record_children(lambda: getattr(thread, "owner", None))
     release, held = os.pipe()
     pids = {}
     for number in (1, 2, None):
-        owner.number = number
+        thread.owner = number
         pid = os.fork()
         if pid == 0:
             os.close(held)
             os.read(release, 1)
             os._exit(0)
         pids[number] = pid
-    owner.number = 1
+    thread.owner = 1
     in_child(lambda: None)  # it has ended
-    # A child reports itself after it has started.
-    while not (forks.children_of(1) and forks.children_of(2)):
+    # A child writes its record when it starts to run.
+    while not (forks.living_children(1) and forks.living_children(2)):
         pass
-    assert [forks.children_of(number) for number in (1, 2)] == [[pids[1]], [pids[2]]]
+    assert [forks.living_children(number) for number in (1, 2)] == [[pids[1]], [pids[2]]]
     os.close(held)
     for pid in pids.values():
         os.waitpid(pid, 0)
     os.close(release)
-    assert forks.children_of(1) == forks.children_of(2) == []
+    assert forks.living_children(1) == forks.living_children(2) == []
 
 
-def test_a_program_does_not_wait_for_detached_children():
+def test_a_program_does_not_join_excluded_children():
     program = """
 import multiprocessing, os
 from reference_server.core import forks
 
 child = multiprocessing.get_context("fork").Process(target=os.read, args=(0, 1))
 child.start()
-forks.detach([child.pid])
+forks.do_not_join([child.pid])
 """
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as running:
-        # The child waits for the end of this pipe, which is closed after the program has ended.
+        # The child waits for the end of this pipe, which comes when the program has ended.
         assert running.wait(PATIENCE_S) == 0
 
 
-def test_a_program_ends_detached_daemons():
+def test_a_program_terminates_excluded_daemons():
     program = """
 import atexit, multiprocessing, os
 from reference_server.core import forks
 
 child = multiprocessing.get_context("fork").Process(target=os.read, args=(0, 1), daemon=True)
 child.start()
-forks.detach([child.pid])
+forks.do_not_join([child.pid])
 atexit._run_exitfuncs()
 os._exit(7 if child.exitcode else 0)
 """

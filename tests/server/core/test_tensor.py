@@ -160,19 +160,19 @@ def test_strings_are_counted_regardless_of_the_shape(tensor):
     assert tensor.string_count() == 2
 
 
-def test_many_strings_are_counted_once_while_other_threads_run(monkeypatch):
-    turns = []
-    monkeypatch.setattr(byte_strings.turns, "give_way", lambda: turns.append(None))
+def test_very_many_strings_are_counted_once_and_others_let_in(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(byte_strings.gil, "yield_gil", lambda: pauses.append(None))
     few, many = (of_bytes(bytes(4 * count), DataType.BYTES, (1,)) for count in (4, 100_000))
     assert not few.has_uncounted_strings
     assert many.has_uncounted_strings
     many.count_strings()
-    assert len(turns) > 100
-    turns.clear()
+    assert len(pauses) > 100
+    pauses.clear()
     for each in (many, many.renamed("U"), many.protected()):
         assert not each.has_uncounted_strings
         assert each.string_count() == 100_000
-    assert not turns
+    assert not pauses
 
 
 def test_many_truncated_strings_raise_the_error_each_time():

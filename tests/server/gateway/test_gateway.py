@@ -1,4 +1,4 @@
-"""The operations of the protocol, over models that are loaded already."""
+"""The operations of the gateway on loaded models."""
 
 import pytest
 from server.support.frontend import gateway, served
@@ -35,13 +35,19 @@ def test_server_metadata_has_the_name_of_the_options():
 
 @pytest.mark.parametrize(
     ("name", "version", "ready"),
-    [("m", -1, True), ("m", 1, True), ("m", 2, False), ("nobody", -1, False), ("nobody", 1, False)],
+    [
+        ("m", -1, True),
+        ("m", 1, True),
+        ("m", 2, False),
+        ("unknown", -1, False),
+        ("unknown", 1, False),
+    ],
 )
 def test_model_ready(three, name, version, ready):
     assert three.model_ready(name, version) == (() if ready else None)
 
 
-def test_what_a_model_is_asked_beyond_that():
+def test_a_model_is_probed_for_readiness():
     model = served("", "m")
     model.health.add_probe("m_0", question := lambda: True)
     assert gateway(model).model_ready("m") == ()
@@ -54,7 +60,7 @@ def test_what_a_model_is_asked_beyond_that():
 
 
 @pytest.mark.parametrize(("version", "versions"), [(-1, (1, 3)), (1, (1,)), (3, (3,))])
-def test_model_metadata_lists_all_versions_or_the_one_asked_for(three, version, versions):
+def test_model_metadata_lists_all_versions_or_the_requested_one(three, version, versions):
     metadata = three.model_metadata("m", version)
     assert (metadata.signature.name, metadata.versions, metadata.platform) == (
         "m",
@@ -70,7 +76,7 @@ def test_model_config_is_the_json(three):
 @pytest.mark.parametrize("operation", ["find", "model_metadata", "model_config"])
 def test_unknown_models_are_not_found(three, operation):
     with pytest.raises(ServerError) as caught:
-        getattr(three, operation)("nobody")
+        getattr(three, operation)("unknown")
     assert caught.value.code is Code.NOT_FOUND
 
 
@@ -89,12 +95,12 @@ def test_statistics(three, asked, listed):
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        (("nobody",), "requested model 'nobody' is not available"),
-        (("nobody", 1), "requested model 'nobody' is not available"),
+        (("unknown",), "requested model 'unknown' is not available"),
+        (("unknown", 1), "requested model 'unknown' is not available"),
         (("m", 2), "requested model version is not available for model 'm'"),
     ],
 )
-def test_statistics_of_what_is_not_there(three, asked, text):
+def test_statistics_of_unknown_models_are_refused(three, asked, text):
     with pytest.raises(ServerError) as caught:
         three.statistics(*asked)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, text)

@@ -1,4 +1,4 @@
-"""The settings of the log: read, changed one by one, refused."""
+"""The settings of the log: read, change and refuse."""
 
 import pytest
 
@@ -26,11 +26,11 @@ def settings(applied):
     return LogSettings(LogOptions(), applied.append)
 
 
-def test_all_settings_are_told_in_tritons_order(settings):
+def test_all_settings_are_read_in_tritons_order(settings):
     assert list(settings.read().items()) == list(START.items())
 
 
-def test_a_file_is_told(applied):
+def test_the_file_is_read(applied):
     assert LogSettings(LogOptions(file="f"), applied.append).read()["log_file"] == "f"
 
 
@@ -48,17 +48,17 @@ def test_a_file_is_told(applied):
         ("other", 5, None),
     ],
 )
-def test_a_setting_is_changed_and_told(settings, name, value, kept):
+def test_a_setting_is_changed_and_returned(settings, name, value, kept):
     assert settings.update({name: value}) == settings.read()
     assert settings.read() == START | ({} if kept is None else {name: kept})
 
 
-def test_the_log_follows_each_change(settings, applied):
+def test_each_change_is_applied(settings, applied):
     settings.update({"log_info": False, "log_format": "ISO8601"})
     assert applied == [LogOptions(info=False), LogOptions(info=False, iso8601=True)]
 
 
-def test_what_changes_nothing_is_not_applied(settings, applied):
+def test_unchanged_settings_are_not_applied(settings, applied):
     settings.update({"log_info": True, "other": 1})
     assert applied == []
 
@@ -80,7 +80,7 @@ def test_what_changes_nothing_is_not_applied(settings, applied):
         ("log_format", "x", Code.INVALID_ARG, "invalid argument for log_format, got: x"),
     ],
 )
-def test_what_cannot_be_is_refused_and_what_stood_before_stays(settings, name, value, code, text):
+def test_changes_before_an_invalid_one_are_kept(settings, name, value, code, text):
     with pytest.raises(ServerError) as caught:
         settings.update([("log_warning", False), (name, value), ("log_verbose_level", 9)])
     assert (caught.value.code, caught.value.message) == (code, text)

@@ -1,4 +1,4 @@
-"""What the metrics port can be asked, over models that are loaded already."""
+"""The metrics of loaded models."""
 
 from server.support.clock import ManualClock
 from server.support.frontend import Shelf, served
@@ -11,7 +11,7 @@ from reference_server.observability.server_metrics import HostMetrics
 
 
 def series(registry, *models):
-    """All that a gateway to these models shows: values by family and labels."""
+    """The values of the metrics of these models, by family and labels."""
     host = HostMetrics(ManualClock(), 0, cpu=False)
     return {
         (family.head.name, *sample.labels): sample.value
@@ -25,7 +25,7 @@ def failures(name, reason):
     return ("nv_inference_request_failure", *labels)
 
 
-def test_it_tells_of_models_of_the_machine_and_of_what_models_count():
+def test_the_page_has_metrics_of_models_and_machine():
     registry = new_registry()
     hold = registry.hold("mine", "", MetricKind.COUNTER)
     hold.series({}).increment(2)
@@ -37,7 +37,7 @@ def test_it_tells_of_models_of_the_machine_and_of_what_models_count():
     assert found["nv_inference_pending_request_count", ("model", "m"), ("version", "3")] == 4
 
 
-def test_failures_are_told_by_their_reasons():
+def test_failures_are_counted_by_reason():
     model = served(VECTOR, "m")
     for reason in FailureReason:
         model.statistics.refused(a_request(), reason)

@@ -1,4 +1,4 @@
-"""Registered regions: names, kinds, who uses them, and what stays inside of them."""
+"""Registered regions: names, types, users and bounds."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from reference_server.shared_memory.region import SystemMemory
 
 
 class Bytes:
-    """A memory of made-up bytes."""
+    """The memory of a region, as a bytearray."""
 
     def __init__(self, content=b""):
         self.content = bytearray(content)
@@ -39,7 +39,7 @@ def cuda(name):
 
 
 def managing(*regions):
-    """A manager of these regions, and their memories."""
+    """Return a SharedMemory with these regions, and their memories."""
     manager, memories = SharedMemory(), {}
     for region in regions:
         memories[region.name] = Bytes(bytes(range(region.byte_size)))
@@ -58,7 +58,7 @@ def refused(call, *arguments):
 
 @pytest.mark.parametrize("first", [system("r"), cuda("r")])
 @pytest.mark.parametrize("second", [system("r"), cuda("r")])
-def test_both_kinds_share_their_names(first, second):
+def test_both_types_share_one_name_space(first, second):
     manager, _ = managing(first)
     code, said = refused(manager.register, second, Bytes)
     assert (code, said) == (Code.ALREADY_EXISTS, "shared memory region 'r' already in manager")
@@ -69,7 +69,7 @@ def test_a_name_in_use_is_refused_before_anything_is_opened():
     refused(manager.register, system("r"), lambda: pytest.fail("opened"))
 
 
-def test_what_cannot_be_opened_is_not_registered():
+def test_a_region_that_cannot_be_opened_is_not_registered():
     manager = SharedMemory()
 
     def fails():
@@ -79,7 +79,7 @@ def test_what_cannot_be_opened_is_not_registered():
     assert manager.regions(SystemRegion) == []
 
 
-def test_regions_are_told_by_kind_in_the_order_of_their_names():
+def test_regions_are_listed_by_type_and_name():
     manager, _ = managing(system("b"), cuda("c"), system("a"), cuda("A"))
     assert manager.regions(SystemRegion) == [system("a"), system("b")]
     assert manager.regions(CudaRegion) == [cuda("A"), cuda("c")]
@@ -103,7 +103,7 @@ NOT_FOUND = {
 
 
 @pytest.mark.parametrize(("kind", "name", "said"), NOT_FOUND.values(), ids=NOT_FOUND)
-def test_a_name_that_is_not_of_its_kind(kind, name, said):
+def test_a_name_of_another_type_is_not_found(kind, name, said):
     manager, _ = managing(system("s"), cuda("c"))
     assert refused(manager.regions, kind, name) == (Code.NOT_FOUND, said)
 
@@ -119,7 +119,7 @@ def test_unregister_closes_the_memory():
     assert manager.regions(SystemRegion) == [system("b")]
 
 
-def test_unregister_all_leaves_the_other_kind():
+def test_unregister_all_keeps_the_other_type():
     manager, memories = managing(system("a"), cuda("b"), system("c"))
     manager.unregister(SystemRegion)
     assert [name for name, memory in memories.items() if memory.closed] == ["a", "c"]
@@ -127,7 +127,7 @@ def test_unregister_all_leaves_the_other_kind():
 
 
 @pytest.mark.parametrize("name", ["x", "c"])
-def test_unregister_of_a_name_that_is_not_of_the_kind_does_nothing(name):
+def test_unregister_ignores_names_of_another_type(name):
     manager, memories = managing(system("s"), cuda("c"))
     manager.unregister(SystemRegion, name)
     assert not any(memory.closed for memory in memories.values())
@@ -175,7 +175,7 @@ def test_a_region_has_as_many_users_as_requests():
     manager.unregister(SystemRegion, "r")
 
 
-def test_a_refused_place_holds_its_region_until_the_release():
+def test_a_refused_part_uses_its_region_until_the_release():
     manager, _ = managing(system("r"))
     lease = manager.lease()
     refused(lease.read, "r", 64, 1)
@@ -183,7 +183,7 @@ def test_a_refused_place_holds_its_region_until_the_release():
     manager.unregister(SystemRegion, "r")
 
 
-def test_close_lets_go_of_all():
+def test_close_closes_all_regions():
     manager, memories = managing(system("s"), cuda("c"))
     manager.close()
     assert all(memory.closed for memory in memories.values())
@@ -212,7 +212,7 @@ END = "Invalid offset + byte size for shared memory region: 'r'"
         (8, -1, END),
     ],
 )
-def test_what_is_not_inside_is_refused(use, offset, byte_size, said):
+def test_parts_outside_of_a_region_are_refused(use, offset, byte_size, said):
     manager, _ = managing(system("r"))
     assert refused(getattr(manager.lease(), use), "r", offset, byte_size) == (
         Code.INVALID_ARG,
@@ -221,7 +221,7 @@ def test_what_is_not_inside_is_refused(use, offset, byte_size, said):
 
 
 @given(st.integers(0, 63), st.integers(0, 64))
-def test_what_is_inside_is_read_and_written_there(offset, byte_size):
+def test_parts_inside_of_a_region_are_read_and_written(offset, byte_size):
     manager, memories = managing(system("r"))
     lease = manager.lease()
     if offset + byte_size > 64 or not offset + byte_size:

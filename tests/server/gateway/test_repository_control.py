@@ -1,4 +1,4 @@
-"""What clients may ask of the repository, and what is refused before it is touched."""
+"""Repository control: accepted and refused operations."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from reference_server.repository.model_folders import Override
 
 
 class Asked:
-    """A repository that notes what it is asked."""
+    """A repository that records its calls."""
 
     def __init__(self):
         self.calls = []
@@ -43,13 +43,13 @@ def test_a_load_has_overrides(control, asked, parameters, override):
 
 
 def test_files_of_a_load_can_be_refused(asked):
-    control = RepositoryControl(asked, ControlMode.EXPLICIT, takes_files=False)
+    control = RepositoryControl(asked, ControlMode.EXPLICIT, accepts_files=False)
     with pytest.raises(ServerError) as caught:
         control.load("m", {"config": "{}", "file:1/model.py": b"code"})
     assert caught.value.code is Code.UNSUPPORTED
     assert caught.value.message == (
-        "load request for model 'm' brings files, which this server does not take "
-        "(--allow-file-override=false)"
+        "load request for model 'm': found files, expected none; start the server with "
+        "--allow-file-override=true to accept them"
     )
     control.load("m", {"config": "{}"})
     assert asked.calls == [("load", "m", Override("{}"))]
@@ -67,13 +67,13 @@ def test_an_index(control, asked):
 
 
 @pytest.mark.parametrize("mode", ControlMode)
-def test_the_index_explains_loads_that_nobody_asked_for(asked, mode):
+def test_the_index_explains_failed_loads_of_poll_mode(asked, mode):
     RepositoryControl(asked, mode).index()
     assert asked.calls == [("index", False, mode is ControlMode.POLL)]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "a/b", "../a", "a\0b"])
-def test_a_name_is_that_of_a_folder_inside(control, asked, name):
+def test_a_model_name_is_a_folder_in_the_repository(control, asked, name):
     with pytest.raises(ServerError) as caught:
         control.load(name)
     assert caught.value.code is Code.INTERNAL
@@ -103,7 +103,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 @pytest.mark.parametrize("mode", [ControlMode.NONE, ControlMode.POLL])
-def test_nothing_is_changed_in_other_modes(asked, operation, mode):
+def test_other_modes_refuse_loads_and_unloads(asked, operation, mode):
     with pytest.raises(ServerError) as caught:
         operation(RepositoryControl(asked, mode))
     assert caught.value.code is Code.UNAVAILABLE
@@ -115,7 +115,7 @@ def test_nothing_is_changed_in_other_modes(asked, operation, mode):
     [*OPERATIONS.values(), lambda control, **more: control.index(**more)],
     ids=[*OPERATIONS, "index"],
 )
-def test_repositories_have_no_names(asked, operation):
+def test_a_repository_name_is_refused(asked, operation):
     with pytest.raises(ServerError) as caught:
         operation(RepositoryControl(asked, ControlMode.NONE), repository="r")
     assert caught.value.code is Code.UNSUPPORTED

@@ -21,7 +21,7 @@ def shared_memory():
     memory.close()
 
 
-def test_a_system_region_comes_and_goes(key, shared_memory):
+def test_a_system_region_is_registered_and_unregistered(key, shared_memory):
     shared_memory.register_system("r", key, 64)
     assert shared_memory.regions(SystemRegion) == [SystemRegion("r", key, 0, 64)]
     lease = shared_memory.lease()
@@ -32,7 +32,7 @@ def test_a_system_region_comes_and_goes(key, shared_memory):
     assert shared_memory.regions(SystemRegion) == []
 
 
-def test_kinds_are_kept_apart(key, shared_memory):
+def test_system_and_cuda_regions_are_separate(key, shared_memory):
     shared_memory.register_system("r", key, 64)
     shared_memory.unregister(CudaRegion, "r")
     shared_memory.unregister(CudaRegion)
@@ -42,7 +42,7 @@ def test_kinds_are_kept_apart(key, shared_memory):
 
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
-def test_the_objects_of_a_server_are_refused(slashes, shared_memory):
+def test_objects_of_a_server_are_refused(slashes, shared_memory):
     key = slashes + "triton_python_backend_shm_region_7"
     with pytest.raises(ServerError) as caught:
         shared_memory.register_system("r", key, 64)

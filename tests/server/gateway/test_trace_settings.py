@@ -1,4 +1,4 @@
-"""The settings of tracing: inheritance, refusals, and whom they pick."""
+"""The settings of tracing: inheritance, refusals, and the selection of requests."""
 
 import pytest
 from server.support.clock import ManualClock
@@ -43,7 +43,7 @@ def refusal(settings, changes, model=""):
 
 
 def samples(settings, model, count):
-    """Which of `count` requests are traced."""
+    """Return which of `count` requests are traced."""
     traces = [settings.sample(model, tuple) for _ in range(count)]
     for trace in traces:
         if trace is not None:
@@ -51,7 +51,7 @@ def samples(settings, model, count):
     return [trace is not None for trace in traces]
 
 
-def test_all_settings_are_told_in_tritons_order(make):
+def test_all_settings_are_read_in_tritons_order(make):
     told = make(file="", levels=frozenset({"TENSORS"})).read()
     assert list(told.items()) == [
         ("trace_level", ["TENSORS"]),
@@ -63,7 +63,7 @@ def test_all_settings_are_told_in_tritons_order(make):
     ]
 
 
-def test_a_model_follows_what_was_not_set_for_it(settings):
+def test_a_model_inherits_unset_values(settings):
     settings.update({"trace_rate": ["20"]}, "m")
     settings.update({"trace_rate": ["10"], "log_frequency": ["3"]})
     assert shown(settings) == (["OFF"], ["10"], ["-1"], ["3"])
@@ -71,7 +71,7 @@ def test_a_model_follows_what_was_not_set_for_it(settings):
     assert shown(settings, "other") == shown(settings)
 
 
-def test_what_is_cleared_is_followed_again(settings):
+def test_a_reset_value_is_inherited_again(settings):
     settings.update({"trace_rate": ["20"]}, "m")
     settings.update({"trace_rate": ["10"]})
     settings.update({"trace_rate": None}, "m")
@@ -80,7 +80,7 @@ def test_what_is_cleared_is_followed_again(settings):
     assert shown(settings) == shown(settings, "m") == START
 
 
-def test_a_word_that_is_no_level_changes_nothing(settings):
+def test_an_unknown_level_changes_nothing(settings):
     settings.update({"trace_level": ["TENSORS", "TIMESTAMPS"]})
     for words in (["other"], []):
         settings.update({"trace_level": words})
@@ -135,7 +135,7 @@ def test_a_word_that_is_no_level_changes_nothing(settings):
         ),
     ],
 )
-def test_a_refusal_leaves_all_as_it_was(settings, changes, code, text):
+def test_a_refused_change_changes_nothing(settings, changes, code, text):
     assert refusal(settings, {"log_frequency": ["7"], **changes}) == (code, text)
     assert shown(settings) == START
 
@@ -158,8 +158,8 @@ def test_a_change_that_makes_a_models_setting_invalid_is_refused(settings):
 
 @pytest.mark.parametrize("ask", [TraceSettings.read, lambda settings, m: settings.update({}, m)])
 def test_an_unknown_model_has_no_settings(settings, ask):
-    with pytest.raises(ServerError, match=r"^Request for unknown model : nobody$") as caught:
-        ask(settings, "nobody")
+    with pytest.raises(ServerError, match=r"^Request for unknown model : unknown$") as caught:
+        ask(settings, "unknown")
     assert caught.value.code is Code.INVALID_ARG
 
 
@@ -167,25 +167,25 @@ def test_nothing_is_traced_at_start(settings):
     assert samples(settings, "m", 3) == [False] * 3
 
 
-def test_every_nth_request_is_traced_and_a_change_begins_anew(settings):
+def test_every_nth_request_is_traced_and_a_change_restarts(settings):
     settings.update(ON | {"trace_rate": ["3"]})
     assert samples(settings, "m", 7) == [False, False, True] * 2 + [False]
     settings.update({"trace_rate": ["3"]})
     assert samples(settings, "m", 3) == [False, False, True]
 
 
-def test_a_count_runs_down_and_is_told(settings):
+def test_a_count_runs_down_and_is_returned(settings):
     settings.update(ON | {"trace_count": ["2"]})
     assert samples(settings, "m", 3) == [True, True, False]
     assert shown(settings)[2] == ["0"]
 
 
-def test_models_that_follow_share_a_count(settings):
+def test_models_with_inherited_settings_share_a_count(settings):
     settings.update(ON | {"trace_count": ["2"]})
     assert samples(settings, "m", 1) + samples(settings, "other", 2) == [True, True, False]
 
 
-def test_a_count_that_was_set_for_a_model_is_its_own(settings):
+def test_a_model_can_have_its_own_count(settings):
     settings.update(ON | {"trace_count": ["5"]})
     settings.update({"trace_count": ["3"]}, "m")
     samples(settings, "m", 2)
@@ -193,7 +193,7 @@ def test_a_count_that_was_set_for_a_model_is_its_own(settings):
     assert (shown(settings)[2], shown(settings, "m")[2]) == (["5"], ["1"])
 
 
-def test_the_command_line_sets_what_nobody_else_did(make):
+def test_the_command_line_sets_the_defaults(make):
     settings = make(levels=frozenset({"TIMESTAMPS"}), rate=1, count=3, log_frequency=2)
     samples(settings, "m", 2)
     assert shown(settings) == (["TIMESTAMPS"], ["1"], ["1"], ["2"])

@@ -263,7 +263,7 @@ NEWER_CALLS = """
         try:
             return str(call())
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return type(error).__name__
 
     class TritonPythonModel:
         def execute(self, requests):
@@ -298,14 +298,6 @@ ANSWERS = """
                 request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=1)
 """
 CLASSES = "[True, True, True, 'InferenceResponse', 'ResponseIterator']"
-#: The text of the real 2.51.
-REFUSED = (
-    "TypeError: __init__(): incompatible constructor arguments. The following argument types are "
-    "supported:\n    1. c_python_backend_utils.InferenceResponse(output_tensors: "
-    "List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None)"
-    "\n\nInvoked with: []"
-)
-LACKING = "AttributeError: 'c_python_backend_utils.{}' object has no attribute '{}'"
 NEWER = {
     "newest": {
         "given": '{"a": 1}',
@@ -316,11 +308,11 @@ NEWER = {
         "classes": CLASSES,
     },
     "2.51": {
-        "given": f"{REFUSED}; kwargs: parameters={{'a': 1}}",
-        "third": f"{REFUSED}, None, {{'a': 1}}",
-        "made": LACKING.format("InferenceResponse", "parameters"),
-        "received": LACKING.format("InferenceResponse", "parameters"),
-        "cancel": LACKING.format("ResponseIterator", "cancel"),
+        "given": "TypeError",
+        "third": "TypeError",
+        "made": "AttributeError",
+        "received": "AttributeError",
+        "cancel": "AttributeError",
         "classes": CLASSES,
     },
 }

@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from ge_runtime.ascend.atc import Atc, own_precision, record_path
 from ge_runtime.cli.dump_files import DumpedOperator, read_dump
 from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, Window
 from ge_runtime.engines.artifact import Artifact, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Shapes
 from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.npu.driver.atc import Atc, own_precision, record_path
 from ge_runtime.specs import Array
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Final
 from ge_runtime.cli.command import EXIT_NO, Command, axis_sizes
 from ge_runtime.cli.config_pbtxt import config_file
 from ge_runtime.cli.convert.conversion import ConvertOptions, convert
-from ge_runtime.config.triton_config import split_names
+from ge_runtime.config.parameters import split_names
 from ge_runtime.errors import ConfigFault
 
 _DESCRIPTION: Final = """\

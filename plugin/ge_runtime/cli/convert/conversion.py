@@ -12,7 +12,7 @@ from ge_runtime.cli.convert.config_edits import edit_config
 from ge_runtime.cli.convert.gear_parameters import DeclaredDims, gear_parameters
 from ge_runtime.cli.convert.npu_ge_parameters import SHAPES, ConversionReport, convert_parameters
 from ge_runtime.config import ConfigErrors, RuntimeConfig
-from ge_runtime.config.triton_config import read_instances, read_max_batch_size, read_tensors
+from ge_runtime.config.declared import read_instances, read_max_batch_size, read_tensors
 from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import ROWS
 

@@ -44,7 +44,7 @@ facts.update(code=str(code), devices=str(count))
 """,
     "torch_npu": "facts = {}",
     "ge": """
-from ge_runtime.ascend.ge_py import GE_PY_MODULES, missing_names
+from ge_runtime.npu.driver.ge_py import GE_PY_MODULES, missing_names
 modules = {name: importlib.import_module(each) for name, each in GE_PY_MODULES.items()}
 facts = {"file": str(module.__file__), "lacking": ", ".join(missing_names(modules))}
 """,

@@ -19,11 +19,11 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.installation import cann_version, read_text_or_none
 from ge_runtime.cli.child_process import ChildResult, Outcome, run_command
 from ge_runtime.cli.doctor.imports import CHECKED_MODULES, module_facts
 from ge_runtime.memory.machine import MemoryLimit, read_limits
-from ge_runtime.service.runtime_folder import runtime_folder
+from ge_runtime.npu.driver.installation import cann_version, read_text_or_none
+from ge_runtime.npu.service.runtime_folder import runtime_folder
 
 
 @dataclass(frozen=True, slots=True)

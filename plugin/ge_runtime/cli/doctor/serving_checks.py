@@ -15,8 +15,9 @@ from ge_runtime.cli.doctor.findings import ALWAYS, Check, Finding
 from ge_runtime.cli.doctor.machine import Machine
 from ge_runtime.components import suffixes
 from ge_runtime.config import ConfigErrors
+from ge_runtime.config.declared import read_instances
 from ge_runtime.config.execution_settings import kind_of, read_devices
-from ge_runtime.config.triton_config import Parameters, read_instances
+from ge_runtime.config.parameter_table import read_parameters
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.memory.plan import in_binary_units
 
@@ -74,8 +75,8 @@ def _artifacts(folder: Path) -> set[str]:
 def _read_model(folder: Path) -> Model:
     config = read_model_config(folder)
     errors = ConfigErrors(folder.name)  # ignored here, because `inspect` reports them
-    parameters = Parameters.read(config, errors)
-    devices = read_devices(parameters, errors)
+    parameters = read_parameters(config, errors)
+    devices = read_devices(parameters)
     instances = read_instances(config, errors)
     return Model(
         name=folder.name,

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_runtime.ascend.atc import Atc
 from ge_runtime.cli.child_process import Outcome
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.doctor.imports import module_facts
@@ -23,6 +22,7 @@ from ge_runtime.cli.probe_device.checks import CHECKS, DeviceCheck
 from ge_runtime.cli.probe_device.session import run_probe
 from ge_runtime.errors import DeviceFault
 from ge_runtime.memory.plan import aligned_columns
+from ge_runtime.npu.driver.atc import Atc
 
 _WIDTH: Final = 100
 _FORMAT: Final = 1

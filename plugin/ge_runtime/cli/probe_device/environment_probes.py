@@ -16,8 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.ascend.ge_py import GE_PY_MODULES, GE_PY_NAMES
-from ge_runtime.ascend.installation import Module, cann_version, import_cann_module
 from ge_runtime.cli.probe_device.exact_graphs import rolling_matmul
 from ge_runtime.cli.probe_device.session import (
     TO_DEVICE,
@@ -25,6 +23,8 @@ from ge_runtime.cli.probe_device.session import (
     ProbeSession,
     Unavailable,
 )
+from ge_runtime.npu.driver.ge_py import GE_PY_MODULES, GE_PY_NAMES
+from ge_runtime.npu.driver.installation import Module, cann_version, import_cann_module
 
 _MIB: Final = 1 << 20
 _COPY_BYTES: Final = 64 * _MIB

@@ -9,10 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.ascend.driver import Address, Stream
-from ge_runtime.ascend.media import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Picture
-from ge_runtime.ascend.pyacl_media import PyAclMedia
-from ge_runtime.ascend.return_codes import ReturnCodeChecker
 from ge_runtime.cli.probe_device.exact_graphs import rolled, rolling_conv
 from ge_runtime.cli.probe_device.session import (
     Answer,
@@ -20,6 +16,9 @@ from ge_runtime.cli.probe_device.session import (
     ProbeSession,
     Unavailable,
 )
+from ge_runtime.npu.driver.driver import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Address, Picture, Stream
+from ge_runtime.npu.driver.pyacl_images import PyAclMedia
+from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 _SIDE: Final = 16
 """Side of an image; it contains each of 256 values once."""

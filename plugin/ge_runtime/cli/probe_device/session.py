@@ -18,8 +18,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ge_runtime.ascend.atc import Atc, own_precision
-from ge_runtime.ascend.return_codes import ReturnCodeChecker
 from ge_runtime.cli.child_process import Outcome, run_command
 from ge_runtime.cli.probe_device.exact_graphs import (
     ExactGraph,
@@ -29,6 +27,8 @@ from ge_runtime.cli.probe_device.exact_graphs import (
     rolling_conv,
     rolling_matmul,
 )
+from ge_runtime.npu.driver.atc import Atc, own_precision
+from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 Untyped: TypeAlias = Any
 """An argument or result of pyACL, which has no type hints."""

@@ -1,6 +1,6 @@
-"""The memory of a graph's intermediate results, told from its file: nothing is executed.
+"""The memory of a graph's intermediate results, from its file and without executing it.
 
-This module makes lifetimes of operations in their order; the others read the files.
+This module computes lifetimes from a sequence of operations; the other modules read the files.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one step of a graph reads and writes, by name. Every name is written once."""
+    """The values that one step of a graph reads and writes, by name; each is written once."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    shows: str | None = None
-    """The read value whose bytes the written ones are; None if they have bytes of their own."""
+    view_of: str | None = None
+    """The read value whose memory the written values share; None if they have their own."""
 
 
 def intermediates(
@@ -28,13 +28,16 @@ def intermediates(
     elsewhere: Collection[str],
     delivered: Collection[str] = (),
 ) -> Intermediates:
-    """The lifetimes of what `operations` write; a step is an operation's index.
+    """Return the lifetimes of the values that `operations` write; a step is an operation's index.
 
-    nbytes: of written values, in bytes; what lacks counts as unsized.
-    elsewhere: values with memory that is planned elsewhere, e.g. inputs and weights.
-    delivered: values that are read once more after the last operation.
-    A value lives from the step that writes it to the last that reads it or what shows its bytes.
-    No operation is taken to write its result over what it reads.
+    A value lives from the step that writes it to the last step that reads it or a view of it.
+    Operations are assumed not to work in place.
+
+    Args:
+        operations: The operations, in order of execution.
+        nbytes: Value: size in bytes; values without an entry count as unsized.
+        elsewhere: Values whose memory is planned elsewhere, e.g. inputs and weights.
+        delivered: Values that are read after the last operation.
     """
     owner: dict[str, str] = {}
     first: dict[str, int] = {}
@@ -43,13 +46,12 @@ def intermediates(
         for name in operation.reads:
             last[owner.get(name, name)] = step
         for name in operation.writes:
-            # Memory of the caller's, or of a plan of its own: counted twice otherwise.
             if name in elsewhere:
                 continue
-            if operation.shows is None:
-                first[name] = last[name] = step  # also what nobody reads is there for its step
+            if operation.view_of is None:
+                first[name] = last[name] = step  # an unused value exists during its own step
             else:
-                owner[name] = owner.get(operation.shows, operation.shows)
+                owner[name] = owner.get(operation.view_of, operation.view_of)
     for name in delivered:
         last[owner.get(name, name)] = len(operations)
     return Intermediates(

@@ -1,8 +1,8 @@
-"""A reader of .onnx files without their weights: the graph, and how many bytes the weights take.
+"""A reader of .onnx files that skips the weights: returns the graph and the size of the weights.
 
-A .onnx file is a Protobuf message that is nearly all weights. Its parser would read and copy them
-all. Here the file is mapped, and only the messages on the way to a tensor are walked: the pages
-that hold elements are never read. Field numbers are those of onnx.proto3 in the onnx repository.
+A .onnx file is a Protobuf message that consists almost entirely of weights, which a Protobuf parser
+would read and copy. Here the file is mapped, and only the messages that contain tensors are walked:
+the pages with elements are never read. Field numbers are those of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ELEMENT_BITS: Final[Mapping[int, int]] = {
     **dict.fromkeys((7, 11, 13, 14), 64),  # INT64, DOUBLE, UINT64, COMPLEX64
     15: 128,  # COMPLEX128
 }
-"""Bits of an element, by TensorProto.DataType. Not there: strings, which have no fixed size."""
+"""TensorProto.DataType: bits of an element. Strings are missing, as they have no fixed size."""
 
 _KEPT_BYTES: Final = 1024
-"""Tensors up to this size stay whole: shapes, axes and the like, from which sizes are told."""
+"""Tensors up to this size are kept, e.g. shapes and axes, which determine other tensors' sizes."""
 
 _MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
     "model": {7: "graph", 25: "function"},
@@ -39,30 +39,30 @@ _MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor"},
     "sparse tensor": {1: "tensor", 2: "tensor"},
 }
-"""Message: the fields through which a tensor is reached, and what is in them."""
+"""Message: {field number: message}, for the fields that may contain tensors."""
 
 _DIMS, _DATA_TYPE, _EXTERNAL = 1, 2, 13
 _KEY, _VALUE = 1, 2
 """The fields of an entry of _EXTERNAL."""
 
 _ELEMENTS: Final = frozenset((4, 5, 6, 7, 9, 10, 11, _EXTERNAL, 14))
-"""The fields of a tensor that hold its elements, or say where they are."""
+"""The fields of a tensor that contain its elements or their location."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """What is left of a .onnx file without its weights."""
+    """A .onnx file without its weights."""
 
     model: bytes
-    """A ModelProto, serialized. Large tensors have a type and dims, and no elements."""
+    """The serialized ModelProto. Large tensors have a type and dims, but no elements."""
     weights_bytes: int
-    """Of all tensors in it, those in external files included."""
+    """Size of all tensors, including those in external files."""
     elsewhere: frozenset[str] = frozenset()
-    """The external files, as it names them: paths from its own folder."""
+    """Paths of the external files, relative to the folder of the .onnx file."""
 
     @classmethod
     def read(cls, path: Path) -> OnnxFile:
-        """The file at `path`, which onnxruntime could open."""
+        """Read the file at `path`, which must be one that onnxruntime can open."""
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             walk = _Walk()
             with memoryview(data) as view:
@@ -71,20 +71,20 @@ class OnnxFile:
 
 
 def nbytes(data_type: int, shape: tuple[int, ...]) -> int | None:
-    """Bytes of a tensor; None for strings and types that are newer than this table."""
+    """Return the bytes of a tensor; None for strings and types that are not in the table."""
     bits = ELEMENT_BITS.get(data_type)
     return None if bits is None else -(-bits * math.prod(shape) // 8)
 
 
 class _Walk:
-    """Copies messages, leaving elements out, and notes what they take, and where they are."""
+    """Copies messages without elements, and records the elements' size and external files."""
 
     def __init__(self) -> None:
         self.weights_bytes = 0
         self.elsewhere: set[str] = set()
 
     def without_weights(self, message: memoryview, kind: str) -> bytes:
-        """The message of this kind, serialized anew."""
+        """Return a message of this kind, serialized again without elements."""
         if kind == "tensor":
             return self._without_elements(message)
         inner = _MESSAGES[kind]

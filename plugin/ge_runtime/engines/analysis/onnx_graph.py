@@ -1,4 +1,4 @@
-"""What an ONNX graph holds between its inputs and outputs, by shape inference at given sizes."""
+"""The intermediate results of an ONNX graph, computed by shape inference at given sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ge_runtime.engines.analysis.onnx_file import OnnxFile, nbytes
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array
 
-# The package onnx, its messages and its evaluators, which come without types.
+# The package onnx, its messages and its evaluators, which have no type stubs.
 Onnx: TypeAlias = Any
 ModelProto: TypeAlias = Any
 NodeProto: TypeAlias = Any
@@ -22,32 +22,32 @@ Evaluator: TypeAlias = Any
 
 Shape: TypeAlias = tuple[int, ...]
 Typed: TypeAlias = tuple[int, Shape]
-"""A result's element type, as TensorProto.DataType numbers it, and its shape."""
+"""A result's TensorProto.DataType and shape."""
 
 _VIEWS: Final = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators whose result is their first input in another shape."""
+"""Operators whose result is a view of their first input."""
 
 
 class OnnxGraph:
-    """A graph that is parsed once and asked for any number of input shapes.
+    """A graph that is parsed once and analysed for any number of input shapes.
 
-    Nodes run in the order of the file, and none writes its result over what it reads. Results of
-    nodes inside a branch or a loop are unsized.
+    Nodes are assumed to run in the order of the file and not in place. Results of nodes inside a
+    branch or a loop are unsized.
 
-    onnxruntime goes its own way: it fuses nodes and reuses inputs, and it keeps scratch, copies in
-    layouts of its own, and an arena that doubles. Resident memory that version 1.31 took for one
-    execution, without and with its arena, in shares of what is told here: an encoder of 64x512
-    tokens 0.91 and 1.25, a CNN of 64 images of 256x256 1.5 and 2.3.
+    onnxruntime differs: it fuses nodes, reuses inputs, and needs scratch memory, copies in its own
+    layouts, and an arena that doubles. Resident memory of one execution of version 1.31, without
+    and with its arena, relative to the analysis: 0.91 and 1.25 for an encoder of 64x512 tokens,
+    1.5 and 2.3 for a CNN of 64 images of 256x256.
     """
 
     def __init__(self, onnx: Onnx, file: OnnxFile) -> None:
-        """onnx: the package. See `read`."""
+        """Parse the file; called by `read`. `onnx` is the package."""
         self._onnx = onnx
         self._model = onnx.ModelProto.FromString(file.model)
         self._values: ShapeValues | None = None  # once they are needed
         graph = self._model.graph
         self._outputs = frozenset(value.name for value in graph.output)
-        # Constants are weights by another name: onnxruntime makes them so when it loads.
+        # Constant nodes are not operations: onnxruntime converts them to weights at load.
         self._operations = tuple(
             self._operation(node) for node in graph.node if node.op_type != "Constant"
         )
@@ -58,7 +58,7 @@ class OnnxGraph:
 
     @classmethod
     def read(cls, file: OnnxFile) -> OnnxGraph | None:
-        """The graph in `file`; None where the package onnx is not installed."""
+        """Return the graph in `file`; None if the package onnx is not installed."""
         try:
             import onnx
             import onnx.shape_inference
@@ -67,15 +67,15 @@ class OnnxGraph:
         return cls(onnx, file)
 
     def intermediates(self, shapes: Mapping[str, Shape]) -> Intermediates:
-        """What is held while the graph runs on inputs of these shapes, by name."""
+        """Return the intermediate results for inputs of these shapes, by name."""
         typed = self._typed(shapes)
         sizes = {name: size for name in typed if (size := nbytes(*typed[name])) is not None}
-        # Outputs lie in the caller's memory, where even a view's elements have to be copied.
+        # Outputs are in the caller's memory, to which even the elements of views are copied.
         found = intermediates(self._operations, sizes, elsewhere=self._outputs)
         return Intermediates(found.lifetimes, found.unsized + self._inside)
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """The shapes of all results that follow from these of the inputs, by name."""
+        """Return the shapes of all results that follow from the shapes of the inputs, by name."""
         return {name: shape for name, (_, shape) in self._typed(inputs).items()}
 
     def _operation(self, node: NodeProto) -> Operation:
@@ -84,11 +84,11 @@ class OnnxGraph:
         return Operation(
             reads=(*node.input, *inner),
             writes=tuple(name for name in node.output if name),
-            shows=node.input[0] if is_view else None,
+            view_of=node.input[0] if is_view else None,
         )
 
     def _typed(self, shapes: Mapping[str, Shape]) -> dict[str, Typed]:
-        """All results whose types and shapes follow from the shapes of the inputs."""
+        """Return the results whose types and shapes follow from the shapes of the inputs."""
         model = self._model_at(shapes)
         typed = self._infer(model)
         values: set[str] = set()
@@ -99,7 +99,7 @@ class OnnxGraph:
             if not more:
                 break
             values.update(more)
-            # Shape inference looks for values among the initializers.
+            # Shape inference reads values from the initializers.
             model.graph.initializer.extend(
                 self._onnx.numpy_helper.from_array(value, name) for name, value in more.items()
             )
@@ -111,7 +111,7 @@ class OnnxGraph:
         try:
             graph = inference.infer_shapes(model, data_prop=True).graph
         except inference.InferenceError:
-            return {}  # e.g. an operator of onnxruntime's own, which onnx knows nothing of
+            return {}  # e.g. an operator of onnxruntime, which the package onnx does not have
         typed = {}
         for value in (*graph.value_info, *graph.output):
             tensor = value.type.tensor_type
@@ -121,7 +121,7 @@ class OnnxGraph:
         return typed
 
     def _model_at(self, shapes: Mapping[str, Shape]) -> ModelProto:
-        """The model with these input shapes; sizes that the inputs name are known everywhere."""
+        """Return the model with these input shapes, also in place of the symbols of inputs."""
         model = self._onnx.ModelProto()
         model.CopyFrom(self._model)
         named: dict[str, int] = {}
@@ -141,7 +141,7 @@ class OnnxGraph:
 
 
 def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
-    """The nodes of the graphs that are attributes of this one, at any depth."""
+    """Yield the nodes of all graphs in the attributes of a node, at any depth."""
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
@@ -150,21 +150,21 @@ def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
 
 
 _MOST_ELEMENTS: Final = 1024
-"""Of a value that can tell a size: a shape, an index, a list of axes."""
+"""Maximum size of a value that may determine a tensor's size: a shape, an index, a list of axes."""
 
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-"""Operators that look at the shape of their input, and not at its elements."""
+"""Operators that use the shape of their input, and not its elements."""
 
 
 class ShapeValues:
-    """The values in a graph that follow from shapes alone, such as where a slice ends.
+    """The values in a graph that follow from shapes alone, such as the end of a slice.
 
-    Shape inference follows them through a few operators only. Where that is not enough, onnx's
-    reference evaluator computes them, one small node after another, for any number of shapes.
+    Shape inference propagates them through a few operators only. For others, onnx's reference
+    evaluator computes the values, one small node after another, for any number of shapes.
     """
 
     def __init__(self, onnx: Onnx, model: ModelProto) -> None:
-        """onnx: the package. model: its large tensors may lack their elements."""
+        """Select the nodes; `onnx` is the package, large tensors of `model` may lack elements."""
         from onnx.reference import ReferenceEvaluator
 
         self._onnx = onnx
@@ -176,12 +176,13 @@ class ShapeValues:
             if _has_elements(tensor)
         }
         self._nodes = _without_data(model, self._constants)
-        self._evaluators: dict[int, Evaluator] = {}  # by index of the node, once it was computed
+        self._evaluators: dict[int, Evaluator] = {}  # index of the node: created at first use
 
     def compute(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-        """The results of nodes that follow from these shapes, by name; no large ones.
+        """Return the small results that follow from shapes, by name.
 
-        shapes: of inputs and results, as far as they are known.
+        Args:
+            shapes: The known shapes of inputs and results.
         """
         known = dict(self._constants)
         for index, node in enumerate(self._nodes):
@@ -191,7 +192,7 @@ class ShapeValues:
         return {name: value for name, value in known.items() if name not in self._constants}
 
     def _run(self, index: int, node: NodeProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The node's results by name, or none if the evaluator cannot compute them."""
+        """Return the node's results by name; empty if the evaluator cannot compute them."""
         onnx = self._onnx
         try:
             if index not in self._evaluators:
@@ -202,13 +203,13 @@ class ShapeValues:
                 )
                 self._evaluators[index] = self._evaluator(graph, self._opsets)
             results = self._evaluators[index].run(None, dict(inputs))
-        except Exception:  # whatever an operator's implementation raises: its value stays unknown
+        except Exception:  # an operator's implementation may raise anything: the value is unknown
             return {}
         return dict(zip(node.output, results, strict=True))
 
 
 def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodeProto, ...]:
-    """The nodes that take nothing but constants, shapes, and what such nodes give."""
+    """Return the nodes that depend only on constants and shapes."""
     known = set(constants)
     nodes = []
     for node in model.graph.node:
@@ -221,13 +222,13 @@ def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodePr
 def _inputs(
     node: NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Array] | None:
-    """What the node takes; None unless all of it is known."""
+    """Return the node's inputs; None unless all are known."""
     names = {name for name in node.input if name}
     if node.op_type not in _OF_SHAPES:
         return {name: known[name] for name in names} if names <= known.keys() else None
     if not names <= shapes.keys():
         return None
-    # Stand-ins of these shapes: all elements are one and the same byte.
+    # Placeholders of these shapes, whose elements are all the same byte.
     return {name: np.broadcast_to(np.int8(0), shapes[name]) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Protobuf's encoding, as far as messages of others are walked here without their definitions."""
+"""The Protobuf wire format, to walk messages without their definitions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Final
 LENGTH_DELIMITED: Final = 2
 _VARINT: Final = 0
 _FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
-"""Bytes of the fields of a fixed size, by their kind."""
+"""Wire type: bytes, for fields of a fixed size."""
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Number, whole and content of each field; the content of a number is its varint.
+    """Yield the number, the whole bytes and the content of each field.
 
-    Raises ValueError for a field that is cut off or of no known kind, or IndexError for a number.
+    The content of a number is its varint.
+
+    Raises:
+        ValueError: A field is truncated or has an unknown wire type.
+        IndexError: A number is truncated.
     """
     start = 0
     while start < len(message):
@@ -28,15 +32,15 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
         elif wire_type in _FIXED:
             end = content + _FIXED[wire_type]
         else:
-            raise ValueError(f"found a field of kind {wire_type}")
+            raise ValueError(f"found a field of wire type {wire_type}, expected 0, 1, 2 or 5")
         if end > len(message):
-            raise ValueError("found a field that is cut off")
+            raise ValueError("found a truncated field")
         yield key >> 3, message[start:end], message[content:end]
         start = end
 
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at`, seven bits to a byte, the lowest first; and where it ends."""
+    """Return the varint at `at` and the position of its end."""
     number = shift = 0
     while True:
         byte = message[at]
@@ -48,7 +52,7 @@ def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
 
 
 def varints(content: memoryview) -> Iterator[int]:
-    """The numbers of a field, which may be packed one after another."""
+    """Yield the numbers of a field, which may be packed."""
     at = 0
     while at < len(content):
         number, at = _read_varint(content, at)
@@ -56,7 +60,7 @@ def varints(content: memoryview) -> Iterator[int]:
 
 
 def varint(number: int) -> bytes:
-    """The number as Protobuf writes it: seven bits to a byte, the lowest first."""
+    """Encode a number as a varint: seven bits per byte, the lowest first."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)

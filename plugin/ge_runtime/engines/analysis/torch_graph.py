@@ -1,4 +1,4 @@
-"""What an exported torch program holds between its inputs and outputs, at given sizes."""
+"""The intermediate results of an exported torch program, at given sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 from ge_runtime.engines.analysis import Operation, intermediates
 from ge_runtime.memory.lifetimes import Intermediates
 
-# torch's own objects, which cannot be named without importing it. Those in a program's graph are
-# FakeTensors, which have types and sizes and no elements; a size that varies is a SymInt.
+# torch's objects, which cannot be named without importing it. The tensors in a program's graph are
+# FakeTensors, which have types and sizes but no elements; a size that varies is a SymInt.
 ExportedProgram: TypeAlias = Any
 Node: TypeAlias = Any
 FakeTensor: TypeAlias = Any
@@ -21,14 +21,14 @@ _CAST: Final = "aten::to"
 _DENSE: Final = frozenset(
     f"aten::{name}" for name in ("contiguous", "flatten", "ravel", "reshape", "reshape_as")
 )
-"""Operators that show a dense input's bytes, and copy any other."""
+"""Operators that return a view of a dense input, and a copy of any other."""
 
 
 class TorchGraph:
-    """A program's graph, asked for any number of input shapes.
+    """A program's graph, analysed for any number of input shapes.
 
-    Counted is what its nodes give each other and the caller, since results are copied from where
-    torch put them. Not counted is what an operator needs inside.
+    Counts the results of nodes, including the program's results, which are copied from torch's
+    memory. Does not count scratch memory of operators.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -37,8 +37,8 @@ class TorchGraph:
         self._inputs = {node.name: node.meta["val"] for node in nodes if node.name in names}
         self._nodes = [node for node in nodes if node.op not in ("placeholder", "output")]
         self._results = tuple(map(str, program.graph_signature.user_outputs))
-        # Bodies of branches and loops are graph modules inside the program's: what runs, and how
-        # often, only an execution tells.
+        # Bodies of branches and loops are inner graph modules: which of them run, and how often, is
+        # known only after an execution.
         self._inside = sum(
             node.op == "call_function"
             for name, module in program.graph_module.named_modules()
@@ -47,21 +47,21 @@ class TorchGraph:
         )
 
     def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates:
-        """What is held while the program runs on inputs of these shapes, by name."""
+        """Return the intermediate results for inputs of these shapes, by name."""
         sizes = _Sizes(self._inputs, shapes)
         nbytes: dict[str, int] = {}
         operations = []
         for node in self._nodes:
             tensors = _tensors(node)
-            taken = [total for total in map(sizes.nbytes, tensors) if total is not None]
-            if len(taken) == len(tensors):
-                nbytes[node.name] = sum(taken)
-            shown = _shown(node) if tensors else None
+            known = [total for total in map(sizes.nbytes, tensors) if total is not None]
+            if len(known) == len(tensors):
+                nbytes[node.name] = sum(known)
+            source = _view_source(node) if tensors else None
             operations.append(
                 Operation(
                     reads=tuple(other.name for other in node.all_input_nodes),
                     writes=(node.name,) if tensors else (),
-                    shows=shown.name if shown and sizes.shows(node, shown) else None,
+                    view_of=source.name if source and sizes.is_view(node, source) else None,
                 )
             )
         found = intermediates(operations, nbytes, elsewhere=(), delivered=self._results)
@@ -69,15 +69,15 @@ class TorchGraph:
 
 
 def weights_bytes(program: ExportedProgram) -> int:
-    """Bytes of a program's parameters, buffers and constants; those that are one count once."""
+    """Return the bytes of a program's parameters, buffers and constants, shared ones once."""
     values = (*program.state_dict.values(), *program.constants.values())
-    # By storage: tied parameters, and views of one tensor, have the same bytes.
+    # By storage: tied parameters, and views of one tensor, share their memory.
     storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 class _Sizes:
-    """Sizes that vary, at the values that certain input shapes give them."""
+    """The values of sizes that vary, for certain input shapes."""
 
     def __init__(
         self, inputs: Mapping[str, FakeTensor], shapes: Mapping[str, tuple[int, ...]]
@@ -89,17 +89,17 @@ class _Sizes:
                     self._symbols[size.node.expr] = value
 
     def nbytes(self, tensor: FakeTensor) -> int | None:
-        """Bytes of a tensor's elements; None if only an execution tells."""
+        """Return the bytes of a tensor; None if they are known only after an execution."""
         shape = self._values(tensor.shape)
         return None if shape is None else math.prod(shape) * int(tensor.dtype.itemsize)
 
-    def shows(self, node: Node, shown: Node) -> bool:
-        """Whether `node`, by its declaration a view of `shown`, needs no copy."""
-        (result, *_), (source, *_) = _tensors(node), _tensors(shown)
+    def is_view(self, node: Node, source: Node) -> bool:
+        """Return whether `node`, declared as a view of `source`, is computed without a copy."""
+        (result, *_), (tensor, *_) = _tensors(node), _tensors(source)
         operator = _operator(node)
         if operator == _CAST:
-            return bool(result.dtype == source.dtype)
-        return operator not in _DENSE or self._is_dense(source)
+            return bool(result.dtype == tensor.dtype)
+        return operator not in _DENSE or self._is_dense(tensor)
 
     def _is_dense(self, tensor: FakeTensor) -> bool:
         shape, strides = self._values(tensor.shape), self._values(tensor.stride())
@@ -107,37 +107,37 @@ class _Sizes:
             return False
         step = 1
         for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-            if size != 1 and stride != step:  # the stride of a single element means nothing
+            if size != 1 and stride != step:  # the stride of a single element is irrelevant
                 return False
             step *= size
         return True
 
     def _values(self, sizes: Sequence[Size]) -> list[int] | None:
-        """The sizes as numbers; None if one of them is none."""
+        """Return the sizes as numbers; None if one of them is unknown."""
         try:
             return [
                 size if type(size) is int else int(size.node.expr.xreplace(self._symbols))
                 for size in sizes
             ]
-        except TypeError:  # a symbol is left: it stands for what is in a tensor
+        except TypeError:  # a symbol remains, whose value depends on a tensor's elements
             return None
 
 
 def _tensors(node: Node) -> list[FakeTensor]:
-    """What the node gives: a tensor, several of them, or only numbers or nothing."""
+    """Return the tensors among the node's results."""
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [each for each in values if hasattr(each, "dtype")]
 
 
 def _operator(node: Node) -> str:
-    """The operator's name, such as aten::add; Python's own for what is none of torch's."""
+    """Return the operator's name, such as aten::add, or the name of a Python function."""
     schema = getattr(node.target, "_schema", None)
     return str(schema.name if schema else getattr(node.target, "__name__", node.target))
 
 
-def _shown(node: Node) -> Node | None:
-    """The input whose bytes the node's result may be, by its operator's declaration."""
+def _view_source(node: Node) -> Node | None:
+    """Return the input of which the operator's declaration says that the result may be a view."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return node.args[0] if _operator(node) == "getitem" else None  # one of several results

@@ -1,7 +1,7 @@
 """Business logic scripting (BLS): inference requests that a model sends to other models.
 
-Tensors go by reference in both directions. The model that is called gets them protected, since the
-calling model still has them: it is given a copy where it wants to write.
+Tensors are passed by reference in both directions. The called model receives them protected, since
+the calling model still holds them: it gets a copy when it wants to write.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import UINT64, as_integer, as_text
 from reference_server.backends.python_host.api.native import (
-    NO_CAST,
+    MODULE,
     NotConstructible,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE
 from reference_server.backends.python_host.api.response import (
     BareResponse,
     InferenceResponse,
@@ -49,7 +48,7 @@ _NO_DEVICE = (
 
 
 class InferenceTrace(NotConstructible):
-    """The trace of a request, to be handed to the requests that its model sends."""
+    """The trace of a request, which a model passes to the requests that it sends."""
 
     __slots__ = ("_trace",)
     __module__ = MODULE
@@ -63,43 +62,47 @@ class InferenceTrace(NotConstructible):
         return self
 
     def get_context(self) -> str | None:
-        """The headers that tell of the request's span, as JSON text; None without OpenTelemetry."""
+        """Return the trace headers as JSON text, or None without OpenTelemetry."""
         return None if self._trace is None else self._trace.context or None
 
     def record_span(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """Add a span below that of the request's execution; of this server alone.
+        """Add a child span to the span of the request's execution. Not part of Triton's API.
 
-        `start_ns` and `end_ns` are readings of `time.monotonic_ns`. Does nothing where
-        `get_context` is None, and once the request is answered. Any thread.
+        Does nothing without OpenTelemetry, or when the request has been answered. Thread-safe.
+
+        Args:
+            name: The name of the span.
+            start_ns: The start, from `time.monotonic_ns`.
+            end_ns: The end, from `time.monotonic_ns`.
+            attributes: The attributes of the span.
         """
         if self._trace is not None:
             self._trace.record(name, start_ns, end_ns, attributes)
 
 
 class BlsResponses:
-    """The responses to one request, as they come; a ResponseSink. Any thread.
+    """The responses to one request: a thread-safe ResponseSink that keeps all of them.
 
-    All are kept, so that they can be read again. `listener` is called with each, on whatever thread
-    brings it.
+    `listener` is called after each response, on the thread that delivers it.
     """
 
     def __init__(self, listener: Callable[[], None] | None = None) -> None:
         self._responses: list[InferResponse] = []
-        # Not a condition, which costs more than all else here: each who waits has a lock, and waits
-        # until that is released.
+        # One lock per waiting thread, released by `send`: a condition would cost more than the
+        # rest of this class.
         self._waiting: deque[threading.Lock] = deque()
         self._is_complete = False
         self._listener = listener
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last response is there."""
+        """True once the last response has arrived."""
         return self._is_complete
 
     def send(self, response: InferResponse) -> None:
-        """Take one response."""
+        """Add a response."""
         self._responses.append(response)
         self._is_complete = response.final
         while self._waiting:
@@ -108,14 +111,14 @@ class BlsResponses:
             self._listener()
 
     def get(self, index: int) -> InferResponse | None:
-        """The response at `index`, once it is there; None if the last one comes before it."""
+        """Wait for the response at `index`; return None if the request has fewer responses."""
         while not self._has(index):
-            came = threading.Lock()
-            came.acquire()
-            self._waiting.append(came)
-            if self._has(index):  # it came before `send` could see that somebody waits
+            arrived = threading.Lock()
+            arrived.acquire()
+            self._waiting.append(arrived)
+            if self._has(index):  # it arrived before `send` could see the lock
                 break
-            came.acquire()
+            arrived.acquire()
         return self._responses[index] if index < len(self._responses) else None
 
     def _has(self, index: int) -> bool:
@@ -126,10 +129,10 @@ _Iterator = TypeVar("_Iterator", bound="BareIterator")
 
 
 class BareIterator(NotConstructible):
-    """Gives the responses as they come: all that 2.51 has of it.
+    """An iterator of the responses of a decoupled request, as in Triton 2.51.
 
-    A mark that nothing follows is a response without outputs. After its end it can be iterated
-    again, from the first response. One thread at a time.
+    A final flag without a response is returned as a response without outputs. After the end, the
+    iterator can be used again and starts with the first response. Not thread-safe.
     """
 
     __slots__ = ("_cancellation", "_given", "_is_finished", "_next", "_responses")
@@ -159,7 +162,11 @@ class BareIterator(NotConstructible):
         return self
 
     def __next__(self) -> BareResponse:
-        """The next response. Blocks until it is there; raises StopIteration after the last."""
+        """Wait for the next response and return it.
+
+        Raises:
+            StopIteration: There are no more responses.
+        """
         if self._next == len(self._given):
             response = self._responses.get(self._next)
             if response is None:
@@ -172,27 +179,27 @@ class BareIterator(NotConstructible):
 
 
 class ResponseIterator(BareIterator):
-    """The same, which can be cancelled."""
+    """An iterator of the responses of a decoupled request, which can cancel the request."""
 
     __slots__ = ()
     __module__ = MODULE
     _of_responses = InferenceResponse
 
     def cancel(self) -> None:
-        """Tell the model that nobody waits any more; nothing once its last response is there."""
+        """Cancel the request; no-op if its last response has arrived."""
         if not self._responses.is_complete:
             self._cancellation.cancel()
 
 
-#: What `exec` gives: a response, or with `decoupled` an iterator of them.
+#: The result of `exec`: a response, or an iterator of responses for `decoupled`.
 BlsResult = BareResponse | BareIterator
 
-# Models see one class of that name, and so do texts.
+# A model sees one class with that name, and so do error texts.
 BareIterator.__name__ = BareIterator.__qualname__ = ResponseIterator.__name__
 
 
 class BlsRequest(NamedTuple):
-    """What a model sends to which model; may be sent repeatedly."""
+    """The content of a request to another model, which may be sent repeatedly."""
 
     model_name: str
     model_version: int
@@ -207,10 +214,12 @@ class BlsRequest(NamedTuple):
     parameters: dict[str, Parameter]
 
     def exec(self, server: ServerAccess, *, decoupled: bool) -> BlsResult:
-        """The result, waiting for the first response.
+        """Send the request, wait for the first response, and return the result.
 
-        What keeps the request from being sent is an error response, as in Triton. Raises
-        TritonModelException only outside `execute`.
+        If the request cannot be sent, the result is an error response, as in Triton.
+
+        Raises:
+            TritonModelException: The call is outside of `execute`.
         """
         server.check_stage()
         responses = BlsResponses()
@@ -219,7 +228,12 @@ class BlsRequest(NamedTuple):
         return self._result(server, request, responses, refusal, decoupled=decoupled)
 
     def async_exec(self, server: ServerAccess, *, decoupled: bool) -> asyncio.Future[BlsResult]:
-        """The same, without waiting, on the running event loop. Raises RuntimeError without one."""
+        """Send the request and return a future of the result, on the running event loop.
+
+        Raises:
+            RuntimeError: No event loop is running.
+            TritonModelException: The call is outside of `execute`.
+        """
         loop = asyncio.get_running_loop()
         server.check_stage()
         future: asyncio.Future[BlsResult] = loop.create_future()
@@ -230,12 +244,12 @@ class BlsRequest(NamedTuple):
                     self._result(server, request, responses, None, decoupled=decoupled)
                 )
 
-        def came() -> None:
-            # Further responses come, too, and the model may have ended its loop meanwhile.
+        def arrived() -> None:
+            # There may be further responses, and the model may have closed its loop.
             if not future.done() and not loop.is_closed():
                 loop.call_soon_threadsafe(finish)
 
-        responses = BlsResponses(came)
+        responses = BlsResponses(arrived)
         request = self.request(responses)
         refusal = self._send(server, request, decoupled=decoupled, halts=False)
         if refusal is not None:
@@ -245,7 +259,7 @@ class BlsRequest(NamedTuple):
         return future
 
     def request(self, responses: BlsResponses) -> InferRequest:
-        """The server's request, without inputs yet; the responses come to `responses`."""
+        """Return the server's request, without inputs yet, with `responses` as its sink."""
         return InferRequest(
             self.model_name,
             {},
@@ -262,9 +276,9 @@ class BlsRequest(NamedTuple):
     def _send(
         self, server: ServerAccess, request: InferRequest, *, decoupled: bool, halts: bool
     ) -> ServerError | None:
-        """Send `request`; returns why it is not sent."""
+        """Send `request`; return the error if that is impossible."""
         calls = server.calls
-        # The checks are in Triton's order: of several faults it is the first that is told.
+        # The checks are in Triton's order, since only the first error is reported.
         try:
             if not calls.is_ready(self.model_name, self.model_version):
                 raise invalid_arg(
@@ -309,12 +323,12 @@ class BlsRequest(NamedTuple):
         first = responses.get(0)
         assert first is not None
         if not decoupled and not first.final:
-            # A model that sent its response and then failed; Triton's caller waits for ever.
+            # The model sent its response and then failed; Triton's caller waits for ever.
             error = responses.get(1)
             assert error is not None
             assert error.error is not None
             return iterator._of_responses._received(error)
-        # Only now, as in Triton, which allocates the outputs when the called model gives them.
+        # Checked here because Triton allocates the outputs when the called model returns them.
         if self.memory == MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
             responses = _refused(request, internal(_NO_DEVICE))
             first = responses.get(0)
@@ -332,7 +346,7 @@ def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
     return responses
 
 
-#: Of requests that are not sent: those that a model has made, which are sent as copies.
+#: The sink of a request that a model has created; a copy of the request is sent.
 NO_RESPONSES = BlsResponses()
 
 # ------------------------------------------------------------- the constructor's arguments
@@ -341,7 +355,7 @@ UNTRACED = InferenceTrace._of(None)
 
 
 def checked_bls_request(request: BlsRequest) -> BlsRequest:
-    """The request. Raises TritonModelException for an input that is None, or an unnamed output."""
+    """Return `request`. Raises TritonModelException for a None input or an empty output name."""
     of = (
         f"for request with id '{request.request_id}' and model name '{request.model_name}' "
         "should not be empty."
@@ -354,15 +368,12 @@ def checked_bls_request(request: BlsRequest) -> BlsRequest:
 
 
 def checked_correlation(correlation_id: object) -> int | str:
-    """A correlation id as C++ has it. Raises TritonModelException, or RuntimeError."""
-    if isinstance(correlation_id, str):
-        kind = pybind.TEXT
-    elif isinstance(correlation_id, int):
-        kind = pybind.UINT64
-    else:
-        raise TritonModelException("Correlation ID must be integer or string")
+    """Return a checked correlation id. Raises TritonModelException, or RuntimeError."""
     try:
-        read: int | str = kind.read(correlation_id)
-    except pybind.Mismatch:
-        raise RuntimeError(NO_CAST) from None
-    return read
+        if isinstance(correlation_id, str):
+            return as_text(correlation_id, "correlation_id")
+        if isinstance(correlation_id, int):
+            return as_integer(correlation_id, "correlation_id", UINT64)
+    except TypeError as error:
+        raise RuntimeError(str(error)) from None
+    raise TritonModelException("Correlation ID must be integer or string")

@@ -1,10 +1,10 @@
-"""Tensors to and from DLPack capsules, without copying elements.
+"""Conversion between tensors and DLPack capsules without copying elements.
 
-NumPy makes and reads the capsules, because its destructors are C code that survives the end of
-the interpreter. What NumPy refuses is worked around here: bool (in old releases) and bfloat16
-travel through it as unsigned integers of the same width, with the type's code changed in the
-capsule; read-only arrays travel as writable views of their memory, since capsules of this
-generation cannot say `read-only`.
+NumPy makes and reads the capsules, because its destructors are C code that still runs while the
+interpreter shuts down. Three cases need more than NumPy: bool (in old releases) and bfloat16 are
+passed to it as unsigned integers of the same width, and the type code in the capsule is changed.
+Read-only arrays are passed as writable views of their memory, since this version of DLPack has no
+read-only flag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reference_server.backends.python_host.api.native import TritonModelExceptio
 from reference_server.core.dtypes import DataType
 from reference_server.core.tensor import Array
 
-#: Python has no name for its type before 3.13.
+#: The type of capsules, for which Python has no name before 3.13.
 Capsule: TypeAlias = object
 
 # Device types of DLPack.
@@ -44,18 +44,18 @@ _DATATYPES = {
     (_FLOAT, 64): DataType.FP64,
     (_BFLOAT, 16): DataType.BF16,
 }
-#: The codes that NumPy is not shown.
+#: The type codes that are replaced before NumPy sees a capsule.
 _DISGUISED = {DataType.BOOL: _BOOL, DataType.BF16: _BFLOAT}
 
 
 class _Type(ctypes.Structure):
-    """DLDataType."""
+    """DLPack's DLDataType."""
 
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
 class _Head(ctypes.Structure):
-    """The first fields of DLTensor, with which the capsule's DLManagedTensor begins."""
+    """The first fields of DLTensor, which is at the start of DLManagedTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -67,8 +67,8 @@ class _Head(ctypes.Structure):
 
 
 _NAME = b"dltensor"
-# Prototypes of our own: the functions in ctypes.pythonapi are everybody's, and others give them
-# other types.
+# Separate prototypes: the functions in ctypes.pythonapi are shared by the process, and other code
+# may set other types.
 _ARGUMENTS = (ctypes.py_object, ctypes.c_char_p)
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, *_ARGUMENTS)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.POINTER(_Head), *_ARGUMENTS)(
@@ -77,7 +77,7 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.POINTER(_Head), *_ARGUMENTS)(
 
 
 class _Adapter:
-    """Shows NumPy a capsule as an object that produces it."""
+    """A producer for NumPy that returns an existing capsule."""
 
     def __init__(self, capsule: Capsule) -> None:
         self._capsule = capsule
@@ -90,7 +90,7 @@ class _Adapter:
 
 
 class _Memory:
-    """The memory of an array, without its read-only flag; keeps the array alive."""
+    """The memory of an array without its read-only flag. Keeps the array alive."""
 
     def __init__(self, array: Array) -> None:
         interface: dict[str, Any] = array.__array_interface__
@@ -100,7 +100,7 @@ class _Memory:
 
 
 def export(array: Array, datatype: DataType) -> Capsule:
-    """A capsule of the elements of `array`, which are of `datatype`, BYTES excepted."""
+    """Return a capsule of the elements of `array`; `datatype` is not BYTES."""
     code = _DISGUISED.get(datatype)
     if code is not None:
         array = array.view(f"u{array.itemsize}")
@@ -111,10 +111,13 @@ def export(array: Array, datatype: DataType) -> Capsule:
 
 
 def consume(source: object) -> tuple[Array, DataType]:
-    """The elements of a capsule, or of what an object exports, as a writable array.
+    """Return the elements of a capsule or producer as a writable array, and their data type.
 
-    BF16 comes as its bits in uint16. Raises TritonModelException if `source` is neither, if its
-    elements are not in the host's memory, not C-contiguous, or of a type that Triton lacks.
+    BF16 elements are returned as their bits in uint16.
+
+    Raises:
+        TritonModelException: `source` is neither a capsule nor a producer, or its elements are not
+            in host memory, not C-contiguous, or of a type that Triton lacks.
     """
     capsule = source if _is_valid(source, _NAME) else _produced(source)
     head = _get_pointer(capsule, _NAME).contents
@@ -134,10 +137,10 @@ def consume(source: object) -> tuple[Array, DataType]:
 
 
 def host_copy(source: object) -> object | None:
-    """What `source`, which exports memory of a GPU, makes of itself in the host's; else None.
+    """Return a copy in host memory if `source` is a producer in GPU memory, else None.
 
-    That is its method `cpu`, as torch has it: DLPack's own way is too new to rely on. A bare
-    capsule has none, so its device is refused by `consume`.
+    The copy is made by the producer's method `cpu`, as torch has it; DLPack's own way of copying
+    is too new to rely on. A capsule has no such method, so `consume` refuses its device.
     """
     if _is_valid(source, _NAME) or not hasattr(source, "__dlpack_device__"):
         return None
@@ -146,7 +149,7 @@ def host_copy(source: object) -> object | None:
     return copy
 
 
-def _produced(source: Any) -> Capsule:  # noqa: ANN401 - whatever the model passed
+def _produced(source: Any) -> Capsule:  # noqa: ANN401 - any value of the model
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise TritonModelException(
             "Provided tensor is not supported. Tensor must be a DLPack capsule"

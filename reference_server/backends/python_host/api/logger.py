@@ -1,19 +1,22 @@
-"""`Logger`: lines in the server's log, with the place in the model that wrote them."""
+"""`Logger`, which writes to the server's log with the caller's file and line."""
 
 from __future__ import annotations
 
 import logging
 from typing import ClassVar, TypeAlias
 
-from reference_server.backends.python_host.api import pybind
-from reference_server.backends.python_host.api.native import NativeEnum, NotConstructible
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
+from reference_server.backends.python_host.api.arguments import as_instance, as_text
+from reference_server.backends.python_host.api.native import (
+    MODULE,
+    NativeEnum,
+    NotConstructible,
+)
 
 _log = logging.getLogger("reference_server.models")
 
 
 class LogLevel(NativeEnum):
-    """How grave a line is."""
+    """The severity of a log line."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -33,14 +36,15 @@ _LEVELS = {
     LogLevel.ERROR: logging.ERROR,
     LogLevel.VERBOSE: logging.DEBUG,
 }
-#: How far above a line of this file the model's line is: what reads the arguments lies between.
-_CALLER = 3
+#: The stack level of the model's line, as seen from a function of `Logger`.
+_CALLER = 2
 
 
 class Logger(NotConstructible):
-    """Functions that write one line each; a line shows the file and line of its caller.
+    """Functions that write one log line each, with the file and line of the caller.
 
-    Lines go to the standard logger `reference_server.models`; verbose ones as debug lines.
+    The lines go to the standard logger `reference_server.models`. Verbose lines have the level
+    DEBUG. All functions are thread-safe and raise TypeError if `message` is not a string.
     """
 
     __slots__ = ()
@@ -53,32 +57,38 @@ class Logger(NotConstructible):
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    @pybind.function(pybind.TEXT, pybind.instance(LogLevel, f"{MODULE}.Logger.LogLevel"))
     def log(message: str | bytes, level: LogLevel = LogLevel.INFO) -> None:
-        """Write `message` at `level`; nothing at a level that has no name."""
-        if level in _LEVELS:
-            _log.log(_LEVELS[level], as_text(message), stacklevel=_CALLER)
+        """Write `message` at `level`.
+
+        Args:
+            message: The text, or its UTF-8 bytes.
+            level: `Logger.INFO`, `WARNING`, `ERROR` or `VERBOSE`. A level without a name writes
+                nothing.
+
+        Raises:
+            TypeError: An argument has another type.
+        """
+        text = as_text(message, "message")
+        severity = _LEVELS.get(as_instance(level, "level", LogLevel))
+        if severity is not None:
+            _log.log(severity, text, stacklevel=_CALLER)
 
     @staticmethod
-    @pybind.function(pybind.TEXT)
     def log_info(message: str | bytes) -> None:
-        """Write what an operator may want to know."""
-        _log.info(as_text(message), stacklevel=_CALLER)
+        """Write an informational message."""
+        _log.info(as_text(message, "message"), stacklevel=_CALLER)
 
     @staticmethod
-    @pybind.function(pybind.TEXT)
     def log_warn(message: str | bytes) -> None:
-        """Write what an operator should look at."""
-        _log.warning(as_text(message), stacklevel=_CALLER)
+        """Write a warning."""
+        _log.warning(as_text(message, "message"), stacklevel=_CALLER)
 
     @staticmethod
-    @pybind.function(pybind.TEXT)
     def log_error(message: str | bytes) -> None:
-        """Write what failed."""
-        _log.error(as_text(message), stacklevel=_CALLER)
+        """Write an error."""
+        _log.error(as_text(message, "message"), stacklevel=_CALLER)
 
     @staticmethod
-    @pybind.function(pybind.TEXT)
     def log_verbose(message: str | bytes) -> None:
-        """Write what only a developer wants to know."""
-        _log.debug(as_text(message), stacklevel=_CALLER)
+        """Write a verbose message."""
+        _log.debug(as_text(message, "message"), stacklevel=_CALLER)

@@ -1,8 +1,8 @@
-"""`MetricFamily` and its metrics: what models count, shown on the server's metrics port.
+"""`MetricFamily` and `Metric`: metrics of models, shown on the server's metrics port.
 
-A family belongs to the server: models that use one name and one set of labels move one value. Its
-series are shown for as long as the family object lives that they were made through, or for ever
-if it still does when its instance closes.
+A family belongs to the server: models that use the same name and labels change the same value. The
+metrics page shows a series while the family object lives through which it was created. If that
+object still lives when its instance closes, the page shows the series until the server ends.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import as_float, as_instance, as_text
 from reference_server.backends.python_host.api.native import (
-    NO_CAST,
+    MODULE,
     Native,
     NativeEnum,
     NotConstructible,
     TritonModelException,
     failed_in_server,
 )
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core import forks
 from reference_server.core import telemetry as core
 from reference_server.core.errors import ServerError, invalid_arg
@@ -35,7 +34,7 @@ _DELETED = (
 
 
 class MetricKind(NativeEnum):
-    """What a family's values are."""
+    """The type of a metric family."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -50,9 +49,9 @@ MetricKind._enumerate("COUNTER", "GAUGE", "HISTOGRAM")
 
 @dataclass(slots=True)
 class InstanceMetrics:
-    """One instance's way to the server's metrics; errors name the instance.
+    """Access of one instance to the server's metrics; errors name the instance.
 
-    With `keeps` set, families that its model drops stay as they are: the instance is closing.
+    `keeps` is set while the instance closes. Series of a family that is deleted then stay visible.
     """
 
     metrics: Metrics
@@ -62,24 +61,31 @@ class InstanceMetrics:
 
     @property
     def is_here(self) -> bool:
-        """False in a forked copy: there a lock of the metrics may never be free."""
+        """False in a forked child, where a lock of the metrics may stay locked for ever."""
         return self.generation == forks.generation
 
     def check_process(self) -> None:
-        """Raise TritonModelException in a forked copy, whose metrics nobody shows."""
+        """Raise TritonModelException in a forked child, whose metrics no page shows."""
         if not self.is_here:
             raise TritonModelException(forks.NO_SERVER)
 
     def failure(self, action: str, error: ServerError) -> TritonModelException:
-        """What the model is told of an error that the server found in `action`."""
+        """Return the exception for a server error in `action`."""
         return failed_in_server(action, self.instance_name, error)
 
 
 class MetricFamily(Native):
-    """The metrics of one name; several objects may stand for one family.
+    """All metrics of one name. Several objects may represent the same family.
 
-    The description is the first object's. Raises TritonModelException if Prometheus does not let
-    a family have the name, or another kind of family has it already.
+    Args:
+        name: A metric name that Prometheus accepts.
+        description: The help text. The first object of a family sets it.
+        kind: `MetricFamily.COUNTER`, `GAUGE` or `HISTOGRAM`.
+
+    Raises:
+        TritonModelException: The name is invalid, a family of another kind has it, or there is no
+            server.
+        TypeError: An argument has another type.
     """
 
     __slots__ = ("_hold", "_kind", "_server")
@@ -89,18 +95,20 @@ class MetricFamily(Native):
     GAUGE = MetricKind.GAUGE
     HISTOGRAM = MetricKind.HISTOGRAM
 
-    #: None outside an instance; see `bound_family`.
+    #: None outside of an instance; see `bound_family`.
     _instance: ClassVar[InstanceMetrics | None] = None
     _server: InstanceMetrics
     _hold: MetricFamilyHold
     _kind: MetricKind
 
-    @pybind.method(pybind.TEXT, pybind.TEXT, pybind.instance(MetricKind, f"{MODULE}.MetricKind"))
     def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
+        name = as_text(name, "name")
+        description = as_text(description, "description")
+        kind = as_instance(kind, "kind", MetricKind)
         if self._instance is None:
             raise TritonModelException(
-                "Error when creating MetricFamily: metrics belong to a server, which is there in "
-                "initialize, execute and finalize only."
+                "Error when creating MetricFamily: found no server; expected a call within "
+                "initialize, execute or finalize."
             )
         self._server = self._instance
         self._server.check_process()
@@ -108,20 +116,23 @@ class MetricFamily(Native):
         try:
             if kind.name not in core.MetricKind.__members__:
                 raise invalid_arg("Unknown metric kind")
-            self._hold = self._server.metrics.hold(
-                as_text(name), as_text(description), core.MetricKind[kind.name]
-            )
+            self._hold = self._server.metrics.hold(name, description, core.MetricKind[kind.name])
         except ServerError as error:
             raise self._server.failure("Error when creating MetricFamily", error) from error
 
-    @pybind.method(pybind.OBJECT, pybind.OBJECT, returns=f"{MODULE}.Metric")
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """The family's metric with these labels: a new object, but the value that is there.
+        """Return the metric with these labels: a new object for the value that the server stores.
 
-        `buckets` are the upper bounds of a histogram's buckets, ascending and each included; no
-        other kind may have them. Raises TritonModelException if an argument is not as it should be.
+        Args:
+            labels: The label names and values, both strings.
+            buckets: The upper bounds of a histogram's buckets, ascending and inclusive. They are
+                required for a histogram, and not allowed for other kinds.
+
+        Raises:
+            TritonModelException: A label or the list of buckets is invalid.
+            RuntimeError: A bucket is not a number.
         """
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
@@ -142,25 +153,22 @@ class MetricFamily(Native):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
         if self._kind is not MetricKind.HISTOGRAM:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
-        bounds: list[float] = []
-        for bucket in buckets:
-            try:
-                bounds.append(pybind.REAL.read(bucket))
-            except pybind.Mismatch:
-                raise RuntimeError(NO_CAST) from None
-        return bounds
+        try:
+            return [as_float(bucket, "buckets") for bucket in buckets]
+        except TypeError as error:
+            raise RuntimeError(str(error)) from None
 
     def __del__(self) -> None:
-        hold = getattr(self, "_hold", None)  # there is none if the constructor has refused
+        hold = getattr(self, "_hold", None)  # missing if the constructor raised
         if hold is not None and not self._server.keeps and self._server.is_here:
             hold.release()
 
 
 class Metric(NotConstructible):
-    """One value of a family. Any thread.
+    """One value of a metric family, from `MetricFamily.Metric`. All methods are thread-safe.
 
-    Each method raises TritonModelException where the family's kind does not have it, and once the
-    family object that the metric was made through is gone.
+    Each method raises TritonModelException if the family's kind does not support it, or if the
+    family object that created the metric has been deleted.
     """
 
     __slots__ = ("_hold", "_series", "_server")
@@ -178,23 +186,20 @@ class Metric(NotConstructible):
         self._series = series
         return self
 
-    @pybind.method(pybind.REAL)
     def increment(self, amount: float, /) -> None:
-        """Add `amount`: a counter's may not be negative, a histogram has no increments."""
-        self._move("increment", amount)
+        """Add `amount` to a counter or gauge; for a counter it must not be negative."""
+        self._move("increment", as_float(amount, "amount"))
 
-    @pybind.method(pybind.REAL)
     def set(self, value: float, /) -> None:
-        """Replace the value of a gauge."""
-        self._move("set", value)
+        """Set the value of a gauge."""
+        self._move("set", as_float(value, "value"))
 
-    @pybind.method(pybind.REAL)
     def observe(self, value: float, /) -> None:
-        """Count `value` in a histogram."""
-        self._move("observe", value)
+        """Add an observation to a histogram."""
+        self._move("observe", as_float(value, "value"))
 
     def value(self) -> float:
-        """The value of a counter or gauge now."""
+        """Return the current value of a counter or gauge."""
         try:
             return self._shown("get").value()
         except ServerError as error:
@@ -217,7 +222,7 @@ class Metric(NotConstructible):
 
 
 def bound_family(server: InstanceMetrics) -> type[MetricFamily]:
-    """`MetricFamily` as the model of one instance sees it."""
+    """Return the class `MetricFamily` for the model of one instance."""
 
     class BoundFamily(MetricFamily):
         __slots__ = ()
@@ -229,7 +234,7 @@ def bound_family(server: InstanceMetrics) -> type[MetricFamily]:
 
 
 def _checked_labels(labels: dict[Any, Any]) -> dict[str, str]:
-    """The labels as they arrive in Triton's server: by way of JSON, whose keys are text."""
+    """Return the labels as Triton's server receives them: through JSON, whose keys are text."""
     sent: dict[str, Any] = json.loads(json.dumps(labels))
     if not all(isinstance(value, str) for value in sent.values()):
         raise invalid_arg("attempt to access JSON non-string as string")

@@ -1,4 +1,4 @@
-"""`ModelConfig`: the configuration that a model's `auto_complete_config` completes."""
+"""`ModelConfig`, the argument and result of a model's `auto_complete_config`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ _FUNCTION = "auto-complete-config function for model"
 
 
 class ModelConfig:
-    """A model configuration, given as JSON text, that may be added to but not contradicted.
+    """A model configuration that a model completes.
 
-    The setters raise ValueError where the configuration says otherwise already.
+    A setter raises ValueError if its argument contradicts the configuration.
+
+    Args:
+        model_config: The configuration as JSON text.
     """
 
     __module__ = "triton_python_backend_utils"
@@ -22,11 +25,15 @@ class ModelConfig:
         self._model_config: dict[str, Any] = json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
-        """The configuration itself, not a copy."""
+        """Return the configuration itself, not a copy."""
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set `max_batch_size`, which may not shrink."""
+        """Set `max_batch_size`.
+
+        Raises:
+            ValueError: The configuration has a larger value.
+        """
         present = self._model_config["max_batch_size"]
         if present > max_batch_size:
             raise ValueError(
@@ -36,7 +43,11 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Choose the dynamic batcher, unless it is chosen already."""
+        """Select the dynamic batcher; existing settings of it stay.
+
+        Raises:
+            ValueError: The configuration selects another scheduler.
+        """
         for scheduler in _SCHEDULERS:
             if scheduler in self._model_config:
                 raise ValueError(
@@ -46,22 +57,37 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:
-        """Add an input, or complete the one of that name.
+        """Add an input, or complete the input of that name.
 
-        Its keys are `name`, `data_type`, `dims` and, if it likes, `optional`.
+        Args:
+            input: A dict with the keys `name`, `data_type` and `dims`, and optionally `optional`.
+
+        Raises:
+            ValueError: A key is missing or unknown, or a value contradicts the configuration.
         """
         self._add("input", input, ("name", "data_type", "dims", "optional"))
 
     def add_output(self, output: dict[str, Any]) -> None:
-        """Add an output, or complete the one of that name.
+        """Add an output, or complete the output of that name.
 
-        Its keys are `name`, `data_type` and `dims`.
+        Args:
+            output: A dict with the keys `name`, `data_type` and `dims`.
+
+        Raises:
+            ValueError: A key is missing or unknown, or a value contradicts the configuration.
         """
         self._add("output", output, ("name", "data_type", "dims"))
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
-        """Set the policy's `decoupled`, its only key."""
-        # Its `keys`, as in Triton: what has none is told so.
+        """Set the transaction policy.
+
+        Args:
+            transaction_policy_dict: A dict with the one key `decoupled`.
+
+        Raises:
+            ValueError: There is another key, or the configuration has another value.
+        """
+        # Calls `keys`, as Triton does, so that other objects raise the same AttributeError.
         if any(key != "decoupled" for key in transaction_policy_dict.keys()):  # noqa: SIM118
             raise ValueError(
                 f"model transaction property in {_FUNCTION} '{self._name}' "
@@ -96,8 +122,8 @@ class ModelConfig:
         self, kind: str, entry: Mapping[str, Any], properties: tuple[str, ...]
     ) -> None:
         if any(key not in properties for key in entry):
-            # First, as in Triton. The text says the name, so where that is missing too the model
-            # gets a KeyError there as well.
+            # Checked first, as in Triton. The text contains the name, so a missing name is a
+            # KeyError there as well.
             quoted = [f"'{name}'" for name in properties]
             raise ValueError(
                 f"{kind} '{entry['name']}' in {_FUNCTION} '{self._name}' contains property "
@@ -123,7 +149,7 @@ class ModelConfig:
             )
         if present["dims"] and present["dims"] != entry["dims"]:  # a tuple differs, as in Triton
             raise self._disagreement(name, "dims", present, entry)
-        # A configuration from the server always has `optional`: what is false there stays so.
+        # A configuration from the server always has `optional`: False cannot be changed.
         if (
             "optional" in present
             and "optional" in entry

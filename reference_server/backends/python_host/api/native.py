@@ -1,44 +1,31 @@
-"""The base of the classes that Triton writes in C++, with the errors that pybind11 and they raise.
-
-Their module's name is in texts that clients see:
-`found type '<class 'c_python_backend_utils.Tensor'>'`.
-"""
+"""Base classes for the model API's classes that Triton writes in C++, and the error classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NoReturn, SupportsIndex
+from typing import ClassVar, NoReturn, SupportsIndex
 
-from reference_server.backends.python_host.api import pybind
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
+from reference_server.backends.python_host.api import arguments
 from reference_server.core.errors import Code, ServerError
 
-#: What a RuntimeError says of a value that C++ cannot take.
-NO_CAST = (
-    "Unable to cast Python instance to C++ type "
-    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
-)
+#: The module of Triton's C++ classes. Clients see it in error texts:
+#: `found type '<class 'c_python_backend_utils.Tensor'>'`.
+MODULE = "c_python_backend_utils"
 
 
 class Native:
-    """An object without attributes of the user's own, that can neither be copied nor pickled."""
+    """A base class whose objects have fixed attributes and cannot be copied or pickled."""
 
     __slots__ = ()
     __module__ = MODULE
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` comes here, too
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` calls this too
         raise TypeError(f"cannot pickle '{_qualified(self)}' object")
-
-    if not TYPE_CHECKING:  # which is to tell of what is not there itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"'{_qualified(self)}' object has no attribute {name!r}")
 
 
 class NativeEnum:
-    """A number with a name: no `int`, but equal to its number, and of use wherever C++ takes one.
+    """An enumeration member: not an `int`, but equal to its number and usable as an index.
 
-    Others than the members, such as `MemoryType(7)`, are called `???`.
+    A value that is not a member, such as `MemoryType(7)`, has the name `???`.
     """
 
     __slots__ = ("_value",)
@@ -48,17 +35,14 @@ class NativeEnum:
     _names: ClassVar[dict[int, str]] = {}
 
     def __init__(self, value: int) -> None:
-        self._value = value
+        self._value = arguments.as_integer(value, "value", arguments.UINT32)
 
     def __init_subclass__(cls) -> None:
         cls.__members__, cls._names = {}, {}
-        # Each class has a constructor of its own, since its refusals name the class.
-        constructor = _with_value(f"{cls.__qualname__}.__init__")
-        type.__setattr__(cls, "__init__", pybind.method(pybind.UINT32)(constructor))
 
     @classmethod
     def _enumerate(cls, *names: str) -> None:
-        """Make the members, whose values are their places."""
+        """Create the members; their values are their positions in `names`."""
         for value, name in enumerate(names):
             cls._names[value] = name
             cls.__members__[name] = cls(value)
@@ -66,7 +50,7 @@ class NativeEnum:
 
     @property
     def name(self) -> str:
-        """The member's name."""
+        """The member's name, or `???`."""
         return self._names.get(self._value, "???")
 
     @property
@@ -96,22 +80,14 @@ class NativeEnum:
         return f"{type(self).__name__}.{self.name}"
 
 
-def _with_value(qualname: str) -> Callable[[NativeEnum, int], None]:
-    def constructor(self: NativeEnum, value: int) -> None:
-        self._value = value
-
-    constructor.__qualname__ = qualname
-    return constructor
-
-
 class NotConstructible(Native):
-    """A class that only the server makes objects of."""
+    """A class whose objects only the server creates."""
 
     __slots__ = ()
     __module__ = MODULE
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise TypeError(f"{_qualified(self)}: No constructor defined!")
+        raise TypeError(f"cannot create '{_qualified(self)}' instances")
 
 
 def _qualified(value: object) -> str:
@@ -119,7 +95,7 @@ def _qualified(value: object) -> str:
 
 
 class ErrorCode(NativeEnum):
-    """The codes of `TritonError`; the frontends know which status each becomes."""
+    """The codes of `TritonError`. The frontends map them to status codes."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -135,7 +111,7 @@ class ErrorCode(NativeEnum):
     CANCELLED: ClassVar[ErrorCode]
 
 
-ErrorCode.__name__ = "__ErrorCode"  # as it is called in Triton's texts
+ErrorCode.__name__ = "__ErrorCode"  # the name in Triton's texts
 ErrorCode._enumerate(
     "UNKNOWN",
     "INTERNAL",
@@ -149,7 +125,15 @@ ErrorCode._enumerate(
 
 
 class TritonError(Native):
-    """Why one request failed. Not an exception: it is put into an InferenceResponse."""
+    """The error of one request, for `InferenceResponse(error=...)`. It is not an exception.
+
+    Args:
+        message: The text for the client, or its UTF-8 bytes.
+        code: One of the codes of this class, such as `TritonError.INVALID_ARG`.
+
+    Raises:
+        TypeError: An argument has another type.
+    """
 
     __slots__ = ("_code", "_message")
     __module__ = MODULE
@@ -163,17 +147,16 @@ class TritonError(Native):
     ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
     CANCELLED = ErrorCode.CANCELLED
 
-    @pybind.method(pybind.TEXT, pybind.instance(ErrorCode, f"{MODULE}.TritonError.__ErrorCode"))
     def __init__(self, message: str | bytes, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        self._message = as_text(message)
-        self._code = code
+        self._message = arguments.as_text(message, "message")
+        self._code = arguments.as_instance(code, "code", ErrorCode)
 
     def message(self) -> str:
-        """The text that the client is told."""
+        """Return the text that the client receives."""
         return self._message
 
     def code(self) -> ErrorCode:
-        """The code that decides the client's status."""
+        """Return the code, which determines the status that the client receives."""
         return self._code
 
     def _as_server_error(self) -> ServerError:
@@ -186,13 +169,13 @@ class TritonError(Native):
 
 
 class TritonModelException(Exception):
-    """What this API raises when it is misused; models may raise it too."""
+    """The exception for misuse of this API. Models may raise it too."""
 
     __module__ = MODULE
 
 
 def failed_in_server(action: str, instance_name: str, error: ServerError) -> TritonModelException:
-    """What the model of an instance is told of an error that the server found in `action`."""
+    """Return the exception for a server error in `action`."""
     return TritonModelException(
         f"{action}: Failed to process the request for model '{instance_name}', message: {error}"
     )

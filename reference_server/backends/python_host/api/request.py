@@ -1,4 +1,4 @@
-"""`InferenceRequest`: one request, as a model receives it or sends it to another model."""
+"""`InferenceRequest`, which a model receives, or sends to another model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Literal, Protocol, overload
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import (
+    INT64,
+    UINT32,
+    UINT64,
+    as_bool,
+    as_instance,
+    as_integer,
+    as_list,
+    as_text,
+    refusal,
+)
 from reference_server.backends.python_host.api.bls import (
     NO_RESPONSES,
     UNTRACED,
@@ -20,10 +30,10 @@ from reference_server.backends.python_host.api.bls import (
     checked_correlation,
 )
 from reference_server.backends.python_host.api.native import (
+    MODULE,
     Native,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.backends.python_host.api.response import (
     InferenceResponse,
     InferenceResponseSender,
@@ -36,6 +46,7 @@ from reference_server.backends.python_host.api.tensor import (
     NO_PREFERENCE,
     PreferredMemory,
     Tensor,
+    as_tensors,
     first_named,
 )
 from reference_server.core.request import LATEST, InferRequest
@@ -45,34 +56,54 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
+#: The default of arguments that must be given although earlier ones need not: None is refused.
+_REQUIRED: Any = None
+
 _new = object.__new__
-#: One for all: a model's thread may ask for the sender while `execute` ends.
+#: Guards the creation of senders, which a model's thread may request while `execute` ends.
 _opening = threading.Lock()
 _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class SenderFactory(Protocol):
-    """What the requests of one instance have in common. Any thread."""
+    """Creates the response senders of one instance. Thread-safe."""
 
     @property
     def output_names(self) -> Collection[str]:
-        """The outputs that the model declares."""
+        """The names of the outputs that the model declares."""
 
     def open(self, request: InferRequest) -> InferenceResponseSender:
-        """A sender of responses to `request`, which has no other that is open."""
+        """Return a sender for `request`, which must not have another open sender."""
 
 
 class InferenceRequest(Native):
-    """One request of the batch that `execute` is given; each keeps its own shapes.
+    """An inference request: one of a batch that `execute` receives, or one to another model.
 
-    Or one that a model makes, to call another with `exec` or `async_exec`: `inputs`,
-    `requested_output_names` (none means all) and `model_name` must be given. `model_version` -1 is
-    the latest, `timeout` are microseconds, `trace` is that of a request on whose behalf it is sent.
-    Raises TypeError for arguments of other types, TritonModelException for other values.
+    A model sends a request of its own with `exec` or `async_exec`.
 
-    `_request` is the server's request, `_inputs` its tensors once somebody asked for them,
-    `_bls` what a request of the model's own sends.
+    Args:
+        request_id: The identifier of the request.
+        correlation_id: The sequence of the request, an unsigned 64-bit integer or a string; 0
+            means no sequence.
+        inputs: The input tensors. Required.
+        requested_output_names: The names of the outputs to return; an empty list means all.
+            Required.
+        model_name: The model that receives the request. Required.
+        model_version: The version of that model; -1 means the latest.
+        flags: `TRITONSERVER_REQUEST_FLAG_SEQUENCE_START` and `..._END`, combined by `|`.
+        timeout: The time limit in microseconds; 0 means none.
+        preferred_memory: The memory for the outputs.
+        trace: The `trace()` of the request on whose behalf this one is sent.
+        parameters: The parameters of the request; the keys are strings.
+
+    Raises:
+        TypeError: An argument has another type, or a required argument is missing.
+        TritonModelException: An argument has an invalid value.
+        RuntimeError: The correlation id is out of range.
     """
+
+    # `_request` is the server's request. `_inputs` holds its tensors once they have been read.
+    # `_bls` is the content of a request that the model has created, else None.
 
     __slots__ = (
         "_bls",
@@ -86,7 +117,7 @@ class InferenceRequest(Native):
     )
     __module__ = MODULE
 
-    #: None outside an instance; see `bound_request`.
+    #: None outside of an instance; see `bound_request`.
     _instance: ClassVar[ServerAccess | None] = None
     _request: InferRequest
     _inputs: list[Tensor] | None
@@ -94,29 +125,16 @@ class InferenceRequest(Native):
     _release_flags: int
     _bls: BlsRequest | None
     _senders: SenderFactory
-    _sender: InferenceResponseSender | None  # once somebody asked for it
-    _is_answered: bool  # by what `execute` returned or raised
+    _sender: InferenceResponseSender | None  # None until the model requests it
+    _is_answered: bool  # by the result or exception of `execute`
 
-    @pybind.method(
-        pybind.TEXT,
-        pybind.SOMETHING,
-        pybind.sequence(pybind.instance(Tensor, "triton::backend::python::PbTensor", or_none=True)),
-        pybind.sequence(pybind.TEXT),
-        pybind.TEXT,
-        pybind.INT64,
-        pybind.UINT32,
-        pybind.UINT64,
-        pybind.instance(PreferredMemory, f"{MODULE}.PreferredMemory"),
-        pybind.instance(InferenceTrace, f"{MODULE}.InferenceTrace"),
-        pybind.OBJECT,
-    )
     def __init__(
         self,
         request_id: str | bytes = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = pybind.REQUIRED,
-        requested_output_names: Sequence[str | bytes] = pybind.REQUIRED,
-        model_name: str | bytes = pybind.REQUIRED,
+        inputs: Sequence[Tensor] = _REQUIRED,
+        requested_output_names: Sequence[str | bytes] = _REQUIRED,
+        model_name: str | bytes = _REQUIRED,
         model_version: int = LATEST,
         flags: int = 0,
         timeout: int = 0,
@@ -124,14 +142,30 @@ class InferenceRequest(Native):
         trace: InferenceTrace = UNTRACED,
         parameters: Parameters | None = None,
     ) -> None:
+        # All TypeErrors come before the other errors, in the order of the arguments.
+        request_id = as_text(request_id, "request_id")
+        if correlation_id is None:
+            raise refusal("correlation_id", None, "int or str")
+        tensors = as_tensors(inputs, "inputs")
+        outputs = as_list(
+            requested_output_names,
+            "requested_output_names",
+            lambda name: as_text(name, "requested_output_names"),
+        )
+        model_name = as_text(model_name, "model_name")
+        model_version = as_integer(model_version, "model_version", INT64)
+        flags = as_integer(flags, "flags", UINT32)
+        timeout = as_integer(timeout, "timeout", UINT64)
+        preferred_memory = as_instance(preferred_memory, "preferred_memory", PreferredMemory)
+        trace = as_instance(trace, "trace", InferenceTrace)
         bls = checked_bls_request(
             BlsRequest(
-                as_text(model_name),
+                model_name,
                 model_version,
-                as_text(request_id),
+                request_id,
                 checked_correlation(correlation_id),
-                tuple(inputs),
-                tuple(map(as_text, requested_output_names)),
+                tensors,
+                outputs,
                 flags,
                 timeout,
                 preferred_memory._memory_type,
@@ -163,9 +197,9 @@ class InferenceRequest(Native):
         return self
 
     def inputs(self) -> list[Tensor]:
-        """The inputs in the order in which Triton has them: a new list of the same tensors.
+        """Return the input tensors in Triton's order: a new list of the same objects.
 
-        Optional inputs that the client left out are absent.
+        Optional inputs that the client omitted are missing.
         """
         return self._given().copy()
 
@@ -175,43 +209,56 @@ class InferenceRequest(Native):
         return self._inputs
 
     def request_id(self) -> str:
-        """The client's identifier, empty if it gave none."""
+        """Return the client's request id, or an empty string."""
         return self._request.id
 
     def correlation_id(self) -> int | str:
-        """The sequence that the request belongs to, 0 if to none."""
+        """Return the correlation id of the request's sequence; 0 means no sequence."""
         return self._request.correlation_id
 
     def requested_output_names(self) -> set[str]:
-        """The outputs that the client wants, in a new set: all declared ones if it named none."""
-        if not self._request.batch_size:  # nobody asks: it only fills a place
+        """Return the requested outputs, in a new set: all declared ones if none was requested."""
+        if not self._request.batch_size:  # an empty slot of a sequence batch: no client
             return set()
         return set(self._request.requested_outputs or self._senders.output_names)
 
     def parameters(self) -> str:
-        """The request's parameters as a JSON object, without those that the server consumes."""
+        """Return the parameters as a JSON object, without those that the server consumes."""
         if self._bls is not None:
             return parameters_json(self._bls.parameters)
         return _compact_json(dict(self._request.parameters))
 
     def flags(self) -> int:
-        """The sequence flags: START is bit 0, END is bit 1."""
+        """Return the sequence flags: START is bit 0, END is bit 1."""
         return int(self._flags)
 
-    @pybind.method(pybind.UINT32)
     def set_flags(self, flags: int, /) -> None:
-        """Replace the flags that this object shows."""
-        self._flags = flags
+        """Set the flags that `flags` returns.
 
-    @pybind.method(pybind.UINT32)
+        Raises:
+            TypeError: `flags` is not an unsigned 32-bit integer.
+        """
+        self._flags = as_integer(flags, "flags", UINT32)
+
     def set_release_flags(self, flags: int, /) -> None:
-        """Say what becomes of the request after `execute`: with RESCHEDULE it is given again."""
-        self._release_flags = flags
+        """Set how the request is released after `execute`.
+
+        Args:
+            flags: `TRITONSERVER_REQUEST_RELEASE_ALL`, or `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`
+                to receive the request again.
+
+        Raises:
+            TypeError: `flags` is not an unsigned 32-bit integer.
+        """
+        self._release_flags = as_integer(flags, "flags", UINT32)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """What sends responses to this request, instead of `execute`: each time the same object.
+        """Return the request's response sender; each call returns the same object.
 
-        Of a request that is answered already it is a closed one.
+        The sender of a request that `execute` has answered is closed.
+
+        Raises:
+            TritonModelException: The model itself has created the request.
         """
         if self._sender is None:
             with _opening:
@@ -223,21 +270,21 @@ class InferenceRequest(Native):
         return self._sender
 
     def _mark_answered(self) -> InferenceResponseSender | None:
-        """Note that `execute` has answered; the sender that somebody has got before, if any."""
+        """Record that `execute` has answered; return the sender if the model has requested it."""
         with _opening:
             self._is_answered = True
             return self._sender
 
     def timeout(self) -> int:
-        """The client's time limit in microseconds, 0 if it set none."""
+        """Return the time limit in microseconds; 0 means none."""
         return self._request.timeout_us
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given up."""
+        """Return whether the request has been cancelled."""
         return self._request.cancellation.is_cancelled
 
     def trace(self) -> InferenceTrace:
-        """The request's trace, for requests that are sent on its behalf."""
+        """Return the trace, to be passed to requests that are sent on this request's behalf."""
         return InferenceTrace._of(self._request.trace)
 
     @overload
@@ -246,13 +293,22 @@ class InferenceRequest(Native):
     @overload
     def exec(self, decoupled: Literal[True]) -> ResponseIterator: ...
 
-    @pybind.method(pybind.TRUTH, returns="object")
     def exec(self, decoupled: bool = False) -> BlsResult:
-        """Send the request; blocks until its first response is there.
+        """Send the request and wait for its first response.
 
-        Returns an InferenceResponse, or with `decoupled` a ResponseIterator. Whatever fails is an
-        error in a response. Raises TritonModelException outside `execute`.
+        Failures of the called model, or of sending, are returned as a response with an error.
+
+        Args:
+            decoupled: Whether to return an iterator of responses; required for a decoupled model.
+
+        Returns:
+            An InferenceResponse, or a ResponseIterator if `decoupled` is set.
+
+        Raises:
+            TritonModelException: The call is outside of `execute`.
+            TypeError: `decoupled` is not a bool.
         """
+        decoupled = as_bool(decoupled, "decoupled")
         bls, server = self._bls_request()
         return bls.exec(server, decoupled=decoupled)
 
@@ -264,12 +320,21 @@ class InferenceRequest(Native):
     @overload
     def async_exec(self, decoupled: Literal[True]) -> asyncio.Future[ResponseIterator]: ...
 
-    @pybind.method(pybind.TRUTH, returns="object")
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
-        """Send the request without waiting: a future of what `exec` returns, on the running loop.
+        """Send the request without waiting for a response.
 
-        Raises RuntimeError where no loop runs, and TritonModelException outside `execute`.
+        Args:
+            decoupled: As in `exec`.
+
+        Returns:
+            A future of the result of `exec`, on the running event loop.
+
+        Raises:
+            RuntimeError: No event loop is running.
+            TritonModelException: The call is outside of `execute`.
+            TypeError: `decoupled` is not a bool.
         """
+        decoupled = as_bool(decoupled, "decoupled")
         bls, server = self._bls_request()
         return bls.async_exec(server, decoupled=decoupled)
 
@@ -297,12 +362,12 @@ class InferenceRequest(Native):
 
 
 class _Unanswerable:
-    """The senders of requests that the model has made itself."""
+    """The sender factory for requests that the model itself has created."""
 
     output_names = frozenset[str]()
 
     def open(self, request: InferRequest) -> InferenceResponseSender:
-        # Nobody waits for such a sender's responses.
+        # No client waits for such responses.
         raise TritonModelException(
             "Unable to send response. Response sender has no reference to the decoupled state of "
             "the model."
@@ -310,9 +375,9 @@ class _Unanswerable:
 
 
 def bound_request(server: ServerAccess) -> type[InferenceRequest]:
-    """`InferenceRequest` as the model of one instance sees it."""
+    """Return the class `InferenceRequest` for the model of one instance."""
 
-    # Without fields of its own, so that `isinstance` and objects of either class go together.
+    # It has no additional fields, so that `isinstance` accepts objects of either class.
     class BoundRequest(InferenceRequest):
         __slots__ = ()
         __module__ = MODULE
@@ -323,9 +388,14 @@ def bound_request(server: ServerAccess) -> type[InferenceRequest]:
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """The first input of that name; None if there is none."""
+    """Return the first input of that name, or None.
+
+    Args:
+        inference_request: The request.
+        name: The name of the input.
+    """
     try:
         given = inference_request._given
-    except AttributeError:  # what is no request is told by the method that models know
+    except AttributeError:  # another object: raise the AttributeError that Triton raises
         given = inference_request.inputs
     return first_named(given(), name)

@@ -1,6 +1,7 @@
-"""`InferenceResponse`, which `execute` returns, and the sender of responses that it does not.
+"""`InferenceResponse`, the result of `execute`, and `InferenceResponseSender`.
 
-There are two classes of that name: a model sees the one that its release has.
+There are two classes with the name `InferenceResponse`. A model receives the class of the emulated
+Triton release.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import (
+    INT64,
+    UINT32,
+    as_instance,
+    as_integer,
+)
 from reference_server.backends.python_host.api.native import (
+    MODULE,
     Native,
     NotConstructible,
     TritonError,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE
-from reference_server.backends.python_host.api.tensor import Tensor, first_named
+from reference_server.backends.python_host.api.tensor import Tensor, as_tensors, first_named
 from reference_server.core import forks
 from reference_server.core.errors import ServerError
 from reference_server.core.request import (
@@ -31,16 +37,15 @@ from reference_server.core.request import (
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
-#: The parameters that a model may give to a request or a response of its own.
+#: The parameters of a request or response that a model creates.
 Parameters = Mapping[str, bool | int | str]
-
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def checked_parameters(parameters: object) -> dict[str, Parameter]:
-    """A copy of `parameters`, empty for None.
+    """Return a copy of `parameters`; None becomes an empty dict.
 
-    Raises TritonModelException if it is no dict of texts to bool, int or text.
+    Raises:
+        TritonModelException: The argument is not a dict with str keys and bool, int or str values.
     """
     if parameters is None:
         return {}
@@ -60,77 +65,48 @@ def checked_parameters(parameters: object) -> dict[str, Parameter]:
 
 
 def parameters_json(parameters: Mapping[str, Parameter]) -> str:
-    """What `parameters()` of the model's own object shows."""
+    """Return the text of `parameters()` for an object that the model created."""
     return json.dumps(dict(parameters))
 
 
 def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
-    """Whether all integers are of 64 bits."""
-    return all(not isinstance(value, int) or value in _INT64 for value in parameters.values())
-
-
-def _made_of(
-    self: InferenceResponse,
-    output_tensors: Sequence[Tensor] = [],
-    error: TritonError | None = None,
-    parameters: Parameters | None = None,
-) -> None:
-    """How a response is made."""
-
-
-def _made_in_2_51(
-    self: BareResponse,
-    output_tensors: Sequence[Tensor] = [],
-    error: TritonError | None = None,
-) -> None:
-    """The same without what newer releases have, of which refusals do not tell."""
+    """Return whether all integers fit into 64 bits."""
+    return all(not isinstance(value, int) or value in INT64 for value in parameters.values())
 
 
 _Response = TypeVar("_Response", bound="BareResponse")
 
 
 class BareResponse(Native):
-    """The output tensors, or with `error` set why there are none: all that 2.51 has of a response.
+    """The response to one request, as in Triton 2.51: output tensors or an error.
 
-    Raises TritonModelException if an output is None, TypeError for other foreign values.
+    Args:
+        output_tensors: A list of tensors.
+        error: The reason why the request failed; the output tensors are ignored then.
+
+    Raises:
+        TritonModelException: `output_tensors` contains None.
+        TypeError: An argument has another type.
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")
     __module__ = MODULE
 
-    _takes_parameters: ClassVar[bool] = False
     _output_tensors: list[Tensor]
     _error: TritonError | None
     _parameters: Mapping[str, Parameter]
 
-    # Called for each answer, so it reads the usual arguments itself.
-    @pybind.called_like(_made_in_2_51)
-    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        tensors: Any = None
-        error: Any = None
-        parameters: object = None
-        if not named:
-            tensors = given[0] if len(given) == 1 else None
-        elif not given and len(named) == 1:
-            error = named.get("error")
-            tensors = [] if type(error) is TritonError else named.get("output_tensors")
-        if type(tensors) is not list:
-            if self._takes_parameters:
-                if len(given) == 3:
-                    *given, parameters = given  # type: ignore[assignment]
-                elif "parameters" in named:
-                    parameters = named.pop("parameters")
-            tensors, error = _MADE_OF.read(given, named)
-        for tensor in tensors:
-            if not isinstance(tensor, Tensor):
-                if tensor is not None:
-                    raise _MADE_OF.refusal(given, named)
-                raise TritonModelException(
-                    "Output tensor for inference response should not be empty."
-                )
-        self._output_tensors = tensors.copy()
+    def __init__(
+        self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None
+    ) -> None:
+        tensors = as_tensors(output_tensors, "output_tensors")
+        if error is not None:
+            as_instance(error, "error", TritonError, or_none=True)
         self._error = error
-        self._parameters = {} if parameters is None else checked_parameters(parameters)
+        if None in tensors:
+            raise TritonModelException("Output tensor for inference response should not be empty.")
+        self._output_tensors = tensors
+        self._parameters = {}
 
     @classmethod
     def _received(cls: type[_Response], response: InferResponse) -> _Response:
@@ -141,83 +117,93 @@ class BareResponse(Native):
         return self
 
     def output_tensors(self) -> list[Tensor]:
-        """The outputs, in a new list."""
+        """Return the output tensors, in a new list."""
         return self._output_tensors.copy()
 
     def has_error(self) -> bool:
-        """Whether this says why there are no outputs."""
+        """Return whether the response is an error."""
         return self._error is not None
 
     def error(self) -> TritonError | None:
-        """Why there are no outputs; None if there are."""
+        """Return the error, or None."""
         return self._error
 
 
 class InferenceResponse(BareResponse):
-    """The same with `parameters`, which go with the outputs to whoever asked.
+    """The response to one request: output tensors or an error, and parameters.
 
-    Raises TritonModelException if a parameter is no bool, int or text.
+    Args:
+        output_tensors: A list of tensors.
+        error: The reason why the request failed; the output tensors are ignored then.
+        parameters: The response's parameters for the client; the keys are strings.
+
+    Raises:
+        TritonModelException: `output_tensors` contains None, or a parameter is not a bool, int
+            or str.
+        TypeError: An argument has another type.
     """
 
     __slots__ = ()
     __module__ = MODULE
 
-    _takes_parameters = True
-
-    if TYPE_CHECKING:
-
-        @pybind.called_like(_made_of)
-        def __init__(self, *given: Any, **named: object) -> None: ...  # noqa: ANN401
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Parameters | None = None,
+    ) -> None:
+        super().__init__(output_tensors, error)
+        if parameters is not None:
+            self._parameters = checked_parameters(parameters)
 
     def parameters(self) -> str:
-        """The parameters as a JSON object."""
+        """Return the parameters as a JSON object."""
         return parameters_json(self._parameters)
 
 
-# Models see one class of that name, and so do texts.
+# A model sees one class with that name, and so do error texts.
 BareResponse.__name__ = BareResponse.__qualname__ = InferenceResponse.__name__
-_made_in_2_51.__qualname__ = "InferenceResponse.__init__"
-_MADE_OF = pybind.Signature(
-    _made_in_2_51,
-    pybind.sequence(pybind.instance(Tensor, f"{MODULE}.Tensor", or_none=True)),
-    pybind.instance(TritonError, f"{MODULE}.TritonError", or_none=True),
-)
 
 
 def get_output_tensor_by_name(inference_response: BareResponse, name: str) -> Tensor | None:
-    """The first output of that name; None if there is none."""
+    """Return the first output of that name, or None.
+
+    Args:
+        inference_response: The response.
+        name: The name of the output.
+    """
     return first_named(inference_response.output_tensors(), name)
 
 
 class Responder(Protocol):
-    """What the senders of one instance have in common. Any thread."""
+    """Builds the responses of one instance. Thread-safe."""
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether a request may have any number of responses, and not just one."""
+        """True if a request may have any number of responses instead of one."""
 
     @property
     def generation(self) -> int:
-        """That of the process whose requests these are; see `forks`."""
+        """The value of `forks.generation` in the process that serves the requests."""
 
     def blank(self, request: InferRequest) -> InferResponse:
-        """A response without anything in it."""
+        """Return an empty response."""
 
     def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
-        """The server's response for a model's, without tensors that nobody wants."""
+        """Return the server's response for the model's, with the requested tensors only."""
 
     def finished(self) -> None:
-        """The last response to one of the requests has been sent."""
+        """Count a request whose last response has been sent."""
 
     def lost(self, sender: InferenceResponseSender) -> None:
-        """Nobody can send the last response any more; called wherever objects are freed."""
+        """Answer for a freed sender. The garbage collector calls this, so it must not lock."""
 
 
 class InferenceResponseSender(NotConstructible):
-    """Sends the responses to one request, in order. Any thread, also when `execute` has returned.
+    """Sends the responses to one request, in order. Thread-safe, also after `execute` has returned.
 
-    Responses of a model that is not decoupled are kept until the last one is announced. A sender
-    that is freed before that has its responder answer with an error.
+    For a model that is not decoupled, the response is held back until the final flag is sent. If
+    the model drops a sender before that, the client receives an error.
     """
 
     __slots__ = ("_count", "_is_closed", "_kept", "_lock", "_request", "_responder", "_sink")
@@ -243,27 +229,32 @@ class InferenceResponseSender(NotConstructible):
         self._kept = None
         return self
 
-    @pybind.method(
-        pybind.instance(BareResponse, f"{MODULE}.InferenceResponse", or_none=True),
-        pybind.UINT32,
-    )
     def send(self, response: BareResponse | None = None, flags: int = 0) -> None:
-        """Send `response`; with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last.
+        """Send a response, the final flag, or both.
 
-        The flag may also come by itself. Raises TritonModelException for what cannot be sent.
+        Args:
+            response: The response. It may be None if the final flag is set.
+            flags: 0, or `TRITONSERVER_RESPONSE_COMPLETE_FINAL` for the last response.
+
+        Raises:
+            TritonModelException: The flag is unknown, there is nothing to send, the sender is
+                closed, or a model that is not decoupled sends a second response.
+            TypeError: An argument has another type.
         """
+        response = as_instance(response, "response", BareResponse, or_none=True)
+        flags = as_integer(flags, "flags", UINT32)
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags == 0:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        if self._responder.generation != forks.generation:  # nothing would get out of this copy
+        if self._responder.generation != forks.generation:  # a forked child has no client
             raise TritonModelException(forks.NO_SERVER)
         is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
         backlog = self._request.cancellation.backlog
         if backlog is not None:
-            backlog.wait()  # not under the lock, which a failure of the batch takes, too
+            backlog.wait()  # without the lock, which the failure of a batch needs too
         with self._lock:
             self._check(response)
             self._count += 1
@@ -273,11 +264,11 @@ class InferenceResponseSender(NotConstructible):
             self._responder.finished()
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given up."""
+        """Return whether the request has been cancelled."""
         return self._request.cancellation.is_cancelled
 
     def _check(self, response: BareResponse | None) -> None:
-        # In Triton's order: a second response is told as such though the sender is closed by then.
+        # In Triton's order: this error also applies when the sender is closed already.
         if not self._responder.is_decoupled:
             if response is not None and self._count:
                 raise TritonModelException(
@@ -293,10 +284,10 @@ class InferenceResponseSender(NotConstructible):
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
     def _pass_on(self, answer: BareResponse | None, *, is_final: bool) -> None:
-        """Under the lock, which keeps the order: a sink never blocks."""
+        """Send a response. The caller holds the lock, which keeps the order; no sink blocks."""
         if answer is not None:
             response = self._responder.respond(self._request, answer)
-            if response.error is None:  # as in Triton, the model's own object is pruned too
+            if response.error is None:  # as in Triton, the model's object loses the same tensors
                 sent = {tensor.name for tensor in response.outputs}
                 answer._output_tensors = [
                     tensor for tensor in answer._output_tensors if tensor._core.name in sent
@@ -315,7 +306,7 @@ class InferenceResponseSender(NotConstructible):
     def _fail(self, error: ServerError, *, after_kept: bool = False) -> None:
         """Send `error` as the last response, unless the last one has been sent.
 
-        A response that is kept is sent before it if `after_kept`, and is dropped otherwise.
+        A response that is held back is sent before it if `after_kept` is set, else dropped.
         """
         with self._lock:
             if self._is_closed:
@@ -331,10 +322,10 @@ class InferenceResponseSender(NotConstructible):
         self._responder.finished()
 
     def _close_silently(self) -> bool:
-        """Close it without a response: the request is answered, or given again, by others.
+        """Close the sender without a response, since the request is answered by other means.
 
-        False if it is too late for that: something has been sent that was to be the only response,
-        or the last.
+        Returns:
+            False if it is closed already, or if it holds back a response.
         """
         with self._lock:
             if self._is_closed or self._kept is not None:
@@ -344,5 +335,5 @@ class InferenceResponseSender(NotConstructible):
         return True
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):  # it is not set if a model tried to make one
+        if not getattr(self, "_is_closed", True):  # missing if the constructor raised
             self._responder.lost(self)

@@ -1,4 +1,4 @@
-"""A model's access to its server: the port for BLS, and the functions of model control."""
+"""A model's access to its server: the port for BLS requests, and model control."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.arguments import (
+    as_bool,
+    as_text,
+    refusal,
+)
 from reference_server.backends.python_host.api.native import (
-    NO_CAST,
     TritonModelException,
     failed_in_server,
 )
-from reference_server.backends.python_host.api.pybind import as_text
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
 from reference_server.core.numerals import leading_integer
@@ -23,7 +25,7 @@ from reference_server.core.request import LATEST, InferRequest
 
 
 class Received(Protocol):
-    """A request that the model is executing: an `InferenceRequest`, which is built on this."""
+    """The part of `InferenceRequest` that this module uses."""
 
     @property
     def _request(self) -> InferRequest: ...
@@ -33,7 +35,7 @@ class Received(Protocol):
 
 
 class _NoCalls:
-    """The calls of a host without a server: all are refused."""
+    """The ModelCalls of a host without a server: every call raises ServerError."""
 
     def is_decoupled(self, name: str, version: int) -> NoReturn:
         raise _not_ready()
@@ -62,11 +64,18 @@ NO_CALLS: ModelCalls = _NoCalls()
 
 @dataclass(slots=True)
 class ServerAccess:
-    """What an instance's model can reach of its server.
+    """The state of an instance's access to its server.
 
-    `serves` between the end of `initialize` and the beginning of `finalize`. `thread` is the one
-    that runs `execute`, `received` what it is given now, `loop_thread` tells the one that runs what
-    `execute` awaits. `has_newer_api` as in TritonProfile.
+    Attributes:
+        calls: The server's operations.
+        instance_name: The instance's name in error texts.
+        is_decoupled: Whether the model is decoupled.
+        has_newer_api: As in TritonProfile.
+        serves: True between the end of `initialize` and the start of `finalize`.
+        thread: The identifier of the thread that runs `execute`.
+        loop_thread: Returns the identifier of the thread that runs the instance's coroutines.
+        received: The requests that `execute` is processing.
+        generation: The value of `forks.generation` in the instance's process.
     """
 
     calls: ModelCalls
@@ -80,7 +89,7 @@ class ServerAccess:
     generation: int = field(default_factory=lambda: forks.generation)
 
     def failure(self, action: str, error: ServerError) -> TritonModelException:
-        """What the model is told of an error that the server found in `action`."""
+        """Return the exception for a server error in `action`."""
         return failed_in_server(action, self.instance_name, error)
 
     def check_stage(self) -> None:
@@ -90,16 +99,18 @@ class ServerAccess:
         self.check_process()
 
     def check_process(self) -> None:
-        """Raise TritonModelException in a forked copy: there it would wait for ever."""
+        """Raise TritonModelException in a forked child, where a call would wait for ever."""
         if self.generation != forks.generation:
             raise TritonModelException(forks.NO_SERVER)
 
     def halted(self) -> Sequence[InferRequest] | None:
-        """The requests that stand still while the calling thread waits; None if others can go on.
+        """Return the requests that are blocked while the calling thread waits.
 
-        A decoupled model's, and those that have a sender, may be answered by other threads.
+        Returns:
+            None if other threads can continue. Requests with a sender, and those of a decoupled
+            model, are not included, since another thread may answer them.
         """
-        # A thread that the model has started itself may wait: `execute` goes on beside it.
+        # A thread that the model has started may wait: `execute` continues beside it.
         thread = threading.get_ident()
         if thread != self.thread and (self.is_decoupled or thread != self.loop_thread()):
             return None
@@ -119,45 +130,49 @@ def load(
     config: str | bytes,
     files: Mapping[str, bytes] | None,
 ) -> None:
-    """Load a model, and wait for it. Raises TritonModelException."""
+    """Load a model and wait for the end. Raises TritonModelException or TypeError."""
+    model_name = as_text(model_name, "model_name")
+    config = as_text(config, "config")
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
-            f"failed to load model '{as_text(model_name)}', files should be a dictionary of file "
+            f"failed to load model '{model_name}', files should be a dictionary of file "
             "paths and file contents"
         )
     for path, content in (files or {}).items():
         if not isinstance(path, str):
-            raise RuntimeError(NO_CAST)
+            raise RuntimeError(str(refusal("files", path, "paths of type str")))
         if not isinstance(content, bytes):
-            raise TypeError(
-                f"Object of type '{type(content).__name__}' is not an instance of 'bytes'"
-            )
+            raise refusal(f"files[{path!r}]", content, "bytes")
     server.check_process()
     try:
-        server.calls.load(as_text(model_name), as_text(config) or None, files or {})
+        server.calls.load(model_name, config or None, files or {})
     except ServerError as error:
         raise server.failure("Failed to load model", error) from error
 
 
 def unload(server: ServerAccess, model_name: str | bytes, *, unload_dependents: bool) -> None:
-    """Begin to unload a model. Raises TritonModelException."""
+    """Start to unload a model. Raises TritonModelException or TypeError."""
+    model_name = as_text(model_name, "model_name")
+    unload_dependents = as_bool(unload_dependents, "unload_dependents")
     server.check_process()
     try:
-        server.calls.unload(as_text(model_name), unload_dependents=bool(unload_dependents))
+        server.calls.unload(model_name, unload_dependents=unload_dependents)
     except ServerError as error:
         raise server.failure("Failed to unload model", error) from error
 
 
 def is_ready(server: ServerAccess, model_name: str | bytes, model_version: str | bytes) -> bool:
-    """Whether a model can be asked. Raises TritonModelException for what is no version."""
+    """Return whether a model is ready. Raises TritonModelException for an invalid version."""
+    model_name = as_text(model_name, "model_name")
+    model_version = as_text(model_version, "model_version")
     try:
-        return server.calls.is_ready(as_text(model_name), _version(as_text(model_version)))
+        return server.calls.is_ready(model_name, _version(model_version))
     except ServerError as error:
         raise server.failure("Failed to check model readiness", error) from error
 
 
 def _version(text: str) -> int:
-    """The number that `text` begins with, as Triton reads it. Raises ServerError if it is none."""
+    """Return the leading integer of `text`, as Triton does. Raises ServerError without one."""
     if not text:
         return LATEST
     refusal = f"failed to get model version from specified version string '{text}'"
@@ -170,10 +185,9 @@ def _version(text: str) -> int:
     return version
 
 
-def telling_directory(directory: Path) -> Callable[[], str]:
-    """`get_model_dir` as the model of one instance sees it."""
+def bound_get_model_dir(directory: Path) -> Callable[[], str]:
+    """Return the function `get_model_dir` for the model of one instance."""
 
-    @pybind.function(returns="str")
     def get_model_dir() -> str:
         return str(directory)
 
@@ -182,9 +196,8 @@ def telling_directory(directory: Path) -> Callable[[], str]:
 
 
 def bound_functions(server: ServerAccess) -> dict[str, Callable[..., Any]]:
-    """The three functions as the model of one instance sees them, by name."""
+    """Return the model control functions for the model of one instance, by name."""
 
-    @pybind.function(pybind.TEXT, pybind.TEXT, pybind.OBJECT)
     def load_model(
         model_name: str | bytes,
         config: str | bytes = "",
@@ -192,11 +205,9 @@ def bound_functions(server: ServerAccess) -> dict[str, Callable[..., Any]]:
     ) -> None:
         load(server, model_name, config, files)
 
-    @pybind.function(pybind.TEXT, pybind.TRUTH)
     def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
         unload(server, model_name, unload_dependents=unload_dependents)
 
-    @pybind.function(pybind.TEXT, pybind.TEXT, returns="bool")
     def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
         return is_ready(server, model_name, model_version)
 

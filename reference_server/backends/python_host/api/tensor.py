@@ -1,4 +1,4 @@
-"""`Tensor`: a named array that a model received or answers with; its element types and memory."""
+"""`Tensor`, a named array of a request or response, with its element types and memory types."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from reference_server.backends.python_host.api import dlpack, pybind
+from reference_server.backends.python_host.api import dlpack
+from reference_server.backends.python_host.api.arguments import (
+    INT64,
+    as_instance,
+    as_integer,
+    as_list,
+    as_text,
+    refusal,
+)
 from reference_server.backends.python_host.api.native import (
+    MODULE,
     Native,
     NativeEnum,
     TritonModelException,
 )
-from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core import byte_strings, dtypes
 from reference_server.core import tensor as core
 from reference_server.core.dtypes import DataType
 
 
 class MemoryType(NativeEnum):
-    """Where a tensor lies; the numbers are this API's own, the C API's are the other way round."""
+    """The memory that holds a tensor. In Triton's C API the two numbers are swapped."""
 
     __slots__ = ()
     __module__ = MODULE
@@ -34,7 +42,7 @@ MemoryType._enumerate("TRITONSERVER_MEMORY_GPU", "TRITONSERVER_MEMORY_CPU")
 TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
 
-#: The number of each data type; BF16 has one too, but no NumPy type.
+#: The number of each data type. BF16 has a number but no NumPy type.
 TYPE_CODES = {
     DataType.BOOL: 1,
     DataType.UINT8: 2,
@@ -68,24 +76,28 @@ TRITON_STRING_TO_NUMPY: dict[str, type[Any]] = {
 
 
 class PreferredMemory(Native):
-    """Where a model wants the outputs of one that it calls: a kind of memory, a device's number."""
+    """The memory in which a called model shall put its outputs.
+
+    Args:
+        preferred_memory_type: `TRITONSERVER_MEMORY_CPU` or `TRITONSERVER_MEMORY_GPU`.
+        preferred_device_id: The number of the device, a signed 64-bit integer.
+
+    Raises:
+        TypeError: An argument has another type.
+    """
 
     __slots__ = ("_device_id", "_memory_type")
     __module__ = MODULE
 
     _memory_type: MemoryType | None
 
-    @pybind.method(
-        pybind.instance(MemoryType, "triton::backend::python::PreferredMemory::MemoryType"),
-        pybind.INT64,
-    )
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        self._memory_type = preferred_memory_type
-        self._device_id = preferred_device_id
+        self._memory_type = as_instance(preferred_memory_type, "preferred_memory_type", MemoryType)
+        self._device_id = as_integer(preferred_device_id, "preferred_device_id", INT64)
 
     @classmethod
     def _any(cls) -> PreferredMemory:
-        """No preference."""
+        """Return an object without a preference."""
         self = object.__new__(cls)
         self._memory_type = None
         return self
@@ -94,32 +106,30 @@ class PreferredMemory(Native):
 NO_PREFERENCE = PreferredMemory._any()
 
 _new = object.__new__
-# To look a member up by its class takes ten times as long.
+# A lookup through the enumeration's class takes ten times as long.
 _BYTES, _BF16 = DataType.BYTES, DataType.BF16
 _NO_NAME = "Tensor name cannot be an empty string."
 
 
-def _made_of(self: Tensor, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
-    """How a tensor is made."""
-
-
-_made_of.__qualname__ = "Tensor.__init__"
-_MADE_OF = pybind.Signature(_made_of, pybind.TEXT, pybind.instance(np.ndarray, "numpy.ndarray"))
-
-
 class Tensor(Native):
-    """A tensor in the server's memory, under `name`.
+    """A named tensor in host memory.
 
-    `numpy_array` may have any shape, and elements of type bool, (u)int8 to (u)int64, float16 to
-    float64, `object` or `S<n>`. It is kept by reference if it is C-contiguous and copied if not,
-    so a later change to it shows in the response. Only strings are encoded here and now: objects
-    that are not `bytes` as the UTF-8 of their `str`.
+    A C-contiguous array is kept by reference, so a later change to it appears in the response.
+    Other arrays are copied. Strings are encoded at once: `bytes` as they are, any other object as
+    the UTF-8 of its `str`.
 
-    Raises TritonModelException for an empty name or another element type.
+    Args:
+        name: The tensor's name.
+        numpy_array: An array of any shape. Its element type is bool, int8 to int64, uint8 to
+            uint64, float16 to float64, `object` or `S<n>`.
 
-    `_core` is the tensor as the server passes it on, `_array` what `as_numpy` returns, None until
-    somebody asked for a received tensor's.
+    Raises:
+        TritonModelException: The name is empty or the element type is not supported.
+        TypeError: An argument has another type.
     """
+
+    # `_core` is the tensor that the server passes on. `_array` is the result of `as_numpy`; it is
+    # None until that is called for a received tensor.
 
     __slots__ = ("_array", "_core")
     __module__ = MODULE
@@ -127,23 +137,17 @@ class Tensor(Native):
     _array: np.ndarray[Any, Any] | None
     _core: core.Tensor
 
-    # Called for each tensor of each answer, so it reads its arguments itself.
-    @pybind.called_like(_made_of)
-    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        try:
-            name, numpy_array = given
-        except ValueError:
-            raise _MADE_OF.refusal(given, named) from None
-        if named or not isinstance(numpy_array, np.ndarray):
-            raise _MADE_OF.refusal(given, named)
-        if type(name) is not str or not name.isascii():
-            name, _ = _MADE_OF.read(given, named)
+    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
+        if type(name) is not str or not name.isascii():  # the usual case needs no call
+            name = as_text(name, "name")
+        if not isinstance(numpy_array, np.ndarray):
+            raise refusal("numpy_array", numpy_array, "numpy.ndarray")
         if not name:
             raise TritonModelException(_NO_NAME)
         datatype = dtypes.of_array(numpy_array)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")
-        # Asking `data`, as Triton does, refuses masked arrays, which would lose their mask.
+        # Reading `data`, as Triton does, refuses masked arrays, which would lose their mask.
         if not numpy_array.data.c_contiguous:
             numpy_array = np.ascontiguousarray(numpy_array)
         self._array = numpy_array
@@ -162,28 +166,32 @@ class Tensor(Native):
         return self
 
     def name(self) -> str:
-        """The tensor's name."""
+        """Return the tensor's name."""
         return self._core.name
 
     def shape(self) -> list[int]:
-        """The sizes of the dimensions, in a new list."""
+        """Return the sizes of the dimensions, in a new list."""
         return list(self._core.shape)
 
     def is_cpu(self) -> bool:
-        """Whether the elements are in the host's memory."""
+        """Return whether the elements are in host memory."""
         return True
 
     def triton_dtype(self) -> int:
-        """The number of the data type, as in `triton_to_numpy_type`; BF16 is 14."""
+        """Return the number of the data type, as in `triton_to_numpy_type`. BF16 is 14."""
         assert self._core.datatype is not None
         return TYPE_CODES[self._core.datatype]
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """The elements, as the same array at each call.
+        """Return the elements; each call returns the same array.
 
-        For a tensor that the model built, the array it was built from. For a received one, an
-        array that may be written to and outlives the request; strings are an object array of
-        `bytes`. Raises TritonModelException for BF16, which NumPy does not have.
+        Returns:
+            For a tensor that the model built, the array passed to the constructor. For a received
+            tensor, a writable array that may outlive the request. Strings are an object array of
+            `bytes`.
+
+        Raises:
+            TritonModelException: The data type is BF16, which NumPy does not have.
         """
         if self._array is None:
             if self._core.datatype is _BF16:
@@ -192,40 +200,47 @@ class Tensor(Native):
                     "Use to_dlpack() and from_dlpack() instead."
                 )
             array = self._core.array()
-            # Another model of this process may have answered with an array it cannot write to.
+            # A response of another model in this process may hold a read-only array.
             self._array = array if array.flags.writeable else array.copy()
         return self._array
 
     def to_dlpack(self) -> dlpack.Capsule:
-        """The elements as a DLPack capsule that shares their memory and keeps it alive.
+        """Return a DLPack capsule that shares the tensor's memory and keeps it alive.
 
-        Raises TritonModelException for strings.
+        Raises:
+            TritonModelException: The elements are strings.
         """
         datatype = self._core.datatype
         if datatype is None or datatype is _BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
         return dlpack.export(self._core.array(), datatype)
 
-    @pybind.method(pybind.OBJECT, returns="capsule")
     def __dlpack__(self, stream: object = None) -> dlpack.Capsule:
-        """The capsule of `to_dlpack`; `stream` says nothing in the host's memory."""
+        """Return the capsule of `to_dlpack`. `stream` is ignored for host memory."""
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The kind and the number of the device."""
+        """Return DLPack's type and number of the device."""
         return (dlpack.CPU, 0)
 
     @staticmethod
-    @pybind.function(pybind.TEXT, pybind.OBJECT, returns=f"{MODULE}.Tensor", names=("self", "arg0"))
     def from_dlpack(name: str | bytes, tensor: object, /) -> Tensor:
-        """A tensor that shares the memory of a DLPack capsule, or of an object that makes one.
+        """Return a tensor that shares the memory of a DLPack capsule or producer.
 
-        The elements must be C-contiguous, in the host's memory, and of a type that Triton has,
-        BF16 included. Raises TritonModelException if not; what the producer raises goes through.
-        Of one that is in a GPU's memory and has a method `cpu`, such as torch's, the server gets a
-        copy. This has not been run on a GPU.
+        For an object in GPU memory that has a method `cpu`, such as a torch tensor, the server
+        receives a copy. This path has not been run on a GPU.
+
+        Args:
+            name: The tensor's name.
+            tensor: A DLPack capsule, or an object with `__dlpack__` and `__dlpack_device__`. The
+                elements must be C-contiguous, in host memory, and of a Triton type, BF16 included.
+
+        Raises:
+            TritonModelException: The name is empty or the elements do not meet these conditions.
+                Exceptions of the producer pass through.
+            TypeError: The name is not a string.
         """
-        name = as_text(name)
+        name = as_text(name, "name")
         if not name:
             raise TritonModelException(_NO_NAME)
         copy = dlpack.host_copy(tensor)
@@ -235,9 +250,9 @@ class Tensor(Native):
 
 
 class _GpuTensor(Tensor):
-    """A tensor that a model made in the memory of a GPU.
+    """A tensor that a model created in GPU memory.
 
-    The model finds it there; `_core` is the copy that the server passes on.
+    `_source` is the model's tensor, `_core` the copy in host memory that the server passes on.
     """
 
     __slots__ = ("_source",)
@@ -273,8 +288,19 @@ class _GpuTensor(Tensor):
 _GpuTensor.__name__ = _GpuTensor.__qualname__ = Tensor.__name__
 
 
+def as_tensors(value: object, argument: str) -> list[Any]:
+    """Return the elements of a list argument, each a Tensor or None. Raises TypeError."""
+    if type(value) is list:  # the usual case, for each response
+        for element in value:
+            if type(element) is not Tensor:
+                break
+        else:
+            return value.copy()
+    return as_list(value, argument, lambda item: as_instance(item, argument, Tensor, or_none=True))
+
+
 def first_named(tensors: Iterable[Tensor], name: str) -> Tensor | None:
-    """The first of `tensors` that has this name."""
+    """Return the first tensor of that name, or None."""
     for tensor in tensors:
         if tensor._core.name == name:
             return tensor

@@ -1,4 +1,4 @@
-"""Every function of the model API, with its arguments, and how what it returns is read."""
+"""Every function of the model API with its arguments."""
 
 import asyncio
 from functools import partial
@@ -12,97 +12,37 @@ REQUIRED = object()
 
 
 class Argument:
-    """One argument: its name, None if it goes by place alone; a good value; whether it is needed.
+    """One argument of a function.
 
-    `text` and `number` are what kinds say. `wrap` puts a kind into the argument's value, `unasked`
-    are kinds that must not be tried.
+    Args:
+        name: Its name; None for a positional-only argument.
+        good: A valid value.
+        needed: Whether the argument must be given.
+        text: The text of the kinds that carry one.
+        number: The number of the kinds that carry one.
+        wrap: A function that puts a kind into the argument's value.
+        excluded: The kinds that must not be passed.
+        label: The name in the matrix, if it is not `name`.
     """
 
     def __init__(self, name, good=REQUIRED, *, needed=True, text="m", number=1, wrap=None,
-                 unasked=(), label=None):  # fmt: skip
+                 excluded=(), label=None):  # fmt: skip
         self.name, self.good, self.needed = name, good, needed
         self.text, self.number, self.wrap = text, number, wrap or (lambda value: value)
-        self.unasked, self.label = frozenset(unasked), label
+        self.excluded, self.label = frozenset(excluded), label
 
 
 class Call:
-    """A function, made anew by `make` for each call, and how what it returns is read."""
+    """A function, which `make` returns anew for each call, and its arguments."""
 
-    def __init__(self, name, make, *arguments, read=repr):
-        self.name, self.make, self.arguments, self.read = name, make, arguments, read
-
-
-def attempt(function, *arguments, **named):
-    """What a call gives, or how it fails."""
-    try:
-        return function(*arguments, **named)
-    except Exception as error:
-        return failure(error, ())
-
-
-def shown(value):
-    try:
-        return repr(value)
-    except Exception:
-        return "<repr raised Error>"
-
-
-def failure(error, given):
-    try:
-        text = str(error)
-    except Exception:
-        text = "<EMPTY MESSAGE>"
-    return f"{type(error).__name__}: {'*' if text in given else text}"
-
-
-def told(response):
-    error = response.error()
-    return [error.message(), str(error.code())] if error else [
-        (t.name(), t.as_numpy().tolist()) for t in response.output_tensors()]  # fmt: skip
-
-
-def of_request(made):
-    tensors = [t.name() for t in made.inputs()]
-    return [
-        type(made).__name__, tensors, sorted(made.requested_output_names()),
-        *(attempt(getattr(made, name)) for name in (
-            "request_id", "correlation_id", "flags", "timeout", "parameters")),
-    ]  # fmt: skip
-
-
-def executed(made):
-    return [*of_request(made), told(made.exec())]
-
-
-def of_tensor(made):
-    return [attempt(made.name), made.shape(), attempt(lambda: made.as_numpy().tolist())]
-
-
-def of_error(made):
-    return [attempt(made.message), str(made.code())]
-
-
-def of_response(made):
-    return [[t.name() for t in made.output_tensors()], made.has_error()]
-
-
-def of_member(made):
-    return [str(made), attempt(lambda: made.name), attempt(lambda: made.value), int(made)]
-
-
-def of_exec(result):
-    return type(result).__name__
-
-
-def kept(function, read):
-    """A method of an object that is kept, with which `read` then tells what came of it."""
-    return lambda *args, **named: (function(*args, **named), read())
+    def __init__(self, name, make, *arguments):
+        self.name, self.make, self.arguments = name, make, arguments
 
 
 UNSURE = ("bytes, no UTF-8", "str, empty", "bytes, empty", "str, not ASCII", "str, a zero")
 #: Their memory holds the addresses of objects.
 OF_ADDRESSES = ("array of objects", "array of Tensor")
-#: These make the real server fail in the call, which it does not always survive.
+#: With these the call fails in the real server, which sometimes aborts then.
 UNLOADABLE = (*UNSURE, "str, half a surrogate pair")
 ARRAYS = tuple(name for name in (
     "array, 0-d", "array, 0-d float", "array of 1", "array of 2", "array of none",
@@ -124,21 +64,29 @@ def family(kind, name=""):
     )
 
 
-def moved(kind, method, **named):
-    """A method of a metric whose family lives as long as the call."""
+def making_metric(kind):
+    """`Metric` of a family, which outlives the metric: the real server may crash otherwise."""
 
     def make():
-        of = family(kind)
-        metric = of.Metric({"of": "m"}, **named)
-        return kept(getattr(metric, method), lambda: of and kind != "HISTOGRAM" and metric.value())
+        owner = family(kind, "of")
+
+        def call(*args, **named):
+            owner.Metric(*args, **named)
+
+        return call
+
+    return make
+
+
+def of_metric(kind, method, **named):
+    """A method of a metric."""
+
+    def make():
+        owner = family(kind)  # must not be deleted before the call
+        function = getattr(owner.Metric({"of": "m"}, **named), method)
+        return lambda *args, **named: (function(*args, **named), owner)
 
     return Call(f"Metric.{method}", make, Argument(None, 1.0))
-
-
-def metric(of, *args, **named):
-    """A metric, for as long as it is looked at."""
-    made = of.Metric(*args, **named)
-    return type(made).__name__
 
 
 def sender_of(asked):
@@ -146,7 +94,7 @@ def sender_of(asked):
 
 
 def on_loop(function):
-    """An awaited call; outside a loop all kinds would be told the same."""
+    """Call and await; without a running loop all kinds would have the same outcome."""
 
     def call(*args, **named):
         async def main():
@@ -157,25 +105,29 @@ def on_loop(function):
     return call
 
 
-def method(name, *arguments, read=repr, of=request):
-    def make():
-        made = of()
-        return getattr(made, name)
-
-    return Call(f"{type(of()).__name__}.{name}", make, *arguments, read=read)
+def method(name, *arguments, of=request):
+    return Call(f"{type(of()).__name__}.{name}", lambda: getattr(of(), name), *arguments)
 
 
-def setting_flags():
-    made = request()
-    return kept(made.set_flags, made.flags)
+def setting_release_flags(asked):
+    """Set the release flags of the received request, then reset them.
+
+    The real server writes to arbitrary memory if the model has made the request itself.
+    """
+
+    def call(*args, **named):
+        asked.set_release_flags(*args, **named)
+        asked.set_release_flags(1)
+
+    return lambda: call
 
 
 def config(name, *arguments):
-    """A method of ModelConfig, and what is in the configuration then."""
+    """A method of ModelConfig."""
 
     def make():
         made = pb_utils.ModelConfig('{"name": "m", "max_batch_size": 0, "input": [], "output": []}')
-        return kept(getattr(made, name), lambda: repr(made.as_dict()))
+        return getattr(made, name)
 
     return Call(f"ModelConfig.{name}", make, *arguments)
 
@@ -192,24 +144,22 @@ def equality(of):
 
 
 def enumeration(name, of):
-    return Call(name, lambda: of, Argument("value", 1), read=of_member)
+    return Call(name, lambda: of, Argument("value", 1))
 
 
 def calls(asked):
     """All of them; `asked` is the request that the model answers."""
     optional = {"needed": False}
-    no_load = {"unasked": UNLOADABLE}
+    no_load = {"excluded": UNLOADABLE}
     return [
-        Call("Tensor", constructor("Tensor"), Argument(None, "IN"), Argument(None, array()),
-             read=of_tensor),
+        Call("Tensor", constructor("Tensor"), Argument(None, "IN"), Argument(None, array())),
         Call("Tensor.from_dlpack", lambda: pb_utils.Tensor.from_dlpack, Argument(None, "IN"),
-             Argument(None, tensor(), unasked=ARRAYS), read=of_tensor),
-        method("__dlpack__", Argument("stream", None, needed=False), of=tensor,
-               read=lambda capsule: type(capsule).__name__),
+             Argument(None, tensor(), excluded=ARRAYS)),
+        method("__dlpack__", Argument("stream", None, needed=False), of=tensor),
         *(method(name, of=tensor) for name in (
             "name", "shape", "is_cpu", "triton_dtype", "__dlpack_device__")),
-        method("as_numpy", of=tensor, read=lambda made: made.tolist()),
-        method("to_dlpack", of=tensor, read=lambda capsule: type(capsule).__name__),
+        method("as_numpy", of=tensor),
+        method("to_dlpack", of=tensor),
         Call("InferenceRequest", constructor("InferenceRequest"),
              Argument("request_id", "i", **optional),
              Argument("correlation_id", 5, **optional),
@@ -228,34 +178,21 @@ def calls(asked):
              Argument("parameters", {"a": 1}, wrap=lambda value: {value: 1}, **optional,
                       label="parameters key"),
              Argument("parameters", {"a": 1}, wrap=lambda value: {"a": value}, **optional,
-                      label="parameters['a']"),
-             read=of_request),
-        Call("InferenceRequest, sent", constructor("InferenceRequest"),
-             Argument("inputs", [tensor()]), Argument("requested_output_names", ["OUT"]),
-             Argument("model_name", "echoes", text="echoes",
-                      unasked=("bytes, no UTF-8", "str, a zero")),
-             Argument("model_version", 1, **optional),
-             read=executed),
+                      label="parameters['a']")),
         *(method(name) for name in (
-            "request_id", "correlation_id", "flags", "timeout", "parameters")),
-        method("requested_output_names", read=sorted),
-        method("inputs", read=len),
-        method("trace", read=of_exec),
-        Call("InferenceRequest.set_flags", setting_flags, Argument(None, 1)),
-        # Of a request of the model's own it would write anywhere in the real process's memory.
-        Call("InferenceRequest.set_release_flags",
-             lambda: kept(asked.set_release_flags, lambda: asked.set_release_flags(1)),
-             Argument(None, 1)),
-        method("exec", Argument("decoupled", False, **optional), read=of_exec),
+            "request_id", "correlation_id", "flags", "timeout", "parameters",
+            "requested_output_names", "inputs", "trace")),
+        method("set_flags", Argument(None, 1)),
+        Call("InferenceRequest.set_release_flags", setting_release_flags(asked), Argument(None, 1)),
+        method("exec", Argument("decoupled", False, **optional)),
         Call("InferenceRequest.async_exec", lambda: on_loop(request().async_exec),
-             Argument("decoupled", False, **optional), read=of_exec),
+             Argument("decoupled", False, **optional)),
         Call("InferenceRequest.is_cancelled", lambda: asked.is_cancelled),
-        Call("InferenceRequest.get_response_sender", lambda: asked.get_response_sender,
-             read=of_exec),
+        Call("InferenceRequest.get_response_sender", lambda: asked.get_response_sender),
         Call("InferenceTrace.get_context", lambda: asked.trace().get_context),
         Call("InferenceTrace", lambda: type(asked.trace())),
         Call("ResponseIterator.__next__",
-             lambda: request().exec(decoupled=True).__next__, read=of_exec),
+             lambda: request().exec(decoupled=True).__next__),
         Call("InferenceResponseSender", lambda: type(asked.get_response_sender())),
         Call("InferenceResponseSender.is_cancelled",
              lambda: asked.get_response_sender().is_cancelled),
@@ -266,18 +203,16 @@ def calls(asked):
              Argument("output_tensors", [tensor()], **optional),
              Argument("output_tensors", [tensor()], wrap=lambda value: [value], **optional,
                       label="output_tensors[0]"),
-             Argument("error", pb_utils.TritonError("e"), **optional),
-             read=of_response),
+             Argument("error", pb_utils.TritonError("e"), **optional)),
         *(method(name, of=lambda: pb_utils.InferenceResponse([])) for name in (
             "output_tensors", "has_error", "error")),
         Call("TritonError", constructor("TritonError"), Argument("message", "m"),
-             Argument("code", pb_utils.TritonError.NOT_FOUND, **optional), read=of_error),
+             Argument("code", pb_utils.TritonError.NOT_FOUND, **optional)),
         *(method(name, of=lambda: pb_utils.TritonError("e")) for name in ("message", "code")),
-        Call("TritonModelException", constructor("TritonModelException"), Argument(None, "m"),
-             read=str),
+        Call("TritonModelException", constructor("TritonModelException"), Argument(None, "m")),
         Call("PreferredMemory", constructor("PreferredMemory"),
              Argument("preferred_memory_type", pb_utils.TRITONSERVER_MEMORY_CPU),
-             Argument("preferred_device_id", 0, **optional), read=of_exec),
+             Argument("preferred_device_id", 0, **optional)),
         enumeration("MemoryType", type(pb_utils.TRITONSERVER_MEMORY_CPU)),
         enumeration("MetricKind", type(pb_utils.MetricFamily.GAUGE)),
         enumeration("TritonError.__ErrorCode", type(pb_utils.TritonError.INTERNAL)),
@@ -292,40 +227,39 @@ def calls(asked):
              Argument("level", pb_utils.Logger.INFO, **optional)),
         *map(logged, ("log_info", "log_warn", "log_error", "log_verbose")),
         Call("MetricFamily", constructor("MetricFamily"),
-             Argument("name", "argument_matrix", unasked=UNSURE, text="argument_matrix"),
-             Argument("description", "d", unasked=UNSURE),
-             Argument("kind", pb_utils.MetricFamily.GAUGE), read=of_exec),
-        Call("MetricFamily.Metric", lambda: partial(metric, family("GAUGE", "of")),
+             Argument("name", "argument_matrix", excluded=UNSURE, text="argument_matrix"),
+             Argument("description", "d", excluded=UNSURE),
+             Argument("kind", pb_utils.MetricFamily.GAUGE)),
+        Call("MetricFamily.Metric", making_metric("GAUGE"),
              Argument("labels", {"of": "m"}, **optional),
              Argument("buckets", None, **optional)),
         Call("MetricFamily.Metric, of a histogram",
-             lambda: partial(metric, family("HISTOGRAM", "of")),
+             making_metric("HISTOGRAM"),
              Argument("labels", {"of": "m"}, **optional),
              Argument("buckets", [1.0]),
              Argument("buckets", [1.0], wrap=lambda value: [value], label="buckets[0]")),
-        moved("GAUGE", "increment"),
-        moved("GAUGE", "set"),
-        moved("HISTOGRAM", "observe", buckets=[1.0]),
+        of_metric("GAUGE", "increment"),
+        of_metric("GAUGE", "set"),
+        of_metric("HISTOGRAM", "observe", buckets=[1.0]),
         Call("Metric", lambda: type(family("GAUGE").Metric({"of": "m"}))),
         Call("load_model", lambda: pb_utils.load_model,
              Argument("model_name", "echoes", text="echoes", **no_load),
-             Argument("config", "", text="", **optional, unasked=("bytes, no UTF-8",
+             Argument("config", "", text="", **optional, excluded=("bytes, no UTF-8",
                       "str, not ASCII", "str, a zero", "str, Enum")),
-             Argument("files", None, **optional, unasked=("dict",))),
+             Argument("files", None, **optional, excluded=("dict",))),
         Call("unload_model", lambda: pb_utils.unload_model,
-             Argument("model_name", "nobody", text="nobody"),
+             Argument("model_name", "missing", text="missing"),
              Argument("unload_dependents", False, **optional)),
         Call("is_model_ready", lambda: pb_utils.is_model_ready,
              Argument("model_name", "echoes", text="echoes"),
              Argument("model_version", "1", text="1", **optional,
-                      unasked=("str, not ASCII", "str, a zero", "bytes, no UTF-8"))),
-        Call("get_model_dir", lambda: pb_utils.get_model_dir, read=of_exec),
+                      excluded=("str, not ASCII", "str, a zero", "bytes, no UTF-8"))),
+        Call("get_model_dir", lambda: pb_utils.get_model_dir),
         Call("get_input_tensor_by_name", lambda: pb_utils.get_input_tensor_by_name,
-             Argument("inference_request", request()), Argument("name", "IN", text="IN"),
-             read=of_exec),
+             Argument("inference_request", request()), Argument("name", "IN", text="IN")),
         Call("get_output_tensor_by_name", lambda: pb_utils.get_output_tensor_by_name,
              Argument("inference_response", pb_utils.InferenceResponse([tensor()])),
-             Argument("name", "IN", text="IN"), read=of_exec),
+             Argument("name", "IN", text="IN")),
         *(Call(name, lambda name=name: getattr(pb_utils, name),
                Argument("model_config", {"input": [{"name": "m"}], "output": [{"name": "m"}]}),
                Argument("name", "m")) for name in (
@@ -345,9 +279,8 @@ def calls(asked):
              Argument("input_tensor", np.array([b"m"], object)),
              Argument("input_tensor", wrap=of_objects, label="input_tensor[0]")),
         Call("deserialize_bytes_tensor", lambda: pb_utils.deserialize_bytes_tensor,
-             Argument("encoded_tensor", b"\1\0\0\0m", text="\1\0\0\0m", unasked=OF_ADDRESSES)),
-        Call("ModelConfig", constructor("ModelConfig"), Argument("model_config", "{}", text="{}"),
-             read=lambda made: made.as_dict()),
+             Argument("encoded_tensor", b"\1\0\0\0m", text="\1\0\0\0m", excluded=OF_ADDRESSES)),
+        Call("ModelConfig", constructor("ModelConfig"), Argument("model_config", "{}", text="{}")),
         config("set_max_batch_size", Argument("max_batch_size", 1)),
         config("set_dynamic_batching"),
         config("add_input", *entry("input"), Argument(

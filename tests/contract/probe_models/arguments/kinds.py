@@ -1,4 +1,4 @@
-"""Python values of every kind that a model might pass."""
+"""Python values of all kinds that a model might pass."""
 
 import decimal
 import enum
@@ -38,7 +38,7 @@ class Plain(enum.Enum):
 
 
 def having(**methods):
-    """An object with these special methods only, whose text shows no address."""
+    """Return an object with these special methods only, and a text without an address."""
     names = " ".join(methods)
     methods = {f"__{name}__": lambda self, *_, v=value: v for name, value in methods.items()}
     return type("Having", (), {"__repr__": lambda self: f"<{names}>", **methods})()
@@ -94,7 +94,7 @@ def tensor(name="IN"):
 
 
 def kinds(text="m", number=1):
-    """Values by the name of their kind; those that can say something say `text` or `number`."""
+    """Return values by kind; where possible they contain `text` or `number`."""
     raw = text.encode()
     return {
         "None": None,

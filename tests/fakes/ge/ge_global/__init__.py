@@ -4,7 +4,7 @@ from ge import Misuse
 
 
 class _Life:
-    """Whether GE was begun, and how many sessions there are."""
+    """The state of GE: whether it is initialized, and the number of sessions."""
 
     initialized = False
     sessions = 0

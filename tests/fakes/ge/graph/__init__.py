@@ -73,7 +73,7 @@ class Node:
 
 
 class Graph:
-    """Of nodes, empty until it is loaded."""
+    """A graph of nodes, empty until it is loaded."""
 
     def __init__(self, name="graph"):
         if not isinstance(name, str):

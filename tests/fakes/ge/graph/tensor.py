@@ -36,7 +36,7 @@ def checked(what, code):
 
 
 class Tensor:
-    """On the host or on a device. On a device its memory is its own until it is gone."""
+    """A tensor on the host or on a device, whose device memory is freed with it."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Tensor:
         return self
 
     def set_data_type(self, data_type):
-        """The same bytes, as elements of another type."""
+        """Reinterpret the bytes as elements of another type."""
         if not isinstance(data_type, DataType):
             raise TypeError("Data_type must be a DataType")
         if self._array is not None:
@@ -156,7 +156,7 @@ class Tensor:
 
 
 def _written(value):
-    """As GE's tensor_value_utils.cc: by std::to_string, and truth values as words."""
+    """Format a value like GE's tensor_value_utils.cc: std::to_string, and words for booleans."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6f}" if isinstance(value, float) else str(value)

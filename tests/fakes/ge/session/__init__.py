@@ -29,7 +29,7 @@ _GE_OF = {np.dtype(numpy): number for number, numpy in NUMPY.items()}
 
 
 class _Registered:
-    """As GE-PY's adapter to C: what a callback raises is printed, and memory that is not there."""
+    """GE-PY's adapter to C, which prints exceptions of callbacks and treats them as no memory."""
 
     def __init__(self, allocator):
         self._reference = weakref.ref(allocator)
@@ -37,7 +37,7 @@ class _Registered:
 
     @property
     def _allocator(self):
-        """Documents ask for it to be kept. GE-PY does so itself; who relies on it breaks."""
+        """The documentation requires callers to keep it, although GE-PY keeps it as well."""
         allocator = self._reference()
         if allocator is None:
             raise Misuse("register_external_allocator: found the allocator gone, expected it kept")
@@ -60,7 +60,7 @@ class _Registered:
     def free(self, key):
         block = self._blocks.pop(key, None)
         if block is not None:
-            # Whoever freed its memory meanwhile took it from under GE.
+            # Fails if the memory was freed while GE used it.
             process.current().memory.resolve(block.addr, 1, want="device", write=False)
             self._allocator.free(block)
 
@@ -205,7 +205,7 @@ def _run(now, stream, allocator, computation, inputs, failed):
             "GE graph",
         )
     )
-    # The workspace is given back while the stream uses it: for who comes after, on that stream.
+    # The workspace is freed while the stream uses it: later tasks of the stream may reuse it.
     allocator.free(taken.pop(0))
     return [
         Tensor.on_device(place, result, _GE_OF[result.dtype], lambda key=key: allocator.free(key))

@@ -19,7 +19,7 @@ def test_value_lives_from_its_operation_to_its_last_reader():
     assert spans(found) == {"a": (0, 3), "b": (1, 2), "c": (2, 3)}
 
 
-def test_value_that_nobody_reads_lives_for_its_own_step():
+def test_an_unused_value_lives_for_its_own_step():
     found = intermediates([Operation(("x",), ("a", "b"))], SIZES, elsewhere=())
     assert spans(found) == {"a": (0, 0), "b": (0, 0)}
 
@@ -33,8 +33,8 @@ def test_delivered_value_lives_past_the_last_operation():
 def test_views_keep_the_bytes_that_they_show_alive():
     operations = [
         Operation(("x",), ("a",)),
-        Operation(("a",), ("b",), shows="a"),
-        Operation(("b",), ("c",), shows="b"),
+        Operation(("a",), ("b",), view_of="a"),
+        Operation(("b",), ("c",), view_of="b"),
         Operation(("x",), ("d",)),
         Operation(("c", "d"), ("e",)),
     ]
@@ -43,7 +43,7 @@ def test_views_keep_the_bytes_that_they_show_alive():
 
 
 def test_view_of_what_lies_elsewhere_takes_nothing():
-    operations = [Operation(("x",), ("a",), shows="x"), Operation(("a",), ("b",))]
+    operations = [Operation(("x",), ("a",), view_of="x"), Operation(("a",), ("b",))]
     assert intermediates(operations, SIZES, elsewhere={"b"}) == Intermediates(())
 
 

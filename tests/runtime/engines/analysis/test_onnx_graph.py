@@ -27,7 +27,7 @@ def tiny(nodes, constants=None, y=("n", 4)):
 
 
 def held(model, **shapes):
-    """Of what a graph holds: name to (bytes, first step, last step)."""
+    """Return name: (bytes, first step, last step) of a graph's intermediate results."""
     found = graph_of(model).intermediates(shapes)
     assert not found.unsized
     return {each.name: (each.nbytes, each.first, each.last) for each in found.lifetimes}
@@ -143,7 +143,7 @@ def test_graph_that_onnx_refuses_has_no_sizes():
     assert graph_of(model).intermediates({"x": (3, 4)}) == Intermediates((), unsized=1)
 
 
-def test_size_that_only_the_data_tells_is_counted():
+def test_a_size_that_depends_on_data_is_counted():
     nodes = [node("NonZero", ["x"], ["a"]), node("Neg", ["a"], ["y"])]
     model = onnx_model(nodes, [("x", FLOAT, ["n"])], [("y", INT64, [1, None])])
     assert graph_of(model).intermediates({"x": (9,)}) == Intermediates((), unsized=1)

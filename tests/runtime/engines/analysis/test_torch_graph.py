@@ -26,7 +26,7 @@ def exported(function, shape=(3, 4, 6)):
 
 
 def held(function, x=(5, 4, 6)):
-    """Of what a program holds: (bytes, first step, last step), in order."""
+    """Return (bytes, first step, last step) of a program's intermediate results, in order."""
     found = TorchGraph(exported(function)).intermediates({"x": x})
     assert not found.unsized
     return [(each.nbytes, each.first, each.last) for each in found.lifetimes]
@@ -82,7 +82,7 @@ def test_one_program_is_asked_for_any_sizes(tmp_path):
     ],
 )
 def test_view_takes_no_bytes_of_its_own(view):
-    """What it shows lives until the view is read; the result is one number a row at most."""
+    """The source of a view lives until the view is read; the result is small."""
     (own, *_), (result, *_) = held(lambda x: {"y": view(x.exp()).sum()})
     assert own == X
     assert result == 4
@@ -111,7 +111,7 @@ def test_view_of_an_input_takes_nothing():
     assert held(lambda x: {"y": x.transpose(1, 2).sum()}) == [(4, 1, 2)]
 
 
-def test_size_that_only_the_data_tells_is_counted():
+def test_a_size_that_depends_on_data_is_counted():
     module, arguments = NONZERO.torch()
     program = torch.export.export(module, arguments, dynamic_shapes=({0: ANY},))
     assert TorchGraph(program).intermediates({"x": (9,)}) == Intermediates((), unsized=1)

@@ -1,4 +1,4 @@
-"""Fixtures that open models in processes of their own, and see to it that these end."""
+"""Fixtures that open models in their own processes and wait for the end of these."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from reference_server.observability.metric_registry import MetricRegistry
 
 
 def soon() -> Backoff:
-    """A policy that loses no time."""
+    """Return a backoff with short delays."""
     return Backoff(first_s=0.001, limit_s=0.002)
 
 
 @pytest.fixture
 def health() -> WatchedHealth:
-    """What the instances of a test tell of themselves."""
+    """The health of a test's instances."""
     return WatchedHealth()
 
 
 @pytest.fixture
 def make(tmp_path: Path, health: WatchedHealth) -> Iterator[Callable[..., ProcessInstance]]:
-    """A function that makes an instance of a model's source, not open yet.
+    """A function that creates an instance of a model's source, not open yet.
 
-    After the test none of their threads is left, which would log in the next one.
+    After the test it waits for all threads, whose log lines would disturb the next test.
     """
 
     def make_one(
@@ -60,7 +60,7 @@ def make(tmp_path: Path, health: WatchedHealth) -> Iterator[Callable[..., Proces
 
 @pytest.fixture
 def start(make: Callable[..., ProcessInstance]) -> Iterator[Callable[..., ProcessInstance]]:
-    """The same, open, and closed after the test."""
+    """A function that creates and opens an instance, which is closed after the test."""
     opened: list[ProcessInstance] = []
 
     def start_one(source: str, **settings: object) -> ProcessInstance:

@@ -19,7 +19,7 @@ Handler = Callable[..., None]
 def connected(
     one: Mapping[str, Handler] = {}, other: Mapping[str, Handler] = {}, limit: int = 1 << 20
 ) -> Iterator[list[Connection]]:
-    """Two ends that receive with these handlers, and share `limit` bytes each way."""
+    """Yield two connected ends with these handlers and `limit` bytes of memory each way."""
     to_other, to_one = memory.create(limit), memory.create(limit)
     ends = [
         Connection(

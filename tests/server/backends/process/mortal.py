@@ -1,4 +1,4 @@
-"""A model whose process ends, or lies, in the way that its input says."""
+"""A model whose process ends, or sends invalid messages, as its input requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Start = Callable[..., ProcessInstance]
 UNHEALTHY = "Stub process 'm_0_0' is not healthy."
 HERE = "the process of instance 'm_0_0' "
 
-#: Ends in the way that its input says, or answers.
+#: Ends or misbehaves as its input requests; otherwise it answers.
 MORTAL = kit.executing(
     "import ctypes, os, signal, sys",
     "how = pb_utils.get_input_tensor_by_name(requests[0], 'HOW').as_numpy().item().decode()",

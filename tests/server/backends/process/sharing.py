@@ -1,4 +1,4 @@
-"""One process for the instances of many tests, one after the other: starting it takes longer."""
+"""One process for the instances of many tests in turn, which saves the time of its start."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from reference_server.core.health import Health
 from reference_server.core.ports import ModelCalls, SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
 
-#: What objects of the test before may still tell, and nobody wants to know.
+#: The messages that objects of an earlier test may still send.
 _BELATED = ("release", "forget")
 _KINDS = (*_BELATED, "call", "give_up", "response", "log")
 
 
 class _Switch:
-    """An attendant that passes everything on to the one whose turn it is."""
+    """A dispatcher that passes all messages to the current one."""
 
     def __init__(self) -> None:
         self.current: Dispatcher
@@ -41,7 +41,7 @@ class _Switch:
 
 
 class SharedProcess:
-    """Makes children for `ProcessInstance` that are always the same process. One at a time."""
+    """Creates children for `ProcessInstance` that use one process, one at a time."""
 
     def __init__(self) -> None:
         self._switch = _Switch()
@@ -65,7 +65,7 @@ class SharedProcess:
 
 
 class _Lent:
-    """The shared process, which outlives the instance that has it."""
+    """The shared process for one instance; `exit` does not end it."""
 
     def __init__(self, process: ChildProcess) -> None:
         self._process = process
@@ -89,7 +89,7 @@ def hosted(
     calls: ModelCalls = NO_CALLS,
     **changes: object,
 ) -> ProcessInstance:
-    """An instance of the model in `file`, to be opened in the shared process."""
+    """Return an instance of the model in `file` that runs in the shared process."""
     return ProcessInstance(
         kit.spec(file, **changes),
         Supervision(restarts=False),

@@ -1,4 +1,4 @@
-"""When a process is started again: pure, so time is a number."""
+"""Tests of the delays between starts of a process, with time as a number."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ def test_each_pause_is_twice_as_long_up_to_a_limit():
     assert [backoff.ended(0) // S for _ in range(5)] == [1, 2, 4, 5, 5]
 
 
-def test_a_process_that_lasted_is_forgiven():
+def test_a_long_run_resets_the_delay():
     backoff = Backoff(first_s=1, limit_s=5)
     backoff.ended(0)
     backoff.ended(0)
@@ -21,14 +21,14 @@ def test_a_process_that_lasted_is_forgiven():
     assert backoff.ended(15 * S + 1) == S
 
 
-def test_a_process_that_ends_soon_after_its_start_is_not():
+def test_a_short_run_does_not_reset_the_delay():
     backoff = Backoff(first_s=1, limit_s=5)
     backoff.ended(0)
     backoff.started(10 * S)
     assert backoff.ended(15 * S) == 2 * S
 
 
-def test_a_start_that_fails_long_after_a_good_one_counts_with_those_before():
+def test_a_failed_start_does_not_reset_the_delay():
     backoff = Backoff(first_s=1, limit_s=5)
     backoff.started(0)
     assert backoff.ended(1) == S

@@ -1,4 +1,4 @@
-"""What goes on between a process and the server while it executes."""
+"""Tests of calls between a process and the server during an execution."""
 
 import queue
 import threading
@@ -20,7 +20,7 @@ Start = Callable[..., ProcessInstance]
 
 
 class Asked:
-    """A server that keeps what models ask of it, and answers what the test says."""
+    """A server that records the calls of models, and answers as the test requires."""
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[InferRequest] = queue.SimpleQueue()
@@ -37,8 +37,8 @@ class Asked:
 
     def infer(self, request: InferRequest, halted: list[InferRequest] | None = None) -> None:
         self.halted = halted
-        if request.model_name == "nobody":
-            raise unavailable("nobody is there")
+        if request.model_name == "missing":
+            raise unavailable("no such model")
         self.requests.put(request)
 
     def load(self, *what: object) -> None:
@@ -57,7 +57,7 @@ def asked() -> Asked:
 
 
 def executing(instance: ProcessInstance, request: InferRequest) -> threading.Thread:
-    """Execute on a thread of its own; a response that is returned goes to the sink as well."""
+    """Execute on a separate thread; returned responses go to the sink too."""
 
     def execute() -> None:
         (response,) = instance.execute([request]).responses
@@ -74,8 +74,9 @@ ASKS = (
     "ask = pb_utils.InferenceRequest(model_name='other', requested_output_names=['OUT'],"
     " inputs=requests[0].inputs(), request_id='mine', timeout=7)",
 )
-TELLS = (
-    "return [pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', np.array([str(told)], object))])]"
+RETURN_RESULT = (
+    "return [pb_utils.InferenceResponse("
+    "[pb_utils.Tensor('TEXT', np.array([str(result)], object))])]"
 )
 
 
@@ -84,12 +85,12 @@ def answered(request: InferRequest) -> InferResponse:
     return InferResponse(request.model_name, 1, request.id, outputs)
 
 
-def test_a_model_asks_another_and_gets_its_answer(start: Start, asked):
+def test_a_model_calls_another_model(start: Start, asked):
     lines = (
         *ASKS,
         "answer = ask.exec()",
-        "told = pb_utils.get_output_tensor_by_name(answer, 'OUT').as_numpy().sum()",
-        TELLS,
+        "result = pb_utils.get_output_tensor_by_name(answer, 'OUT').as_numpy().sum()",
+        RETURN_RESULT,
     )
     instance = start(kit.executing(*lines), calls=asked)
     request = kit.request(IN=[1.0, 2.0])
@@ -103,19 +104,19 @@ def test_a_model_asks_another_and_gets_its_answer(start: Start, asked):
     thread.join()
 
 
-def test_a_refusal_arrives_with_its_text(start: Start, asked):
+def test_an_error_of_a_call_arrives_with_its_text(start: Start, asked):
     lines = (
-        "ask = pb_utils.InferenceRequest(model_name='nobody', requested_output_names=['OUT'],"
+        "ask = pb_utils.InferenceRequest(model_name='missing', requested_output_names=['OUT'],"
         " inputs=[])",
-        "told = ask.exec().error().message()",
-        TELLS,
+        "result = ask.exec().error().message()",
+        RETURN_RESULT,
     )
     instance = start(kit.executing(*lines), calls=asked)
-    assert "nobody is there" in kit.said(instance)
+    assert "no such model" in kit.said(instance)
 
 
 def test_a_model_sees_that_its_request_is_cancelled(start: Start):
-    lines = ("while not requests[0].is_cancelled(): pass", "told = 'seen'", TELLS)
+    lines = ("while not requests[0].is_cancelled(): pass", "result = 'seen'", RETURN_RESULT)
     instance = start(kit.executing(*lines))
     request = kit.request()
     thread = executing(instance, request)
@@ -125,20 +126,20 @@ def test_a_model_sees_that_its_request_is_cancelled(start: Start):
 
 
 def test_a_model_waits_for_a_client_that_does_not_read(start: Start, asked: Asked):
-    told = threading.Event()
+    result = threading.Event()
 
     class Watched(Backlog):
         def watch(self, watcher: Callable[[bool], None]) -> None:
             super().watch(watcher)
-            told.set()
+            result.set()
 
     backlog = Watched(Backlogs(limit=10))
     backlog.keep(11)
     happened: list[str] = []
 
     def is_ready(name: str, version: int) -> bool:
-        """Answer after the process was told that the client has enough to read."""
-        assert told.wait(PATIENCE_S)
+        """Answer after the process has received the full backlog."""
+        assert result.wait(PATIENCE_S)
         happened.append(name)
         if name == "9":
             backlog.close()
@@ -169,7 +170,7 @@ def test_a_model_waits_for_a_client_that_does_not_read(start: Start, asked: Aske
 
 
 class Noting:
-    """A sink that notes that something came."""
+    """A sink that records responses."""
 
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened
@@ -178,22 +179,22 @@ class Noting:
         self.happened.append("a response")
 
 
-def test_a_request_that_was_cancelled_before_arrives_cancelled(start: Start):
-    instance = start(kit.executing("told = requests[0].is_cancelled()", TELLS))
+def test_a_cancelled_request_is_sent_as_cancelled(start: Start):
+    instance = start(kit.executing("result = requests[0].is_cancelled()", RETURN_RESULT))
     request = kit.request()
     request.cancellation.cancel()
     (response,) = instance.execute([request]).responses
     assert kit.outputs(response) == {"TEXT": [b"True"]}
 
 
-def test_nothing_watches_a_request_that_is_answered(start: Start):
-    instance = start(kit.executing("told = 1", TELLS))
+def test_an_answered_request_is_not_watched(start: Start):
+    instance = start(kit.executing("result = 1", RETURN_RESULT))
     request = kit.request()
     instance.execute([request])
     assert not request.cancellation._watchers
 
 
-def test_what_a_dead_process_has_asked_is_cancelled(start: Start, asked):
+def test_requests_of_a_dead_process_are_cancelled(start: Start, asked):
     instance = start(kit.executing(*ASKS, "ask.exec()"), calls=asked)
     request = kit.request(IN=[1.0])
     failed = threading.Event()
@@ -212,15 +213,15 @@ def test_what_a_dead_process_has_asked_is_cancelled(start: Start, asked):
     assert cancelled.wait(PATIENCE_S)
     thread.join()
     assert failed.is_set()
-    other.sink.send(answered(other))  # to nobody
+    other.sink.send(answered(other))  # without a receiver
 
 
-def test_models_load_unload_and_ask_who_is_ready(start: Start, asked):
+def test_models_use_model_control(start: Start, asked):
     lines = (
         "pb_utils.load_model('x', '{}', {'file:1/model.py': b'code\\x00', 'file:2': b''})",
         "pb_utils.unload_model('y', True)",
-        "told = [pb_utils.is_model_ready('there', '2'), pb_utils.is_model_ready('there', '1')]",
-        TELLS,
+        "result = [pb_utils.is_model_ready('there', '2'), pb_utils.is_model_ready('there', '1')]",
+        RETURN_RESULT,
     )
     instance = start(kit.executing(*lines), calls=asked)
     assert kit.said(instance) == "[True, False]"
@@ -232,13 +233,13 @@ def test_models_load_unload_and_ask_who_is_ready(start: Start, asked):
 
 def test_a_defect_of_the_server_does_not_leave_a_model_waiting(start: Start, asked, caplog):
     lines = (
-        "try: told = pb_utils.is_model_ready('defect')",
-        "except pb_utils.TritonModelException as error: told = error",
-        TELLS,
+        "try: result = pb_utils.is_model_ready('defect')",
+        "except pb_utils.TritonModelException as error: result = error",
+        RETURN_RESULT,
     )
     instance = start(kit.executing(*lines), calls=asked)
     assert "ZeroDivisionError: a defect" in kit.said(instance)
-    assert "a call failed" in caplog.text
+    assert "a call of a model's process failed" in caplog.text
 
 
 def test_responses_of_one_sender_keep_their_order(start: Start):
@@ -258,12 +259,12 @@ def test_responses_of_one_sender_keep_their_order(start: Start):
         request.sink = Answers()
     assert instance.execute(requests).responses == [None] * 4
     for request in requests:
-        told = [request.sink.wait() for _ in range(51)]
-        assert [kit.outputs(answer)["TEXT"] for answer in told[:-1]] == [
+        results = [request.sink.wait() for _ in range(51)]
+        assert [kit.outputs(answer)["TEXT"] for answer in results[:-1]] == [
             [str(number).encode()] for number in range(50)
         ]
-        assert (told[-1].final, told[-1].empty) == (True, True)
-        assert {answer.id for answer in told} == {request.id}
+        assert (results[-1].final, results[-1].empty) == (True, True)
+        assert {answer.id for answer in results} == {request.id}
 
 
 def test_an_error_keeps_its_code(start: Start):
@@ -275,33 +276,33 @@ def test_an_error_keeps_its_code(start: Start):
     assert (response.error.code, response.error.message) == (Code.NOT_FOUND, "x")
 
 
-def test_models_find_themselves_on_the_main_thread(start: Start):
+def test_models_run_on_the_main_thread(start: Start):
     lines = (
         "import threading, signal, sys",
         "signal.signal(signal.SIGUSR1, lambda *_: None)",
-        "told = [threading.current_thread() is threading.main_thread(), sys.argv]",
-        TELLS,
+        "result = [threading.current_thread() is threading.main_thread(), sys.argv]",
+        RETURN_RESULT,
     )
     assert kit.said(start(kit.executing(*lines))) == "[True, ['']]"
 
 
-def test_a_model_may_keep_what_it_was_given(start: Start):
-    """Its memory is used again only when the model has let go of it."""
+def test_a_model_may_keep_its_tensors(start: Start):
+    """The memory of a tensor is reused only when the model has dropped the tensor."""
     lines = (
         "kept = self.__dict__.setdefault('kept', [])",
         "kept.append(requests[0].inputs()[0].as_numpy())",
-        "told = [array.tolist() for array in kept]",
+        "result = [array.tolist() for array in kept]",
         "if len(kept) == 3: del kept[:]",
-        TELLS,
+        RETURN_RESULT,
     )
     instance = start(kit.executing(*lines))
-    told = [kit.said(instance, IN=[float(number)] * 2) for number in range(4)]
-    assert told[2] == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]"
-    assert told[3] == "[[3.0, 3.0]]"
+    results = [kit.said(instance, IN=[float(number)] * 2) for number in range(4)]
+    assert results[2] == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]"
+    assert results[3] == "[[3.0, 3.0]]"
 
 
 class Trace:
-    """A trace that remembers whose child it is."""
+    """A trace that knows its parent."""
 
     context = ""
 
@@ -317,13 +318,13 @@ class Trace:
 
 
 @pytest.mark.parametrize("is_traced", [True, False])
-def test_what_is_asked_on_behalf_of_a_traced_request_is_traced(start: Start, asked, is_traced):
+def test_requests_on_behalf_of_a_traced_request_are_traced(start: Start, asked, is_traced):
     lines = (
         "trace = requests[0].trace()",
         "ask = pb_utils.InferenceRequest(model_name='other', requested_output_names=['OUT'],"
         " inputs=requests[0].inputs(), trace=trace)",
-        "told = ask.exec().has_error()",
-        TELLS,
+        "result = ask.exec().has_error()",
+        RETURN_RESULT,
     )
     instance = start(kit.executing(*lines), calls=asked)
     request = kit.request(IN=[1.0])

@@ -1,4 +1,4 @@
-"""What connects the two processes: messages over a socket pair, and room for tensors."""
+"""Tests of the connection of two processes: messages and shared memory."""
 
 import math
 import queue
@@ -41,7 +41,7 @@ def ends() -> Iterator[tuple[MessageChannel, MessageChannel]]:
 
 
 def said(channel: MessageChannel) -> list[object] | None:
-    """The next message, which has no parcel."""
+    """Return the next message, which has no parcel."""
     received = channel.receive()
     if received is None:
         return None
@@ -61,7 +61,7 @@ def test_messages_arrive_as_they_were_sent(ends, messages):
     assert [said(other) for _ in messages] == messages
 
 
-def test_a_number_that_is_none_arrives(ends):
+def test_nan_arrives(ends):
     one, other = ends
     one.send([math.nan, math.inf])
     nan, infinite = said(other)
@@ -69,7 +69,7 @@ def test_a_number_that_is_none_arrives(ends):
     assert math.isinf(infinite)
 
 
-def test_nobody_waits_for_a_reader_who_is_late(ends):
+def test_send_does_not_wait_for_a_slow_reader(ends):
     one, other = ends
     messages = [[number, "x" * 100_000] for number in range(100)]
     for message in messages:
@@ -92,7 +92,7 @@ def test_messages_of_several_threads_stay_whole(ends):
     assert sorted(received) == sorted([[text] for text in texts] * 20)
 
 
-def test_what_was_sent_before_the_end_still_arrives(ends):
+def test_messages_before_the_end_arrive(ends):
     one, other = ends
     one.send(["last"])
     one.shut()
@@ -100,7 +100,7 @@ def test_what_was_sent_before_the_end_still_arrives(ends):
     assert said(other) is None
 
 
-def test_sending_to_somebody_who_is_gone_does_nothing(ends):
+def test_sending_to_a_closed_peer_has_no_effect(ends):
     one, other = ends
     one.send(["x" * 10_000_000])
     other.shut()
@@ -109,20 +109,20 @@ def test_sending_to_somebody_who_is_gone_does_nothing(ends):
 
 
 def framed(text: bytes) -> bytes:
-    """A message without a parcel."""
+    """Return the bytes of a message without a parcel."""
     return struct.pack("<Ii", len(text), -1) + text
 
 
 @pytest.mark.parametrize(
     ("frame", "why"),
     [
-        (b"\xff" * 8, "a message of 4294967295 bytes, expected 268435456 at most"),
+        (b"\xff" * 8, "a message of 4294967295 bytes; expected 268435456 at most"),
         (b"\2\0\0\0\xff\xff\xff\x7f[]", "a message of 2147483649 bytes"),
-        (b"\2\0\0\0\xfe\xff\xff\xff[]", "a parcel of -2 bytes"),
+        (b"\2\0\0\0\xfe\xff\xff\xff[]", "found a parcel of -2 bytes"),
         (framed(b"\xff"), "invalid start byte"),
         (framed(b"{"), "Expecting property name"),
-        (framed(b"{}"), "expected a list with a kind"),
-        (framed(b"[]"), "expected a list with a kind"),
+        (framed(b"{}"), "expected a list that starts with"),
+        (framed(b"[]"), "expected a list that starts with"),
         (framed(b"[" * 200_000), "nested too deeply"),
     ],
     ids=[
@@ -136,7 +136,7 @@ def framed(text: bytes) -> bytes:
         "deep",
     ],
 )
-def test_what_is_no_message_is_told(frame, why):
+def test_invalid_bytes_are_refused_with_a_reason(frame, why):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sending = threading.Thread(target=theirs.sendall, args=(frame,))
@@ -146,10 +146,11 @@ def test_what_is_no_message_is_told(frame, why):
         sending.join()
 
 
-def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends, monkeypatch):
-    monkeypatch.setattr(connection, "_MOST", 100)
+def test_a_message_above_the_limit_is_not_sent(ends, monkeypatch):
+    monkeypatch.setattr(connection, "_LIMIT", 100)
     one, other = ends
-    with pytest.raises(ServerError, match=r"message 'long' of 110 bytes .* expected 100 at most"):
+    text = r"message 'long' .*: found 110 bytes; expected 100 at most"
+    with pytest.raises(ServerError, match=text):
         one.send(["long", "x" * 99])
     one.send(["next"])
     assert said(other) == ["next"]
@@ -158,7 +159,7 @@ def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends, monkeypatch
 MEGABYTE = 1 << 20
 
 
-def test_messages_go_to_the_handler_of_their_kind():
+def test_messages_go_to_the_handler_of_their_type():
     came: queue.SimpleQueue[object] = queue.SimpleQueue()
     with connected(other={"a": lambda *x: came.put(("a", x)), "b": lambda: came.put("b")}) as ends:
         ends[0].send("a", 1, [2.5, None])
@@ -174,11 +175,11 @@ def test_a_message_that_cannot_be_handled_ends_the_connection(message, caplog):
         ends[0].send(*message)
         ends[0].send("good")
         until(lambda: ends[0]._is_over)  # the other side is gone for it, too
-    assert "its message means nothing here" in caplog.text
+    assert "a message that cannot be handled" in caplog.text
     assert not came.is_set()
 
 
-def test_what_is_sent_later_goes_in_front_of_the_next_message():
+def test_deferred_messages_precede_the_next_message():
     came: queue.SimpleQueue[str] = queue.SimpleQueue()
     with connected(
         other={"later": lambda: came.put("later"), "now": lambda: came.put("now")}
@@ -188,7 +189,7 @@ def test_what_is_sent_later_goes_in_front_of_the_next_message():
         assert [came.get(), came.get()] == ["later", "now"]
 
 
-def test_room_comes_back_with_the_other_sides_next_message():
+def test_blocks_are_freed_with_the_next_message():
     told = threading.Event()
     with connected(one={"hello": told.set}) as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
@@ -198,27 +199,28 @@ def test_room_comes_back_with_the_other_sides_next_message():
         assert one.put(memoryview(bytes(MEGABYTE))) == 0
 
 
-def test_if_there_is_no_room_the_other_side_is_asked_for_what_it_has_not_told_yet():
+def test_without_room_the_other_side_reports_unused_blocks():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         del view
         assert one.put(memoryview(bytes(MEGABYTE))) == 0
 
 
-def test_data_for_which_there_is_no_room_is_refused():
+def test_data_without_room_is_refused():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         with pytest.raises(ServerError) as caught:
             one.put(memoryview(b"x"))
         assert caught.value.code is Code.INTERNAL
         assert caught.value.message == (
-            "no room for a tensor of 1 bytes in the memory that is shared with the model's process"
+            "tensor of 1 bytes: found no room in the shared memory of the model's process; "
+            "expected fewer or smaller tensors in flight"
         )
         del view
 
 
 def test_the_thread_that_receives_does_not_wait_for_room():
-    """It would wait for itself."""
+    """The receiving thread would wait for itself."""
     failed = threading.Event()
 
     def put() -> None:
@@ -234,7 +236,7 @@ def test_the_thread_that_receives_does_not_wait_for_room():
         del view
 
 
-def test_nobody_waits_for_room_from_a_side_that_is_gone():
+def test_no_thread_waits_for_room_of_a_closed_side():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         other.shut()
@@ -247,7 +249,7 @@ def read(kind: str, *parts: object) -> tuple[object, ...]:
     return (kind, *parts)
 
 
-def test_a_job_is_received_by_the_thread_that_asks_for_it():
+def test_a_job_is_received_on_the_calling_thread():
     with connected() as (one, other):
         one.send_job("execute", 7)
         assert other.receive_job(read) == ("execute", 7)
@@ -255,7 +257,7 @@ def test_a_job_is_received_by_the_thread_that_asks_for_it():
         assert one.receive_job(read) == ("executed",)
 
 
-def test_a_job_comes_after_the_events_that_were_sent_before_it():
+def test_a_job_is_received_after_earlier_events():
     came: list[int] = []
     with connected(other={"event": came.append}) as (one, other):
         for number in range(200):
@@ -269,7 +271,7 @@ def test_a_job_comes_after_the_events_that_were_sent_before_it():
             assert came == [number] * (number % 3 + (number % 5 == 0))
 
 
-def test_who_waits_for_a_job_is_told_of_the_end():
+def test_the_end_wakes_a_thread_that_waits_for_a_job():
     with connected() as (one, other):
         waiting = threading.Thread(target=one.shut)
         waiting.start()
@@ -277,7 +279,7 @@ def test_who_waits_for_a_job_is_told_of_the_end():
         waiting.join()
 
 
-def test_a_job_that_waits_for_an_event_that_never_comes_ends_with_the_other_side():
+def test_a_job_that_waits_for_a_missing_event_ends_with_the_peer():
     with connected() as (one, other):
         one._jobs.send([1, [], "job"])
         threading.Thread(target=one.shut).start()
@@ -285,7 +287,7 @@ def test_a_job_that_waits_for_an_event_that_never_comes_ends_with_the_other_side
 
 
 @pytest.mark.parametrize("events", [0, 1], ids=["none", "one whose event never comes"])
-def test_a_job_is_not_waited_for_longer_than_the_limit(events):
+def test_waiting_for_a_job_has_a_time_limit(events):
     with connected() as (one, other):
         if events:
             one._jobs.send([events, [], "job"])
@@ -299,10 +301,10 @@ def test_a_job_that_cannot_be_read_ends_the_connection(job, caplog):
         one._jobs.send(job)
         assert other.receive_job(lambda: None) is None
         until(lambda: one._is_over and other._is_over)
-    assert "its message means nothing here" in caplog.text
+    assert "a message that cannot be handled" in caplog.text
 
 
-def test_room_comes_back_with_the_other_sides_next_job():
+def test_blocks_are_freed_with_the_next_job():
     with connected() as (one, other):
         view = other.view(one.put(memoryview(bytes(MEGABYTE))), MEGABYTE)
         del view

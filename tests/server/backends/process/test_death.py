@@ -1,4 +1,4 @@
-"""A process that dies: who is told what, and how the instance comes back."""
+"""Tests of processes that die: failed requests, health and restarts."""
 
 import os
 import signal
@@ -20,22 +20,22 @@ pytestmark = pytest.mark.brute_force
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reason"),
     [
         ("exit", "exited with code 3"),
         ("segfault", "was ended by SIGSEGV"),
         ("kill", "was ended by SIGKILL"),
     ],
 )
-def test_requests_in_flight_fail_and_the_instance_comes_back(start: Start, health, how, told):
+def test_requests_in_flight_fail_and_the_instance_comes_back(start: Start, health, how, reason):
     instance = start(MORTAL)
     assert kit.execution_error(instance, asks(how), asks("other")) == UNHEALTHY
-    assert health.next() == HERE + told
+    assert health.next() == HERE + reason
     assert health.next() == ""
     assert said(instance, "again") == [b"again"]
 
 
-def test_a_process_that_leaves_its_connection_and_lives_on_is_killed(start, health, monkeypatch):
+def test_a_process_that_closes_its_connection_is_killed(start, health, monkeypatch):
     monkeypatch.setattr(process, "_EXIT_S", 0.1)
     instance = start(MORTAL)
     assert kit.execution_error(instance, asks("shuts")) == UNHEALTHY
@@ -43,7 +43,7 @@ def test_a_process_that_leaves_its_connection_and_lives_on_is_killed(start, heal
     assert health.next() == ""
 
 
-def test_the_model_is_not_ready_before_anybody_is_told_of_a_failure(start: Start, health):
+def test_the_model_is_unready_before_a_failure_is_delivered(start: Start, health):
     instance = start(MORTAL, backoff=lambda: Backoff(first_s=600))
     kit.execution_error(instance, asks("exit"))
     assert health.reason == HERE + "exited with code 3"
@@ -57,8 +57,8 @@ def test_a_death_between_requests_is_noticed_and_the_next_request_is_answered(st
     assert said(instance, "well") == [b"well"]
 
 
-def test_a_death_is_noticed_though_a_process_of_its_own_lives_on(start: Start, health):
-    """A forked process has all sockets and pipes of its parent."""
+def test_a_death_is_noticed_although_a_child_survives(start: Start, health):
+    """The model's forked child holds all sockets and pipes."""
     instance = start(
         kit.executing(
             "import os, time",
@@ -100,15 +100,15 @@ def test_without_restarts_all_requests_fail_and_the_model_stays_ready(start: Sta
     assert instance.pid is None
 
 
-def test_what_a_model_owes_when_its_process_dies_is_answered_with_an_error(start: Start):
-    """One request of the batch has had its last response, one its first, and one none."""
+def test_open_requests_of_a_dead_process_fail(start: Start):
+    """The batch has a request with its final response, one with its first, and one without."""
     source = kit.executing(
         "import os",
-        "def tell(word): return pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', "
+        "def reply(word): return pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', "
         "np.array([word], object))])",
         "senders = [request.get_response_sender() for request in requests]",
-        "senders[0].send(tell('whole'), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
-        "senders[1].send(tell('part'))",
+        "senders[0].send(reply('whole'), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+        "senders[1].send(reply('part'))",
         "os._exit(0)",
     )
     instance = start(source, is_decoupled=True)
@@ -130,7 +130,7 @@ def test_what_a_model_owes_when_its_process_dies_is_answered_with_an_error(start
     assert all(sink.is_empty for sink in sinks)
 
 
-def test_what_was_to_be_sent_after_execute_is_answered_with_an_error(start: Start):
+def test_requests_to_be_answered_later_fail_with_the_process(start: Start):
     source = kit.executing("self.senders = [request.get_response_sender() for request in requests]")
     instance = start(source, is_decoupled=True)
     request = kit.request()
@@ -142,7 +142,7 @@ def test_what_was_to_be_sent_after_execute_is_answered_with_an_error(start: Star
     assert str(last.error) == UNHEALTHY
 
 
-def test_a_start_that_fails_is_told_and_tried_again(start: Start, health, tmp_path):
+def test_a_failed_start_is_logged_and_repeated(start: Start, health, tmp_path):
     flag = tmp_path / "flag"
     source = MORTAL.replace(
         "    def execute",
@@ -179,7 +179,7 @@ def test_a_model_that_ends_its_process_while_it_starts_cannot_be_loaded(make, ca
     assert f"{HERE}exited with code 4 while it was starting" in caplog.text
 
 
-def test_a_crash_tells_where_it_was(start: Start, health, capfd):
+def test_a_crash_prints_the_models_line(start: Start, health, capfd):
     instance = start(MORTAL)
     kit.execution_error(instance, asks("segfault"))
     instance.close()
@@ -206,7 +206,7 @@ def test_many_threads_may_start_and_end_processes_side_by_side(make: Start):
 
 
 @pytest.mark.parametrize("function", ["memfd_create", "pidfd_open"])
-def test_a_system_that_lets_no_process_start_is_an_error(make: Start, monkeypatch, function):
+def test_a_process_that_the_system_refuses_is_an_error(make: Start, monkeypatch, function):
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
@@ -216,7 +216,7 @@ def test_a_system_that_lets_no_process_start_is_an_error(make: Start, monkeypatc
         with pytest.raises(ServerError) as caught:
             instance.open()
     assert str(caught.value) == (
-        "cannot start a process for 'm_0_0': [Errno 38] Function not implemented"
+        "'m_0_0': cannot start a process: [Errno 38] Function not implemented"
     )
 
 
@@ -224,7 +224,7 @@ def descriptors() -> int:
     return len([*Path("/proc/self/fd").iterdir()])
 
 
-def test_an_instance_that_is_closed_leaves_nothing_open(make: Start):
+def test_a_closed_instance_leaves_no_descriptor_open(make: Start):
     instance = make(kit.IDENTITY)
     instance.open()
     threads = threading.active_count()
@@ -258,7 +258,7 @@ def test_an_instance_that_was_started_again_is_prepared_before_it_serves(start: 
     assert prepared == ["m_0_0"]
 
 
-def test_a_preparation_that_fails_fails_the_start_and_is_tried_again(start: Start, health):
+def test_a_failed_preparation_is_a_failed_start(start: Start, health):
     failures = [internal("a sample failed")]
 
     def prepare(started):
@@ -288,8 +288,8 @@ def test_a_process_that_dies_while_it_is_prepared_is_started_once_more(start: St
     assert said(instance, "again") == [b"again"]
 
 
-def test_what_was_promised_in_a_preparation_is_answered_if_the_process_dies(start: Start, health):
-    """Whoever prepares waits for the last response."""
+def test_requests_of_a_preparation_fail_if_the_process_dies(start: Start, health):
+    """The preparation waits for the last response."""
     source = kit.executing(
         "import os",
         "if pb_utils.get_input_tensor_by_name(requests[0], 'HOW').as_numpy().item() == b'exit':",

@@ -1,4 +1,4 @@
-"""Shared memory: allocated in blocks, written once, viewed on the other side, given back."""
+"""Tests of shared memory: allocation, views and freed blocks."""
 
 import fcntl
 import gc
@@ -50,7 +50,7 @@ def used(descriptor: int) -> int:
     return os.fstat(descriptor).st_blocks * 512
 
 
-def test_what_is_put_is_seen_on_the_other_side(outgoing, incoming):
+def test_data_is_visible_on_the_other_side(outgoing, incoming):
     offsets = [put(outgoing, data) for data in (b"one", b"two")]
     assert [bytes(incoming.view(offset, 3)) for offset in offsets] == [b"one", b"two"]
 
@@ -70,25 +70,25 @@ def test_a_block_ends_with_the_last_array_that_was_made_of_its_view(outgoing, in
     view = incoming.view(offset, 64)
     part = np.frombuffer(view, np.float32).reshape(4, 4)[1:, ::2]
     del view
-    assert incoming.ended() == []
+    assert incoming.take_unused() == []
     assert part.sum() == 0
     del part
-    assert incoming.ended() == [offset]
-    assert incoming.ended() == []
+    assert incoming.take_unused() == [offset]
+    assert incoming.take_unused() == []
 
 
-def test_a_block_that_ended_in_a_cycle_is_told_of_too(outgoing, incoming):
+def test_a_block_freed_in_a_cycle_is_reported(outgoing, incoming):
     offset = put(outgoing, b"abc")
     cycle = [incoming.view(offset, 3)]
     cycle.append(cycle)
     del cycle
     gc.collect()
-    assert incoming.ended() == [offset]
+    assert incoming.take_unused() == [offset]
 
 
-def test_a_block_that_is_given_back_is_used_again(outgoing, incoming):
+def test_a_freed_block_is_used_again(outgoing, incoming):
     offset = put(outgoing, b"abc")
-    outgoing.give_back([offset])
+    outgoing.free([offset])
     assert put(outgoing, b"def") == offset
     assert repr(outgoing).startswith("OutgoingMemory(BlockAllocator(1 taken, 64 of ")
 
@@ -98,17 +98,15 @@ def test_there_may_be_no_room(outgoing):
     assert outgoing.put(memoryview(bytes(30 * MEGABYTE))) is None
 
 
-def test_memory_is_taken_as_it_is_written_and_returned_when_nothing_is_under_way(
-    descriptor, outgoing
-):
+def test_pages_are_allocated_on_write_and_returned_when_unused(descriptor, outgoing):
     assert used(descriptor) == 0
     small = put(outgoing, bytes(4 * MEGABYTE))
     assert used(descriptor) == 4 * MEGABYTE
     large = put(outgoing, bytes(96 * MEGABYTE))
     assert used(descriptor) == 100 * MEGABYTE
-    outgoing.give_back([large])
+    outgoing.free([large])
     assert used(descriptor) == 100 * MEGABYTE
-    outgoing.give_back([small])
+    outgoing.free([small])
     assert used(descriptor) == memory.KEPT_BYTES
 
 
@@ -120,17 +118,17 @@ def test_nobody_can_change_its_size(descriptor):
 
 
 @pytest.mark.parametrize("side", [OutgoingMemory, IncomingMemory])
-def test_memory_that_could_be_cut_is_not_used(side):
+def test_memory_without_a_sealed_size_is_refused(side):
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, MEGABYTE)
-    with pytest.raises(ValueError, match="expected one whose size is sealed"):
+    with pytest.raises(ValueError, match="expected one with a sealed size"):
         side(descriptor)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     side(descriptor).close()
     os.close(descriptor)
 
 
-def test_views_outlive_the_end(outgoing, incoming):
+def test_views_outlive_close(outgoing, incoming):
     view = incoming.view(put(outgoing, b"abc"), 3)
     incoming.close()
     outgoing.close()
@@ -142,7 +140,7 @@ LIMIT = 20 * ALIGNMENT
 
 
 class Machine(RuleBasedStateMachine):
-    """Takes and gives back at random, and keeps the books in the simplest way."""
+    """Allocates and frees at random, and compares with a simple list of blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,11 +164,11 @@ class Machine(RuleBasedStateMachine):
             self.taken[offset] = size
 
     @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    def free(self, data: st.DataObject) -> None:
         if self.taken:
             offset = data.draw(st.sampled_from(sorted(self.taken)))
             del self.taken[offset]
-            self.blocks.give_back(offset)
+            self.blocks.free(offset)
 
     @invariant()
     def blocks_are_aligned_and_counted(self) -> None:
@@ -182,18 +180,18 @@ class Machine(RuleBasedStateMachine):
 TestBlocks = Machine.TestCase
 
 
-def test_what_is_given_back_makes_room_for_one_large_block():
+def test_freed_neighbours_make_room_for_a_large_block():
     blocks = BlockAllocator(4 * ALIGNMENT)
     offsets = [blocks.take(1) for _ in range(4)]
     assert blocks.take(1) is None
     for offset in (offsets[2], offsets[0], offsets[3], offsets[1]):
-        blocks.give_back(offset)
+        blocks.free(offset)
     assert blocks.take(4 * ALIGNMENT) == 0
 
 
-def test_a_block_that_was_not_taken_cannot_be_given_back():
+def test_an_unallocated_block_cannot_be_freed():
     blocks = BlockAllocator(LIMIT)
     offset = blocks.take(5)
     with pytest.raises(KeyError):
-        blocks.give_back(offset + ALIGNMENT)
+        blocks.free(offset + ALIGNMENT)
     assert repr(blocks) == f"BlockAllocator(1 taken, 64 of {LIMIT} bytes, 1 free spans)"

@@ -1,4 +1,4 @@
-"""Requests and responses on their way from one process to the other."""
+"""Tests of requests and responses in messages."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ def ends() -> Iterator[Ends]:
 
 
 def arrived(ends: Ends, parcel: Parcel) -> ReceivedParcel:
-    """What the other side makes of it."""
+    """Return the received parcel."""
     return ReceivedParcel(ends[1], bytearray(parcel.data))
 
 
 def carried(ends: Ends, request: InferRequest, sink: NullSink) -> InferRequest:
-    """A request as it is on the other side."""
+    """Return a request as the other side receives it."""
     parcel = Parcel(ends[0])
     packed = messages.pack_request(parcel, request)
     return messages.unpack_request(arrived(ends, parcel), packed, sink)
@@ -45,7 +45,7 @@ def floats(name: str = "X", count: int = 4) -> Tensor:
     return Tensor(name, DataType.FP32, (count,), array=np.arange(count, dtype=np.float32))
 
 
-def test_every_field_of_a_request_travels_or_has_a_reason_not_to():
+def test_every_field_of_a_request_is_in_one_list():
     fields = [field.name for field in dataclasses.fields(InferRequest)]
     named = [*messages.PLAIN, *messages.CONVERTED, *messages.LEFT_OUT]
     assert sorted(named) == sorted(fields)
@@ -58,7 +58,7 @@ def test_every_field_of_a_request_travels_or_has_a_reason_not_to():
         nst.array_shapes(min_dims=0, min_side=0, max_side=4),
     )
 )
-def test_numbers_arrive_bit_by_bit(ends: Ends, array):
+def test_numbers_arrive_unchanged(ends: Ends, array):
     here = Tensor("né", dtypes.of_array(array), array.shape, array=array)
     parcel = Parcel(ends[0])
     packed = messages.pack_tensors(parcel, [here])
@@ -130,31 +130,31 @@ def test_an_execution_arrives(ends: Ends):
     assert (fourth.empty, fourth.final) == (True, True)
 
 
-def test_what_was_taken_for_a_message_that_is_not_sent_is_given_back():
+def test_blocks_of_an_unsent_message_are_freed():
     requests = [InferRequest("m", {"X": floats(count=n)}, NullSink()) for n in (2000, 1 << 20)]
     with connected(limit=1 << 20) as (one, _):
         parcel = Parcel(one)
         messages.pack_request(parcel, requests[0])
         with pytest.raises(ServerError, match="no room"):
             messages.pack_request(parcel, requests[1])
-        parcel.take_back()
+        parcel.free_unsent()
         assert one.put(memoryview(bytes(1 << 20))) == 0
 
 
-def test_a_response_that_finds_no_room_becomes_an_error():
+def test_a_response_without_room_becomes_an_error():
     response = InferResponse("m", 1, "7", [floats(count=2000), floats(count=1 << 20)])
     with connected(limit=1 << 20) as ends:
         parcel = Parcel(ends[0])
         packed = messages.pack_response(parcel, response)
         there = messages.unpack_response(arrived(ends, parcel), packed)
         assert there.outputs == ()
-        assert "no room for a tensor of 4194304 bytes" in there.error.message
+        assert "tensor of 4194304 bytes: found no room" in there.error.message
         assert ends[0].put(memoryview(bytes(1 << 20))) == 0
 
 
 @pytest.mark.parametrize("place", [(-1, 4), (8, 4), (0, -1), (4, 8), (1 << 40, 4)])
-def test_a_tensor_that_is_not_in_its_message_is_told(ends: Ends, place):
-    with pytest.raises(ValueError, match=r"found a tensor at|found tensor"):
+def test_a_tensor_outside_of_its_parcel_is_refused(ends: Ends, place):
+    with pytest.raises(ValueError, match=r"found a tensor at|found shape"):
         messages.unpack_tensors(
             ReceivedParcel(ends[1], bytearray(8)), [["T", "BYTES", [1], *place]]
         )

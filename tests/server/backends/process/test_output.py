@@ -1,4 +1,4 @@
-"""What processes print comes out of the server, with their names in front."""
+"""Tests of the output of processes, which the server prints with a name in front."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from reference_server.backends.process_host.process import pump
 
 
 def pumped(*writes: tuple[int, bytes]) -> tuple[str, str]:
-    """What comes out if a process writes this to its stdout and stderr."""
+    """Return the output for a process that writes this to its stdout and stderr."""
     source = "import os, sys\n" + "".join(f"os.write({fd}, {data!r})\n" for fd, data in writes)
     streams = io.StringIO(), io.StringIO()
     ended = threading.Event()
@@ -39,11 +39,11 @@ def test_lines_may_come_in_parts_and_the_last_without_an_end():
     assert pumped((1, b"o"), (1, b"ne\nt"), (1, b"wo")) == ("[m_0] one\n[m_0] two\n", "")
 
 
-def test_bytes_that_are_no_text_are_shown_as_such():
+def test_invalid_utf8_is_escaped():
     assert pumped((1, b"\xff\xc3\xa9\n")) == ("[m_0] \ufffdé\n", "")
 
 
-def test_what_a_model_prints_is_the_servers_output(start, capfd):
+def test_a_models_output_is_the_servers_output(start, capfd):
     instance = start(
         kit.executing(
             "import sys, subprocess",
@@ -60,8 +60,8 @@ def test_what_a_model_prints_is_the_servers_output(start, capfd):
     assert err == "[m_0_0] bad\n"
 
 
-def test_all_that_was_printed_is_out_when_the_end_is_told():
-    """A process of its own goes on to hold the pipe."""
+def test_all_output_is_copied_before_the_end_is_reported():
+    """A child of the process keeps the pipe open."""
     source = "import os, subprocess\nprint('x' * 100_000, flush=True)\nsubprocess.Popen(['cat'])"
     stream = io.StringIO()
     ended = threading.Event()

@@ -1,4 +1,4 @@
-"""Waiting for what a process does."""
+"""Functions that wait for threads, processes and changes of health."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference_server.core.health import Health
 
 
 class WatchedHealth(Health):
-    """A health for whose changes one can wait, one after the other."""
+    """A Health whose changes are put into a queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class WatchedHealth(Health):
         self.changes.put(self.reason)
 
     def next(self) -> str:
-        """The next reason; empty when it is well again."""
+        """Return the next reason; an empty text means healthy."""
         return self.changes.get(timeout=PATIENCE_S)
 
 
 def await_threads(prefix: str) -> None:
-    """Return when all threads have ended whose names begin so."""
+    """Wait for all threads whose names start with `prefix`."""
     for thread in threading.enumerate():
         if thread.name.startswith(prefix):
             thread.join(PATIENCE_S)
@@ -41,7 +41,7 @@ def await_threads(prefix: str) -> None:
 
 
 def await_end(pid: int) -> None:
-    """Return when the process of that number has ended, whoever's child it is."""
+    """Wait for the end of a process, which need not be a child."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -11,13 +11,12 @@ from server.support.regions import object_file, shared_object
 from server.support.requests import array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import response_forms
+from reference_server.core import gil
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import SystemRegion
 from reference_server.frontends import event_loop
 from reference_server.frontends.event_loop import Background
-from reference_server.frontends.grpc import inference as grpc_inference
-from reference_server.frontends.grpc import methods, streaming
+from reference_server.frontends.grpc import methods
 from reference_server.frontends.grpc.calls import STATUS, blocking
 from reference_server.frontends.http import routes
 
@@ -290,8 +289,7 @@ def in_region():
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_long_tensors_in_regions_are_copied_beside_the_loop(monkeypatch, method):
-    for module in (grpc_inference, streaming, response_forms):
-        monkeypatch.setattr(module, "MANY_SHARED_BYTES", 7)
+    monkeypatch.setattr(gil, "SHARED_BYTES_ON_LOOP", 7)
     model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
     frontend = GrpcFrontend(model)
     with shared_object(np.array([1, 2, 0, 0], np.float32).tobytes()) as key:

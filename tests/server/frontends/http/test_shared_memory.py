@@ -9,7 +9,7 @@ from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
 from server.support.regions import object_file, shared_object
 
-from reference_server.codecs import response_forms
+from reference_server.core import gil
 from reference_server.core.errors import internal
 from reference_server.core.metadata import SystemRegion
 from reference_server.frontends.http import inference as http_inference
@@ -168,8 +168,7 @@ def test_an_output_whose_place_goes_while_the_model_runs_is_an_error_of_its_requ
 
 @pytest.mark.parametrize(("least", "apart"), [(8, 0), (7, 2)])
 def test_what_is_long_is_copied_beside_the_loop(frontend, key, monkeypatch, least, apart):
-    for module in (http_inference, response_forms):
-        monkeypatch.setattr(module, "MANY_SHARED_BYTES", least)
+    monkeypatch.setattr(gil, "SHARED_BYTES_ON_LOOP", least)
     monkeypatch.setattr(http_inference, "MANY_ELEMENTS", 1)
     for count in (1, 2):
         assert frontend.ask(infer(offset=16)).status == 200

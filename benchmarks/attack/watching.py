@@ -1,0 +1,196 @@
+"""Observation during an attack: the server's processes, and a bystander client.
+
+The bystander sends valid requests in a process of its own and checks every response.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from contract.wire import ConnectionEnded as HttpEnded
+from contract.wire import read_reply
+from support.http2 import WINDOW_UPDATE, ConnectionEnded, RawConnection, frame, message
+from tritonclient.grpc import service_pb2
+
+from benchmarks.attack.ground import connect
+from tests.support.servers import Server
+
+PAUSE_S = 0.01
+TIMEOUT_S = 30.0
+_PAGE = resource.getpagesize()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Resources held by a server and its child processes."""
+
+    mib: float
+    descriptors: int
+    threads: int
+    processes: int
+
+
+def family(pid: int) -> list[int]:
+    """Return the process and its descendants without zombies, the process first."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = [pid]
+    for one in found:  # the list grows during the loop
+        found += children.get(one, ())
+    return found
+
+
+def facts(server: Server) -> Facts:
+    """Measure what the server and its child processes hold now."""
+    pages = descriptors = threads = 0
+    pids = family(server.process.pid)
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            descriptors += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+            threads += sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return Facts(pages * _PAGE / 2**20, descriptors, threads, len(pids))
+
+
+# -- the bystander
+
+
+@dataclass
+class Noticed:
+    """The bystander's results."""
+
+    answers: int = 0
+    refused: int = 0
+    """Requests with an error response."""
+    lost: int = 0
+    """Requests without a response, because the connection ended or the time was over."""
+    wrong: list[str] = field(default_factory=list)
+    """Responses with wrong content, or out of order."""
+    seconds: list[float] = field(default_factory=list)
+    """Time of each round: over HTTP a health check and two pipelined inferences, one over gRPC."""
+
+
+class Bystander:
+    """A client of both frontends that knows the correct response to each of its requests."""
+
+    def __init__(self, http: str, grpc: str) -> None:
+        self._http, self._grpc = http, grpc
+        self._numbers = itertools.count(1)
+        self.noticed = Noticed()
+
+    def run(self, pipe: Connection) -> None:
+        """Send requests until a message arrives on `pipe`; report the first round over it."""
+        rounds = (self._http_rounds, self._grpc_rounds)
+        clients: list[Iterator[None]] = [one() for one in rounds]
+        while not pipe.poll(PAUSE_S):
+            started = time.perf_counter()
+            for index, client in enumerate(clients):
+                try:
+                    next(client)
+                except (OSError, HttpEnded, ConnectionEnded):
+                    self.noticed.lost += 1
+                    clients[index] = rounds[index]()
+            if not self.noticed.seconds:
+                pipe.send("started")
+            self.noticed.seconds.append(time.perf_counter() - started)
+
+    def _note(self, holds: bool, response: object) -> None:
+        self.noticed.answers += 1
+        if not holds and len(self.noticed.wrong) < 10:
+            self.noticed.wrong.append(str(response)[:500])
+
+    def _http_rounds(self) -> Iterator[None]:
+        """Yield after each round over one HTTP connection."""
+        with connect(self._http) as client, client.makefile("rb") as stream:
+            client.settimeout(TIMEOUT_S)
+            while True:
+                client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                self._note(read_reply(stream).status == 200, "not live")
+                numbers = [next(self._numbers), next(self._numbers)]
+                client.sendall(b"".join(map(_over_http, numbers)))
+                for number in numbers:
+                    reply = read_reply(stream)
+                    if reply.status >= 500:
+                        self.noticed.refused += 1
+                        continue
+                    found = json.loads(reply.body)
+                    right = found.get("id") == str(number)
+                    right = right and found["outputs"][0]["data"] == [number] * 4
+                    self._note(right, f"HTTP {number}: {reply}")
+                yield
+
+    def _grpc_rounds(self) -> Iterator[None]:
+        """Yield after each inference over one gRPC connection."""
+        with RawConnection(self._grpc, seconds=TIMEOUT_S) as client:
+            # A window for all responses of the longest run.
+            client.send(frame(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big")))
+            for stream in itertools.count(1, 2):
+                number = next(self._numbers)
+                request = service_pb2.ModelInferRequest(model_name="identity_1", id=str(number))
+                request.inputs.add(name="INPUT", datatype="FP32", shape=[4])
+                request.raw_input_contents.append(number.to_bytes(4, "little") * 4)
+                body = message(request.SerializeToString())
+                client.request(stream, "/inference.GRPCInferenceService/ModelInfer", body)
+                answer = client.answer(stream)
+                if answer.reset is not None or answer.trailers.get("grpc-status") != "0":
+                    self.noticed.refused += 1
+                else:
+                    found = service_pb2.ModelInferResponse.FromString(answer.data[5:])
+                    right = found.id == str(number)
+                    right = right and found.raw_output_contents[0] == request.raw_input_contents[0]
+                    self._note(right, f"gRPC {number}: {found}")
+                del client.answers[stream]
+                yield
+
+
+def _over_http(number: int) -> bytes:
+    """Return an inference request with this number as its id and as its data."""
+    tensor = {"name": "INPUT", "datatype": "FP32", "shape": [4], "data": [number] * 4}
+    body = json.dumps({"id": str(number), "inputs": [tensor]}).encode()
+    return (
+        b"POST /v2/models/identity_1/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )
+
+
+def _run_bystander(http: str, grpc: str, pipe: Connection) -> None:
+    """Run a bystander until a message arrives on `pipe`, and send its results."""
+    one = Bystander(http, grpc)
+    one.run(pipe)
+    pipe.send(one.noticed)
+
+
+@contextlib.contextmanager
+def bystander(server: Server) -> Iterator[Noticed]:
+    """Run a bystander in a process of its own; its results are complete after the block."""
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    process = context.Process(
+        target=_run_bystander, args=(server.http, server.grpc, its), daemon=True
+    )
+    process.start()
+    noticed = Noticed()
+    try:
+        ours.recv()
+        yield noticed
+        ours.send("stop")
+        if ours.poll(2 * TIMEOUT_S):
+            noticed.__dict__.update(ours.recv().__dict__)
+        else:
+            noticed.wrong.append(f"the bystander reported nothing for {2 * TIMEOUT_S:.0f} s")
+    finally:
+        process.kill()
+        process.join()

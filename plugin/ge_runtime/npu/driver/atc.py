@@ -1,0 +1,189 @@
+"""ATC, CANN's compiler from model.onnx to model.om, and build records.
+
+A build record is stored next to each file that was compiled here. If it names the same graph,
+options, compiler and file, the file need not be compiled again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.npu.driver.installation import cann_version, read_text_or_none
+
+_CHUNK: Final = 2**20
+_LOG_LINES: Final = 20
+"""Number of lines at the end of ATC's output that an error contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """The inputs of a compilation."""
+
+    source_sha256: str
+    """Hash of the .onnx file, including external weights."""
+    flags: tuple[str, ...]
+    """Options that determine the result: shapes, gears, chip, precision."""
+    compiler: str
+    """The identity of ATC."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Flag: SHA-256 of the file that it names."""
+
+    def describes(self, om: Path) -> bool:
+        """Return whether the file at `om` was compiled from these inputs."""
+        try:
+            found = json.loads(record_path(om).read_text(encoding="utf-8"))
+            return bool(found == self.as_json(om))
+        except (OSError, ValueError):
+            return False
+
+    def as_json(self, om: Path) -> dict[str, object]:
+        """Return the record, with the hash of the file `om`. Raises OSError if it is missing."""
+        files = {"files": dict(self.files)} if self.files else {}
+        return {
+            "source_sha256": self.source_sha256,
+            "flags": list(self.flags),
+            "compiler": self.compiler,
+            **files,
+            "om_sha256": sha256_of(om),
+        }
+
+    def write(self, om: Path) -> None:
+        """Store the record next to the file."""
+        text = json.dumps(self.as_json(om), indent=2) + "\n"
+        record_path(om).write_text(text, encoding="utf-8")
+
+
+class Atc:
+    """The compiler of the environment."""
+
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        self._path = path
+        self._environment = environment
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str] = os.environ) -> Atc:
+        """Find `atc` on PATH. Raises ArtifactFault, with the fix, if it is missing."""
+        found = shutil.which("atc", path=environment.get("PATH"))
+        if found is None:
+            raise ArtifactFault(
+                "found no `atc` on PATH, expected CANN's compiler: run `source "
+                "/usr/local/Ascend/cann/set_env.sh`, or of the folder that CANN is installed in"
+            )
+        return cls(Path(found), environment)
+
+    @property
+    def identity(self) -> str:
+        """CANN's version, if known, and a hash of the executable."""
+        variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+        homes = [Path(self._environment[each]) for each in variables if each in self._environment]
+        versions = (version for home in homes if (version := _version(home)))
+        # The hash as well, because an installation may not have a version.
+        return ", ".join([*islice(versions, 1), f"atc {sha256_of(self._path)[:16]}"])
+
+    def compile(self, source: Path, om: Path, flags: Sequence[str]) -> None:
+        """Compile `source` to `om`, which is replaced atomically. May take many minutes.
+
+        Raises ArtifactFault, with ATC's output, if it fails.
+        """
+        # In the folder of `om`: a rename is atomic only within a file system.
+        with tempfile.TemporaryDirectory(dir=om.parent, prefix=".build_") as folder:
+            output = Path(folder) / "model"
+            command = [str(self._path), "--framework=5", f"--model={source}", f"--output={output}"]
+            done = subprocess.run(
+                [*command, *flags],
+                env=dict(self._environment),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",  # its encoding may differ from the locale's
+                check=False,
+            )
+            # Some versions add the system and architecture to the name.
+            made = sorted(Path(folder).glob("*.om"))
+            if done.returncode != 0 or len(made) != 1:
+                output_end = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
+                raise ArtifactFault(
+                    f"{source}: atc failed with exit code {done.returncode}; it was called with "
+                    f"{' '.join(flags)} and printed:\n{output_end}"
+                )
+            made[0].replace(om)
+
+
+def own_precision(chip: str) -> str:
+    """Return the `--precision_mode_v2` that changes a graph's types least on a chip.
+
+    The matrix units of 310 and 310P only support FP16 and INT8: with `origin` an FP32 MatMul or
+    Conv is executed by the slow AI CPU, or cannot be compiled.
+    """
+    halves = chip.startswith("Ascend310") and not chip.startswith("Ascend310B")
+    return "fp16" if halves else "origin"
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hex. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def content_of(path: Path) -> str:
+    """Return the SHA-256 of a file, or of a folder's files with their names. Raises OSError."""
+    if not path.is_dir():
+        return sha256_of(path)
+    digest = hashlib.sha256()
+    for each in sorted(file for file in path.rglob("*") if file.is_file()):
+        digest.update(f"{each.relative_to(path)}\0{sha256_of(each)}\0".encode())
+    return digest.hexdigest()
+
+
+def ensure_content(path: Path, digest: str) -> None:
+    """Raise ArtifactFault if a file has another SHA-256, and OSError if it is missing."""
+    if sha256_of(path) != digest:
+        raise ArtifactFault(
+            f"{path}: found content that has changed since it was loaded, expected the same: "
+            "unload the model before replacing a file, or add a new version"
+        )
+
+
+def record_path(om: Path) -> Path:
+    """Return the path of a file's build record."""
+    return om.with_name(f"{om.name}.json")
+
+
+def recorded_flag(om: Path, digest: str, name: str) -> str | None:
+    """Return the value of an option with which a file was compiled; None if it is not recorded.
+
+    A record may be written by hand for a file that was compiled elsewhere.
+
+    Args:
+        om: The compiled file.
+        digest: Its SHA-256.
+        name: The option, e.g. "--input_shape".
+    """
+    try:
+        record = json.loads(record_path(om).read_text(encoding="utf-8"))
+        if record["om_sha256"] == digest:
+            values = (flag.partition("=") for flag in record["flags"])
+            return next((str(value) for flag, _, value in values if flag == name), None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _version(home: Path) -> str:
+    """Return the version of a CANN installation, with all its parts; "" if unknown."""
+    text = read_text_or_none(home / "version.cfg")
+    return cann_version(home) or "" if text is None else " ".join(text.split())

@@ -1,0 +1,347 @@
+"""An open Ascend device: contexts, synchronization, pinned memory, and the loss of the device.
+
+The device's memory and executors are built on this module. A lost device must not be called any
+more, because a call might not return; nothing is freed on it before the process ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.errors import EngineLost
+from ge_runtime.npu.driver.driver import Address, Context, Driver, Stream
+from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
+
+EXECUTION_TIMEOUT_S: Final = 60.0
+"""Time limit of an execution; after it the device is assumed to hang."""
+
+LOCK_TIMEOUT_S: Final = 1800.0
+"""Time limit of waiting for another thread; after it that thread is assumed to hang. Loads of large
+models may take minutes, and executions twice EXECUTION_TIMEOUT_S."""
+
+_RETRY_S: Final = 0.1
+"""Delay before a wait that failed for lack of a resource is repeated."""
+
+_TASK_FAILURES: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
+"""Failures of a task that a wait reports; all others are failures of the wait itself."""
+
+_CURRENT: Final = threading.local()
+
+
+class DeviceContext:
+    """A context that any thread may enter. Streams and models belong to their context.
+
+    The constructor makes it current in the calling thread.
+    """
+
+    def __init__(self, driver: Driver, device: int) -> None:
+        self._driver = driver
+        self._device = device
+        self._handle = self._obtain()
+        self._alive = True
+        _CURRENT.context = self
+
+    def enter(self) -> None:
+        """Make it the calling thread's context, unless it is current."""
+        if _current() is not self:
+            self._driver.set_context(self._handle)
+            _CURRENT.context = self
+        assert self._driver.current_context() == self._handle, (
+            "another library changed this thread's context"
+        )
+
+    def enter_device(self) -> None:
+        """Make it current, unless the calling thread has another context of the same device."""
+        current = _current()
+        if current is None or not current._alive or current._device != self._device:
+            self.enter()
+
+    def destroy(self) -> None:
+        """Destroy the context; its streams and models must be freed before."""
+        self._alive = False
+        _CURRENT.context = None
+        self._release()
+
+    def _obtain(self) -> Context:
+        return self._driver.create_context(self._device)
+
+    def _release(self) -> None:
+        self._driver.destroy_context(self._handle)
+
+
+class DefaultContext(DeviceContext):
+    """The device's default context, which libraries of the process share.
+
+    Libraries may change a thread's context, so each `enter` sets it.
+    """
+
+    def enter(self) -> None:
+        """Make it the calling thread's context."""
+        self._driver.set_context(self._handle)
+        _CURRENT.context = self
+
+    def _obtain(self) -> Context:
+        self._driver.set_device(self._device)
+        return self._driver.current_context()
+
+    def _release(self) -> None:
+        self._driver.reset_device(self._device)
+
+
+def _current() -> DeviceContext | None:
+    """Return the context that the calling thread entered last."""
+    context: DeviceContext | None = getattr(_CURRENT, "context", None)
+    return context
+
+
+class AscendDevice:
+    """A device that this process has open. Thread-safe."""
+
+    def __init__(self, driver: Driver, number: int, health: DeviceHealth) -> None:
+        """Open the device. Raises DriverFault if that fails; then nothing stays open."""
+        self.driver = driver
+        self.number = number
+        self.name = f"npu:{number}"
+        self._health = health
+        with ExitStack() as undo:
+            driver.set_device(number)  # reference-counted: each call needs its reset_device
+            undo.callback(_try_to, driver.reset_device, number)
+            # A private context: the default context is shared with other libraries of the process,
+            # such as torch_npu, and streams and models belong to their context.
+            self._context = DeviceContext(driver, number)
+            undo.callback(_try_to, self._context.destroy)
+            self.soc_name = driver.soc_name()
+            self.capacity_bytes = driver.memory_info()[1]
+            """Size of the device's memory."""
+            undo.pop_all()
+        self._changing = Lock()
+        self._execution_locks: list[Lock] = []
+        self.pinned_blocks = 0
+        """Number of allocated blocks of pinned host memory."""
+        self._pinning = Lock()
+        # Appended to by `__del__`, which may interrupt any line of a thread, so without a lock.
+        self._unpinned: deque[Address] = deque()
+
+    # -- loss of the device --
+
+    @property
+    def lost(self) -> EngineLost | None:
+        return self._health.lost
+
+    def ensure_available(self) -> None:
+        """Raise EngineLost if the device is lost."""
+        self._health.ensure_available()
+
+    def mark_lost(self, text: str) -> EngineLost:
+        """Mark the device as lost for all its users; return the error to raise."""
+        return self._health.mark_lost(text)
+
+    @contextmanager
+    def detecting_loss(self, path: Path | None = None) -> Iterator[None]:
+        """Return a context that marks the device as lost if a call within it reports that.
+
+        The context converts the DriverFault to EngineLost, so that cleanup code does not call the
+        device any more.
+
+        Args:
+            path: The file that the calls are about; it is added to their DriverFault.
+        """
+        try:
+            yield
+        except DriverFault as fault:
+            fault.path = path or fault.path
+            if fault.kind is FailureKind.LOST:
+                raise self.mark_lost(f"{fault.path or self.name}: {fault}") from fault
+            raise
+
+    @contextmanager
+    def releasing(self, *errors: type[Exception]) -> Iterator[None]:
+        """Return a context in which resources are released.
+
+        A failure within the context marks the device as lost, because it is unknown which
+        resources are still in use. EngineLost is suppressed.
+
+        Args:
+            errors: Exceptions other than DriverFault that are failures of the device.
+        """
+        failures: tuple[type[Exception], ...] = (DriverFault, *errors)
+        try:
+            yield
+        except EngineLost:
+            pass
+        except failures as fault:
+            self.mark_lost(f"{self.name}: releasing resources failed: {fault}")
+
+    # -- the calling thread's context --
+
+    def enter(self) -> None:
+        """Make this object's context current, which exists as long as the device is open.
+
+        The context of an executor may be destroyed at any time by a reset. Raises EngineLost.
+        """
+        self.ensure_available()
+        self._context.enter()
+
+    def ensure_context(self) -> None:
+        """Let the calling thread use the device in any of its contexts. Raises EngineLost."""
+        self.ensure_available()
+        self._context.enter_device()
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Return a context that combines `ensure_context` and `detecting_loss`."""
+        with self.detecting_loss():
+            self.ensure_context()
+            yield
+
+    # -- executions --
+
+    def add_execution_lock(self) -> Lock:
+        """Return a new lock that must be held during executions. Call within `exclusive`."""
+        lock = Lock()
+        lock.acquire()  # like all others: `exclusive` releases it
+        self._execution_locks.append(lock)
+        return lock
+
+    def remove_execution_lock(self, lock: Lock) -> None:
+        """Undo `add_execution_lock`. Call within `exclusive`."""
+        self._execution_locks.remove(lock)
+        lock.release()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Return a context in which nothing executes on the device.
+
+        Raises EngineLost if executions do not end within LOCK_TIMEOUT_S.
+        """
+        # Only one thread at a time acquires the locks: two threads could deadlock.
+        self.acquire_lock(self._changing, "loading or unloading models")
+        try:
+            with ExitStack() as undo:
+                for lock in self._execution_locks:
+                    self.acquire_lock(lock, "an execution")
+                    undo.callback(lock.release)
+                undo.pop_all()
+            try:
+                yield
+            finally:
+                for lock in self._execution_locks:
+                    lock.release()
+        finally:
+            self._changing.release()
+
+    def acquire_lock(self, lock: Lock, what: str) -> None:
+        """Acquire a lock; `what` describes its holder in the error.
+
+        Raises EngineLost if the lock is not released within LOCK_TIMEOUT_S.
+        """
+        if not lock.acquire(timeout=LOCK_TIMEOUT_S):
+            raise self.mark_lost(
+                f"{self.name}: {what}: found no end of it for {LOCK_TIMEOUT_S:g} s"
+            )
+
+    def wait(self, stream: Stream) -> None:
+        """Wait for all tasks in a stream of this thread's context.
+
+        Blocks for at most twice EXECUTION_TIMEOUT_S. After an exception no task is executing any
+        more, with two exceptions: the device is lost, or a task has failed and the stream, which
+        must be recreated, cannot be synchronized any more.
+
+        Raises:
+            DriverFault: A task failed, or the device is lost.
+            EngineLost: It is unknown whether the tasks have ended.
+        """
+        # With a time limit: without one the call would not return if the device hangs.
+        timeout_ms = round(EXECUTION_TIMEOUT_S * 1e3)
+        try:
+            self.driver.synchronize_stream(stream, timeout_ms)
+        except DriverFault as fault:
+            if fault.kind is not FailureKind.LOST:
+                self._wait_again(stream, timeout_ms, fault)
+            raise
+
+    def _wait_again(self, stream: Stream, timeout_ms: int, fault: DriverFault) -> None:
+        """Wait again after a wait that failed with `fault` on a device that is not lost.
+
+        Raises if the second wait reports a more severe failure.
+        """
+        # A failed task may be reported before later tasks have ended, so the stream may not be
+        # done. All other failures mean that the first wait did not take place.
+        if fault.kind in (FailureKind.RETRY, FailureKind.MEMORY):
+            time.sleep(_RETRY_S)
+        try:
+            self.driver.synchronize_stream(stream, timeout_ms)
+        except DriverFault as again:
+            if again.kind is FailureKind.LOST:
+                raise
+            if fault.kind in _TASK_FAILURES:
+                return
+            if again.kind in _TASK_FAILURES:
+                raise
+            text = f"{self.name}: waiting for queued tasks failed: {again}"
+            raise self.mark_lost(text) from again
+
+    # -- pinned memory --
+
+    def pin(self, nbytes: int) -> Address:
+        """Allocate pinned host memory. Raises MemoryError if there is not enough."""
+        self.free_unpinned()
+        with self._pinning, self.using():
+            address = allocate(self.driver.malloc_host, nbytes)
+            self.pinned_blocks += 1
+            return address
+
+    def unpin_later(self, address: Address) -> None:
+        """Schedule a block of pinned memory to be freed. May be called by `__del__`."""
+        self._unpinned.append(address)
+
+    def free_unpinned(self) -> None:
+        """Free the pinned memory that is not used any more."""
+        with self._pinning:
+            while self._unpinned and self.lost is None:
+                address = self._unpinned.popleft()  # atomic: `__del__` may append concurrently
+                # First: a block that cannot be freed must not keep the device open.
+                self.pinned_blocks -= 1
+                with self.using():
+                    self.driver.free_host(address)
+
+    def close(self) -> bool:
+        """Close the device, on which nothing is loaded any more.
+
+        Returns:
+            Whether it was closed. False while pinned memory is in use, which would be freed with
+            the device, and if the device is lost; then `close` may be called again.
+        """
+        with self.releasing():
+            self.free_unpinned()
+            if self.lost is None and not self.pinned_blocks:
+                self.ensure_context()
+                # CANN's order: memory and streams first, then the context, then the device.
+                self._context.destroy()
+                self.driver.reset_device(self.number)
+                return True
+        return False
+
+
+def allocate(malloc: Callable[[int], Address], nbytes: int) -> Address:
+    """Call `malloc`. Raises MemoryError if there is not enough memory, else DriverFault."""
+    try:
+        return malloc(nbytes)
+    except DriverFault as fault:
+        if fault.kind is FailureKind.MEMORY:
+            raise MemoryError(str(fault)) from fault
+        raise
+
+
+def _try_to(undo: Callable[..., None], *arguments: int) -> None:
+    """Undo something after a failure; errors are suppressed, so that the failure is reported."""
+    with suppress(DriverFault):
+        undo(*arguments)

@@ -1,0 +1,185 @@
+"""The functions of pyACL for loaded models: their descriptions, and executions of free shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+from ge_runtime.npu.driver.description import ModelDescription, ModelTensor
+from ge_runtime.npu.driver.driver import Address, Dataset, ModelId, Produced
+from ge_runtime.npu.driver.return_codes import DriverFault, ReturnCodeChecker
+
+# The module, which has no type stubs.
+Acl: TypeAlias = Any
+
+_RESERVED_INDEX: Final = -1
+"""The value of the argument `index` of functions for gears."""
+_PLACEHOLDER: Final = "acl_modelId_"
+"""Prefix of a placeholder for a name that is too long."""
+_INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
+_Size: TypeAlias = Callable[[str, int], int]
+"""Checks the size that a function returned; the arguments are the function's name and the size."""
+
+
+class PyAclDescriptions:
+    """Descriptions of loaded models."""
+
+    def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
+        self._mdl = acl.mdl
+        self._status = checker.status
+        self._value = checker.value
+        self._handle = checker.handle
+        self._getter = checker.getter
+
+    def describe(self, model: ModelId, *, free_shapes: bool) -> ModelDescription:
+        """See `Driver.describe`."""
+        with self._described(model) as desc:
+            return self._description(desc, self._size if free_shapes else self._getter)
+
+    def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
+        """See `Driver.output_dims`."""
+        with self._described(model) as desc:
+            answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
+        return [self._dims("acl.mdl.get_cur_output_dims", answer) for answer in answers]
+
+    def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
+        """See `FreeShapes.ranges`."""
+        with self._described(model) as desc:
+            answers = [self._mdl.get_input_dims_range(desc, index) for index in range(count)]
+        found = [self._value("acl.mdl.get_input_dims_range", answer) for answer in answers]
+        return [
+            tuple((low, high) for low, high in own["range"][: own["rangeCount"]]) for own in found
+        ]
+
+    @contextmanager
+    def _described(self, model: ModelId) -> Iterator[int]:
+        desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
+        try:
+            self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
+        except DriverFault:
+            self._mdl.destroy_desc(desc)
+            raise
+        try:
+            yield desc
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+
+    def _description(self, desc: int, size: _Size) -> ModelDescription:
+        mdl, get = self._mdl, self._getter
+        # Types and formats need no check: these functions return -1, "undefined", on failure, and
+        # the engine rejects tensors of such a type.
+        inputs = tuple(
+            ModelTensor(
+                name=self._real_name(
+                    desc,
+                    get(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index)),
+                ),
+                dtype=int(mdl.get_input_data_type(desc, index)),
+                format=int(mdl.get_input_format(desc, index)),
+                dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
+                nbytes=size(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
+            )
+            for index in range(get("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
+        )
+        outputs = tuple(
+            ModelTensor(
+                name=self._real_name(
+                    desc,
+                    get(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
+                ),
+                dtype=int(mdl.get_output_data_type(desc, index)),
+                format=int(mdl.get_output_format(desc, index)),
+                dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
+                nbytes=size(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
+            )
+            for index in range(get("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
+        )
+        batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
+        image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))
+        return ModelDescription(
+            inputs,
+            outputs,
+            batches=tuple(batch["batch"][: batch["batchCount"]]),
+            images=tuple((h, w) for h, w in image["hw"][: image["hwCount"]]),
+            dims=self._dims_gears(desc),
+        )
+
+    def _size(self, function: str, nbytes: int) -> int:
+        """Accept any size: 0 is not a failure for tensors whose size is known after execution."""
+        return nbytes
+
+    def _real_name(self, desc: int, name: str) -> str:
+        """Return the real name of a tensor, whose name may be a placeholder."""
+        if name.startswith(_PLACEHOLDER):
+            return str(self._mdl.get_tensor_real_name(desc, name) or name)
+        return name
+
+    def _dims(self, function: str, answer: tuple[Any, int]) -> tuple[int, ...]:
+        return tuple(self._value(function, answer)["dims"])
+
+    def _dims_gears(self, desc: int) -> tuple[tuple[int, ...], ...]:
+        answer = self._mdl.get_input_dynamic_gear_count(desc, _RESERVED_INDEX)
+        count = self._value("acl.mdl.get_input_dynamic_gear_count", answer)
+        if not count:
+            return ()
+        answer = self._mdl.get_input_dynamic_dims(desc, _RESERVED_INDEX, count)
+        return tuple(
+            tuple(gear["dims"][: gear["dimCount"]])
+            for gear in self._value("acl.mdl.get_input_dynamic_dims", answer)
+        )
+
+
+class PyAclFreeShapes:
+    """An implementation of `FreeShapes`."""
+
+    def __init__(
+        self, acl: Acl, checker: ReturnCodeChecker, descriptions: PyAclDescriptions
+    ) -> None:
+        self._acl = acl
+        self._mdl = acl.mdl
+        self._status = checker.status
+        self._value = checker.value
+        self._handle = checker.handle
+        self._descriptions = descriptions
+
+    def load(self, path: str) -> ModelId:
+        return ModelId(self._value("acl.mdl.load_from_file", self._mdl.load_from_file(path)))
+
+    def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
+        return self._descriptions.ranges(model, count)
+
+    def set_dims(
+        self, inputs: Dataset, index: int, tensor: ModelTensor, dims: Sequence[int]
+    ) -> None:
+        # Only the dims of the description are used, and the dataset copies it.
+        desc = self._acl.create_tensor_desc(tensor.dtype, list(dims), tensor.format)
+        desc = self._handle("acl.create_tensor_desc", desc)
+        try:
+            answer = self._mdl.set_dataset_tensor_desc(inputs.handle, desc, index)
+            self._value("acl.mdl.set_dataset_tensor_desc", answer)
+        finally:
+            self._acl.destroy_tensor_desc(desc)  # has no return code
+
+    def execute(self, model: ModelId, inputs: Dataset, outputs: Dataset) -> None:
+        code = self._mdl.execute(model, inputs.handle, outputs.handle)
+        self._status("acl.mdl.execute", code)
+
+    def output(self, outputs: Dataset, index: int) -> Produced:
+        acl = self._acl
+        desc = self._mdl.get_dataset_tensor_desc(outputs.handle, index)
+        desc = self._handle("acl.mdl.get_dataset_tensor_desc", desc)
+        dims = (
+            acl.get_tensor_desc_dim_v2(desc, place)
+            for place in range(acl.get_tensor_desc_num_dims(desc))
+        )
+        name = "acl.get_tensor_desc_dim_v2"
+        found = tuple(int(self._value(name, answer)) for answer in dims)
+        return Produced(found, self.address(outputs, index))
+
+    def address(self, outputs: Dataset, index: int) -> Address:
+        return Address(self._acl.get_data_buffer_addr(outputs.buffers[index]))
+
+    def clear(self, outputs: Dataset, index: int) -> None:
+        code = self._acl.update_data_buffer(outputs.buffers[index], 0, 0)
+        self._status("acl.update_data_buffer", code)

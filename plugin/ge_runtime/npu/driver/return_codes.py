@@ -1,0 +1,214 @@
+"""pyACL's return codes: their classification, and the exception for them.
+
+The numbers are CANN's (acl_base_rt.h, ge_error_codes.h). The classification is derived from their
+documentation and was not verified on a device; in doubt it assumes the more severe failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ge_runtime.errors import RuntimeFault
+
+SUCCESS: Final = 0
+REPEAT_INITIALIZE: Final = 100002
+"""acl.init was called before. Not a failure, but acl.finalize must not be called."""
+REPEAT_FINALIZE: Final = 100037
+"""acl.finalize was called before. Not a failure."""
+NOT_SUPPORTED: Final = 207000
+"""The chip, driver or system does not support the call."""
+
+# Codes for functions that have no return code.
+_NO_HANDLE: Final = 200000
+"""BAD_ALLOC, for functions that create objects, as they only allocate host memory."""
+_NO_ANSWER: Final = 100000
+"""INVALID_PARAM, for getters."""
+
+
+class FailureKind(Enum):
+    """The consequence of a failure."""
+
+    REFUSED = "a call that the interface refuses"
+    """A repeated call fails as well: a defect of the caller or of the user's input."""
+    FILE = "a file that cannot be executed here"
+    MEMORY = "too little memory"
+    RETRY = "a queue that is temporarily full"
+    """A repeated call may succeed."""
+    RELOAD = "a failed execution"
+    """The stream and its context are invalid; a new context with reloaded models is required."""
+    OVERFLOW = "a numeric overflow"
+    """The execution has ended, and its results are invalid."""
+    LOST = "the device is lost"
+    """The process must not use or release anything on the device, because calls may hang."""
+
+
+_KINDS: Final = {
+    FailureKind.FILE: (
+        *(100003, 100005, 100011, 100012, 100013, 100014, 100015),
+        *(145002, 145006, 148049, 148050, 200001, 507008),
+        *(545001, 545002, 545003, 545004, 545005),
+    ),
+    # Includes the limits of a card for events, streams and models.
+    FailureKind.MEMORY: (
+        *(200000, 207001, 207005, 207007, 207008, 207009, 207010, 207011, 207012, 207018),
+        245000,
+    ),
+    FailureKind.RETRY: (207014, 507002, 507004, 507006),
+    FailureKind.OVERFLOW: (207003, 207016, 207017),
+    # The device does not respond, or its memory or channel (507901) is broken. Includes timeouts:
+    # tasks that still run may write to their buffers at any time, and cannot be stopped.
+    FailureKind.LOST: (
+        *(107019, 107020, 207020, 500004, 507010, 507033, 507046, 507047, 507053, 507054),
+        *(507055, 507899, 507901, 545601),
+    ),
+}
+_KIND_OF: Final = {code: kind for kind, codes in _KINDS.items() for code in codes}
+_ABORTED: Final = (107022, 107023)
+_INTERNAL: Final = 5
+"""The first digit of failures inside the device, its driver or its firmware."""
+
+_NAMES: Final = {
+    100000: "ACL_ERROR_INVALID_PARAM",
+    100001: "ACL_ERROR_UNINITIALIZE",
+    100003: "ACL_ERROR_INVALID_FILE",
+    100012: "ACL_ERROR_DESERIALIZE_MODEL",
+    100013: "ACL_ERROR_PARSE_MODEL",
+    100039: "ACL_ERROR_COMPILING_STUB_MODE",
+    107000: "ACL_ERROR_RT_PARAM_INVALID",
+    107001: "ACL_ERROR_RT_INVALID_DEVICEID",
+    107002: "ACL_ERROR_RT_CONTEXT_NULL",
+    107003: "ACL_ERROR_RT_STREAM_CONTEXT",
+    145000: "ACL_ERROR_GE_PARAM_INVALID",
+    145002: "ACL_ERROR_GE_EXEC_MODEL_PATH_INVALID",
+    145003: "ACL_ERROR_GE_EXEC_MODEL_ID_INVALID",
+    145006: "ACL_ERROR_GE_EXEC_MODEL_DATA_SIZE_INVALID",
+    145012: "ACL_ERROR_GE_DYNAMIC_INPUT_LENGTH_INVALID",
+    145013: "ACL_ERROR_GE_DYNAMIC_BATCH_SIZE_INVALID",
+    148049: "ACL_ERROR_INVALID_OPP_PATH",
+    200000: "ACL_ERROR_BAD_ALLOC",
+    200001: "ACL_ERROR_API_NOT_SUPPORT",
+    207000: "ACL_ERROR_RT_FEATURE_NOT_SUPPORT",
+    207001: "ACL_ERROR_RT_MEMORY_ALLOCATION",
+    207003: "ACL_ERROR_RT_AICORE_OVER_FLOW",
+    207004: "ACL_ERROR_RT_NO_DEVICE",
+    207005: "ACL_ERROR_RT_RESOURCE_ALLOC_FAIL",
+    207006: "ACL_ERROR_RT_NO_PERMISSION",
+    207007: "ACL_ERROR_RT_NO_EVENT_RESOURCE",
+    207008: "ACL_ERROR_RT_NO_STREAM_RESOURCE",
+    207016: "ACL_ERROR_RT_AIVEC_OVER_FLOW",
+    207017: "ACL_ERROR_RT_OVER_FLOW",
+    207018: "ACL_ERROR_RT_DEVICE_OOM",
+    207020: "ACL_ERROR_RT_TIMEOUT",
+    245000: "ACL_ERROR_GE_MEMORY_ALLOCATION",
+    500002: "ACL_ERROR_GE_FAILURE",
+    507002: "ACL_ERROR_RT_STREAM_TASK_FULL",
+    507008: "ACL_ERROR_RT_SOC_VERSION",
+    507010: "ACL_ERROR_RT_LOST_HEARTBEAT",
+    507011: "ACL_ERROR_RT_MODEL_EXECUTE",
+    507014: "ACL_ERROR_RT_AICORE_TIMEOUT",
+    507015: "ACL_ERROR_RT_AICORE_EXCEPTION",
+    507033: "ACL_ERROR_RT_DEV_SETUP_ERROR",
+    507046: "ACL_ERROR_RT_STREAM_SYNC_TIMEOUT",
+    507047: "ACL_ERROR_RT_EVENT_SYNC_TIMEOUT",
+    507053: "ACL_ERROR_RT_DEVICE_MEM_ERROR",
+    507055: "ACL_ERROR_RT_SUSPECT_DEVICE_MEM_ERROR",
+    507899: "ACL_ERROR_RT_DRV_INTERNAL_ERROR",
+    507901: "ACL_ERROR_RT_SOCKET_CLOSE",
+}
+"""Code: CANN's name, for common codes."""
+
+
+def failure_kind(code: int) -> FailureKind:
+    """Classify a return code other than SUCCESS."""
+    if code in _KIND_OF:
+        return _KIND_OF[code]
+    internal = code // 100_000 == _INTERNAL
+    # Unlisted codes: failures of the device require a reset, rejected calls do not.
+    return FailureKind.RELOAD if internal or code in _ABORTED else FailureKind.REFUSED
+
+
+def code_name(code: int) -> str:
+    """Return the number, and CANN's name for common codes."""
+    return f"{code} {_NAMES[code]}" if code in _NAMES else str(code)
+
+
+Value = TypeVar("Value")
+
+_OVERFLOWED: Final = (
+    "an FP16 result was too large: compile with `--precision origin` where the chip has it, or "
+    "cube_fp16in_fp32out"
+)
+
+_CURES: Final = {
+    100039: "LD_LIBRARY_PATH has CANN's `stub` folder before the driver's libraries: "
+    "`source set_env.sh` of CANN again",
+    107001: "`npu-smi info` and ASCEND_RT_VISIBLE_DEVICES show which devices this process has",
+    148049: "install the operators of this chip: the package Ascend-cann-<soc>-ops",
+    207004: "pass the device into the container, e.g. `--device /dev/davinci0`",
+    207006: "add the user to the group HwHiAiUser",
+    507008: "the file is for another chip, or the versions of driver and CANN are incompatible: "
+    "`npu-smi info`, `cat $ASCEND_HOME_PATH/version.cfg`",
+    207003: _OVERFLOWED,
+    207016: _OVERFLOWED,
+    207017: _OVERFLOWED,
+    507033: "the device is in use by another process, or its driver failed: `npu-smi info`",
+    507899: "often caused by a driver of another version than CANN: `npu-smi info`, `cat "
+    "$ASCEND_HOME_PATH/version.cfg`",
+}
+"""Code: how a user can fix it."""
+
+
+class DriverFault(RuntimeFault):
+    """A failed call of the driver."""
+
+    def __init__(self, function: str, code: int, message: str = "") -> None:
+        """Create the error of a function, e.g. "acl.rt.malloc"; `message` is the library's."""
+        self.function = function
+        self.code = code
+        self.kind: FailureKind = failure_kind(code)
+        self.path: Path | None = None
+        """The file that was loaded or executed, if the caller knows it."""
+        reason = f": {message}" if message else ""
+        cure = f"; {_CURES[code]}" if code in _CURES else ""
+        super().__init__(f"{function}: {code_name(code)}, {self.kind.value}{reason}{cure}")
+
+
+class ReturnCodeChecker:
+    """Checks the results of functions of one `acl` module. Thread-safe."""
+
+    def __init__(self, recent_message: Callable[[], str | None]) -> None:
+        """Initialize with acl.get_recent_err_msg: the calling thread's last message, or None."""
+        self._recent_message = recent_message
+
+    def status(self, function: str, code: int, *accepted: int) -> int:
+        """Return the code if it is SUCCESS or accepted. Raises DriverFault otherwise."""
+        if code != SUCCESS and code not in accepted:
+            raise DriverFault(function, code, self._message())
+        return code
+
+    def value(self, function: str, result: tuple[Value, int], *accepted: int) -> Value:
+        """Return the value of `(value, code)`; raises like `status`."""
+        value, code = result
+        self.status(function, code, *accepted)
+        return value
+
+    def handle(self, function: str, handle: int) -> int:
+        """Return a handle from a function without return code; 0 is a failure."""
+        return self._without_code(function, handle, _NO_HANDLE)
+
+    def getter(self, function: str, value: Value) -> Value:
+        """Return the result of a getter without return code; 0 and "" are failures."""
+        return self._without_code(function, value, _NO_ANSWER)
+
+    def _without_code(self, function: str, value: Value, code: int) -> Value:
+        if not value:
+            raise DriverFault(function, code, self._message())
+        return value
+
+    def _message(self) -> str:
+        """Return the library's message about the failure; "" if it has none."""
+        # Reading the message clears it, so a later failure does not get an old message.
+        return " ".join((self._recent_message() or "").split())

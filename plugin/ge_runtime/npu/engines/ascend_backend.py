@@ -1,0 +1,262 @@
+"""The device backend of an Ascend card, for .om files and AIR graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.config import DeclaredImages, Window
+from ge_runtime.devices import Device
+from ge_runtime.devices.jpeg import PillowDecoder
+from ge_runtime.engines.artifact import Artifact, only_graph
+from ge_runtime.engines.backend import DeviceSettings
+from ge_runtime.engines.base import Engine
+from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault
+from ge_runtime.npu.driver.card import PROCESS_CARDS, Cards
+from ge_runtime.npu.driver.driver import Address
+from ge_runtime.npu.driver.dvpp import DvppDecoder
+from ge_runtime.npu.driver.ge_py import open_ge
+from ge_runtime.npu.driver.memory import CardMemory, PinnedMemory
+from ge_runtime.npu.driver.om_model import ModelFile
+from ge_runtime.npu.driver.pyacl import open_media
+from ge_runtime.npu.driver.return_codes import DriverFault
+from ge_runtime.npu.engines.captured import Capture, CapturedEngine, Reloadable
+from ge_runtime.npu.engines.ge_session import GeSessionEngine
+from ge_runtime.npu.engines.om import OmEngine
+from ge_runtime.npu.engines.om_files import read_free_shapes
+from ge_runtime.npu.engines.om_free import OmFreeEngine
+from ge_runtime.specs import Array
+
+_log = logging.getLogger(__name__)
+
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_IMAGES: Final[Mapping[str, DeclaredImages]] = MappingProxyType({})
+
+
+class AscendBackend:
+    """An Ascend card; engines copy inputs and outputs to and from the card's memory.
+
+    Models of one executor share its workspace and execute one after another; see
+    `npu.driver.stream_executor`.
+    """
+
+    kind: Final = CardMemory.kind
+
+    def __init__(
+        self,
+        device: int,
+        *,
+        executor: int = 0,
+        buffers: int = 0,
+        workspace_bytes: int | None = None,
+        options: Mapping[str, str] = _NO_OPTIONS,
+        unplanned: bool = False,
+        images: Mapping[str, DeclaredImages] = _NO_IMAGES,
+        window: Window | None = None,
+        cards: Cards = PROCESS_CARDS,
+    ) -> None:
+        """Open a card.
+
+        Args:
+            device: Number of the card.
+            executor: Index of the executor on the card, from 0.
+            buffers: Index of the executor's buffer set, from 0.
+            workspace_bytes: Workspace of the executor, the same for all its models; None: as large
+                as the largest model needs. For a session of GE, the size of its own arena.
+            options: Options of GE.
+            unplanned: Whether files with free shapes may be executed.
+            images: Input name: image declaration, for .om files.
+            window: The executions of .om files to profile or dump.
+            cards: The cards of the process.
+
+        Raises:
+            NoDevice: There is no such card, or it cannot be used.
+            EngineLost: The card was lost before.
+        """
+        try:
+            card = cards.acquire(device)
+        except DriverFault as fault:
+            raise NoDevice(f"npu:{device} cannot be used: {fault}") from fault
+        self.name: Final = card.name
+        self.hardware: Final = card.soc_name
+        self._card = card
+        self._cards = cards
+        self._executor = executor
+        self._buffers = buffers
+        self._workspace_bytes = workspace_bytes
+        self._options = options
+        self._unplanned = unplanned
+        self._images = images
+        self._window = window
+        self._capture: Capture | None = None
+        self._memory = PinnedMemory(card)
+        self._device_memory = CardMemory(card)
+        self._decoder: DvppDecoder | None = None
+        self._closed = False
+
+    @classmethod
+    def for_device(cls, device: str, settings: DeviceSettings) -> AscendBackend:
+        """Open the backend of the device that config.pbtxt calls `device`."""
+        return cls(
+            int(device.partition(":")[2]),
+            executor=settings.executor,
+            buffers=settings.buffers,
+            workspace_bytes=settings.workspace_bytes,
+            options=settings.compiler_options,
+            unplanned=settings.unplanned,
+            images=settings.images,
+            window=settings.window,
+        )
+
+    @property
+    def memory(self) -> Device[NDArray[np.uint8]]:
+        """Pinned host memory, which the card copies asynchronously."""
+        return self._memory
+
+    @property
+    def device_memory(self) -> Device[Address]:
+        """Memory of the card that belongs to the engines of this backend."""
+        return self._device_memory
+
+    @property
+    def shared_memory(self) -> Device[Address]:
+        """Memory of the card for weights and workspace of all models in this process."""
+        return self._card.memory
+
+    @property
+    def memories(self) -> tuple[Device[Any], ...]:
+        return self.memory, self.device_memory, self.shared_memory
+
+    def fault(self) -> str:
+        return self._card.watch.status().fault
+
+    def telemetry(self) -> dict[str, float]:
+        status = self._card.watch.status()
+        gauges: dict[str, float] = {"device_unwell": bool(status.fault)}
+        if not status.fault:
+            gauges["device_free_bytes"] = status.free_bytes
+            gauges["device_total_bytes"] = status.total_bytes
+            gauges |= {f"device_{unit}_percent": each for unit, each in status.percent.items()}
+        return gauges
+
+    def open(
+        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
+    ) -> Engine:
+        """See `DeviceBackend.open`. Only .om files may be several stages."""
+        if all(artifact.engine == "om" for artifact in artifacts):
+            paths = [artifact.path for artifact in artifacts]
+            if self._window is None:
+                return self._open_om(paths, outputs)
+            self._capture = Capture(self._window, self._card)
+            self._capture.prepare()
+            try:
+                return CapturedEngine(self._open_om(paths, outputs), self._capture)
+            except BaseException:
+                self._capture.end(None)
+                raise
+        artifact = only_graph(artifacts, self.name)
+        if artifact.engine == "ge_session":
+            return self._open_session(artifact, outputs)
+        raise ArtifactFault(
+            f"{artifact.path}: found placement: service for engine {artifact.engine}, expected "
+            "placement: local: the device service executes only .om files on a card"
+        )
+
+    def _open_om(self, paths: Sequence[Path], outputs: Sequence[str]) -> Reloadable:
+        if self._unplanned and len(paths) == 1:
+            free = read_free_shapes(paths[0], self._card)
+            if free is not None:
+                return self._open_free_shapes(free)
+        return OmEngine.open(
+            paths,
+            self._card,
+            self._device_memory,
+            executor=self._executor,
+            buffers=self._buffers,
+            workspace_bytes=self._workspace_bytes,
+            is_pinned=self._memory.holds,
+            outputs=outputs,
+            images=self._images,
+        )
+
+    def _open_free_shapes(self, file: ModelFile) -> Reloadable:
+        if self._buffers:
+            raise PlanFault(
+                f"{file.path}: found io_buffers, expected none: the file was compiled for ranges "
+                "of sizes, so copies cannot overlap with its executions"
+            )
+        if self._images:
+            raise PlanFault(
+                f"{file.path}: found images ({', '.join(self._images)}), expected none: the file "
+                "was compiled for ranges of sizes, and AIPP requires gears"
+            )
+        return OmFreeEngine.open(file, self._card, self._device_memory)
+
+    def _open_session(self, artifact: Artifact, outputs: Sequence[str]) -> Engine:
+        if self._buffers:
+            raise PlanFault(
+                f"{artifact.path}: found io_buffers, expected none: copies can only overlap with "
+                "executions of .om files"
+            )
+        if self._workspace_bytes is None:
+            raise PlanFault(
+                f"{artifact.path}: found no 'workspace_pool_mib', expected it, with placement: "
+                "local: GE does not report what its graph needs, and allocates from an arena of "
+                "this size; when the model is closed, the log has the size that was used"
+            )
+        return GeSessionEngine.open(
+            artifact.path,
+            self._card,
+            self._device_memory,
+            open_ge(),
+            outputs,
+            arena_bytes=self._workspace_bytes,
+            options=self._options,
+        )
+
+    def allocate_rows(self, nbytes: int) -> tuple[int, Callable[[], None]]:
+        """Allocate memory of the card."""
+        buffer = self._device_memory.allocate("resident", nbytes)
+        return int(buffer.memory), buffer.free
+
+    def jpeg_decoder(self, host: PillowDecoder) -> DvppDecoder | None:
+        """Return a decoder that uses DVPP; None if pyACL or the chip lack it."""
+        media = open_media()
+        if media is not None and self._decoder is None:
+            try:
+                self._decoder = DvppDecoder(self._card, media, host)
+            except DriverFault as fault:
+                _log.warning("%s: DVPP cannot be used: %s", self.name, fault)
+        return self._decoder
+
+    def register(self, memory: Array) -> None:
+        """Pin the pages of the memory."""
+        self._memory.register(memory)
+
+    def unregister(self, memory: Array) -> None:
+        self._memory.unregister(memory)
+
+    def freeze(self) -> None:
+        if self._capture is not None:
+            self._capture.serve()
+        self._memory.freeze()
+        self._device_memory.freeze()
+
+    def close(self) -> None:
+        """Free the memory and release the card; a lost card is not called."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._card.releasing():
+            if self._decoder is not None:
+                self._decoder.close()
+            self._device_memory.free_all()
+            self._memory.free_all()
+            self._memory.unregister_all()
+        self._cards.release(self._card)  # last: freeing memory needs the card's context

@@ -1,0 +1,288 @@
+"""The torch engine on a card: `model.pt2`, compiled by torchair and executed by torch_npu.
+
+Written from the documentation of torch_npu and torchair, and never run on a card: the tests use
+fakes of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias
+
+from ge_runtime.devices import Watch, WatchedHost
+from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.engines.artifact import Artifact, only_graph
+from ge_runtime.engines.backend import DeviceSettings, HostBackend
+from ge_runtime.engines.base import Engine, Signature
+from ge_runtime.engines.torch import (
+    ExportedProgram,
+    Results,
+    Torch,
+    TorchEngine,
+    TorchTensor,
+    import_torch_for,
+    load_program,
+    moved,
+    moving_to,
+    signature_of,
+)
+from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
+from ge_runtime.npu.driver.card import PROCESS_CARDS
+from ge_runtime.npu.driver.installation import import_cann_module
+from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
+
+# torchair's objects, which have no type stubs.
+Torchair: TypeAlias = Any
+Backend: TypeAlias = Any
+
+_SET_ENV: Final = "run `source /usr/local/Ascend/cann/set_env.sh` before the server starts"
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "ge.aicoreNum": ("aicore_num", str),
+    "ge.enableSingleStream": ("enable_single_stream", lambda text: text.lower() in ("1", "true")),
+}
+"""Option of GE: equivalent field of torchair's `CompilerConfig.ge_config`, and its parser.
+
+torchair does not support other options.
+"""
+
+_CODE: Final = re.compile(r"error code is (\d+)")
+"""CANN's return code in a message of torch_npu."""
+
+_NO_MEMORY: Final = "out of memory"
+
+
+@dataclass(frozen=True, slots=True)
+class NpuTorch:
+    """torch with a card of this process, and the compiler for the card."""
+
+    torch: Torch
+    torchair: Torchair
+    index: int
+    health: DeviceHealth
+
+    @classmethod
+    def load(cls, index: int) -> NpuTorch:
+        """Import torch for a card.
+
+        Raises NoDevice, with the fix, if something is missing, and EngineLost for a lost card.
+        """
+        name = f"npu:{index}"
+        health = PROCESS_CARDS.health(index)  # shared with engines that use pyACL
+        health.ensure_available()
+        # torch first and without autoload: torch_npu without CANN would break its import.
+        torch = import_torch_for(name, "pip install 'ge-runtime[torch]'")
+        _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
+        torchair = _import(
+            "torchair",
+            name,
+            "it is part of torch_npu and needs CANN's toolkit, packaging and protobuf>=3.13: "
+            f"`pip install packaging protobuf`, then {_SET_ENV}",
+        )
+        count = torch.npu.device_count() if torch.npu.is_available() else 0
+        if index >= count:
+            raise NoDevice(
+                f"{name}: found {count} device(s), expected more than {index}: `npu-smi info` and "
+                "ASCEND_RT_VISIBLE_DEVICES show which devices this process has"
+            )
+        return cls(torch, torchair, index, health)
+
+    @property
+    def device(self) -> str:
+        """The device's name in torch."""
+        return f"npu:{self.index}"
+
+    def enter(self) -> None:
+        """Make the device current in the calling thread. Raises EngineLost."""
+        self.health.ensure_available()
+        self.torch.npu.set_device(self.index)
+
+    def allocations(self) -> int:
+        """Return the number of device allocations of torch's caching allocator so far."""
+        return int(self.torch.npu.memory_stats(self.index)["num_device_alloc"])
+
+    def fault(self, error: Exception) -> RuntimeFault:
+        """Return the fault of an error of torch_npu."""
+        text = f"{self.device}: torch: {error}"
+        code = _CODE.search(str(error))
+        kind = failure_kind(int(code[1])) if code else None
+        if kind is FailureKind.LOST:
+            return self.health.mark_lost(text)
+        no_memory = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        if no_memory or kind is FailureKind.MEMORY:
+            return OutOfMemory(text)
+        return EngineFault(text)
+
+    def backend(self, options: Mapping[str, str]) -> Backend:
+        """Return the compiler for `torch.compile`, with options of GE.
+
+        Raises ArtifactFault for options that torchair does not support.
+        """
+        config = self.torchair.CompilerConfig()
+        for option, text in options.items():
+            if option not in _FIELDS:
+                raise ArtifactFault(
+                    f"{self.device}: found option {option} for engine torch, expected one of: "
+                    f"{', '.join(sorted(_FIELDS))}; a model.om supports others"
+                )
+            field, value = _FIELDS[option]
+            setattr(config.ge_config, field, value(text))
+        # Keyword arguments, as in torchair's documentation.
+        return self.torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
+
+
+class TorchNpuEngine(TorchEngine):
+    """A program on a card, with one GE graph for each set of shapes.
+
+    The program is compiled as a whole, at the first execution of each set of shapes.
+
+    Differences to the engine `om`:
+
+    - No memory plan: torch's caching allocator and GE allocate the device's memory.
+    - Allocations while serving: each execution allocates its inputs and results from torch's
+      allocator; its new blocks are counted (`num_device_alloc`).
+    - Several engines of a file have separate weights, and models do not share workspace.
+    - A lost card is not detected if TORCH_NPU_COMPACT_ERROR_OUTPUT removes CANN's codes from
+      messages.
+    """
+
+    def __init__(
+        self, npu: NpuTorch, program: ExportedProgram, signature: Signature, backend: Backend
+    ) -> None:
+        """Move the program to the device; called by `open_on`."""
+        # The graph is analysed with its weights on the host.
+        super().__init__(npu.torch, program, signature, npu.torch.get_num_threads(), npu.health)
+        self._module = None  # not needed: `_call` creates a module for each set of shapes
+        self._npu = npu
+        npu.enter()
+        self._program = moved(program, npu.device)
+        self._backend = backend
+        self._compiled: dict[tuple[tuple[int, ...], ...], Callable[..., Results]] = {}
+
+    @classmethod
+    def open_on(
+        cls, npu: NpuTorch, path: Path, outputs: Sequence[str], options: Mapping[str, str]
+    ) -> TorchNpuEngine:
+        """Open the graph in `path`, with its weights on the card.
+
+        Args:
+            npu: torch with the card.
+            path: The .pt2 file.
+            outputs: See `TorchEngine.open`.
+            options: Options of GE.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened, or an option is not supported.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
+        """
+        backend = npu.backend(options)
+        program = load_program(npu.torch, path)
+        signature = signature_of(path, program, outputs)
+        with moving_to(npu.device, path, npu.fault):
+            return cls(npu, program, signature, backend)
+
+    @property
+    def compiles_each_shape(self) -> bool:
+        return True
+
+    @property
+    def unplanned(self) -> tuple[str, ...]:
+        return (
+            "device memory is allocated by torch's caching allocator and by GE: the plan's "
+            "workspace is that of the graph's own results, and GE's may differ",
+            "each execution allocates inputs and results from that allocator; its new blocks count "
+            "as allocations while serving",
+            "each engine has its own weights on the device",
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._compiled.clear()
+        self._program = None
+
+    def _call(self, flat: Sequence[TorchTensor]) -> Results:
+        self._npu.enter()  # torch's current device is per thread, and any thread may execute
+        shapes = tuple(tuple(tensor.shape) for tensor in flat)
+        compiled = self._compiled.get(shapes)
+        if compiled is None:
+            # A separate module: torch.compile stops compiling code after eight sets of shapes, and
+            # checks all of them at each call.
+            compiled = self._compiled[shapes] = self._torch.compile(
+                self._program.module(), backend=self._backend, dynamic=False, fullgraph=True
+            )
+        args, kwargs = self._arguments.unflatten([t.to(self._npu.device) for t in flat])
+        with self._torch.no_grad():
+            return compiled(*args, **kwargs)
+
+    def _fault(self, error: Exception) -> RuntimeFault:
+        fault = self._npu.fault(error)
+        return super()._fault(error) if isinstance(fault, EngineFault) else fault
+
+
+def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types
+    """Import a module. Raises NoDevice, with the fix."""
+    try:
+        return import_cann_module(module)
+    except ImportError as error:
+        raise NoDevice(
+            f"{device}: `import {module}` failed ({error}), expected it to work: {cure}"
+        ) from error
+
+
+def _release(torch: Torch) -> str:
+    """Return the version that torch_npu must have: "2.13.0" for torch "2.13.0+cpu"."""
+    return str(torch.__version__).partition("+")[0]
+
+
+class TorchNpuBackend(HostBackend):
+    """A card that is used through torch_npu.
+
+    Batches and responses are in ordinary host memory, so copies block the calling thread.
+    """
+
+    kind: ClassVar[str] = "npu"
+
+    def __init__(self, device: int, options: Mapping[str, str]) -> None:
+        """Open a card.
+
+        Args:
+            device: Number of the card.
+            options: Options of GE.
+
+        Raises:
+            NoDevice: torch_npu or the card is missing; the text says how to fix it.
+            EngineLost: The card was lost before.
+        """
+        self._npu = npu = NpuTorch.load(device)
+        self._options = options
+        hardware = str(npu.torch.npu.get_device_name(device))
+        memory = _Memory(npu.device, Watch(npu.device, npu.allocations))
+        super().__init__(npu.device, hardware, memory)
+
+    @classmethod
+    def for_device(cls, device: str, settings: DeviceSettings) -> TorchNpuBackend:
+        """Open the backend of the device that config.pbtxt calls `device`."""
+        return cls(int(device.partition(":")[2]), settings.compiler_options)
+
+    def open(
+        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
+    ) -> Engine:
+        """See `DeviceBackend.open`. Accepts only one model.pt2."""
+        path = only_graph(artifacts, self.name).path
+        return TorchNpuEngine.open_on(self._npu, path, outputs, self._options)
+
+    def close(self) -> None:
+        """Free the memory, and torch's cached memory on the card unless it is lost."""
+        super().close()
+        if self._npu.health.lost is None:
+            self._npu.torch.npu.empty_cache()
+
+
+class _Memory(WatchedHost):
+    """Host memory; torch's allocator on the card is watched."""
+
+    kind: ClassVar[str] = "npu"

@@ -1,0 +1,149 @@
+"""The device backend whose device is in another process: the client of the device service."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from ge_runtime.config import Resident
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import Engine
+from ge_runtime.errors import EngineLost, OutOfMemory
+from ge_runtime.npu.service.connection import Connection
+from ge_runtime.npu.service.engine import ServiceEngine
+from ge_runtime.npu.service.identity import physical_device
+from ge_runtime.npu.service.protocol import VERSION, Timeouts
+from ge_runtime.npu.service.reconnecting_client import ReconnectingClient
+from ge_runtime.npu.service.resident_message import handles_as_json
+from ge_runtime.npu.service.shared_memory import SharedFile, SharedMemory
+from ge_runtime.specs import Array
+
+
+class ServiceBackend:
+    """The `DeviceBackend` of a device that the device service owns.
+
+    Engines raise EngineLost while there is no service. Opening and binding an engine is repeated
+    once with the next service.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        client: str,
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        resident: Resident | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        """Connect to the service, which is started if necessary.
+
+        Args:
+            device: Name of the device.
+            client: Name of this client, for people.
+            weight: See `fair_scheduler.QueueEntry`.
+            priority: See `fair_scheduler.QueueEntry`.
+            resident: The tensors that stay on the device.
+            timeouts: Time limits.
+
+        Raises:
+            ServiceFault: The service cannot be reached; other faults come from its device.
+        """
+        self.name: Final = device
+        hello = {
+            "role": "client",
+            "version": VERSION,
+            "name": client,
+            "weight": weight,
+            "priority": priority,
+            "means": physical_device(device, os.environ),
+        }
+        self._resident = resident or Resident()
+        self._engines: list[ServiceEngine] = []
+        self.memory: Final = SharedMemory(device, self)
+        arenas = _Arenas(self.memory)  # restored before engines, whose tensors are in them
+        self._client = ReconnectingClient(device, hello, timeouts or Timeouts(), [arenas])
+        self.kind: Final = self._client.kind
+        self.hardware: Final = self._client.hardware
+
+    @property
+    def memories(self) -> tuple[SharedMemory]:
+        return (self.memory,)
+
+    @property
+    def pid(self) -> int:
+        """The process ID of the current or last service."""
+        return self._client.pid
+
+    @property
+    def lost(self) -> bool:
+        """True while there is no service."""
+        return self._client.connection is None
+
+    def fault(self) -> str:
+        """See `Watched.fault`; the last known state, updated every `Timeouts.probe_s`."""
+        return str(self._client.condition["fault"])
+
+    def telemetry(self) -> dict[str, float]:
+        return dict(self._client.condition["telemetry"])
+
+    def open(
+        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
+    ) -> Engine:
+        engine = ServiceEngine(
+            self._client, self.memory, artifacts, threads, outputs, self._resident
+        )
+        engine.open()
+        self._engines.append(engine)
+        return engine
+
+    def release_rows(self, handles: Array) -> None:
+        """See `ReleasesRows`. Skipped while the connection is in use: rows expire as well."""
+        for part in handles_as_json(handles):
+            self._client.try_notify({"do": "let_go", "handles": part})
+
+    def register(self, memory: Array) -> None:
+        """Do nothing: memory that the service cannot access is copied."""
+
+    def unregister(self, memory: Array) -> None: ...
+
+    def freeze(self) -> None:
+        self.memory.freeze()
+        for engine in self._engines:  # earlier executions did not belong to requests
+            engine.keep_rows()
+
+    def close(self) -> None:
+        self._client.close()
+        self.memory.free_all()
+
+    # ---------------------------------------------------------------------------- for its memory
+
+    def announce(self, file: SharedFile) -> None:
+        try:
+            with contextlib.suppress(EngineLost):  # the next service gets all arenas anyway
+                self._client.call_once(lambda connection: connection.announce(file))
+        except OutOfMemory as fault:
+            raise MemoryError(str(fault)) from fault
+
+    def withdraw(self, number: int) -> None:
+        with self._client.cleanup() as notify:
+            notify({"do": "forget", "number": number})
+
+
+class _Arenas:
+    """The arenas, which are announced again to each new service."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+
+    def restore(self, connection: Connection) -> None:
+        for file in self._memory.shared:
+            connection.announce(file)
+
+    def disconnect(self) -> None:
+        """Do nothing: the arenas belong to this process."""
+
+    def close_in_fork(self) -> None:
+        """Do nothing: a fork inherits the memory of the process."""

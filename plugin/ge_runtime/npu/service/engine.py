@@ -1,0 +1,328 @@
+"""The client side of an engine in the device service."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, Resident
+from ge_runtime.devices import Device
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.memory.lifetimes import Intermediates
+from ge_runtime.npu.service.channel import close_all
+from ge_runtime.npu.service.client_executions import ClientExecutions
+from ge_runtime.npu.service.connection import Connection
+from ge_runtime.npu.service.identity import ensure_same_files
+from ge_runtime.npu.service.protocol import (
+    NOWHERE,
+    BufferReference,
+    Done,
+    Json,
+    ProtocolError,
+    intermediates_of,
+    pack_layout,
+    signature_of,
+)
+from ge_runtime.npu.service.reconnecting_client import ReconnectingClient
+from ge_runtime.npu.service.resident_message import resident_as_json
+from ge_runtime.npu.service.shared_memory import SharedMemory, StagingBuffer, map_sealed
+from ge_runtime.specs import Array, Tensors
+
+_TO_ALLOCATE: Final[BufferReference] = (NOWHERE, 0, ())
+
+
+class ServiceEngine:
+    """An engine in the device service. Created by `ServiceBackend.open`.
+
+    Arrays in the backend's memory are read and written in place. Other arrays are copied to and
+    from a staging buffer, which is slower.
+    """
+
+    def __init__(
+        self,
+        client: ReconnectingClient,
+        memory: SharedMemory,
+        artifacts: Sequence[Artifact],
+        threads: int,
+        outputs: Sequence[str],
+        resident: Resident,
+    ) -> None:
+        """Initialize the engine without opening it.
+
+        Args:
+            client: The connection to the service.
+            memory: The memory that this process shares with the service.
+            artifacts: The files.
+            threads: Maximum number of host threads of an execution.
+            outputs: Names of the graph's outputs in config.pbtxt.
+            resident: The tensors that stay on the device.
+        """
+        self._client = client
+        self._memory = memory
+        self._paths = [artifact.path.absolute() for artifact in artifacts]
+        self._request: dict[str, Any] = {
+            "do": "open",
+            "artifacts": [[str(a.path.absolute()), a.engine, a.reason] for a in artifacts],
+            "threads": threads,
+            "outputs": list(outputs),
+        }
+        self._resident = resident.tensors
+        """Tensors that this process accesses by the handles of their rows."""
+        if self._resident:
+            self._request["resident"] = resident_as_json(resident)
+        self._keeping = False
+        self._largest: list[dict[str, list[int]]] | None = None
+        self._facts: dict[str, Any] = {}
+        self._number = 0  # the engine's number in the current or last service
+        self._executions = ClientExecutions(client)
+        self._staging = StagingBuffer(memory)
+        self._signature = Signature((), ())
+        self._inputs: list[tuple[str, np.dtype[Any]]] = []
+        self._outputs: dict[str, tuple[int, np.dtype[Any]]] = {}
+
+    def open(self) -> None:
+        """Open the engine first. Raises like `restore`, but EngineLost instead of PeerGone."""
+
+        def open_there(connection: Connection) -> None:
+            self.restore(connection)
+            self._client.add(self)  # in the same call, so that a later loss is recovered
+
+        self._client.call(open_there)
+
+    # ------------------------------------------------------------------------- for the client
+
+    def restore(self, connection: Connection) -> None:
+        """Open the engine in a service.
+
+        Raises:
+            ArtifactFault: The files differ from those that this process sees, or have changed
+                since the engine was opened first.
+            RuntimeFault: The service cannot open the engine.
+            PeerGone: The connection has ended.
+        """
+        facts = connection.request(self._request)
+        ensure_same_files(self._paths, facts["seen"], facts["content"])
+        if self._facts and facts["content"] != self._facts["content"]:
+            raise ArtifactFault(
+                f"{self._paths[0]}: found content that has changed since the model "
+                "was loaded, expected the same; load the model again"
+            )
+        self._number = facts["engine"]
+        if not self._facts:
+            self._signature = self._with_handles(signature_of(facts["signature"]))
+            self._inputs = [(t.name, t.dtype.numpy) for t in self._signature.inputs]
+            self._outputs = {
+                t.name: (index, t.dtype.numpy) for index, t in enumerate(self._signature.outputs)
+            }
+        self._facts = facts
+        if self._largest is not None:
+            connection.request({"do": "bind", "engine": self._number, "largest": self._largest})
+        if self._keeping:
+            connection.request({"do": "keep", "engine": self._number})
+        self._executions.connect(connection, self._number)
+
+    def disconnect(self) -> None:
+        """End executions, which raise EngineLost until the next `restore`."""
+        self._executions.disconnect()
+
+    def close_in_fork(self) -> None:
+        self._executions.close_in_fork()
+
+    # ----------------------------------------------------------------------------- for executors
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def shapes(self) -> Sequence[Shapes] | None:
+        shapes = self._facts["shapes"]
+        return (
+            None
+            if shapes is None
+            else [
+                {
+                    name: (dims[0], *HANDLE_DIMS) if name in self._resident else tuple(dims)
+                    for name, dims in one.items()
+                }
+                for one in shapes
+            ]
+        )
+
+    @property
+    def lost(self) -> bool:
+        """True while there is no service."""
+        return self._client.connection is None
+
+    @property
+    def compiles_each_shape(self) -> bool:
+        """False: the service does not execute such engines."""
+        return False
+
+    @property
+    def unplanned(self) -> Sequence[str]:
+        """The lines of the engine in the service."""
+        lines: list[str] = self._facts["unplanned"]
+        return lines
+
+    def waiting(
+        self, within: Callable[[], float], gone: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        return self._executions.waiting(within, gone)
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """Prepare the engine in the service; nothing is allocated in this process."""
+        # First: `restore` uses it if the service is replaced during the request.
+        self._largest = [self._dims(shapes) for shapes in largest]
+        self._request_engine({"do": "bind", "largest": self._largest})
+
+    def keep_rows(self) -> None:
+        """Keep resident rows from now on; earlier executions do not belong to requests."""
+        if self._resident and not self._keeping:
+            self._keeping = True  # first, as in `bind`
+            self._request_engine({"do": "keep"})
+
+    def expect_rows(self, filled: int) -> None:
+        self._executions.filled = filled
+
+    def reserve(self, nbytes: int) -> None:
+        self._staging.reserve(nbytes, len(self._signature.outputs))
+
+    def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """See `Engine.run`. Raises EngineLost at once while there is no service.
+
+        Raises Expired or Cancelled if the execution did not start: see `Remote.waiting`.
+        """
+        locate = self._memory.locate
+        given: list[BufferReference] = []
+        for name, dtype in self._inputs:
+            array = inputs[name]
+            if array.dtype != dtype:
+                raise _other_elements(name, array, dtype)
+            buffer = locate(array)
+            if buffer is None:
+                return self._run_staged(inputs, outputs)
+            given.append(buffer)
+        wanted: list[tuple[int, BufferReference]] = []
+        allocates = False
+        for name, target in outputs.items():
+            index, dtype = self._outputs[name]
+            if target is None:
+                allocates = True
+                wanted.append((index, _TO_ALLOCATE))
+                continue
+            if target.dtype != dtype:
+                raise _other_elements(name, target, dtype)
+            buffer = locate(target)
+            if buffer is None:
+                return self._run_staged(inputs, outputs)
+            wanted.append((index, buffer))
+        done, file = self._executions.execute(pack_layout(given, wanted), allocates=allocates)
+        results = {name: target for name, target in outputs.items() if target is not None}
+        if allocates:
+            results.update(self._allocated(done, file))
+        return {name: results[name] for name in outputs}
+
+    def weights_bytes(self) -> int:
+        """Return the size of the weights, which all clients of the service share."""
+        nbytes: int = self._facts["weights_bytes"]
+        return nbytes
+
+    def device_io_bytes(self) -> int | None:
+        nbytes: int | None = self._facts["device_io_bytes"]
+        return nbytes
+
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
+        message = {"do": "intermediates", "shapes": self._dims(shapes)}
+        return intermediates_of(self._request_engine(message)["intermediates"])
+
+    def close(self) -> None:
+        with self._client.cleanup() as notify:
+            if self._client.remove(self):
+                self.disconnect()
+                notify({"do": "close", "engine": self._number})
+
+    def _with_handles(self, signature: Signature) -> Signature:
+        """Return the signature with handles instead of resident tensors."""
+
+        def own(tensor: GraphTensor) -> GraphTensor:
+            if tensor.name not in self._resident:
+                return tensor
+            rows = None if tensor.dims is None else tensor.dims[0]
+            return GraphTensor(tensor.name, HANDLE_DTYPE, (rows, *HANDLE_DIMS))
+
+        return Signature(tuple(map(own, signature.inputs)), tuple(map(own, signature.outputs)))
+
+    def _dims(self, shapes: Shapes) -> dict[str, list[int]]:
+        """Return the shapes of the graph, in which resident tensors have no handles."""
+        return {
+            name: [shape[0], *self._resident[name].dims] if name in self._resident else list(shape)
+            for name, shape in shapes.items()
+        }
+
+    def _request_engine(self, message: Json) -> dict[str, Any]:
+        """Send a request about the engine. Raises EngineLost, and the service's fault."""
+
+        # The number is read within the call, because the next service may assign another one.
+        def send(connection: Connection) -> dict[str, Any]:
+            return connection.request({**message, "engine": self._number})
+
+        return self._client.call(send)
+
+    def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
+        """Return the outputs that the engine allocated, by mapping their file."""
+        try:
+            # Only the bytes of the outputs are mapped.
+            size = max((_end(self._signature, one) for one in done.allocated), default=1)
+            memory = np.frombuffer(map_sealed(files[0], max(1, size), written=True), np.uint8)
+            results: dict[str, Array] = {}
+            for index, (_, start, shape) in done.allocated:
+                tensor = self._signature.outputs[index]
+                own = memory[start : start + math.prod(shape) * tensor.dtype.numpy.itemsize]
+                results[tensor.name] = own.view(tensor.dtype.numpy).reshape(shape)
+            return results
+        except (ProtocolError, IndexError) as error:
+            raise EngineFault(f"the device service: {error}") from error
+        except MemoryError as error:
+            raise OutOfMemory(f"the results of an execution cannot be mapped: {error}") from error
+        finally:
+            close_all(files)
+
+    def _run_staged(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """Execute with tensors that are not in shared memory."""
+        targets = {name: array for name, array in outputs.items() if array is not None}
+        for name, array in (*inputs.items(), *targets.items()):
+            if array.dtype.hasobject:
+                raise EngineFault(
+                    f"'{name}': found BYTES, which the device service does not support"
+                )
+        staged = iter(self._staging.staged([*inputs.values(), *targets.values()]))
+        given = {name: next(staged) for name in inputs}
+        wanted = {**outputs, **{name: next(staged) for name in targets}}
+        for name, array in inputs.items():
+            if given[name] is not array:
+                np.copyto(given[name], array)
+        results = self.run(given, wanted)
+        # The caller's arrays are returned, as `Engine.run` requires.
+        for name, target in targets.items():
+            if results[name] is not target:
+                np.copyto(target, results[name])
+                results[name] = target
+        return results
+
+
+def _other_elements(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:
+    """Return the fault of a wrong type, whose bytes would be misinterpreted."""
+    return EngineFault(f"'{name}': found {array.dtype}, expected {expected}")
+
+
+def _end(signature: Signature, output: tuple[int, BufferReference]) -> int:
+    index, (_, start, shape) = output
+    return start + math.prod(shape) * signature.outputs[index].dtype.numpy.itemsize

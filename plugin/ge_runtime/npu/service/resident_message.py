@@ -1,0 +1,101 @@
+"""The declaration of resident tensors, and handles, as JSON in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, MOST_ROWS, Resident, ResidentTensor
+from ge_runtime.npu.service.protocol import Json, ProtocolError
+from ge_runtime.specs import DType
+
+MOST_HANDLES: Final = 256
+"""Maximum number of handles in one message."""
+_HANDLE_DIGITS: Final = 64
+_MOST_NAME: Final = 256
+_MOST_DIM: Final = 2**31
+_MOST_DIMS: Final = 8
+_MOST_LEASE_S: Final = 86_400
+
+
+def resident_as_json(resident: Resident) -> Json:
+    """Convert a declaration to JSON."""
+    return {
+        "inputs": _tensors_as_json(resident.inputs),
+        "outputs": _tensors_as_json(resident.outputs),
+        "rows": resident.rows,
+        "reads": resident.reads,
+        "lease_s": resident.lease_s,
+        "spare_s": resident.spare_s,
+    }
+
+
+def _tensors_as_json(tensors: Mapping[str, ResidentTensor]) -> Json:
+    return {name: [t.model, t.dtype.value, list(t.dims)] for name, t in tensors.items()}
+
+
+def resident_of(message: object) -> Resident:
+    """Convert JSON to a declaration; None is an empty one. Raises ProtocolError."""
+    if message is None:
+        return Resident()
+    if not isinstance(message, dict):
+        raise ProtocolError(f"found resident {message!r}, expected an object")
+    return Resident(
+        _tensors_of(message.get("inputs")),
+        _tensors_of(message.get("outputs")),
+        _whole(message, "rows", 0, MOST_ROWS),
+        _whole(message, "reads", 1, MOST_ROWS),
+        _whole(message, "lease_s", 1, _MOST_LEASE_S),
+        _whole(message, "spare_s", 1, _MOST_LEASE_S),
+    )
+
+
+def handles_as_json(handles: NDArray[np.uint64]) -> list[str]:
+    """Convert handles to JSON, one part for each message."""
+    text = np.ascontiguousarray(handles).tobytes().hex()
+    part = MOST_HANDLES * _HANDLE_DIGITS
+    return [text[at : at + part] for at in range(0, len(text), part)]
+
+
+def handles_of(text: object) -> NDArray[np.uint64]:
+    """Convert one part to handles, [rows, 4]. Raises ProtocolError."""
+    most = MOST_HANDLES * _HANDLE_DIGITS
+    if isinstance(text, str) and len(text) <= most and len(text) % _HANDLE_DIGITS == 0:
+        with suppress(ValueError):  # not hexadecimal
+            return np.frombuffer(bytes.fromhex(text), HANDLE_DTYPE.numpy).reshape(-1, *HANDLE_DIMS)
+    raise ProtocolError(
+        f"found handles {text!s:.80}, expected up to {MOST_HANDLES}, of {_HANDLE_DIGITS} "
+        "hexadecimal digits each"
+    )
+
+
+def _tensors_of(message: object) -> dict[str, ResidentTensor]:
+    if not isinstance(message, dict):
+        raise ProtocolError(f"found resident tensors {message!r}, expected an object")
+    return {name: _tensor_of(name, value) for name, value in message.items()}
+
+
+def _tensor_of(name: str, value: Any) -> ResidentTensor:  # noqa: ANN401 - unchecked JSON
+    match value:
+        case [str(model), str(dtype), [*dims]] if (
+            len(model) <= _MOST_NAME
+            and dtype in DType.__members__
+            and dtype != DType.BYTES.value
+            and 0 < len(dims) <= _MOST_DIMS
+            and all(type(dim) is int and 0 < dim < _MOST_DIM for dim in dims)
+        ):
+            return ResidentTensor(model, DType(dtype), tuple(dims))
+    raise ProtocolError(
+        f"found {value!r} for resident tensor '{name}', expected its model, type and dims"
+    )
+
+
+def _whole(message: Json, name: str, least: int, most: int) -> int:
+    value = message.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ProtocolError(f"found {name} {value!r} of resident rows, expected {least} to {most}")
+    return value

@@ -1,0 +1,246 @@
+"""A cache of JSON requests: requests that differ only in id and data are parsed once.
+
+A request is split into a skeleton, its id, and its `data` arrays. If the skeleton was parsed
+before, only the id and the arrays are read. Any request with an unusual form is parsed as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from reference_server.codecs import json_number_arrays, json_string_arrays, rapid_json
+from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.codecs.json_skeleton import GAP, Skeleton, split_request
+from reference_server.codecs.json_tensor_reader import BINARY_ONLY
+from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
+from reference_server.core import byte_strings
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError
+from reference_server.core.ports import Regions
+from reference_server.core.request import InferRequest, ResponseSink
+from reference_server.core.tensor import Array, Tensor
+
+#: A part of a shared memory region: its name, an offset and a size in bytes.
+Span = tuple[str, int, int]
+
+#: The kind and the size in bytes of the elements that a JSON array can have.
+_ELEMENTS = {
+    datatype: (np.dtype(datatype.numpy).kind, datatype.byte_size)
+    for datatype in DataType
+    if datatype not in BINARY_ONLY and not datatype.is_bytes
+}
+
+
+def read_elements(text: bytes, datatype: DataType, count: int) -> memoryview | Array | None:
+    """Read a JSON array of elements.
+
+    Args:
+        text: The array. It may contain arrays, which are read depth first.
+        datatype: A datatype that has a JSON form.
+        count: The number of elements that is expected.
+
+    Returns:
+        The bytes of the tensor, or for BYTES a flat object array. None if the array is malformed,
+        does not fit, or has an unusual form; the request is then parsed as a whole.
+    """
+    if datatype.is_bytes:
+        strings = json_string_arrays.read_strings(text, len(text), count)
+        return None if strings is None else byte_strings.as_array(strings, (count,))
+    numbers = json_number_arrays.read_numbers(text, count, *_ELEMENTS[datatype])
+    return None if numbers is None else memoryview(numbers)
+
+
+def _find_owners(parts: Skeleton) -> dict[str, int] | None:
+    """Return the index of the `data` array of each input, by input name.
+
+    The gaps are filled with markers, and the JSON is parsed. Returns None if the arrays or the id
+    belong to anything else than the inputs or the request.
+    """
+    if not parts.arrays and parts.request_id is None:
+        return {}
+    ids = int(parts.request_id is not None)
+    if parts.text.count(b'"data"') != len(parts.arrays) or parts.text.count(b'"id"') != ids:
+        return None
+    if b"\\" in parts.text:  # these names can be written with escapes
+        return None
+    first, *others = parts.text.split(GAP)
+    marked = first
+    number = 0
+    for part in others:
+        if marked.endswith(b'"'):
+            marked += b"marked"
+        else:
+            marked += b"[%d]" % number
+            number += 1
+        marked += part
+    try:
+        document = rapid_json.fields(rapid_json.loads(marked))
+    except ServerError:
+        return None
+    if parts.request_id is not None and document.get("id") != "marked":
+        return None
+    owners: dict[str, int] = {}
+    for entry in rapid_json.as_array(document["inputs"]):
+        tensor = rapid_json.as_object(entry)
+        if tensor.get("data") == [len(owners)]:
+            owners[rapid_json.as_string(tensor["name"])] = len(owners)
+    return owners if len(owners) == len(parts.arrays) else None
+
+
+@dataclass(slots=True)
+class Spans:
+    """The parts of shared memory that a JSON request names.
+
+    `outputs` are in the order of the request. The flag is False for an output that was named
+    before, which is not written there.
+    """
+
+    inputs: dict[str, Span] = field(default_factory=dict)
+    outputs: list[tuple[str, Span, bool]] = field(default_factory=list)
+
+
+class _ArraySource(NamedTuple):
+    """An input whose elements are in the `data` array with this index."""
+
+    array: int
+    elements: int
+
+
+class JsonTemplate:
+    """The template of a JSON request, with the source of the data of each input.
+
+    A source is a number of bytes of the binary data, a part of shared memory, or an array.
+    """
+
+    def __init__(
+        self,
+        request: InferRequest,
+        form: ResponseForm,
+        spans: Spans,
+        sources: list[int | Span | _ArraySource],
+        *,
+        has_id: bool,
+    ) -> None:
+        self._outputs = tuple(spans.outputs)
+        if spans.outputs:  # an output buffer is valid for one request
+            without = {name: OutputForm() for name, _, counts in spans.outputs if counts}
+            form = ResponseForm(form.default, {**form.outputs, **without})
+        self._template = RequestTemplate.of(request, form)
+        self._inputs = tuple(zip(self._template.inputs, sources, strict=True))
+        # A request must have the same size of binary data, number of arrays, and presence of an id.
+        binary_size = sum(source for source in sources if isinstance(source, int))
+        arrays = sum(isinstance(source, _ArraySource) for source in sources)
+        self._expected = binary_size, arrays, has_id
+
+    @classmethod
+    def of(
+        cls, request: InferRequest, form: ResponseForm, spans: Spans, parts: Skeleton
+    ) -> JsonTemplate | None:
+        """Return the template of a parsed request; None if its form is unusual."""
+        if request.id != (parts.request_id or b"").decode() or not all(
+            # Triton ignores the data of a tensor without elements.
+            tensor.is_raw
+            or (
+                isinstance(tensor.datatype, DataType)
+                and tensor.datatype not in BINARY_ONLY
+                and prod(tensor.shape)
+                and tensor.shape
+            )
+            for tensor in request.inputs.values()
+        ):
+            return None
+        owners = _find_owners(parts)
+        if owners is None:
+            return None
+        sources: list[int | Span | _ArraySource] = []
+        for name, tensor in request.inputs.items():
+            if tensor.is_raw:
+                sources.append(spans.inputs.get(name, tensor.byte_size))
+            elif name in owners:
+                sources.append(_ArraySource(owners[name], prod(tensor.shape)))
+            else:
+                return None
+        return cls(request, form, spans, sources, has_id=parts.request_id is not None)
+
+    def fill(
+        self,
+        model: str,
+        parts: Skeleton,
+        data: memoryview,
+        sink: ResponseSink,
+        regions: Regions,
+    ) -> tuple[InferRequest, ResponseForm] | None:
+        """Make a request with the same skeleton from its own arrays and binary `data`.
+
+        Returns None if these do not fit the template; parsing the request as a whole then finds
+        its faults in Triton's order.
+
+        Raises:
+            ServerError: A region is not registered any more.
+        """
+        has_id = parts.request_id is not None
+        if (len(data), len(parts.arrays), has_id) != self._expected:
+            return None
+        inputs: dict[str, Tensor] = {}
+        position = 0
+        raw: memoryview | None
+        array: Array | None
+        for (name, datatype, shape), source in self._inputs:
+            array = None
+            if isinstance(source, int):
+                raw = data[position : position + source]
+                position += source
+            elif isinstance(source, _ArraySource):
+                assert isinstance(datatype, DataType)
+                elements = read_elements(parts.arrays[source.array], datatype, source.elements)
+                if elements is None:
+                    return None
+                raw = None
+                if isinstance(elements, memoryview):
+                    raw = elements
+                else:
+                    array = elements
+            else:
+                raw = regions.read(*source)
+            inputs[name] = Tensor(name, datatype, shape, raw=raw, array=array)
+        form = self._template.form
+        if self._outputs:
+            outputs = dict(form.outputs)
+            for name, span, counts in self._outputs:
+                buffer = regions.output_buffer(*span)
+                if counts:
+                    outputs[name] = OutputForm(buffer=buffer)
+            form = ResponseForm(form.default, outputs)
+        request_id = "" if parts.request_id is None else parts.request_id.decode()
+        return self._template.request(model, request_id, inputs, sink), form
+
+
+class JsonRequestCache:
+    """A cache of the templates of JSON requests, by skeleton. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._cache: RequestCache[JsonTemplate] = RequestCache()
+
+    def find(self, json: bytes) -> tuple[Skeleton, JsonTemplate | None]:
+        """Split a request, and return its parts and its template, if the cache has it."""
+        # Longer texts are not in the cache, and take time to hash.
+        known = self._cache.find(json) if len(json) <= LONGEST_KEY else None
+        if known is not None:  # a request without variable parts
+            return Skeleton(json, None, []), known
+        parts = split_request(json)
+        return parts, self._cache.find(parts.text) if len(parts.text) <= LONGEST_KEY else None
+
+    def keep(
+        self, parts: Skeleton, request: InferRequest, form: ResponseForm, spans: Spans
+    ) -> None:
+        """Store the template of a parsed request, if it has one."""
+        # Interpreted, orjson reads a whole request faster than `read_elements` reads its arrays.
+        if len(parts.text) <= LONGEST_KEY and (IS_COMPILED or not parts.arrays):
+            template = JsonTemplate.of(request, form, spans, parts)
+            if template is not None:
+                self._cache.keep(parts.text, template)

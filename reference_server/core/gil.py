@@ -1,0 +1,163 @@
+"""Long work in pieces, so that other threads get the interpreter lock (GIL) between two pieces.
+
+One call of C code that walks or frees millions of objects holds the GIL until it returns. Short
+work is not cut, and costs one comparison.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import heapq
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+#: Bytes of shared memory that are copied on the event loop: about a millisecond of work. More are
+#: copied on a codec thread.
+SHARED_BYTES_ON_LOOP = 8 << 20
+#: Objects handled by one call of C code: less than a millisecond of work.
+SLICE = 1 << 14
+#: Objects handled by Python code between two pauses: about a millisecond of work.
+_SLICE_IN_PYTHON = 1 << 10
+#: A thread that releases the GIL without sleeping may get it back at once.
+_YIELD_S = 20e-6
+#: Several times as long as the work between two such pauses.
+_BACK_OFF_S = 200e-6
+#: The longest time without garbage collection.
+_MOST_WITHOUT_GC_S = 10.0
+
+T = TypeVar("T")
+
+
+def yield_gil() -> None:
+    """Let other threads run."""
+    time.sleep(_YIELD_S)
+
+
+def back_off() -> None:
+    """Let other threads run for longer, during work on input that is probably an attack."""
+    time.sleep(_BACK_OFF_S)
+
+
+class _GarbageCollector:
+    """Pauses Python's garbage collector, which stops all threads while it walks the objects.
+
+    Each million of new lists, such as the rows of a matrix in JSON, makes it walk all objects.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._is_paused = False
+        self._since_s = 0.0
+
+    def pause(self) -> None:
+        """Disable the collector."""
+        with self._lock:
+            self._users += 1
+            if gc.isenabled():
+                gc.disable()
+                self._is_paused = True
+                self._since_s = time.monotonic()
+
+    def resume(self) -> None:
+        """Enable the collector after the last user, or after a long pause."""
+        with self._lock:
+            self._users -= 1
+            paused_s = time.monotonic() - self._since_s
+            if self._is_paused and (not self._users or paused_s > _MOST_WITHOUT_GC_S):
+                self._is_paused = False
+                gc.enable()
+
+
+_collector = _GarbageCollector()
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """Pause garbage collection while millions of objects are made and freed. Any thread."""
+    _collector.pause()
+    try:
+        yield
+    finally:
+        _collector.resume()
+
+
+def slices(items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
+    """Yield `items` in consecutive parts of at most `most` elements, with pauses between them."""
+    most = most or SLICE
+    if len(items) <= most:
+        yield items
+        return
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+        yield_gil()
+
+
+def with_pauses(items: Sequence[T]) -> Iterable[T]:
+    """Iterate over `items`, each of which takes microseconds of Python code, with pauses."""
+    if len(items) <= _SLICE_IN_PYTHON:
+        return items
+    return chain.from_iterable(slices(items, _SLICE_IN_PYTHON))
+
+
+def sorted_names(names: Collection[str]) -> Iterable[str]:
+    """Iterate over `names` in ascending order."""
+    if len(names) <= SLICE:
+        return sorted(names)
+    return _merge_sorted(names)
+
+
+def _merge_sorted(names: Collection[str]) -> Iterator[str]:
+    """Sort very many names slice by slice, and merge the slices."""
+    remaining = iter(names)
+    parts: list[list[str]] = []
+    while part := list(islice(remaining, SLICE)):
+        part.sort()
+        parts.append(part)
+        yield_gil()
+    for count, name in enumerate(heapq.merge(*parts), 1):
+        if not count % SLICE:
+            yield_gil()
+        yield name
+
+
+def concatenate(lists: list[list[T]]) -> list[T]:
+    """Return the elements of all `lists`, in order."""
+    if len(lists) == 1:
+        return lists[0]
+    joined: list[T] = []
+    for some in slices(lists):
+        elements = chain.from_iterable(some)
+        while part := list(islice(elements, SLICE)):
+            joined += part
+            if len(part) == SLICE:
+                yield_gil()
+    return joined
+
+
+def free(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Free a JSON value slice by slice. Long lists in it are empty afterwards."""
+    pending = [value]
+    freed = 0
+    while pending:
+        part = pending.pop()
+        if type(part) is dict:
+            pending.extend(part.values())
+        elif type(part) is list:
+            if part and type(part[-1]) in (list, dict):
+                pending.append(part)  # again, once its last element is freed
+                pending.append(part.pop())
+                freed += 1
+            elif len(part) > SLICE:
+                del part[-SLICE:]
+                pending.append(part)
+                freed += SLICE
+            else:
+                freed += len(part)
+        if freed > SLICE:
+            freed = 0
+            yield_gil()

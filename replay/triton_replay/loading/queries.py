@@ -1,0 +1,131 @@
+"""Requests beside the load: metadata, configuration, statistics, shared memory, metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.loading.loop import Loop
+from triton_replay.loading.model import Model
+from triton_replay.loading.tensors import Region, RequestData
+from triton_replay.wire.slots import Connection, Slot
+
+
+@dataclass(frozen=True)
+class Query:
+    """A request that is not part of the load.
+
+    Args:
+        connection: A connection of its own, so that the request does not wait for inferences.
+        request: The request as bytes.
+        read: Parses the body of the response. Raises ValueError for an invalid one.
+    """
+
+    connection: Connection
+    request: bytes
+    read: Callable[[bytes], Any]
+
+
+class Failed(Exception):
+    """A query failed: an error response, or one that cannot be parsed."""
+
+
+InSequence = Callable[[int, bool, bool], bytes]
+"""Creates a request of a sequence from the sequence id and the flags `start` and `end`."""
+
+
+class Requests(Protocol):
+    """Creates inference requests for one model, as bytes."""
+
+    def whole(self, data: RequestData) -> bytes:
+        """Return a request that belongs to no sequence."""
+
+    def in_sequence(self, data: RequestData) -> InSequence:
+        """Return a function that creates this request for any sequence."""
+
+
+class Server(Protocol):
+    """A server under load, over one protocol."""
+
+    def connect(self, loop: Loop) -> Connection:
+        """Return a connection for inferences; it opens when it is first used."""
+
+    def requests(
+        self, model: Model, parameters: Mapping[str, Any], outputs: Mapping[str, Region]
+    ) -> Requests:
+        """Return the inference requests of a model, with shared memory regions of outputs."""
+
+    def metadata(self, loop: Loop, model: str, version: str) -> Query:
+        """Query the model's metadata."""
+
+    def config(self, loop: Loop, model: str, version: str) -> Query:
+        """Query the model's configuration."""
+
+    def statistics(self, loop: Loop, model: str, version: str) -> Query:
+        """Query the model's statistics."""
+
+    def register(self, loop: Loop, region: str, size: int) -> Query:
+        """Register a region of system shared memory, whose key is its name."""
+
+    def unregister(self, loop: Loop, region: str) -> Query:
+        """Unregister a region."""
+
+
+def query_answer(loop: Loop, query: Query) -> Any:  # noqa: ANN401  of JSON
+    """Send a query and wait for its result.
+
+    Raises:
+        Failed: The response is an error, or invalid.
+        ServerUnreachable: No response arrives within the loop's timeout.
+    """
+    found: list[Any] = []
+
+    def take(answer: object) -> None:
+        found.append(answer)
+        loop.wake()
+
+    send_query(loop, query, take)
+    until = time.perf_counter_ns() + loop.timeout
+    while not found:
+        loop.run(until)
+        if not found and time.perf_counter_ns() >= until:
+            raise ServerUnreachable(f"no response from the server for {loop.timeout / 1e9:g} s")
+    if isinstance(found[0], Failed):
+        raise found[0]
+    return found[0]
+
+
+def send_query(loop: Loop, query: Query, take: Callable[[Any], object]) -> None:
+    """Send a query without waiting; the loop calls `take` with the result or a Failed."""
+
+    def reply(slot: Slot) -> None:
+        try:
+            found = Failed(slot.failure) if slot.failure else query.read(bytes(slot.body))
+        except ValueError as error:
+            found = Failed(str(error))
+        take(found)
+
+    loop.query(query.connection, query.request, reply)
+
+
+def describe(
+    loop: Loop, server: Server, model: str, version: str
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the model's metadata and configuration, the latter empty if the server has none.
+
+    Raises:
+        ReplayError: The server has no metadata of the model.
+        ServerUnreachable: The server does not respond.
+    """
+    try:
+        metadata = query_answer(loop, server.metadata(loop, model, version))
+    except Failed as error:
+        raise ReplayError(f"-m {model}: {error}") from error
+    try:
+        config = query_answer(loop, server.config(loop, model, version))
+    except Failed:
+        config = {}
+    return metadata, config

@@ -1,0 +1,135 @@
+"""Bodies of HTTP requests and responses: compression, JSON, and binary tensor data after it.
+
+In the binary data extension the body starts with JSON, whose length is in a header. The bytes of
+the tensors that have a `binary_data_size` follow, in the order of the tensors.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Headers = tuple[tuple[str, str], ...]
+Body = bytes | bytearray | memoryview
+
+JSON_LENGTH: Final = "inference-header-content-length"
+INFERENCE: Final = re.compile(
+    r"^/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?"
+    r"/(?P<verb>infer|generate|generate_stream)$"
+)
+"""Paths of requests that a model executes."""
+
+
+class NotUnderstood(Exception):
+    """A body does not match its headers or the protocol."""
+
+
+@dataclass(frozen=True)
+class TensorBody:
+    """A decompressed body: its JSON object and the bytes after it."""
+
+    document: dict[str, Any]
+    binary: memoryview
+
+    def tensors(self) -> Iterator[tuple[dict[str, Any], memoryview | None]]:
+        """Yield the JSON of each input or output with its binary data, or None without any.
+
+        Raises:
+            NotUnderstood: The JSON or a `binary_data_size` is invalid.
+        """
+        offset = 0
+        for key in ("inputs", "outputs"):
+            for tensor in _objects(self.document, key):
+                size = _object(tensor, "parameters").get("binary_data_size")
+                if size is None:
+                    yield tensor, None
+                    continue
+                left = len(self.binary) - offset
+                if type(size) is not int or not 0 <= size <= left:
+                    raise NotUnderstood(f"binary_data_size: found {size!r}, expected 0 to {left}")
+                yield tensor, self.binary[offset : offset + size]
+                offset += size
+
+
+def header(headers: Headers, name: str) -> str:
+    """Return the value of a header, or "" without one. `name` must be lower case."""
+    return next((value for key, value in headers if key.lower() == name), "")
+
+
+def inflate(headers: Headers, body: Body) -> Body:
+    """Decompress a body by its Content-Encoding: identity, gzip or deflate.
+
+    Raises:
+        NotUnderstood: The encoding is unknown, or the body does not have it.
+    """
+    encoding = header(headers, "content-encoding").strip().lower()
+    try:
+        if encoding in ("", "identity"):
+            return body
+        if encoding == "gzip":
+            return gzip.decompress(body)
+        if encoding == "deflate":
+            return zlib.decompress(body)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NotUnderstood(f"the body is not {encoding}: {error}") from error
+    raise NotUnderstood(f"content-encoding: found {encoding!r}, expected identity, gzip or deflate")
+
+
+def read_body(headers: Headers, body: Body) -> TensorBody:
+    """Decompress a body and parse its JSON object.
+
+    Raises:
+        NotUnderstood: The body cannot be decompressed or does not start with a JSON object.
+    """
+    data = memoryview(inflate(headers, body))
+    text = header(headers, JSON_LENGTH).strip()
+    try:
+        length = int(text) if text.isascii() and text.isdigit() else len(data)
+    except ValueError as error:  # thousands of digits
+        raise NotUnderstood(f"{JSON_LENGTH}: found {text[:20]}..., expected a length") from error
+    if length > len(data) or (text and length == 0):
+        raise NotUnderstood(f"{JSON_LENGTH}: found {text}, expected 1 to {len(data)}")
+    try:
+        document = json.loads(bytes(data[:length]))
+    except (ValueError, RecursionError) as error:
+        raise NotUnderstood(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise NotUnderstood("the body is not a JSON object")
+    return TensorBody(document, data[length:])
+
+
+def tensor_body(document: dict[str, Any], binary: Sequence[bytes]) -> tuple[Headers, bytes]:
+    """Return a body of JSON and binary data, and the header with the length of the JSON."""
+    text = json.dumps(document).encode()
+    headers = (("Inference-Header-Content-Length", str(len(text))),)
+    return headers, text + b"".join(binary)
+
+
+def sequence_of(headers: Headers, body: Body) -> str:
+    """Return the correlation id of a request as text, or "" if it belongs to no sequence."""
+    if b'"sequence_id"' not in bytes(body[:4096]) and not header(headers, "content-encoding"):
+        return ""
+    try:
+        found = _object(read_body(headers, body).document, "parameters").get("sequence_id")
+    except NotUnderstood:
+        return ""
+    return "" if found in (None, 0, "") else str(found)
+
+
+def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = document.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise NotUnderstood(f"{key}: expected a list of objects")
+    return found
+
+
+def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
+    found = document.get(key, {})
+    if not isinstance(found, dict):
+        raise NotUnderstood(f"{key}: expected an object")
+    return found

@@ -1,0 +1,137 @@
+"""Messages of Triton's gRPC service, in protobuf, with and without gRPC's framing.
+
+On the wire each message follows a byte for compression and its length as u32. The message classes
+are those of tritonclient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from triton_replay.wire.bodies import Body, NotUnderstood
+
+SERVICE: Final = "/inference.GRPCInferenceService"
+PREFIX: Final = 5
+"""Bytes before each message."""
+STREAMING: Final = "/ModelStreamInfer"
+"""Suffix of the path of a call with a stream of messages in each direction."""
+INFERENCES: Final = ("/ModelInfer", STREAMING)
+"""Suffixes of the paths of calls that a model executes."""
+FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
+"""Bytes of the last response's parameter `triton_final_response`, which is true."""
+
+
+class MessageSplitter:
+    """Splits the data of a stream into whole messages, each with its prefix."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
+        """Yield the messages that are complete with this data."""
+        self._buffer += data
+        while len(self._buffer) >= PREFIX:
+            end = PREFIX + int.from_bytes(self._buffer[1:PREFIX], "big")
+            if end > len(self._buffer):
+                return
+            message = bytes(self._buffer[:end])
+            del self._buffer[:end]
+            yield message
+
+    @property
+    def rest(self) -> int:
+        """Bytes of the incomplete message."""
+        return len(self._buffer)
+
+
+def with_prefix(message: bytes, *, compressed: bool = False) -> bytes:
+    """Return a serialized message with its prefix."""
+    return bytes((compressed,)) + len(message).to_bytes(4, "big") + message
+
+
+def framed(messages: Iterable[Any]) -> bytes:
+    """Serialize messages, each with its prefix, without compression."""
+    return b"".join(with_prefix(message.SerializeToString()) for message in messages)
+
+
+def is_inference(target: str) -> bool:
+    """Return whether a model executes a call with this path."""
+    return target.endswith(INFERENCES)
+
+
+def read_requests(body: Body) -> list[Any]:
+    """Parse the ModelInferRequests of a body. Raise NotUnderstood if they are invalid."""
+    return [_parsed(service_pb2.ModelInferRequest, message) for message in _split(body)]
+
+
+def read_responses(body: Body) -> list[Any]:
+    """Parse the ModelInferResponses of a body. Raise NotUnderstood if they are invalid."""
+    return [_parsed(service_pb2.ModelInferResponse, message) for message in _split(body)]
+
+
+def read_stream_responses(body: Body) -> list[Any]:
+    """Parse the ModelStreamInferResponses of a body. Raise NotUnderstood if they are invalid."""
+    return [_parsed(service_pb2.ModelStreamInferResponse, message) for message in _split(body)]
+
+
+def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, bool]:
+    """Parse one response of a stream.
+
+    Args:
+        message: A serialized ModelStreamInferResponse, without prefix.
+        is_last: Whether the response is the last one if it has no `triton_final_response`.
+
+    Returns:
+        The error text, whether it is the last response, and whether it has no outputs.
+
+    Raises:
+        NotUnderstood: The message is invalid.
+    """
+    found = _parsed(service_pb2.ModelStreamInferResponse, message)
+    response = found.infer_response
+    if "triton_final_response" in response.parameters:
+        is_last = response.parameters["triton_final_response"].bool_param
+    return str(found.error_message), is_last, not found.error_message and not response.outputs
+
+
+def sequence_of_call(body: Body) -> str:
+    """Return the correlation id of a call's first request, or "" if it has none."""
+    try:
+        requests = read_requests(body)
+    except NotUnderstood:
+        return ""
+    if not requests or "sequence_id" not in requests[0].parameters:
+        return ""
+    parameter = requests[0].parameters["sequence_id"]
+    found = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+    return str(found) if found else ""
+
+
+def model_of_call(body: Body) -> str:
+    """Return the model of a call's first request, or "" if the body is invalid."""
+    try:
+        requests = read_requests(body)
+    except NotUnderstood:
+        return ""
+    return str(requests[0].model_name) if requests else ""
+
+
+def _split(body: Body) -> list[bytes]:
+    splitter = MessageSplitter()
+    messages = list(splitter.feed(body))
+    if splitter.rest:
+        raise NotUnderstood("an incomplete gRPC message")
+    if any(message[0] for message in messages):
+        raise NotUnderstood("a compressed gRPC message")
+    return [message[PREFIX:] for message in messages]
+
+
+def _parsed(kind: Any, data: bytes) -> Any:  # noqa: ANN401  protobuf's classes are made at run time
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise NotUnderstood(f"the message is not a {kind.DESCRIPTOR.name}: {error}") from error

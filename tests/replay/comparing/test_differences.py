@@ -1,0 +1,113 @@
+"""Judgements of `compare_answers` and `model_of` on single pairs of responses."""
+
+import json
+
+import numpy as np
+import pytest
+from support.http2 import message
+from tritonclient.grpc import service_pb2
+
+from triton_replay.capture.reader import Exchange
+from triton_replay.capture.records import Request, Response
+from triton_replay.comparing.differences import compare_answers, model_of
+from triton_replay.comparing.tolerances import Tolerances, parse_tolerances
+
+SERVICE = "/inference.GRPCInferenceService"
+
+
+def grpc_request(method, body):
+    data = message(body.SerializeToString())
+    target = f"{SERVICE}/{method}"
+    return Request(0, 0, 0, 0, "POST", target, (), len(data), data, protocol="grpc")
+
+
+def http_request(target, body=b""):
+    return Request(0, 0, 0, 0, "POST", target, (), len(body), body)
+
+
+def responses(*bodies):
+    request = http_request("/v2/models/m/infer")
+    return [Exchange(request, Response(0, 0, 0, 200, (), len(body), body)) for body in bodies]
+
+
+def output(values):
+    values = np.asarray(values, np.float32)
+    tensor = {"name": "y", "datatype": "FP32", "shape": values.shape, "data": values.tolist()}
+    return json.dumps({"model_name": "m", "outputs": [tensor]}).encode()
+
+
+def found(a, b, tolerances=None):
+    differences = compare_answers("m", *responses(a, b), tolerances or Tolerances())
+    return [(one.kind, one.output) for one in differences]
+
+
+INFER = service_pb2.ModelInferRequest(model_name="m")
+
+
+@pytest.mark.parametrize(
+    ("request_", "model"),
+    [
+        (grpc_request("ModelInfer", INFER), "m"),
+        (grpc_request("ModelStreamInfer", INFER), "m"),
+        (grpc_request("ModelInfer", service_pb2.ModelInferRequest()), f"{SERVICE}/ModelInfer"),
+        # Its first field is a name as well, but no model executes the call.
+        (
+            grpc_request("ModelMetadata", service_pb2.ModelMetadataRequest(name="m")),
+            f"{SERVICE}/ModelMetadata",
+        ),
+        (http_request("/v2/models/m/infer"), "m"),
+        (http_request("/v2/models/m/versions/1/generate?x=1"), "m"),
+        (http_request("/v2/models/m/config"), "/v2/models/m/config"),
+        # A path like that of a gRPC call, over HTTP/1.
+        (
+            http_request(f"{SERVICE}/ModelInfer", message(INFER.SerializeToString())),
+            f"{SERVICE}/ModelInfer",
+        ),
+    ],
+)
+def test_a_request_belongs_to_the_model_that_executes_it(request_, model):
+    assert model_of(request_) == model
+
+
+def test_equal_bodies_that_are_not_json_do_not_differ():
+    assert found(b"pong", b"pong") == []
+
+
+def test_unequal_bodies_that_are_not_json_differ_as_text():
+    assert found(b"pong", b"ping") == [("text", "")]
+    (difference,) = compare_answers("m", *responses(b"pong", b"ping"), Tolerances())
+    assert difference.detail == "'pong' and 'ping'"
+
+
+def test_json_and_text_differ():
+    assert found(output([1]), b"ping") == [("text", "")]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kind"),
+    [
+        # One dimension has no rows: some wrong elements are not "some rows".
+        ([1, 2, 3], [1, 2, 9], "values"),
+        ([[1, 2], [3, 4]], [[1, 2], [3, 9]], "values of some rows"),
+        ([[1, 2], [3, 4]], [[1, 9], [3, 9]], "values"),
+        ([[1, 2, 3]], [[1, 2, 9]], "values"),
+        (1, 9, "values"),
+    ],
+)
+def test_wrong_rows_are_distinguished_from_wrong_values(a, b, kind):
+    assert found(output(a), output(b)) == [(kind, "y")]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differs"),
+    [
+        ([[0, 0]], [[0, 0]], False),
+        # A zero vector has no direction, so it is similar to itself only.
+        ([[0, 0]], [[1, 1]], True),
+        ([[1, 1]], [[0, 0]], True),
+        ([[1, 1]], [[2, 2]], False),
+    ],
+)
+def test_the_cosine_of_a_zero_vector_is_not_within_tolerance(a, b, differs):
+    tolerances = parse_tolerances(["y:cosine=0.99"])
+    assert bool(found(output(a), output(b), tolerances)) == differs

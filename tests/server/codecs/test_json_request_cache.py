@@ -1,0 +1,162 @@
+"""The cache of JSON requests: a request from the cache equals one that is parsed as a whole."""
+
+import json
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server.support.regions import MadeUpRegions
+from server.support.requests import NullSink, signature
+
+from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.codecs.infer_json import InferRequestDecoder
+from reference_server.codecs.input_limit import InputLimit
+from reference_server.codecs.json_request_cache import read_elements
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError
+
+MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
+REGIONS = MadeUpRegions(region=bytes(64))
+NEEDS_COMPILED = pytest.mark.skipif(not IS_COMPILED, reason="compiled modules are not installed")
+
+
+def outcome(decode, body):
+    """Return the request or the error, in a form that can be compared."""
+    try:
+        request, form = decode(MODEL, memoryview(body), len(body), NullSink(), REGIONS)
+    except ServerError as error:
+        return error.code, error.message
+    inputs = [
+        (each.name, each.datatype, each.shape, bytes(each.raw()))
+        for each in request.inputs.values()
+    ]
+    said = (request.id, dict(request.parameters), request.requested_outputs, request.priority)
+    return inputs, said, form
+
+
+NUMBERS = st.sampled_from(
+    ["1", "-1", "0", "-0.0", "2.5", "1e3", "1e300", "255", "256", "-129", "3e9", "1e400", "NaN",
+     "true", "18446744073709551615", "18446744073709551616", "null", '"s"', '"]"', "[1]", "{}"]
+)  # fmt: skip
+ARRAYS = st.one_of(
+    st.lists(NUMBERS, min_size=2, max_size=2).map(lambda items: f"[{','.join(items)}]"),
+    st.sampled_from(
+        ["[1,2]", "[3.5, 4]", "[[1],[2]]", "[[[1,2]]]", "[1,[2]]", "[]", "[1]", "[1,]"]
+    ),
+    st.sampled_from(
+        ['["a","b"]', '["", "]"]', '[["é"],["b"]]', '["a"]', '["a",1]', '["a","b",]', '["a\0","b"]']
+    ),
+    st.sampled_from(['["\\"","b"]', '["\\u0041","b"]', '["\\"id\\":\\"","b"]', '["data","id"]']),
+    st.sampled_from(["[1,2]]", "1", '"[1,2]"', "[" * 9 + "1,2" + "]" * 9, "[\n1,\t2 ]", "[1 2]"]),
+)
+TYPES = st.sampled_from(["FP32", "INT8", "UINT64", "BOOL", "BYTES", "FP16", "none"])
+IDS = st.sampled_from(["a", "b", "", "marked", "é", '\\"', "\\u0061", "\x7f"])
+
+
+@st.composite
+def texts(draw):
+    """Draw a request, with keys and brackets also in misleading places."""
+    said = []
+    if draw(st.booleans()):
+        said.append(f'"id":{draw(st.sampled_from(["", " "]))}"{draw(IDS)}"')
+    odd = [None] * 6 + ['"parameters":{"id":"a"}', '"data":[1,2]', '"id":"b"', '"i\\u0064":"b"']
+    said.append(draw(st.sampled_from([*odd, '"other":"\\"data\\":[1,2]"'])))
+    shape = draw(st.sampled_from(["[2]", "[2]", "[2]", "[1,2]", "[0]", "[]", "[-1]"]))
+    colon = draw(st.sampled_from([":", ": ", " :"]))
+    inputs = [
+        f'{{"name":"{name}","data"{colon}{draw(ARRAYS)},"shape":{shape},"datatype":"{draw(TYPES)}"}}'
+        for name in draw(st.sampled_from(["X", "X", "XY", "XX"]))
+    ]
+    said.append(f'"inputs":[{",".join(inputs)}]')
+    if draw(st.booleans()):
+        said.reverse()
+    return f"{{{','.join(filter(None, said))}}}".encode()
+
+
+@settings(max_examples=150)
+@given(st.lists(texts(), min_size=2, max_size=8))
+def test_the_cache_changes_no_request(bodies):
+    decoder = InferRequestDecoder()
+    for body in [*bodies, *bodies]:
+        assert outcome(decoder.decode, body) == outcome(decoder.decode_uncached, body)
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"\xed\xa0\x80", "é".encode(), b"\\ud800"])
+def test_unusual_ids_are_read_without_the_cache(name):
+    decoder = InferRequestDecoder()
+    body = text().replace(b'"7"', b'"%b"' % name)
+    for _ in range(2):
+        assert outcome(decoder.decode, body) == outcome(decoder.decode_uncached, body)
+
+
+def text(data=(1.0, 2.0), request_id="7", **fields):
+    entry = {"name": "X", "datatype": "FP32", "shape": [2], "data": list(data)}
+    return json.dumps({"id": request_id, "inputs": [entry], **fields}).encode()
+
+
+@NEEDS_COMPILED
+def test_a_skeleton_is_parsed_once(monkeypatch):
+    decoder = InferRequestDecoder()
+    outcome(decoder.decode, text())
+    monkeypatch.setattr(decoder, "_decode_json", None)
+    request, _ = decoder.decode(
+        MODEL, memoryview(found := text((3, 4), "8")), len(found), NullSink(), REGIONS
+    )
+    assert request.id == "8"
+    assert bytes(request.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
+
+
+@NEEDS_COMPILED
+def test_strings_are_read_without_parsing_the_skeleton(monkeypatch):
+    decoder = InferRequestDecoder()
+    asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
+    outcome(decoder.decode, asked[0])
+    monkeypatch.setattr(decoder, "_decode_json", None)
+    request, _ = decoder.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
+    assert request.inputs["X"].array().tolist() == [b"c]", b""]
+
+
+def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
+    decoder = InferRequestDecoder(limit=InputLimit(120))
+    for each in (("a", "b"), ("c", "d"), ("e" * 60, "")):
+        asked = text(each).replace(b"FP32", b"BYTES")
+        assert outcome(decoder.decode, asked) == outcome(decoder.decode_uncached, asked)
+
+
+@NEEDS_COMPILED
+def test_requests_of_one_skeleton_have_one_pattern():
+    decoder = InferRequestDecoder()
+    found = [
+        decoder.decode(MODEL, memoryview(each), len(each), NullSink(), REGIONS)[0].pattern
+        for each in (text(), text((3, 4)), text((5, 6), "8"))
+    ]
+    assert found[0] is None
+    assert found[1] is found[2] is not None
+
+
+def test_too_many_numbers_for_the_limit_are_refused_each_time():
+    decoder = InferRequestDecoder(limit=InputLimit(len(text())))
+    assert outcome(decoder.decode, text()) == outcome(decoder.decode, text())
+    longer = text((1.25, 2.0))
+    assert outcome(decoder.decode, longer) == outcome(decoder.decode_uncached, longer)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "written", "packed"),
+    [
+        (DataType.FP32, b"[1, 2.5]", struct.pack("<2f", 1, 2.5)),
+        (DataType.FP64, b"[[0.1], [2]]", struct.pack("<2d", 0.1, 2)),
+        (DataType.BOOL, b"[true, false]", b"\1\0"),
+        (DataType.INT8, b"[-128, 127]", b"\x80\x7f"),
+        (DataType.INT8, b"[-128, 128]", None),
+        (DataType.UINT64, b"[18446744073709551615, 0]", struct.pack("<2Q", 2**64 - 1, 0)),
+        (DataType.INT64, b"[1.0, 2]", None),
+        (DataType.FP32, b"[true, 2]", None),
+        (DataType.FP32, b"[1]", None),
+        (DataType.FP32, b"[1,]", None),
+    ],
+)
+def test_an_array_is_read_only_if_it_fits_the_datatype(datatype, written, packed):
+    found = read_elements(written, datatype, 2)
+    assert (found if found is None else bytes(found)) == packed
