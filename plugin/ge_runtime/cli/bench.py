@@ -327,12 +327,12 @@ def _times(
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
     """Time executions with these input shapes; return the seconds of each by measurement."""
-    with ExitStack() as held:
+    with ExitStack() as buffers:
 
         def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             buffer = memory.allocate(name, nbytes)
-            held.callback(buffer.free)
+            buffers.callback(buffer.free)
             buffer.memory[:nbytes] = 0
             return buffer.memory[:nbytes].view(dtype).reshape(shape)
 
@@ -340,8 +340,8 @@ def _times(
             tensor.name: allocate(tensor.name, shapes[tensor.name], tensor.dtype.numpy)
             for tensor in engine.signature.inputs
         }
-        wanted = [tensor.name for tensor in engine.signature.outputs]
-        first = engine.run(inputs, dict.fromkeys(wanted))  # for the shapes of the outputs
+        names = [tensor.name for tensor in engine.signature.outputs]
+        first = engine.run(inputs, dict.fromkeys(names))  # for the shapes of the outputs
         outputs = {name: allocate(name, each.shape, each.dtype) for name, each in first.items()}
         del first
         for _ in bounds.rounds(bounds.warmup, clock):

@@ -179,7 +179,7 @@ def _selection(
 
     `given`: the input (or "") and the names of each --axes.
     """
-    wanted = tuple(axis for name, axes in given if not name for axis in axes)
+    planned = tuple(axis for name, axes in given if not name for axis in axes)
     tensors = {
         name: tuple(None if axis == _NO_AXIS else axis for axis in axes)
         for name, axes in given
@@ -191,7 +191,7 @@ def _selection(
             for spec in config.inputs
             if spec.axes
         }
-    return tensors, wanted
+    return tensors, planned
 
 
 def _axes(text: str) -> tuple[str, tuple[str, ...]]:

@@ -27,25 +27,27 @@ TENSOR_HEADER: Final = TensorMatch("", "in the graph", "in config.pbtxt")
 
 def inputs_of(config: RuntimeConfig, signature: Signature) -> list[TensorMatch]:
     """Return the graph's inputs with their sources, then other inputs of requests."""
-    fed, axes = _fed(config), config.batch_axes
-    return _matched(signature.inputs, _placed(fed, axes), _used(config), "nothing")
+    fed, axes = _inputs(config), config.batch_axes
+    return _matched(
+        signature.inputs, _with_row_positions(fed, axes), _other_inputs(config), "nothing"
+    )
 
 
 def outputs_of(config: RuntimeConfig, signature: Signature) -> list[TensorMatch]:
     """Return the graph's outputs with their uses, then outputs from other sources."""
-    asked = {spec.name: f"output {spec}" for spec in config.outputs}
+    uses = {spec.name: f"output {spec}" for spec in config.outputs}
     for source, output in config.states.outputs.items():
         words = f"the next state of '{source}'"
-        asked[output] = f"{asked[output]}, {words}" if output in asked else words
-    made = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
-    made |= {
+        uses[output] = f"{uses[output]}, {words}" if output in uses else words
+    others = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
+    others |= {
         name: f"output, the request's '{source}'" for name, source in config.passthrough.items()
     }
-    asked = _placed(asked, config.batch_axes)
-    return _matched(signature.outputs, asked, made, "nothing: not an output")
+    uses = _with_row_positions(uses, config.batch_axes)
+    return _matched(signature.outputs, uses, others, "nothing: not an output")
 
 
-def _placed(words: Mapping[str, str], axes: BatchAxes) -> dict[str, str]:
+def _with_row_positions(words: Mapping[str, str], axes: BatchAxes) -> dict[str, str]:
     """Add the position of the rows if it is not the first dim."""
     given = {
         name: "no rows" if at is None else f"rows along dim {at}" for name, at in axes.given.items()
@@ -75,10 +77,10 @@ def _matched(
     ]
 
 
-def _fed(config: RuntimeConfig) -> dict[str, str]:
+def _inputs(config: RuntimeConfig) -> dict[str, str]:
     """Return the source of each graph input by name."""
     fed = {
-        spec.name: _brought(config, spec)
+        spec.name: _source(config, spec)
         + (f", padded with {config.pads.get(spec.name, 0)}" if spec.axes else "")
         for spec in config.sources
     }
@@ -97,7 +99,7 @@ def _fed(config: RuntimeConfig) -> dict[str, str]:
     return fed
 
 
-def _used(config: RuntimeConfig) -> dict[str, str]:
+def _other_inputs(config: RuntimeConfig) -> dict[str, str]:
     """Return the uses of request inputs that need not be inputs of the graph."""
     used: dict[str, str] = {}
     if config.prepared:
@@ -106,11 +108,11 @@ def _used(config: RuntimeConfig) -> dict[str, str]:
     for output, name in config.passthrough.items():
         used[name] = f"input {specs[name]}, returned as output '{output}'"
     for axis, name in config.axis_lengths.items():
-        used[name] = f"{_brought(config, specs[name])}, true lengths along {axis}"
+        used[name] = f"{_source(config, specs[name])}, true lengths along {axis}"
     return used
 
 
-def _brought(config: RuntimeConfig, spec: TensorSpec) -> str:
+def _source(config: RuntimeConfig, spec: TensorSpec) -> str:
     """Return a tensor of a batch, and its source."""
     words = f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
     return f"{words}, {config.ranges[spec.name]}" if spec.name in config.ranges else words

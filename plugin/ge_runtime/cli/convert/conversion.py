@@ -73,9 +73,9 @@ def convert(name: str, text: str, options: ConvertOptions) -> Conversion:
         )
         cure = "use one instance, and device_exec_blocks for parallel engines"
         report.refuse(_INSTANCES, f"{instances} instances", why, cure)
-    made = {}
+    sizes = {}
     if inputs and outputs:
-        made = gear_parameters(
+        sizes = gear_parameters(
             inputs,
             outputs,
             _shape_options(given, report),
@@ -84,7 +84,7 @@ def convert(name: str, text: str, options: ConvertOptions) -> Conversion:
             names=options.axes,
             limits=options.limits,
         )
-        _note_sizes_without_gears(made, max_batch_size, report)
+        _note_sizes_without_gears(sizes, max_batch_size, report)
     else:
         why = "npu_ge reads them from the ONNX file, ge_runtime from config.pbtxt"
         report.require("input and output", "not both present", why, "declare them with their dims")
@@ -93,7 +93,7 @@ def convert(name: str, text: str, options: ConvertOptions) -> Conversion:
         texts={"backend": NAME},
         without=lambda field: field == _INSTANCES and _INSTANCES in report.used,
         keep=lambda key: key in kept and kept[key] == given.get(key),
-        more={**{key: value for key, value in kept.items() if given.get(key) != value}, **made},
+        more={**{key: value for key, value in kept.items() if given.get(key) != value}, **sizes},
     )
     # Checked as at load, unless there are problems, which would cause further errors here.
     problems = [str(problem) for problem in report.problems] or _load_errors(name, new)
@@ -153,11 +153,11 @@ def _shape_options(
 
 
 def _note_sizes_without_gears(
-    made: Mapping[str, str], max_batch_size: int, report: ConversionReport
+    sizes: Mapping[str, str], max_batch_size: int, report: ConversionReport
 ) -> None:
     """Note the axes that npu_ge executes at any size, and an .om only at the largest."""
     gears, limits = (
-        {key.removeprefix(prefix): value for key, value in made.items() if key.startswith(prefix)}
+        {key.removeprefix(prefix): value for key, value in sizes.items() if key.startswith(prefix)}
         for prefix in ("gears.", "limit.")
     )
     geared = {axis for axes in gears for axis in axes.split(",")}

@@ -55,10 +55,10 @@ def read_open_dims(
         return []
     parameter, text = options[SHAPE]
     shapes = _shapes(text)
-    wanted = {tensor.name: len(tensor.dims) + batched for tensor in inputs}
-    if shapes is None or {name: len(shape) for name, shape in shapes.items()} != wanted:
-        ranks = "; ".join(f"{name}: {rank} dims" for name, rank in wanted.items())
-        report.require(parameter, text, "expected a shape of every input", f"write {ranks}")
+    ranks = {tensor.name: len(tensor.dims) + batched for tensor in inputs}
+    if shapes is None or {name: len(shape) for name, shape in shapes.items()} != ranks:
+        expected = "; ".join(f"{name}: {rank} dims" for name, rank in ranks.items())
+        report.require(parameter, text, "expected a shape of every input", f"write {expected}")
         return []
     count = sum(shape.count(_FREE) for shape in shapes.values())
     gears = _groups(options.get(DIMS, ("", ""))[1], count)
