@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Final
 
-from ge_runtime.cli.probe_device.exact_graphs import rolling_matmul
+from ge_runtime.cli.probe_device.exact_graphs import ExactGraph, rolling_matmul
 from ge_runtime.cli.probe_device.session import (
     GEARED_GRAPH,
     IMAGE_GRAPH,
@@ -130,58 +130,45 @@ def imported_weights(session: ProbeSession, key_type: str, text: str) -> Answer:
 
 
 def description_of_a_geared_model(session: ProbeSession) -> Answer:
-    """Describe a model with gears through the driver, and its outputs at each gear."""
-    session.open_device()
-    model = session.load(GEARED_GRAPH)
-    slot, driver, number = model.slot(), PyAclDriver(session.acl), ModelId(model.number)
-    description = driver.describe(number)
-    outputs = {}
-    for gear in GEARED_GRAPH.gears:
-        session.call("mdl.set_dynamic_batch_size", model.number, slot.inputs, slot.gear_input, gear)
-        outputs[gear] = driver.output_dims(number, 1)[0]
-    names = [tensor.name for tensor in (*description.inputs, *description.outputs)]
-    follows = outputs == {gear: GEARED_GRAPH.shape(gear) for gear in GEARED_GRAPH.gears}
-    largest = description.outputs[0].dims == GEARED_GRAPH.shape()
-    return Answer(
-        f"tensors {', '.join(names)}; gears {description.batches}; output dims follow the gear: "
-        f"{follows}; initially the largest gear's: {largest}",
-        {
-            "as_expected": names[1:2] == [GEAR_INPUT] and follows and largest,
-            "description": asdict(description),
-            "outputs": outputs,
-        },
-    )
+    """Describe a model with gears of rows, and execute it at each of them."""
+    return _description(session, GEARED_GRAPH, "mdl.set_dynamic_batch_size")
 
 
 def description_of_an_image_model(session: ProbeSession) -> Answer:
     """Describe a model with gears of height and width, and execute it at each of them."""
+    return _description(session, IMAGE_GRAPH, "mdl.set_dynamic_hw_size")
+
+
+def _description(session: ProbeSession, graph: ExactGraph, setter: str) -> Answer:
+    """Describe a model with gears through the driver, and its outputs at each gear."""
     session.open_device()
-    model = session.load(IMAGE_GRAPH)
+    model = session.load(graph)
     slot, driver, number = model.slot(), PyAclDriver(session.acl), ModelId(model.number)
     description = driver.describe(number)
-    outputs, right = {}, []
-    for gear in IMAGE_GRAPH.gears:
-        height, width = IMAGE_GRAPH.shape(gear)[2:]
-        session.call(
-            "mdl.set_dynamic_hw_size", model.number, slot.inputs, slot.gear_input, height, width
-        )
-        outputs[f"{height}x{width}"] = driver.output_dims(number, 1)[0]
+    dims, right = [], []
+    for gear in graph.gears:
+        sizes = (gear,) if isinstance(gear, int) else gear
+        session.call(setter, model.number, slot.inputs, slot.gear_input, *sizes)
+        dims.append(driver.output_dims(number, 1)[0])
         slot.execute()
         right.append(slot.is_right(gear))
-    image, *_ = description.inputs
     names = [tensor.name for tensor in (*description.inputs, *description.outputs)]
-    follows = [*outputs.values()] == [IMAGE_GRAPH.shape(gear) for gear in IMAGE_GRAPH.gears]
-    largest = description.outputs[0].dims == IMAGE_GRAPH.shape()
-    open_dims = image.dims == (*IMAGE_GRAPH.shape()[:2], -1, -1)
-    gears = set(description.images) == {*IMAGE_GRAPH.gears}
+    gears = description.images or description.batches
+    open_dims = description.inputs[0].dims
+    follows = dims == [graph.shape(gear) for gear in graph.gears]
+    largest = description.outputs[0].dims == graph.shape()
+    expected = [
+        names[1:2] == [GEAR_INPUT],
+        open_dims == tuple(-1 if isinstance(dim, str) else dim for dim in graph.dims),
+        {*gears} == {*graph.gears},
+    ]
     return Answer(
-        f"tensors {', '.join(names)}; gears {description.images}, input {image.dims}; output dims "
-        f"follow the gear: {follows}; initially the largest gear's: {largest}; results right: "
-        f"{right}",
+        f"tensors {', '.join(names)}; gears {gears}, input {open_dims}; output dims follow the "
+        f"gear: {follows}; initially the largest gear's: {largest}; results right: {right}",
         {
-            "as_expected": all([names[1:2] == [GEAR_INPUT], follows, largest, open_dims, gears]),
+            "as_expected": all([*expected, follows, largest, *right]),
             "description": asdict(description),
-            "outputs": outputs,
+            "outputs": dims,
         },
     )
 
