@@ -1,7 +1,6 @@
 """The command `ge-runtime`. Each subcommand is a module with a `COMMAND`.
 
-Exit codes: 0 if it did what was asked, 2 for arguments or input that it cannot use; 1 is for
-subcommands whose answer can be no.
+Exit codes: 0 for success, 1 for a check that fails, 2 for invalid arguments or input.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ COMMANDS: Final = tuple(
 )
 
 INTERRUPTED: Final = 128 + signal.SIGINT
-"""The exit code after Ctrl-C, as shells tell it."""
+"""The exit code after Ctrl-C, as in shells."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; its exit code.
+    """Run one subcommand and return its exit code.
 
-    Exits by itself after --help, --version and bad arguments.
+    Raises SystemExit for --help, --version and invalid arguments.
     """
     parser = argparse.ArgumentParser(
         prog="ge-runtime",
-        description="Plans and checks models that ge_runtime executes.",
-        epilog="Exit codes: 0 done, 1 the answer is no, 2 arguments or input that cannot be used, "
+        description="Plan, build and check models for ge_runtime.",
+        epilog="Exit codes: 0 success, 1 a check failed, 2 invalid arguments or input, "
         f"{INTERRUPTED} interrupted by Ctrl-C.",
         allow_abbrev=False,
     )
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader of our output had enough, e.g. head; at exit Python would complain once more.
+        # The reader closed the pipe, e.g. head. Without this, Python reports the error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -88,7 +87,7 @@ def _version() -> str:
     try:
         return version("ge-runtime")
     except PackageNotFoundError:
-        return f"of {Path(__file__).parents[1]}, which is not installed"
+        return f"unknown: {Path(__file__).parents[1]} is not installed"
 
 
 def _unusable(reason: str) -> int:

@@ -1,6 +1,6 @@
-"""`ge-runtime backend`: makes ge_runtime a backend of Triton, so that models bring no code.
+"""`ge-runtime backend`: installs ge_runtime as a backend of Triton, so that models need no code.
 
-A Python-based backend is a folder with a `model.py` beside Triton's own backends. Models that say
+A Python-based backend is a folder with a `model.py` in Triton's backend directory. Models with
 `backend: "ge"` then consist of a config.pbtxt and their artifacts.
 """
 
@@ -14,9 +14,9 @@ from ge_runtime.cli.command import Command
 from ge_runtime.errors import RuntimeFault
 
 NAME: Final = "ge"
-"""What models say: `backend: "ge"`."""
+"""The name for `backend` in config.pbtxt."""
 
-MODEL: Final = '''"""Models that say `backend: "ge"`: their artifacts, executed by ge_runtime."""
+MODEL: Final = '''"""The backend "ge": executes the artifacts of models with ge_runtime."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -48,8 +48,8 @@ def _run(given: argparse.Namespace) -> int:
     directory: Path = given.directory
     if not directory.is_dir():
         raise RuntimeFault(
-            f"{directory}: found no such folder, expected Triton's --backend-directory, which is "
-            "/opt/tritonserver/backends unless told otherwise"
+            f"{directory}: found no such folder, expected Triton's --backend-directory, by default "
+            "/opt/tritonserver/backends"
         )
     folder = directory / NAME
     folder.mkdir(exist_ok=True)
@@ -61,9 +61,9 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="backend",
-    help='let models say backend: "ge" and bring no code',
-    description="Write the backend `ge` into a folder of backends.",
-    epilog="Exit codes: 0 written, 2 the folder is not there, or cannot be written.",
+    help='install the backend "ge", so that models need no code',
+    description="Write the backend `ge` into Triton's backend directory.",
+    epilog="Exit codes: 0 written, 2 the folder does not exist or is not writable.",
     add_arguments=_add_arguments,
     run=_run,
 )

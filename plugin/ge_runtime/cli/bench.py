@@ -1,7 +1,7 @@
-"""`ge-runtime bench`: how long the executions of a model's artifact take, gear by gear.
+"""`ge-runtime bench`: times the executions of a model's artifact at each gear.
 
-On a card the copies to it, the computing and the copies back are timed apart as well, in rounds of
-their own: there each is waited for by itself, while executions that serve are queued as a whole.
+On a card further rounds time the copies to the card, the computation and the copies back
+separately. These rounds wait after each phase; when serving, an execution is queued as a whole.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ _TO_CARD: Final = "H2D_latency"
 _COMPUTE: Final = "NPU_compute_time"
 _FROM_CARD: Final = "D2H_latency"
 _WHOLE: Final = "latency"
-"""Of an execution as it serves: all that it takes."""
+"""Total time of an execution, as when serving."""
 
 _WAIT_MS: Final = 60_000
 _LOOP, _WARMUP, _SECONDS = 100, 5, 10
 
 _DESCRIPTION: Final = """\
-Time the executions of a model's artifact at each of its gears, without a server: of inputs that are
-all 0, one execution at a time, from and to memory that the device can reach.
+Time the executions of a model's artifact at each gear, without a server. Inputs are zeros in memory
+that the device can access, and one execution runs at a time.
 
-`latency` is an execution as it serves. On a card H2D_latency, NPU_compute_time and D2H_latency are
-timed in further rounds, each waited for by itself, so that together they are more than `latency`.
-The words are those of ais_bench, as is `throughput`, 1000 * batchsize / NPU_compute_time.mean;
-`rows_per_second` is what `latency` leaves of it.
+`latency` is the total time of an execution, as when serving. On a card H2D_latency,
+NPU_compute_time and D2H_latency are measured in further rounds that wait after each phase, so their
+sum is larger than `latency`. These names and `throughput`, which is
+1000 * batchsize / NPU_compute_time.mean, are those of ais_bench. `rows_per_second` is computed from
+`latency`.
 """
 
 _EPILOG: Final = """\
@@ -63,7 +64,7 @@ examples:
   ge-runtime bench model_repository/text_encoder
   ge-runtime bench my_models/ge_classifier --loop 1000 --format json > bench.json
 
-Exit codes: 0 done, 2 arguments or input that cannot be used.
+Exit codes: 0 success, 2 invalid arguments or input.
 """
 
 
@@ -75,23 +76,23 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole,
         default=_LOOP,
         metavar="N",
-        help=f"executions of each gear that are timed, at most ({_LOOP})",
+        help=f"largest number of timed executions of each gear (default: {_LOOP})",
     )
     add(
         "--warmup-count",
         type=partial(whole, least=0),
         default=_WARMUP,
         metavar="N",
-        help=f"executions before them that are not ({_WARMUP})",
+        help=f"executions before them that are not timed (default: {_WARMUP})",
     )
     add(
         "--seconds",
         type=whole,
         default=_SECONDS,
         metavar="S",
-        help=f"no further execution of a gear is begun after them ({_SECONDS})",
+        help=f"start no execution of a gear after this time (default: {_SECONDS})",
     )
-    add("--format", choices=("text", "json"), default="text", help="of what is printed (text)")
+    add("--format", choices=("text", "json"), default="text", help="output format (default: text)")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -106,7 +107,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="bench",
-    help="time the executions of a model's artifact, gear by gear",
+    help="time the executions of a model's artifact at each gear",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
@@ -116,17 +117,17 @@ COMMAND: Final = Command(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How often a gear is executed."""
+    """Limits on the executions of a gear."""
 
     loop: int
-    """The most executions that are timed, at least 1."""
+    """The largest number of timed executions, at least 1."""
     warmup: int
-    """The most executions before them."""
+    """The largest number of executions before them."""
     seconds: float
-    """After which no further one is begun."""
+    """No execution starts after this time."""
 
     def rounds(self, most: int, clock: Callable[[], float]) -> Iterator[int]:
-        """Numbers from 0 on, below `most` and as long as there is time; the first in any case."""
+        """Yield numbers from 0, fewer than `most`, until the time is up; 0 in any case."""
         end = clock() + self.seconds
         for number in range(most):
             if number and clock() >= end:
@@ -136,18 +137,18 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class GearTimes:
-    """What executions of one gear took."""
+    """The times of the executions of one gear."""
 
     gear: Gear
     times: Mapping[str, Sequence[float]]
-    """What was timed: seconds of each execution."""
+    """Name of a measurement -> seconds of each execution."""
 
     def rate(self, name: str) -> float:
-        """Rows per second, one execution after another, if `name` were all that they take."""
+        """Return rows per second from the mean of one measurement."""
         return self.gear.rows / float(np.mean(self.times[name]))
 
     def as_json(self) -> dict[str, object]:
-        """Times in milliseconds."""
+        """Return the times in milliseconds as values for JSON."""
         return {
             "gear": {ROWS: self.gear.rows, **self.gear.extents},
             "batchsize": self.gear.rows,
@@ -160,7 +161,7 @@ class GearTimes:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All gears of one artifact."""
+    """The times of all gears of one artifact."""
 
     model: str
     files: str
@@ -169,7 +170,7 @@ class Report:
     gears: Sequence[GearTimes]
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
+        """Return the report as values for JSON."""
         return {
             "model": self.model,
             "files": self.files,
@@ -180,7 +181,7 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the report as text."""
         axes = [ROWS, *self.gears[0].gear.extents]
         rows = [[*axes, "ms", *_COLUMNS, "rows/s"]]
         for each in self.gears:
@@ -194,9 +195,9 @@ class Report:
         title = f"{self.model}: {self.files} on {self.device}, {self.hardware}"
         counts = [len(each.times[_WHOLE]) for each in self.gears]
         least, most = min(counts), max(counts)
-        told = f"{most}" if least == most else f"{least} to {most}"
+        count = f"{most}" if least == most else f"{least} to {most}"
         return [
-            f"{title}, {told} execution(s) of each gear",
+            f"{title}, {count} execution(s) of each gear",
             "",
             *aligned_columns(rows, sides),
         ]
@@ -206,24 +207,24 @@ _COLUMNS: Final = ("min", "max", "mean", "median", "percentile(90%)", "percentil
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Of times in seconds: milliseconds. At least one."""
+    """Return statistics in milliseconds of times in seconds; at least one."""
     ms = np.asarray(seconds) * 1e3
     figures = (ms.min(), ms.max(), ms.mean(), *np.percentile(ms, (50, 90, 99)))
     return dict(zip(_COLUMNS, map(float, figures), strict=True))
 
 
 class PhaseDriver:
-    """A driver of cards whose queued copies and executions are timed, while `apart` is set.
+    """A driver that waits for and times each queued copy and execution while `timing` is set.
 
-    All else is the driver's below.
+    All other attributes are those of the wrapped driver.
     """
 
     def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
         self._driver = driver
         self._clock = clock
-        self.apart = False
+        self.timing = False
         self.seconds: dict[str, float] = defaultdict(float)
-        """Of what was timed since it was cleared."""
+        """Sum for each phase since it was cleared."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._driver, name)
@@ -250,7 +251,7 @@ class PhaseDriver:
     def _timed(self, name: str, stream: Stream) -> Iterator[None]:
         begin = self._clock()
         yield
-        if self.apart:
+        if self.timing:
             self._driver.synchronize_stream(stream, _WAIT_MS)
             self.seconds[name] += self._clock() - begin
 
@@ -261,9 +262,17 @@ def bench(
     bounds: Bounds,
     clock: Callable[[], float] = perf_counter,
 ) -> Report:
-    """Time the model in `folder`; its highest version, if `version` is None.
+    """Time the model in `folder`.
 
-    clock: in seconds. Raises RuntimeFault or OSError.
+    Args:
+        folder: the model's folder.
+        version: the version folder; None for the highest.
+        bounds: limits on the executions.
+        clock: returns seconds.
+
+    Raises:
+        RuntimeFault: the model or its device cannot be used.
+        OSError: a file cannot be read.
     """
     ensure_model(folder)
     version_dir = version_folder(folder, version)
@@ -298,12 +307,12 @@ def bench(
 def _open(
     config: RuntimeConfig, engine: str, clock: Callable[[], float]
 ) -> tuple[DeviceBackend, PhaseDriver | None]:
-    """The device, and what tells its phases apart where that can be."""
-    if engine != "om" or config.unplanned_memory:  # free shapes: nothing is queued that has phases
+    """Open the device; with a driver that times phases, if the engine queues them."""
+    if engine != "om" or config.unplanned_memory:  # executions with free shapes have no phases
         settings = DeviceSettings.of(config)
         return open_backend(config.devices[0], settings, engine=engine), None
     phases = PhaseDriver(open_driver(), clock)
-    # Cards of our own: the process's would keep the driver that it began with.
+    # Not the process's cards, which keep the driver that they were opened with.
     cards = Cards(lambda: cast(Driver, phases))
     number = int(config.devices[0].partition(":")[2])
     return AscendBackend(number, workspace_bytes=config.workspace_pool_bytes, cards=cards), phases
@@ -317,23 +326,23 @@ def _times(
     bounds: Bounds,
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """What was timed at these shapes of the graph's inputs: seconds of each execution."""
-    with ExitStack() as held:
+    """Time executions with these input shapes; return the seconds of each by measurement."""
+    with ExitStack() as buffers:
 
-        def room(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             buffer = memory.allocate(name, nbytes)
-            held.callback(buffer.free)
+            buffers.callback(buffer.free)
             buffer.memory[:nbytes] = 0
             return buffer.memory[:nbytes].view(dtype).reshape(shape)
 
         inputs = {
-            tensor.name: room(tensor.name, shapes[tensor.name], tensor.dtype.numpy)
+            tensor.name: allocate(tensor.name, shapes[tensor.name], tensor.dtype.numpy)
             for tensor in engine.signature.inputs
         }
-        wanted = [tensor.name for tensor in engine.signature.outputs]
-        first = engine.run(inputs, dict.fromkeys(wanted))  # tells the results' shapes
-        outputs = {name: room(name, each.shape, each.dtype) for name, each in first.items()}
+        names = [tensor.name for tensor in engine.signature.outputs]
+        first = engine.run(inputs, dict.fromkeys(names))  # for the shapes of the outputs
+        outputs = {name: allocate(name, each.shape, each.dtype) for name, each in first.items()}
         del first
         for _ in bounds.rounds(bounds.warmup, clock):
             engine.run(inputs, outputs)
@@ -343,14 +352,14 @@ def _times(
             engine.run(inputs, outputs)
             times[_WHOLE].append(clock() - begin)
         if phases is not None:
-            phases.apart = True
+            phases.timing = True
             for _ in bounds.rounds(bounds.loop, clock):
                 phases.seconds.clear()
                 engine.run(inputs, outputs)
                 for name in (_TO_CARD, _COMPUTE, _FROM_CARD):
                     times.setdefault(name, []).append(phases.seconds[name])
-            phases.apart = False
-        # Views go before the memory that they are of.
+            phases.timing = False
+        # Release the views before their memory.
         inputs.clear()
         outputs.clear()
     return times

@@ -1,6 +1,6 @@
-"""`ge-runtime build`: .om files of .onnx files, with the gears that config.pbtxt has.
+"""`ge-runtime build`: compiles .onnx files to .om files for the gears of config.pbtxt.
 
-What a later stage takes has the shapes that the earlier stages give at each of these gears.
+The input shapes of a later stage are the output shapes of the earlier stages at each gear.
 """
 
 from __future__ import annotations
@@ -38,33 +38,32 @@ from ge_runtime.specs import ROWS, Dim, TensorSpec
 
 _PRECISION: Final = "ge.exec.precision_mode_v2"
 
-_NAME_IT: Final = "name the chip that it is to be made for, e.g. `--soc-version Ascend910B3`"
+_NAME_CHIP: Final = "specify the chip, e.g. `--soc-version Ascend910B3`"
 
 _DESCRIPTION: Final = """\
-Compile a model for an Ascend card: model.om of model.onnx, in the same version folder; with
-`stages`, the .om of each.
+Compile a model for an Ascend card: model.onnx to model.om in the same version folder. With
+`stages`, each stage is compiled.
 
-The shapes are those of config.pbtxt: every combination of its gears; axes without gears, and rows
-without gears.batch, have the one size of their limit. So each dimension that changes has to be in
-`gears.<axes>`, or requests are padded to the limit. `auto` gears are derived as at load. A later
-stage has the shapes that the earlier ones give at these gears.
+The shapes are every combination of the gears in config.pbtxt. Axes without gears, and rows without
+gears.batch, have only the size of their limit, and requests are padded to it. `auto` gears are
+chosen as at load. The input shapes of a later stage are the output shapes of the earlier stages.
 
-Needs CANN's compiler `atc`, and no card if --soc-version is given. Beside each file a record is
-written, e.g. model.om.json: the digests of both files, the options and the compiler. Where nothing
-of it has changed, nothing is compiled.
+The command needs CANN's compiler `atc`. With --soc-version it needs no card. It writes a record
+next to each file, e.g. model.om.json, with the digests of both files, the options and the compiler.
+If none of these has changed, nothing is compiled.
 
-With --soc-version more than once each chip has files of its own, model.910b3.om and model.310p3.om;
-at load those of the card that is there are taken, else model.om.
+With several --soc-version, each chip gets its own files, e.g. model.910b3.om and model.310p3.om. At
+load the file for the card's chip is used, otherwise model.om.
 """
 
 _EPILOG: Final = """\
-Precision: ATC alone would compute FP32 graphs in FP16. Here it is `origin`, the graph's own types,
-and `fp16` on 310 and 310P, whose matrix units have no FP32,
-unless --precision or the parameter graph.ge.exec.precision_mode_v2 says otherwise.
+Precision: ATC's default computes FP32 graphs in FP16. Here the default is `origin`, the types of
+the graph, and `fp16` on 310 and 310P, whose matrix units lack FP32. --precision or the parameter
+graph.ge.exec.precision_mode_v2 selects another mode.
 
-Other flags of atc are parameters atc.<flag>, or --atc, which counts before them: which operators
-keep their precision, banks of AOE, what a quantised model needs. Those that the runtime depends on
-are refused, with what to use instead.
+Other flags of atc are parameters atc.<flag>, or --atc, which takes precedence. Examples are
+operators that keep their precision, banks of AOE, and the options of quantised models. Flags that
+the runtime sets itself are refused, and the error names the replacement.
 
 examples:
   ge-runtime build model_repository/text_encoder --soc-version Ascend910B3
@@ -72,7 +71,7 @@ examples:
   ge-runtime build model_repository/ge_classifier --precision fp16
   ge-runtime build model_repository/ge_classifier --atc op_precision_mode=softmax.ini
 
-Exit codes: 0 the .om files are there, 2 arguments or input that cannot be used, or atc failed.
+Exit codes: 0 the .om files are up to date, 2 invalid arguments or input, or atc failed.
 """
 
 
@@ -84,12 +83,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHIP",
         action="append",
         default=[],
-        help="e.g. Ascend910B3 (that of the first card here); repeated, a file for each chip",
+        help="e.g. Ascend910B3 (default: the first card of this machine); may be repeated",
     )
     add(
         "--precision",
         metavar="MODE",
-        help="atc's --precision_mode_v2 (origin; fp16 on 310, 310P)",
+        help="atc's --precision_mode_v2 (default: origin; fp16 on 310 and 310P)",
     )
     add(
         "--atc",
@@ -97,7 +96,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_atc_flag,
         action="append",
         default=[],
-        help="any other flag of atc, e.g. op_select_implmode=high_precision; repeatable",
+        help="another flag of atc, e.g. op_select_implmode=high_precision; may be repeated",
     )
 
 
@@ -127,12 +126,22 @@ def build(
     precision: str | None,
     further: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Make the .om files in `version_dir` that are not there as they would be made; what was done.
+    """Compile the .om files in `version_dir` that are missing or out of date.
 
-    chips: of several each has files of its own, see `chip_file`; none is that of the first card.
-    precision: None for what config.pbtxt says, or
-    what the chip can. further: flags of ATC, before those of config.pbtxt; paths are from here.
-    Raises ConfigFault, ArtifactFault, NoDevice or OSError.
+    Args:
+        folder: the model's folder.
+        version_dir: its version folder.
+        chips: chips to compile for; several get their own files, see `chip_file`. () for the chip
+            of the first card.
+        precision: the mode; None for that of config.pbtxt, or the default of the chip.
+        further: flags of ATC that override those of config.pbtxt; paths are relative to the current
+            folder.
+
+    Returns:
+        Lines that say what was done.
+
+    Raises:
+        ConfigFault, ArtifactFault, NoDevice, OSError: the model cannot be compiled.
     """
     config = read_runtime_config(folder)
     shapes, notes = shape_flags(folder, version_dir, config)
@@ -160,10 +169,10 @@ def build(
         files = {each.flag: each.content for each in given if each.content}
         record = BuildRecord(_digest(source), flags, atc.identity, files)
         if record.describes(om):
-            done = f"nothing to do, it was made of this {source.name} with these options"
+            done = f"up to date with {source.name} and these options"
         else:
-            found = [f"--{each.flag}={each.found}" for each in given]
-            atc.compile(source.resolve(), om, (*decided, *found))
+            resolved = [f"--{each.flag}={each.resolved}" for each in given]
+            atc.compile(source.resolve(), om, (*decided, *resolved))
             record.write(om)
             done, made = f"made with {shlex.join(flags)}", True
             if not (precision or _PRECISION in config.ge_options) and own_precision(chip) == "fp16":
@@ -180,26 +189,26 @@ def build(
         devices = ", ".join(config.devices)
         notes = [
             *notes,
-            f"config.pbtxt says devices: {devices}; .om files are served on npu:0 and others",
+            f"config.pbtxt has devices: {devices}; .om files need cards, e.g. npu:0",
         ]
     return [*lines, *notes] if made else lines
 
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """A flag that is passed on to ATC."""
+    """A flag of the user for ATC."""
 
     flag: str
     value: str
-    """As it was given, and is recorded: a model's folder may move."""
-    found: str
-    """As ATC gets it: of files their whole path."""
+    """The recorded value; paths as given, because a model folder may move."""
+    resolved: str
+    """The value for ATC; paths are absolute."""
     content: str | None
-    """SHA-256 of the file, or folder, that it names; None where it names none."""
+    """SHA-256 of the file or folder in the value; None for other flags."""
 
 
 def _passed(flags: Mapping[str, str], home: Path, wanted: Collection[str]) -> list[_Passed]:
-    """Those of the flags that are wanted. home: where paths begin. Raises ArtifactFault."""
+    """Return the flags in `wanted`, with paths relative to `home`. Raises ArtifactFault."""
     passed = []
     for flag, value in sorted(flags.items()):
         if flag not in wanted:
@@ -212,7 +221,7 @@ def _passed(flags: Mapping[str, str], home: Path, wanted: Collection[str]) -> li
             passed.append(_Passed(flag, value, str(path), content_of(path)))
         except OSError as error:
             raise ArtifactFault(
-                f"atc's --{flag}: found {path}: {error.strerror}, expected the file that it names"
+                f"atc's --{flag}: {path}: {error.strerror}, expected a readable file"
             ) from error
     return passed
 
@@ -223,7 +232,7 @@ def _inserted(om: Path, content: str) -> _Passed:
 
 
 def _atc_flag(text: str) -> tuple[str, str]:
-    """An argument of --atc. Raises ArgumentTypeError."""
+    """Parse an argument of --atc. Raises ArgumentTypeError."""
     flag, equals, value = text.removeprefix("--").partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected FLAG=VALUE")
@@ -233,7 +242,7 @@ def _atc_flag(text: str) -> tuple[str, str]:
 
 
 def _digest(source: Path) -> str:
-    """SHA-256 of the graph and its weights, which torch's exporter puts into a file beside it."""
+    """Return the SHA-256 of the graph and its external weights, which torch's exporter writes."""
     weights = [source.parent / name for name in sorted(OnnxFile.read(source).elsewhere)]
     digests = [sha256_of(path) for path in (source, *weights) if path.is_file()]
     return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
@@ -243,29 +252,31 @@ def _first_card() -> str:
     try:
         card = PROCESS_CARDS.acquire(0)
     except NoDevice as fault:
-        raise NoDevice(f"{fault}; or {_NAME_IT}") from fault
+        raise NoDevice(f"{fault}; or {_NAME_CHIP}") from fault
     try:
         if card.soc_name == UNKNOWN_CHIP:
-            raise NoDevice(f"{card.name} does not tell which chip it is: {_NAME_IT}")
+            raise NoDevice(f"{card.name} does not report its chip: {_NAME_CHIP}")
         return card.soc_name
     finally:
         PROCESS_CARDS.release(card)
 
 
 class StageFlags(NamedTuple):
-    """What ATC gets for one stage."""
+    """ATC's options for one stage."""
 
     flags: list[str]
     conf: str
-    """The content of --insert_op_conf; "" without images."""
+    """Content of --insert_op_conf; "" without images."""
 
 
 def shape_flags(
     folder: Path, version_dir: Path, config: RuntimeConfig
 ) -> tuple[dict[str, StageFlags], list[str]]:
-    """ATC's flags for all gears, by stage; and what is worth knowing of them.
+    """Return ATC's flags for all gears by stage, and notes for the user.
 
-    folder: the model's. Raises ConfigFault, and ArtifactFault for what cannot be compiled.
+    Raises:
+        ConfigFault: the configuration does not agree with the graph.
+        ArtifactFault: the graph cannot be compiled.
     """
     sources = _sources(version_dir, config.stages or ("model",))
     signatures = {stage: _signature(path) for stage, path in sources.items()}
@@ -288,11 +299,11 @@ def shape_flags(
     limits = {**({ROWS: config.rows} if config.batched else {}), **config.limits}
     geared = {axis for axes in gearing.tables for axis in axes}
     fixed = [f"{axis} {limit}" for axis, limit in limits.items() if axis not in geared]
-    return flags, [f"without gears, so always {', '.join(fixed)}"] if fixed else []
+    return flags, [f"axes without gears have one size: {', '.join(fixed)}"] if fixed else []
 
 
 class _StageShapes:
-    """The .onnx files of all stages, asked for the shapes of what they give."""
+    """Computes the output shapes of all stages."""
 
     def __init__(self, sources: Mapping[str, Path], wiring: Wiring) -> None:
         self._sources = sources
@@ -300,27 +311,27 @@ class _StageShapes:
         self._parsed: dict[str, OnnxGraph | None] = {}
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """The shapes of all that stages take, from those of the model's inputs.
+        """Return the shapes of all inputs of the stages, given those of the model's inputs.
 
         Raises ArtifactFault.
         """
         known = dict(inputs)
         for stage, signature in self._wiring.stages.items():
-            handed = [t.name for t in signature.outputs if t.name in self._wiring.spans]
+            passed = [t.name for t in signature.outputs if t.name in self._wiring.spans]
             known.update(foresee(signature, known))
-            if known.keys() >= {*handed}:
+            if known.keys() >= {*passed}:
                 continue
             known.update(self._inferred(stage, known))
-            if lacking := [name for name in handed if name not in known]:
+            if missing := [name for name in passed if name not in known]:
                 raise ArtifactFault(
-                    f"{self._sources[stage]}: found no sizes for what it gives the next stage, "
-                    f"{', '.join(lacking)}, expected them to follow from those of its inputs, as "
-                    f"the next stage is compiled for them: {self._cure(stage)}"
+                    f"{self._sources[stage]}: found outputs of unknown size, {', '.join(missing)}, "
+                    "expected sizes that follow from those of the inputs, because the next stage "
+                    f"is compiled for them: {self._cure(stage)}"
                 )
         return known
 
     def _inferred(self, stage: str, known: Mapping[str, Shape]) -> dict[str, Shape]:
-        """By shape inference, where the names of sizes do not tell."""
+        """Infer shapes that do not follow from the names of dims."""
         if stage not in self._parsed:
             self._parsed[stage] = OnnxGraph.read(OnnxFile.read(self._sources[stage]))
         graph = self._parsed[stage]
@@ -328,15 +339,15 @@ class _StageShapes:
 
     def _cure(self, stage: str) -> str:
         if self._parsed[stage] is None:
-            return "`pip install 'ge-runtime[plan]'` has them inferred"
-        return "name its outputs' sizes after its inputs', or make it one graph with the next"
+            return "`pip install 'ge-runtime[plan]'` to infer them"
+        return "give dims of outputs the names of equal dims of inputs, or merge the two stages"
 
 
 def _sources(version_dir: Path, stages: Sequence[str]) -> dict[str, Path]:
     sources = {stage: version_dir / f"{stage}.onnx" for stage in stages}
     if missing := [path for path in sources.values() if not path.is_file()]:
         names = ", ".join(path.name for path in missing)
-        raise ArtifactFault(f"{version_dir}: found no {names}, expected what .om files are made of")
+        raise ArtifactFault(f"{version_dir}: found no {names}, expected the graphs to compile")
     return sources
 
 
@@ -349,21 +360,18 @@ def _signature(path: Path) -> Signature:
 
 
 def _refuse_inputs_without_rows(config: RuntimeConfig) -> None:
-    """The inputs whose shapes are not those of rows."""
+    """Raise ArtifactFault for inputs whose first dim is not that of the rows."""
     described = [name for entry in config.batch_inputs for name in entry.targets]
     if names := [f"input '{name}'" for name in (*config.offsets, *described)]:
-        raise ArtifactFault(
-            f"gears of '{config.model}': ATC cannot compile them: they cannot list "
-            f"{'; '.join(names)}"
-        )
+        raise ArtifactFault(f"gears of '{config.model}': ATC does not support {'; '.join(names)}")
 
 
 def _target(
     signature: Signature, gears: Sequence[Gear], shapes: Sequence[Mapping[str, Shape]]
 ) -> CompileTarget:
-    """The stage with its sizes at each gear of the model, those of fewest elements first.
+    """Return the stage with its sizes at each gear of the model, ordered by elements.
 
-    shapes: of all tensors, at each of the gears. What is equal at two of them is one gear here.
+    `shapes`: of all tensors, at each gear. Gears with equal shapes of the stage are one gear.
     """
 
     def elements(pair: tuple[Gear, Mapping[str, Shape]]) -> int:
@@ -372,7 +380,7 @@ def _target(
     ordered = sorted(zip(gears, shapes, strict=True), key=elements)
     rows = tuple(gear.rows for gear, _ in ordered)
     inputs: list[TensorSpec] = []
-    columns: dict[str, tuple[int, ...]] = {}  # axis: its size at each gear
+    columns: dict[str, tuple[int, ...]] = {}  # axis -> its size at each gear
     for tensor in signature.inputs:
         dims: list[Dim] = []
         own = [at[tensor.name] for _, at in ordered]

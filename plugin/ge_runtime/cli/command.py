@@ -1,4 +1,4 @@
-"""A subcommand of `ge-runtime`, and the arguments and exit codes that subcommands share."""
+"""The interface of a subcommand, and shared arguments and exit codes."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from pathlib import Path
 from typing import Final
 
 EXIT_NO: Final = 1
-"""The exit code of a subcommand whose answer is no."""
+"""Exit code of a check that fails."""
 
 EXIT_UNUSABLE: Final = 2
-"""The exit code of arguments, which is argparse's own, or input that cannot be used."""
+"""Exit code for invalid arguments or input; argparse uses the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: how it is called, and what it does."""
+    """A subcommand."""
 
     name: str
     help: str
-    """One line for the list of all subcommands."""
+    """One line for the list of subcommands."""
     description: str
-    """Shown as it is written, as is `epilog`."""
+    """Printed unchanged, like `epilog`."""
     epilog: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    """Gives the exit code. A RuntimeFault or OSError is printed, and exits with EXIT_UNUSABLE."""
+    """Returns the exit code. A RuntimeFault or OSError is printed and exits with EXIT_UNUSABLE."""
 
     def add_to(self, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-        """Add its parser, whose `run` is that of the command."""
+        """Add the command's parser."""
         parser = subparsers.add_parser(
             self.name,
             help=self.help,
             description=self.description,
             epilog=self.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,  # a script's abbreviation would break with the next option
+            allow_abbrev=False,  # otherwise a new option could break abbreviations in scripts
         )
         self.add_arguments(parser)
         parser.set_defaults(run=self.run)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add `folder` and `version`: which model, and which of its version folders."""
+    """Add the arguments `folder` and `version`."""
     add = parser.add_argument
-    add("folder", type=Path, metavar="MODEL_DIR", help="the folder with config.pbtxt")
-    add("--version", type=int, metavar="N", help="the version folder (the highest there is)")
+    add("folder", type=Path, metavar="MODEL_DIR", help="model folder with config.pbtxt")
+    add("--version", type=int, metavar="N", help="version folder (default: the highest)")
 
 
 def whole(text: str, least: int = 1) -> int:
-    """An argument that is a whole number of at least `least`. Raises ArgumentTypeError."""
+    """Parse an integer of at least `least`. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f"found {text!r}, expected a whole number of at least {least}"
@@ -60,7 +60,7 @@ def whole(text: str, least: int = 1) -> int:
 
 
 def axis_sizes(text: str) -> dict[str, int]:
-    """An argument of axes and sizes, e.g. tokens=512,height=64. Raises ArgumentTypeError."""
+    """Parse axes and sizes, e.g. tokens=512,height=64. Raises ArgumentTypeError."""
     sizes = {}
     for entry in text.split(","):
         axis, equals, size = entry.partition("=")

@@ -1,4 +1,4 @@
-"""`ge-runtime conformance`: whether a model's answers depend on who shared the batch."""
+"""`ge-runtime conformance`: checks that results do not depend on other requests in the batch."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from ge_runtime.testing.model_under_test import PADDINGS
 DEFAULT_SECONDS: Final = 5.0
 
 _DESCRIPTION: Final = """\
-Prove that no answer of a model depends on who shared its batch.
+Check that a model's response to a request does not depend on other requests in its batch.
 
-MODEL_DIR is a Triton model folder: config.pbtxt beside version folders with artifacts. Random
-requests are made from config.pbtxt: rows and sizes small as a rule and often at a limit or a gear,
-optional inputs left out at random. They are executed each alone, in random groups, and in the
-groups that the runtime forms. Every answer is compared with that of a second, plain
-implementation, which executes the graph on one request by itself: integers, BOOL and BYTES bit by
-bit; FP32 and FP64 to 1e-5, FP16 to 4e-3, BF16 to 3e-2, each relative to the expected value plus 1,
-or to what rounding does to that answer, which is measured where it is needed.
+MODEL_DIR is a Triton model folder: config.pbtxt and version folders with artifacts. Random requests
+are generated from config.pbtxt. Their rows and sizes are mostly small, and often at a limit or a
+gear; optional inputs are omitted at random. The requests are executed alone, in random groups, and
+in the groups that the runtime forms. Each response is compared with that of a simple second
+implementation, which executes the graph for one request. Integers, BOOL and BYTES must be equal.
+Floats may differ, relative to the expected value plus 1, by 1e-5 (FP32, FP64), 4e-3 (FP16) or 3e-2
+(BF16), or by the rounding error of that response, which is measured if necessary.
 
-Rounding does not depend on the values of others, and leakage does: random groups are executed once
-more, at the same shapes, with other values in all requests but one of each. Its answer must be the
-same to the bit. Both are printed.
+A second check detects leaks between requests: random groups are executed again with the same
+shapes, and with other values in all requests except one. The response to that request must be equal
+bit by bit. The report contains both checks.
 
-What must not matter is poison:
-  - what tensors of requests hold past the ends of their rows: NaN, and the largest integers;
-  - the runtime's memory, before each execution: bytes 0xFF (NaN) or 0x7F (huge integers);
-  - padding, where masks, lengths or offsets tell the graph what is padding: the model is opened
-    once more with padding of the highest value of each input's range.
+Memory that must not influence the results is filled with special values:
+  - bytes of request tensors beyond their rows: NaN, and the largest integers;
+  - the runtime's memory before each execution: bytes 0xFF (NaN) or 0x7F (large integers);
+  - padding that masks, lengths or offsets describe: the model is opened a second time with padding
+    of the highest value in each input's range.
 
-A graph that ignores its mask fails, and so does one whose rows see each other. On failure the
-smallest group of requests that still fails is shown.
+A graph that ignores its mask fails, and so does a graph whose rows influence each other. After a
+failure the report shows the smallest group of requests that still fails.
 
-A model's own code (prepare, derive) is not run: prepared tensors are made up like inputs.
+The model's own code (prepare, derive) is not run; prepared tensors are generated like inputs.
 """
 
 _EPILOG: Final = """\
-Token ids must be of the model's vocabulary: say so with --range, or the graph fails.
+Limit token ids to the model's vocabulary with --range; otherwise the graph fails.
 
---padding nan is for graphs that select by their mask (Where, masked_fill). A graph that multiplies
-by its mask is sound too, but NaN times 0 is NaN.
+--padding nan is for graphs that select with their mask (Where, masked_fill). It fails for graphs
+that multiply by their mask, although they are correct, because NaN times 0 is NaN.
 
 examples:
   ge-runtime conformance model_repository/ge_classifier --range image=0:1
   ge-runtime conformance model_repository/text_encoder --range input_ids=0:30522 --rounds 100
 
-Exit codes: 0 every answer is right, 1 one is not, 2 arguments or input that cannot be used.
+Exit codes: 0 all responses are right, 1 one is not, 2 invalid arguments or input.
 """
 
 
@@ -65,21 +65,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole,
         default=DEFAULT_ROUNDS,
         metavar="N",
-        help=f"random request batches ({DEFAULT_ROUNDS})",
+        help=f"number of random request batches (default: {DEFAULT_ROUNDS})",
     )
     add(
         "--seconds",
         type=_positive,
         default=DEFAULT_SECONDS,
         metavar="S",
-        help=f"no further request batch is begun after them ({DEFAULT_SECONDS:g})",
+        help=f"start no request batch after this time (default: {DEFAULT_SECONDS:g})",
     )
     add(
         "--seed",
         type=partial(whole, least=0),
         default=0,
         metavar="S",
-        help="of the random request batches (0)",
+        help="seed of the random request batches (default: 0)",
     )
     add(
         "--range",
@@ -87,21 +87,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_range,
         metavar="INPUT=LOW:HIGH",
-        help="the values of an input's or prepared tensor's elements, HIGH excluded for integers "
-        "(0:10 for integers, -1:1 for floats)",
+        help="range of the elements of an input or prepared tensor, HIGH excluded for integers "
+        "(default: 0:10 for integers, -1:1 for floats)",
     )
     add(
         "--tolerance",
         type=_tolerance,
         metavar="T",
-        help="of all floats, relative to the expected value plus 1 (1e-5 or rounding, see above)",
+        help="for all floats, relative to the expected value plus 1 (default: see above)",
     )
     add(
         "--padding",
         choices=PADDINGS,
         default=PADDINGS[0],
-        help="of the second opening: the highest value of the range, NaN for floats, or no second "
-        f"opening ({PADDINGS[0]})",
+        help="padding of the second opening: the highest value of the range, NaN for floats, or no "
+        f"second opening (default: {PADDINGS[0]})",
     )
 
 
@@ -126,7 +126,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="conformance",
-    help="prove that no answer depends on who shared the batch",
+    help="check that results do not depend on other requests in the batch",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,

@@ -1,8 +1,8 @@
-"""What CANN dumped of one execution: the tensors of each operator, out of its files.
+"""Read CANN's dump of one execution: the tensors of each operator.
 
-A file is 8 bytes, the length of a message DumpData (dump_data.proto of CANN), the message, and the
-tensors one after another, inputs first. The message is read here and not by protobuf, whose
-releases CANN and onnx do not agree on.
+A file contains 8 bytes with the length of a DumpData message (dump_data.proto of CANN), the
+message, and the tensors one after another, inputs first. The message is decoded without protobuf,
+because CANN and onnx need different releases of it.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ _TYPES: Final[Mapping[int, Any]] = {
     11: np.bool_,
     12: np.float64,
 }
-"""OutputDataType of dump_data.proto, as far as NumPy has them."""
+"""OutputDataType of dump_data.proto -> NumPy type, if there is one."""
 _NHWC: Final = 1
 _NC1HWC0: Final = 3
 _FRACTAL_NZ: Final = 29
 _PLAIN: Final = (0, 2, 30)
-"""NCHW, ND and NCDHW: the elements lie in the order of the dims."""
+"""NCHW, ND and NCDHW: elements are in the order of the dims."""
 
 Fields: TypeAlias = dict[int, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedTensor:
-    """A tensor as it lay on the card."""
+    """A tensor in the card's layout."""
 
     elements: Array | None
-    """One after another; None of a type that NumPy lacks."""
+    """Flat elements; None if NumPy lacks the type."""
     dims: tuple[int, ...]
     format: int
     """OutputFormat of dump_data.proto."""
     original: str = ""
-    """Of an output: the operator of the ONNX graph whose result it is; "" where nobody says."""
+    """Name of the ONNX operator that an output belongs to; "" if the dump names none."""
     original_index: int = 0
-    """Which of that operator's results."""
+    """Index of the output in that operator."""
 
     def shaped(self, shape: tuple[int, ...]) -> Array | None:
-        """In the order of the graph's own dims; None where that cannot be."""
+        """Return the tensor in the graph's layout and shape; None if that is not possible."""
         if self.elements is None or self.elements.size != math.prod(self.dims):
             return None
         array = self.elements.reshape(self.dims)
@@ -82,7 +82,7 @@ class DumpedTensor:
 
 @dataclass(frozen=True, slots=True)
 class DumpedOperator:
-    """One operator of the compiled model."""
+    """The tensors of one operator of the compiled model."""
 
     name: str
     inputs: Sequence[DumpedTensor]
@@ -90,11 +90,13 @@ class DumpedOperator:
 
 
 def read_dump(folder: Path) -> list[DumpedOperator]:
-    """All operators of the one execution that is below the folder, in the order of their files.
+    """Return the operators of the execution below the folder, in the order of their time stamps.
 
-    Raises ArtifactFault, with the file, for one that is no dump of a tensor, or OSError.
+    Raises:
+        ArtifactFault: a file cannot be decoded.
+        OSError: a file cannot be read.
     """
-    # {type}.{name}.{task}.{stream}.{time stamp}: others, such as our configuration, are no dumps.
+    # Dumps are named {type}.{name}.{task}.{stream}.{time stamp}. Other files are configuration.
     files = [each for each in folder.rglob("*") if each.name.count(".") >= 3 and each.is_file()]
     return [_read(each) for each in sorted(files, key=lambda each: each.name.rpartition(".")[2])]
 
@@ -104,7 +106,7 @@ def _read(path: Path) -> DumpedOperator:
     try:
         (length,) = struct.unpack_from("<Q", content)
         if length > len(content) - 8:
-            raise ValueError("found it cut off")
+            raise ValueError("the file is truncated")
         message = _fields(content[8 : 8 + length])
         data = memoryview(content)[8 + length :]
         inputs, data = _tensors(message.get(4, ()), data, size=5, inline=4)
@@ -112,13 +114,16 @@ def _read(path: Path) -> DumpedOperator:
         (name,) = message.get(6, [b""])
         return DumpedOperator(name.decode(), inputs, outputs)
     except (ValueError, struct.error, IndexError, AttributeError, TypeError) as error:
-        raise ArtifactFault(f"{path}: found no dump that can be read: {error}") from error
+        raise ArtifactFault(f"{path}: not a readable dump of an operator: {error}") from error
 
 
 def _tensors(
     messages: Sequence[bytes], data: memoryview, *, size: int, inline: int
 ) -> tuple[list[DumpedTensor], memoryview]:
-    """Those of OpInput or OpOutput messages, and what follows them. size, inline: their fields."""
+    """Decode OpInput or OpOutput messages; return the tensors and the remaining data.
+
+    size, inline: field numbers of the tensor's size, and of data inside the message.
+    """
     found = []
     for each in messages:
         tensor = _fields(each)
@@ -128,16 +133,16 @@ def _tensors(
             if nbytes > len(data):
                 raise ValueError(f"found {len(data)} bytes of a tensor, expected {nbytes}")
             own, data = bytes(data[:nbytes]), data[nbytes:]
-        kind = _TYPES.get(_number(tensor, 1))
+        dtype = _TYPES.get(_number(tensor, 1))
         dims = _numbers(_fields(tensor.get(3, [b""])[0]), 1)
         original = _fields(tensor.get(4, [b""])[0]) if size == 6 else {}
         count = math.prod(dims)
         found.append(
             DumpedTensor(
-                # Beyond the elements there may be bytes of alignment.
+                # Padding may follow the elements.
                 None
-                if kind is None or len(own) < count * np.dtype(kind).itemsize
-                else np.frombuffer(own, kind, count),
+                if dtype is None or len(own) < count * np.dtype(dtype).itemsize
+                else np.frombuffer(own, dtype, count),
                 dims,
                 _number(tensor, 2),
                 original.get(1, [b""])[0].decode(),
@@ -148,7 +153,7 @@ def _tensors(
 
 
 def _fields(message: bytes) -> Fields:
-    """Field -> the contents of its values."""
+    """Return the values of each field number."""
     found: Fields = {}
     for number, _, content in fields(memoryview(message)):
         found.setdefault(number, []).append(bytes(content))
@@ -156,11 +161,11 @@ def _fields(message: bytes) -> Fields:
 
 
 def _number(message: Fields, field: int) -> int:
-    """0 if it is not there."""
+    """Return an integer field, 0 if it is absent."""
     (number,) = varints(memoryview(message.get(field, [b"\0"])[0]))
     return number
 
 
 def _numbers(message: Fields, field: int) -> tuple[int, ...]:
-    """Of a repeated number, packed or not."""
+    """Return a repeated integer field, packed or not."""
     return tuple(n for each in message.get(field, ()) for n in varints(memoryview(each)))

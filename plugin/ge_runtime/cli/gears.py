@@ -1,4 +1,4 @@
-"""`ge-runtime gears`: plans gears from a histogram, and writes the lines that configure them."""
+"""`ge-runtime gears`: chooses gears from a histogram and prints their configuration."""
 
 from __future__ import annotations
 
@@ -39,85 +39,85 @@ _AXIS: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NO_AXIS: Final = "_"
 
 _DESCRIPTION: Final = """\
-Choose the gears of least expected padding.
+Choose the gears with the least expected padding.
 
-A gear is a size that executions are prepared for: compiled, warmed up, planned in memory. A
-request runs in the gear of fewest elements that holds it, and what the gear is larger is padding:
-computed and thrown away. So gears should lie where requests are; with the same number of gears,
-well-chosen ones often halve the padding of evenly spaced ones.
+A gear is a size that executions are prepared for: compiled, warmed up and planned in memory. A
+request runs in the smallest gear that holds it, and the rest of the gear is padding, which is
+computed and discarded. With the same number of gears, well-chosen gears often halve the padding of
+evenly spaced ones.
 
-FILE says which sizes requests have, in one of these forms:
-  numbers    12 97 33, separated by spaces, commas or lines; --axes, or the only axis of --config,
-             says of what. With several axes a line for each size
-  CSV        a header of axis names, then a line per size; a column `count` says how often
-  JSON       what the runtime recorded live (parameter `histogram`); or a plain list of sizes,
+FILE contains the sizes of requests in one of these formats:
+  numbers    12 97 33, separated by spaces, commas or lines; with several axes, a line for each
+             size. --axes names the axes (default: the only axis of --config)
+  CSV        a header of axis names, then a line for each size; the optional column `count` is the
+             number of requests
+  JSON       a histogram that the runtime recorded (parameter `histogram`); or a list of sizes,
              [12, 97, 33] or [[480, 640], [512, 512]], whose axes --axes names
   JSON       input data of perf_analyzer (--input-data), with --config or --axes INPUT=...
 """
 
 _EPILOG: Final = """\
-Waste is padded elements / all executed elements, if every request ran alone. Elements are the
-product of the axes. The lower bound is what any number of gears would waste, as gears are
-multiples of --align.
+Waste is padding / executed elements, if every request runs alone. Elements are the product of the
+axes. The lower bound is the waste with a gear for each size; gears are multiples of --align.
 
-Along one axis the gears are the best there are. Along two (height,width or batch,tokens) they are
-never worse than the best bands, nested boxes or grid. An axis `batch` stands for the rows of an
-execution: its sizes are those of batches, not of requests.
+Along one axis the gears are optimal. Along two (height,width or batch,tokens) they are never worse
+than the best bands, nested boxes or grid. The axis `batch` is the number of rows of an execution;
+its sizes are those of batches, not of requests.
 
 examples:
-  Lengths of texts, a number per line, for a model of one axis:
+  Text lengths, one number per line, for a model with one axis:
     ge-runtime gears lengths.txt --config model_repository/text_encoder
 
-  A text encoder whose lengths were logged to lengths.csv (`tokens`, then a number per line): how
-  much does each further gear save, and which 4 gears are best as multiples of 16?
+  Text lengths in lengths.csv (`tokens`, then one number per line). How much does each additional
+  gear save? Which 4 gears are best as multiples of 16?
     ge-runtime gears lengths.csv --count 1-8 --plot curve.png
     ge-runtime gears lengths.csv --count 4 --align 16 --config model_repository/text_encoder
 
-  An image model fed by perf_analyzer, whose input `image` has dims [3, height, width]: 6 gears of
-  height and width together, and a picture of them.
+  Input data of perf_analyzer for an image model whose input `image` has dims [3, height, width]:
+  6 gears of height and width together, and a plot.
     ge-runtime gears images.json --axes image=_,height,width --count 6 --align 16 \\
         --limit height=1280,width=1280 --plot gears.png
 
-Exit codes: 0 planned, 2 arguments or input that cannot be used.
+Exit codes: 0 success, 2 invalid arguments or input.
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="sizes of requests: CSV or JSON, see above")
+    add("file", type=Path, metavar="FILE", help="sizes of requests, see above")
     add(
         "--axes",
         action="append",
         default=[],
         type=_axes,
         metavar="[INPUT=]AXIS,...",
-        help="the axes that get gears together (all of the file's); with INPUT=, the axes of that "
-        "input's dims in perf_analyzer's data, `_` for a dim that is none",
+        help="axes that get gears together (default: all of the file); with INPUT=, the axes of "
+        "that input's dims in perf_analyzer's data, `_` for a dim that is no axis",
     )
     add(
         "--count",
         type=_counts,
         default=range(4, 5),
         metavar="K",
-        help="how many gears (4), or a range such as 1-8 to see what each further gear saves",
+        help="number of gears (default: 4), or a range such as 1-8 to compare numbers",
     )
     add("--align", type=whole, default=1, metavar="N",
-        help="gears are multiples of N along all axes but batch (1); 16 suits Ascend")  # fmt: skip
+        help="gears are multiples of N, except along batch (default: 1)")  # fmt: skip
     add(
         "--limit",
         action="append",
         default=[],
         type=axis_sizes,
         metavar="AXIS=SIZE,...",
-        help="the largest size that must be held, itself a gear (the config's, else the largest "
-        "that occurs); larger sizes are left out",
+        help="largest size, which is always a gear (default: that of the config, otherwise the "
+        "largest observed size); larger sizes are ignored",
     )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
         "--config",
         type=Path,
         metavar="MODEL",
-        help="the model's folder or config.pbtxt: its axes, limits, tensors and other gears",
+        help="model folder or config.pbtxt with axes, limits, tensors and other gears",
     )
     memory.add_argument(
         "--bytes-per-element",
@@ -126,8 +126,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes of all inputs and outputs per element, to estimate memory without --config",
     )
     add("--plot", type=Path, metavar="PNG",
-        help="draw sizes and gears, or the curve; needs matplotlib")  # fmt: skip
-    add("--format", choices=("text", "json"), default="text", help="of what is printed (text)")
+        help="plot sizes and gears, or the curve; needs matplotlib")  # fmt: skip
+    add("--format", choices=("text", "json"), default="text", help="output format (default: text)")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -136,7 +136,7 @@ def _run(given: argparse.Namespace) -> int:
     for more in given.limit:
         limits |= more
     tensors, axes = _selection(given.axes, config)
-    # Of a model of one axis, numbers without a name can be of nothing else.
+    # Numbers without names belong to the only axis of the model.
     only = tuple(config.limits) if config is not None and len(config.limits) == 1 else ()
     histogram = read_histogram(given.file, axes=axes, unnamed=only, tensors=tensors)
     known = {ROWS, *histogram.axes, *(config.limits if config else ())}
@@ -164,7 +164,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="gears",
-    help="choose the gears of least expected padding",
+    help="choose the gears with the least expected padding",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
@@ -175,11 +175,11 @@ COMMAND: Final = Command(
 def _selection(
     given: Sequence[tuple[str, tuple[str, ...]]], config: RuntimeConfig | None
 ) -> tuple[dict[str, tuple[str | None, ...]], tuple[str, ...]]:
-    """Which dims of which input are axes, and which axes are wanted; empty for all of the file's.
+    """Return the axes of each input's dims, and the axes to plan, which are () for all.
 
-    given: of each --axes the input, empty for none, and the names.
+    `given`: the input (or "") and the names of each --axes.
     """
-    wanted = tuple(axis for name, axes in given if not name for axis in axes)
+    planned = tuple(axis for name, axes in given if not name for axis in axes)
     tensors = {
         name: tuple(None if axis == _NO_AXIS else axis for axis in axes)
         for name, axes in given
@@ -191,7 +191,7 @@ def _selection(
             for spec in config.inputs
             if spec.axes
         }
-    return tensors, wanted
+    return tensors, planned
 
 
 def _axes(text: str) -> tuple[str, tuple[str, ...]]:
@@ -218,30 +218,30 @@ def _counts(text: str) -> range:
 
 @dataclass(frozen=True, slots=True)
 class GearPlan:
-    """Gears of one count, with all that configures them; or a curve of several counts."""
+    """Gears of one count and their configuration, or a comparison of several counts."""
 
     source: str
     demand: SizeDemand
     comparisons: Sequence[Comparison]
     limits: Mapping[str, int]
-    """Of all axes that have one, those of the demand among them."""
+    """Largest size of all axes, including those of the demand."""
     config: RuntimeConfig | None
     bytes_per_element: int | None
 
     @property
     def is_curve(self) -> bool:
-        """Whether it is of several counts."""
+        """True for several counts."""
         return len(self.comparisons) > 1
 
     @property
     def gears(self) -> GearTable:
-        """The optimum, if it is not a curve."""
+        """The optimal gears, for one count."""
         return self.comparisons[0].best.gears
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """Return the plan as text."""
         if self.is_curve:
-            hint = "--count with one number gives the lines for config.pbtxt and ATC"
+            hint = "use --count with one number for the lines of config.pbtxt and ATC"
             return [*self._head(), "", *curve_lines(self.demand, self.comparisons), "", hint]
         target = self._target()
         memory = self._io_bytes(target)
@@ -256,7 +256,7 @@ class GearPlan:
         return "\n\n".join("\n".join(section) for section in sections).split("\n")
 
     def as_json(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the plan as values for JSON."""
         plan = as_json(self.demand, self.comparisons)
         if self.is_curve:
             return plan
@@ -283,14 +283,14 @@ class GearPlan:
         if demand.align > 1:
             lines[1] += f", multiples of {demand.align}"
         if demand.beyond:
-            lines[0] += f"; {demand.beyond:,} more over the limit are left out"
+            lines[0] += f"; {demand.beyond:,} more over the limit are ignored"
         return lines
 
     def _target(self) -> CompileTarget:
         axes = self.demand.axes
         if self.config is not None:
             return CompileTarget.of(self.config, self.limits, axes, self.gears)
-        # A stand-in: one input that has the axes and nothing else.
+        # A placeholder: one input with only these axes.
         dims = tuple(axis for axis in axes if axis != ROWS)
         return CompileTarget(
             inputs=(TensorSpec("INPUT", DType.FP32, dims),),
@@ -305,16 +305,18 @@ class GearPlan:
         return pbtxt_lines(self.demand.axes, self.gears, self.limits, rows_key)
 
     def _options(self, target: CompileTarget) -> AscendOptions:
-        """The gears for Ascend's compiler, with what else config.pbtxt asks of it."""
+        """Return the options for Ascend's compiler, including those in config.pbtxt."""
         if self.config is not None and self.config.stages:
-            return AscendOptions(note="each stage has its own; `ge-runtime build` compiles them")
+            return AscendOptions(
+                note="each stage has its own gears; `ge-runtime build` compiles them"
+            )
         gears = ascend_options(target)
         if self.config is None:
             return gears
         return with_options(gears, self.config.ge_options, self.config.atc_flags)
 
     def _io_bytes(self, target: CompileTarget) -> dict[tuple[int, ...], int] | None:
-        """Gear: bytes of the inputs and outputs of one execution, if they are known."""
+        """Return the bytes of inputs and outputs of an execution by gear, if they are known."""
         axes = self.demand.axes
         if self.config is not None:
             return {
@@ -322,7 +324,9 @@ class GearPlan:
             }
         if self.bytes_per_element is None:
             return None
-        rows = 1 if ROWS in axes else self.limits.get(ROWS, 1)  # among the axes the gear has them
+        rows = (
+            1 if ROWS in axes else self.limits.get(ROWS, 1)
+        )  # a gear of `batch` contains the rows
         return {gear: rows * math.prod(gear) * self.bytes_per_element for gear in self.gears}
 
     def _cost_lines(
@@ -341,12 +345,12 @@ class GearPlan:
 
 
 def _ascend_lines(options: AscendOptions, *, named: bool) -> list[str]:
-    """named: whether the inputs are the model's own."""
+    """Return the flags and options. `named`: the input names are those of the model."""
     lines = ["ATC:", " \\\n".join(options.atc)] if options.atc else []
     if options.ge:
         lines += ["", "GE options:", *(f'"{key}": "{text}",' for key, text in options.ge.items())]
     if options.note:
         lines.append(f"no gears for ATC and GE: {options.note}")
     if options.atc and not named:
-        lines += ["", "INPUT stands for the graph's inputs; --config MODEL writes them all"]
+        lines += ["", "INPUT is a placeholder; use --config MODEL for the graph's inputs"]
     return lines

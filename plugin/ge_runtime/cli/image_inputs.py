@@ -1,4 +1,4 @@
-"""The inputs of a graph that ATC is to make images: --insert_op_conf, and what it excludes."""
+"""ATC's --insert_op_conf for image inputs, and the flags that it excludes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FORMAT = "--input_format="
 
 
 def image_conf(config: RuntimeConfig, signature: Signature, rows: int) -> str:
-    """The file's content for this stage; "" if none of its inputs is an image.
+    """Return the content of --insert_op_conf for a stage; "" without image inputs.
 
-    rows: the most that an execution takes.
+    `rows`: the largest number of rows of an execution.
     """
     geared = {axis for axes in config.gears for axis in axes}
     only = {axis: limit for axis, limit in config.limits.items() if axis not in geared}
@@ -29,18 +29,18 @@ def image_conf(config: RuntimeConfig, signature: Signature, rows: int) -> str:
 
 
 def with_images(source: Path, flags: Sequence[str]) -> list[str]:
-    """ATC's flags for a stage that has images. Raises ArtifactFault where it takes none so."""
+    """Return ATC's flags for a stage with images. Raises ArtifactFault if ATC refuses them."""
     if any(flag.startswith("--dynamic_dims=") for flag in flags):
         raise ArtifactFault(
-            f"{source}: found gears of several axes, expected those of batch alone, of height and "
-            "width alone, or none: ATC makes no images beside others (aipp.<input>)"
+            f"{source}: found gears of several axes, expected gears of batch only, of height and "
+            "width only, or none, because ATC converts images (aipp.<input>) with no others"
         )
-    # AIPP takes NCHW alone, whatever the ranks of other inputs are.
+    # AIPP requires NCHW, independent of the ranks of other inputs.
     return [*(flag for flag in flags if not flag.startswith(_FORMAT)), f"{_FORMAT}NCHW"]
 
 
 def write_conf(om: Path, content: str) -> Path:
-    """Put the file beside the .om. Raises OSError."""
+    """Write the file next to the .om. Raises OSError."""
     path = om.with_suffix(".aipp.cfg")
     path.write_text(content, encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""`ge-runtime inspect`: what a model folder holds, and the memory that it will take."""
+"""`ge-runtime inspect`: shows a model folder's contents and its memory plan."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ from ge_runtime.memory.plan import Plan, aligned_columns
 from ge_runtime.specs import ROWS
 
 _DESCRIPTION: Final = """\
-Show what a model folder holds and what it takes, before it is served.
+Show the contents of a model folder and its memory plan, without serving it.
 
-MODEL_DIR is a Triton model folder: config.pbtxt beside version folders that hold model.onnx,
-model.pt2, model.om, model.air, or the graphs that the parameter `stages` names. Shown are
-  - the engine that executes the graph, and why it was chosen;
-  - the graph's inputs and outputs, and beside each what config.pbtxt makes of it;
-  - the sizes that executions have: limits and gears;
-  - the memory plan: for every gear inputs, answers and workspace, and what is shared;
-  - what this machine has of memory for it: RAM, control groups, address space.
+MODEL_DIR is a Triton model folder: config.pbtxt and version folders that contain model.onnx,
+model.pt2, model.om, model.air, or the graphs in the parameter `stages`. The report contains
+  - the engine that executes the graph, and the reason for the choice;
+  - the inputs and outputs of the graph, and their use in config.pbtxt;
+  - the sizes of executions: limits and gears;
+  - the memory plan: inputs, outputs and workspace of every gear, and the shared memory;
+  - the memory of this machine: RAM, control groups, address space.
 
-The graph is opened and analysed, and not executed. Workspace is what the graph's intermediate
-results take if those that are not live together share bytes; peak/bound is 1.00 where no better
-way to share exists. It is what the graph asks for, at its own order of operations: an engine that
-fuses operations takes less, one that keeps copies in layouts of its own takes more.
+The graph is opened and analysed, but not executed. Workspace is the memory for the graph's
+intermediate results if results that are not live at the same time share bytes; peak/bound is 1.00
+if no better sharing exists. It is calculated from the graph in its own order of operations. An
+engine that fuses operations needs less, one that copies tensors to other layouts needs more.
 """
 
 _EPILOG: Final = """\
@@ -68,15 +68,15 @@ examples:
   ge-runtime inspect model_repository/text_encoder
   ge-runtime inspect model_repository/text_encoder --version 2 --format json | jq .memory
 
-Exit codes: 0 config.pbtxt and graph agree and the machine has the memory, 1 they do not or it has
-not, 2 arguments or input that cannot be used.
+Exit codes: 0 config.pbtxt agrees with the graph and the memory is sufficient, 1 otherwise,
+2 invalid arguments or input.
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
-    add("--format", choices=("text", "json"), default="text", help="of what is printed (text)")
+    add("--format", choices=("text", "json"), default="text", help="output format (default: text)")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -99,20 +99,26 @@ COMMAND: Final = Command(
 
 
 def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_limits) -> Inspection:
-    """What the model in `folder` holds; in its highest version, if none is given.
+    """Inspect one version of the model in `folder`.
 
-    read: what the machine has of memory. Raises RuntimeFault or OSError for what cannot be read or
-    opened.
+    Args:
+        folder: the model's folder.
+        version: the version folder; None for the highest.
+        read: returns the memory limits of the machine.
+
+    Raises:
+        RuntimeFault: the configuration or the graph cannot be used.
+        OSError: a file cannot be read.
     """
     ensure_model(folder)
     version_dir = version_folder(folder, version)
     if not any(entry.suffix in suffixes().values() for entry in version_dir.iterdir()):
-        find_artifact(version_dir, "auto")  # raises, before faults that only graphs can have
+        find_artifact(version_dir, "auto")  # raises ArtifactFault
     config = read_runtime_config(folder)
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
-    limits = read()  # before the graph is opened: its weights are among what is held against them
+    limits = read()  # before the graph is opened, because the plan includes its weights
     with ExitStack() as opened:
         backend = open_backend(
             config.devices[0],
@@ -154,22 +160,22 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
 
 
 def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
-    """The configuration where outputs that the graph lacks are made by the model's own code.
+    """Return the configuration with outputs that the graph lacks as outputs of the model's code.
 
-    Tensors that would stay in the device service are the graph's own: it is run without one.
+    Tensors that would stay in the device service become outputs, because no service is used.
     """
     given = {tensor.name for tensor in signature.outputs}
     derived = [spec.name for spec in config.outputs if spec.name not in given]
     if not derived:
         return config.with_resident_as_computed()
     derived += [spec.name for spec in config.derived]
-    # Read anew: an output that the model's own code makes is checked by other rules.
+    # Parsed again, because other rules apply to outputs of the model's code.
     parsed = RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
     return parsed.with_resident_as_computed()
 
 
 def version_folder(folder: Path, version: int | None) -> Path:
-    """The folder of this version, or of the highest. Raises ArtifactFault if there is none."""
+    """Return the folder of a version, or of the highest. Raises ArtifactFault."""
     versions = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
     if version is None and versions:
         version = versions[-1]
@@ -182,7 +188,7 @@ def version_folder(folder: Path, version: int | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What one version of a model holds."""
+    """The contents of one version of a model."""
 
     version_dir: Path
     config: RuntimeConfig
@@ -190,19 +196,19 @@ class Inspection:
     signature: Signature
     gearing: Gearing
     plan: Plan | None
-    """None if there are faults."""
+    """The memory plan; None if there are faults."""
     faults: Sequence[str]
-    """Where config.pbtxt and the graph do not agree."""
+    """Disagreements between config.pbtxt and the graph."""
     hardware: str
-    """What the device is, for people."""
+    """Name of the device."""
     limits: Sequence[MemoryLimit]
-    """What the machine has of memory, before the graph was opened."""
+    """Memory limits of the machine before the graph was opened."""
     unplanned: Sequence[str]
-    """What the engine needs that is in no plan."""
+    """Descriptions of memory that is not in the plan."""
 
     @property
     def host_bytes(self) -> int:
-        """What one instance takes of the host's memory."""
+        """Bytes of host memory that one instance needs."""
         if self.plan is None:
             return 0
         on_host, engines = self.config.device_kind == "cpu", len(self.config.places)
@@ -211,22 +217,22 @@ class Inspection:
 
     @property
     def short(self) -> str:
-        """Why a load would be refused on this machine; empty if it would not."""
+        """The error of a load on this machine; empty if the memory is sufficient."""
         short = lacking(self.host_bytes, self.limits)
         return refusal(self.host_bytes, short[0]) if short else ""
 
     @property
     def inputs(self) -> list[TensorMatch]:
-        """The graph's inputs and what they are fed, then what requests bring for other uses."""
+        """The graph's inputs with their sources, then other inputs of requests."""
         return inputs_of(self.config, self.signature)
 
     @property
     def outputs(self) -> list[TensorMatch]:
-        """The graph's outputs and whether they are asked for, then outputs made elsewhere."""
+        """The graph's outputs with their uses, then outputs from other sources."""
         return outputs_of(self.config, self.signature)
 
     def lines(self) -> list[str]:
-        """All of it for people."""
+        """Return the report as text."""
         count = len(self.config.places)
         engines = f" of each of {count} engines" if count > 1 else ""
         sections = {
@@ -245,7 +251,7 @@ class Inspection:
         return lines
 
     def as_json(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the report as values for JSON."""
         return {
             "model": self.config.model,
             "version": int(self.version_dir.name),
@@ -297,7 +303,7 @@ class Inspection:
         return {**rows, **self.config.limits}
 
     def _free(self, axis: str) -> str:
-        """What sizes an axis without gears has in executions."""
+        """Describe the sizes of an axis without gears."""
         own = self.config.axis_sizes
         least, step = own.minimums.get(axis, 1), own.steps.get(axis, 1)
         words = "free: as large as a batch needs"

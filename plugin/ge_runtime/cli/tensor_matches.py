@@ -1,4 +1,4 @@
-"""What a configuration makes of a graph's inputs and outputs, in words."""
+"""Describe how config.pbtxt uses the inputs and outputs of a graph."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ class TensorMatch(NamedTuple):
 
     name: str
     graph: str
-    """Its type and dims in the graph; `-` if it is none of the graph's."""
+    """Type and dims in the graph; `-` if the graph has no such tensor."""
     config: str
-    """What config.pbtxt makes of it, in words."""
+    """Use in config.pbtxt."""
 
 
 TENSOR_HEADER: Final = TensorMatch("", "in the graph", "in config.pbtxt")
 
 
 def inputs_of(config: RuntimeConfig, signature: Signature) -> list[TensorMatch]:
-    """The graph's inputs and what they are fed, then what requests bring for other uses."""
-    fed, axes = _fed(config), config.batch_axes
-    return _matched(signature.inputs, _placed(fed, axes), _used(config), "nothing")
+    """Return the graph's inputs with their sources, then other inputs of requests."""
+    fed, axes = _inputs(config), config.batch_axes
+    return _matched(
+        signature.inputs, _with_row_positions(fed, axes), _other_inputs(config), "nothing"
+    )
 
 
 def outputs_of(config: RuntimeConfig, signature: Signature) -> list[TensorMatch]:
-    """The graph's outputs and whether they are asked for, then outputs made elsewhere."""
-    asked = {spec.name: f"output {spec}" for spec in config.outputs}
+    """Return the graph's outputs with their uses, then outputs from other sources."""
+    uses = {spec.name: f"output {spec}" for spec in config.outputs}
     for source, output in config.states.outputs.items():
         words = f"the next state of '{source}'"
-        asked[output] = f"{asked[output]}, {words}" if output in asked else words
-    made = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
-    made |= {
+        uses[output] = f"{uses[output]}, {words}" if output in uses else words
+    others = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
+    others |= {
         name: f"output, the request's '{source}'" for name, source in config.passthrough.items()
     }
-    asked = _placed(asked, config.batch_axes)
-    return _matched(signature.outputs, asked, made, "nothing: not an output")
+    uses = _with_row_positions(uses, config.batch_axes)
+    return _matched(signature.outputs, uses, others, "nothing: not an output")
 
 
-def _placed(words: Mapping[str, str], axes: BatchAxes) -> dict[str, str]:
-    """The words, and where rows lie if that is not the first dim."""
+def _with_row_positions(words: Mapping[str, str], axes: BatchAxes) -> dict[str, str]:
+    """Add the position of the rows if it is not the first dim."""
     given = {
         name: "no rows" if at is None else f"rows along dim {at}" for name, at in axes.given.items()
     }
@@ -59,9 +61,9 @@ def _matched(
     others: Mapping[str, str],
     otherwise: str,
 ) -> list[TensorMatch]:
-    """The graph's tensors with what is declared of them, then others that are none of its own.
+    """Return the graph's tensors with their declarations, then tensors that the graph lacks.
 
-    otherwise: what is said of a graph's tensor that nothing is declared of.
+    `otherwise`: the text for a tensor of the graph without a declaration.
     """
     names = {tensor.name for tensor in tensors}
     return [
@@ -75,10 +77,10 @@ def _matched(
     ]
 
 
-def _fed(config: RuntimeConfig) -> dict[str, str]:
-    """What graph inputs are made of, by name."""
+def _inputs(config: RuntimeConfig) -> dict[str, str]:
+    """Return the source of each graph input by name."""
     fed = {
-        spec.name: _brought(config, spec)
+        spec.name: _source(config, spec)
         + (f", padded with {config.pads.get(spec.name, 0)}" if spec.axes else "")
         for spec in config.sources
     }
@@ -97,8 +99,8 @@ def _fed(config: RuntimeConfig) -> dict[str, str]:
     return fed
 
 
-def _used(config: RuntimeConfig) -> dict[str, str]:
-    """Inputs of requests that a graph need not take, and what they are for."""
+def _other_inputs(config: RuntimeConfig) -> dict[str, str]:
+    """Return the uses of request inputs that need not be inputs of the graph."""
     used: dict[str, str] = {}
     if config.prepared:
         used |= {spec.name: f"input {spec}, for the model's own code" for spec in config.inputs}
@@ -106,11 +108,11 @@ def _used(config: RuntimeConfig) -> dict[str, str]:
     for output, name in config.passthrough.items():
         used[name] = f"input {specs[name]}, returned as output '{output}'"
     for axis, name in config.axis_lengths.items():
-        used[name] = f"{_brought(config, specs[name])}, true lengths along {axis}"
+        used[name] = f"{_source(config, specs[name])}, true lengths along {axis}"
     return used
 
 
-def _brought(config: RuntimeConfig, spec: TensorSpec) -> str:
-    """A tensor that batches are made of, and who brings it."""
+def _source(config: RuntimeConfig, spec: TensorSpec) -> str:
+    """Return a tensor of a batch, and its source."""
     words = f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
     return f"{words}, {config.ranges[spec.name]}" if spec.name in config.ranges else words

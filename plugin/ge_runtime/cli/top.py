@@ -1,4 +1,4 @@
-"""`ge-runtime top`: the device services of this user, their models and clients, as a live table."""
+"""`ge-runtime top`: a live table of this user's device services, their models and clients."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from ge_runtime.npu.service.protocol import VERSION
 from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 
 Stats: TypeAlias = Mapping[str, Any]
-"""What a service tells: see `service.state.ServiceState.stats`."""
+"""Statistics of a service, see `service.state.ServiceState.stats`."""
 
 _DESCRIPTION: Final = """\
-Show the device services of this user: who executes on which device, and what it takes.
+Show the device services of this user, with their models and clients.
 
-A device service is the process that owns a device for models with `placement: service`. Shown are
-  - of each service: its process, the executions under way and waiting, its memory;
-  - of each model in it: its weights, which are there once for all its clients, and its executions;
-  - of each client, an instance of a model in another process: its memory, its share of the time
-    since the last look, and how long it has waited for its turns.
+A device service is the process that owns a device for models with `placement: service`. The table
+contains
+  - for each service: its process, running and waiting executions, and memory;
+  - for each model: its weights, which all clients share, and its executions;
+  - for each client, which is a model instance in another process: its memory, its share of the
+    execution time since the last update, and its waiting time.
 
-Nothing is started, and looking keeps no service from ending.
+The command starts no service and keeps none alive.
 """
 
 _EPILOG: Final = """\
@@ -41,12 +42,11 @@ examples:
   ge-runtime top --once
   ge-runtime top --json | jq '.[].clients[] | {name, executions, wait_s}'
 
-Exit codes: 0 done, 1 there is no service (with --once or --json), 2 arguments or input that cannot
-be used.
+Exit codes: 0 success, 1 no service was found (with --once or --json), 2 invalid arguments or input.
 """
 
 _HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-"""Where to write next, and what to clear from there on: without a moment of an empty screen."""
+"""Escape sequences that overwrite the screen without clearing it first, which would flicker."""
 
 _MODEL_COLUMNS: Final = {
     "model": "<", "engine": "<", "content": "<", "weights": ">", "clients": ">",
@@ -56,29 +56,42 @@ _CLIENT_COLUMNS: Final = {
     "client": "<", "pid": ">", "process": "<", "arenas": ">", "executions": ">", "faults": ">",
     "waiting": ">", "waited ms": ">", "weight": ">", "share": ">",
 }  # fmt: skip
-_MOST_INTERVAL_S: Final = 86_400.0
-_ANSWER_S: Final = 5.0
-"""Until a service has answered: else it is shown as one that does not."""
+_MAX_INTERVAL_S: Final = 86_400.0
+_ANSWER_TIMEOUT_S: Final = 5.0
 
-_LESS_NEEDED: Final = ("content", "process", "engine", "weight", "arenas", "clients", "waited ms")
-"""Columns that a narrow terminal does without, the first to go first."""
+_OPTIONAL_COLUMNS: Final = (
+    "content",
+    "process",
+    "engine",
+    "weight",
+    "arenas",
+    "clients",
+    "waited ms",
+)
+"""Columns that a narrow terminal omits, in this order."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--once", action="store_true", help="print the table once, and end")
-    add("--json", action="store_true", help="print all figures once, as JSON")
-    add("--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1)")
+    add("--once", action="store_true", help="print the table once")
+    add("--json", action="store_true", help="print all statistics once, as JSON")
+    add(
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="seconds between updates (default: 1)",
+    )
 
 
 def _run(given: argparse.Namespace) -> int:
     with RuntimeFolder.open() as folder:
         if given.json:
-            services = look(folder)
+            services = read_services(folder)
             print(json.dumps(services, indent=2))
             return 0 if services else EXIT_NO
         if given.once:
-            services = look(folder)
+            services = read_services(folder)
             print("\n".join(table(services, {}, folder.path, _size_of_terminal()[0])))
             return 0 if services else EXIT_NO
         _live(folder, given.interval)
@@ -87,7 +100,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="top",
-    help="show what the device services do",
+    help="show the device services and their load",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
@@ -95,11 +108,11 @@ COMMAND: Final = Command(
 )
 
 
-def look(folder: RuntimeFolder) -> list[dict[str, Any]]:
-    """What each service tells of itself. Starts none, and keeps none from ending.
+def read_services(folder: RuntimeFolder) -> list[dict[str, Any]]:
+    """Return the statistics of each service. Starts none, and keeps none alive.
 
-    One that does not answer within seconds is there with its device and a `fault`. One that has
-    ended meanwhile is not.
+    A service that does not answer within some seconds has only `device` and `fault`. A service that
+    ends during the call is omitted.
     """
     services: list[dict[str, Any]] = []
     for device in folder.devices():
@@ -112,15 +125,15 @@ def look(folder: RuntimeFolder) -> list[dict[str, Any]]:
 
 
 def _stats(device: str, folder: RuntimeFolder) -> dict[str, Any]:
-    until = time.monotonic() + _ANSWER_S
+    until = time.monotonic() + _ANSWER_TIMEOUT_S
 
-    def patience() -> None:
+    def check_deadline() -> None:
         if time.monotonic() > until:
-            raise ServiceFault(f"it does not answer within {_ANSWER_S:g} s")
+            raise ServiceFault(f"no answer within {_ANSWER_TIMEOUT_S:g} s")
 
-    channel, _ = connect(device, folder, patience)
+    channel, _ = connect(device, folder, check_deadline)
     try:
-        return request(channel, {"role": "observer", "version": VERSION}, patience)
+        return request(channel, {"role": "observer", "version": VERSION}, check_deadline)
     finally:
         channel.close()
 
@@ -129,12 +142,12 @@ def _live(folder: RuntimeFolder, interval_s: float) -> None:
     before: dict[str, Stats] = {}
     try:
         while True:
-            services = look(folder)
+            services = read_services(folder)
             columns, rows = _size_of_terminal()
             lines = table(services, before, folder.path, columns)
             if sys.stdout.isatty():
                 _fill_screen(lines, columns, rows)
-            else:  # a file or a pipe: one table after the other
+            else:  # a file or a pipe
                 print("\n".join([*lines, ""]), flush=True)
             before = {one["device"]: one for one in services}
             time.sleep(interval_s)
@@ -152,7 +165,7 @@ def _fill_screen(lines: list[str], columns: int, rows: int) -> None:
 
 
 def _size_of_terminal() -> tuple[int, int]:
-    """Columns and rows; without a terminal there is room for everything."""
+    """Return columns and rows; unlimited without a terminal."""
     try:
         return os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
@@ -162,14 +175,17 @@ def _size_of_terminal() -> tuple[int, int]:
 def table(
     services: Sequence[Stats], before: Mapping[str, Stats], path: Path, columns: int = sys.maxsize
 ) -> list[str]:
-    """All services for people, line by line.
+    """Return the table of all services as lines.
 
-    before: what each device's service told the last time: shares are of the time since then, or
-    since the service's start. path: where services were looked for. columns: of the terminal;
-    tables leave out what is needed least.
+    Args:
+        services: their statistics.
+        before: device -> statistics of the last update. Shares are of the time since then, or since
+            the service's start.
+        path: the runtime folder.
+        columns: width of the terminal; narrow tables omit columns.
     """
     if not services:
-        return [f"no device service in {path}: models with placement: service start one"]
+        return [f"no device service in {path}. Models with placement: service start one"]
     lines: list[str] = []
     for stats in services:
         if lines:
@@ -196,7 +212,7 @@ def _service(stats: Stats) -> list[str]:
     return [
         f"{stats['device']} ({place.get('hardware', 'not opened')}), pid {stats['pid']}, "
         f"up {_duration(stats['up_s'])}",
-        f"  turns   {turns['begun']:,} begun, {turns['running']} under way, "
+        f"  runs    {turns['begun']:,} started, {turns['running']} running, "
         f"{turns['waiting']} waiting; {turns['capacity'] - turns['free']} of {turns['capacity']} "
         "units in use",
         f"  waits   {turns['waited']:,}, mean {waited * 1e3:.1f} ms, longest "
@@ -209,18 +225,18 @@ def _service(stats: Stats) -> list[str]:
 
 
 def _card(card: Stats) -> list[str]:
-    """What the device tells of itself, if it does."""
+    """Return the line about the device, if it reports anything."""
     if not card:
         return []
     if card["device_unwell"]:
-        return ["  card    it says that it cannot be used, or does not answer: its log says what"]
-    told = [f"{_size(card['device_free_bytes'])} free of {_size(card['device_total_bytes'])}"]
-    told += [
+        return ["  card    it reports a fault or does not answer; see the log of the service"]
+    values = [f"{_size(card['device_free_bytes'])} free of {_size(card['device_total_bytes'])}"]
+    values += [
         f"{name.removeprefix('device_').removesuffix('_percent')} {value}%"
         for name, value in card.items()
         if name.endswith("_percent")
     ]
-    return [f"  card    {', '.join(told)}"]
+    return [f"  card    {', '.join(values)}"]
 
 
 def _models(stats: Stats) -> list[Sequence[str]]:
@@ -261,15 +277,16 @@ def _clients(stats: Stats, before: Stats) -> list[Sequence[str]]:
 
 
 def _fitted(rows: Sequence[Sequence[str]], sides: Mapping[str, str], columns: int) -> list[str]:
-    """The rows below the names of their columns, without those that there is no room for."""
-    there = list(sides)
-    for name in (None, *_LESS_NEEDED):
-        if name in there:
-            there.remove(name)
+    """Return the rows with a header, without columns that do not fit."""
+    shown_columns = list(sides)
+    for name in (None, *_OPTIONAL_COLUMNS):
+        if name in shown_columns:
+            shown_columns.remove(name)
         named = [dict(zip(sides, row, strict=True)) for row in (list(sides), *rows)]
-        cells = [[row[name] for name in there] for row in named]
+        cells = [[row[name] for name in shown_columns] for row in named]
         lines = [
-            f"  {line}" for line in aligned_columns(cells, "".join(sides[name] for name in there))
+            f"  {line}"
+            for line in aligned_columns(cells, "".join(sides[name] for name in shown_columns))
         ]
         if max(map(len, lines)) <= columns:
             break
@@ -286,13 +303,13 @@ def _duration(seconds: float) -> str:
 
 
 def _seconds(text: str) -> float:
-    """An argument above 0, a day at most. Raises ArgumentTypeError."""
+    """Parse seconds above 0 and up to a day. Raises ArgumentTypeError."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= _MOST_INTERVAL_S:
+    if not 0 < seconds <= _MAX_INTERVAL_S:
         raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected seconds above 0, {_MOST_INTERVAL_S:,.0f} at most"
+            f"found {text!r}, expected seconds above 0 and up to {_MAX_INTERVAL_S:,.0f}"
         )
     return seconds

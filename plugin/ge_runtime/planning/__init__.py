@@ -1,4 +1,4 @@
-"""Gears chosen from histograms of sizes, and reports on what they save.
+"""Choose gears from histograms of sizes, and report their padding.
 
-Pure arithmetic on `Histogram`s, save reading and writing files and the plots of `gear_report`.
+Everything is pure arithmetic, except for file access and the plots of `gear_report`.
 """

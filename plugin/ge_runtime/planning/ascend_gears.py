@@ -1,7 +1,7 @@
-"""Gears for Ascend's compilers, as flags of ATC and options of the graph engine (GE).
+"""Gears as flags of ATC and options of the graph engine (GE), Ascend's compilers.
 
-Their rules: every dimension that changes is -1 in the input shapes; a gear lists one value for
-each -1, in the order of the shapes; gears are listed one by one, never multiplied.
+Their rules: every variable dimension is -1 in the input shapes. A gear lists a value for each -1,
+in the order of the shapes. Every combination of gears is listed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
 
 MIN_GEARS: Final = 2
 MAX_GEARS: Final = 100
-"""Of one model; 256 on Ascend 950."""
+"""The largest number of gears of a model; 256 on Ascend 950."""
 
 _IMAGE_RANK, _VOLUME_RANK = 4, 5
-_MOST_DIMS: Final = 128
-"""Of all inputs of a gear together: CANN's interface has room for no more."""
+_MAX_DIMS: Final = 128
+"""The largest number of dims of all inputs together, a limit of CANN's interface."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompileTarget:
-    """A graph, as far as gears concern it."""
+    """The properties of a graph that its gears depend on."""
 
     inputs: tuple[TensorSpec, ...]
-    """Of the graph, generated ones included."""
+    """The graph's inputs, including generated ones."""
     outputs: tuple[TensorSpec, ...]
     batched: bool
-    """Whether tensors have a batch dimension before their dims."""
+    """Tensors have a batch dimension before their dims."""
     limits: Mapping[str, int]
-    """The largest size of every axis, ROWS included."""
+    """The largest size of every axis, including ROWS."""
     tables: Mapping[tuple[str, ...], GearTable]
-    """All gears, by their axes. Axes without gears are executed at their limit."""
+    """All gears by their axes. Axes without gears are executed at their limit."""
     unlisted: tuple[str, ...] = ()
-    """What cannot be listed: inputs whose shape is not that of rows, gears not yet derived."""
+    """Inputs without rows, and gears that are chosen at load. ATC cannot list them."""
 
     @classmethod
     def of(
@@ -49,11 +49,16 @@ class CompileTarget:
         axes: Sequence[str],
         gears: GearTable,
     ) -> CompileTarget:
-        """The graph that `config` describes, with these gears and its own of other axes.
+        """Return the target of a configuration.
 
-        limits: of all axes, ROWS included; they may be others than the configuration's.
-        The graph itself is not opened. So it is taken not to ask for lengths that config.pbtxt
-        only names to tell rows from padding, and to want generated inputs as INT64.
+        The graph is not opened. Generated inputs are assumed to be INT64, and inputs for
+        `axis_lengths` are assumed not to be inputs of the graph.
+
+        Args:
+            config: the configuration; its gears of other axes are kept.
+            limits: of all axes, including ROWS; they may differ from the configuration's.
+            axes: the axes of `gears`.
+            gears: replace the configuration's gears of these axes.
         """
         not_fed = {*config.passthrough.values(), *config.axis_lengths.values()}
         inputs = [spec for spec in config.prepared or config.inputs if spec.name not in not_fed]
@@ -73,7 +78,7 @@ class CompileTarget:
             if set(others) & set(axes):
                 continue
             if isinstance(table, int):
-                unlisted.append(f"{gears_key(others)}, which is derived at load")
+                unlisted.append(f"{gears_key(others)}, which is chosen at load")
             else:
                 tables[others] = table
         return cls(
@@ -86,7 +91,7 @@ class CompileTarget:
         )
 
     def gears(self) -> Iterator[dict[str, int]]:
-        """Every combination of gears: the size of each axis that has any, ROWS included."""
+        """Yield every combination of gears as axis -> size, including ROWS."""
         for combination in product(*self.tables.values()):
             yield {
                 axis: size
@@ -96,11 +101,11 @@ class CompileTarget:
 
     @property
     def gear_count(self) -> int:
-        """How many combinations of gears there are: each is compiled."""
+        """Number of combinations of gears; each is compiled."""
         return math.prod(map(len, self.tables.values()))
 
     def io_bytes(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of all inputs and outputs at these sizes; axes not among them at their limit."""
+        """Return the bytes of all inputs and outputs. Axes not in `sizes` are at their limit."""
         extents = {**self.limits, **sizes}
         rows = extents[ROWS] if self.batched else 1
         return rows * sum(
@@ -111,10 +116,10 @@ class CompileTarget:
 
 @dataclass(frozen=True, slots=True)
 class AscendOptions:
-    """Both spellings of the same gears; empty where `note` says why there are none."""
+    """Gears as options of both compilers; empty if `note` has a reason."""
 
     atc: tuple[str, ...] = ()
-    """Flags, each ready for a shell."""
+    """Flags, quoted for a shell."""
     ge: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
@@ -122,9 +127,12 @@ class AscendOptions:
 def with_options(
     gears: AscendOptions, options: Mapping[str, str], flags: Mapping[str, str]
 ) -> AscendOptions:
-    """The gears with further options of the compiler, of those in ATC_FLAGS, in both spellings.
+    """Add options of the compiler.
 
-    flags: of ATC alone, without their dashes.
+    Args:
+        gears: the options of the gears.
+        options: GE's names, all in ATC_FLAGS -> values; added for ATC and GE.
+        flags: flags for ATC only, without dashes -> values.
     """
     both = (f'{ATC_FLAGS[name]}="{value}"' for name, value in options.items())
     own = (f'--{name}="{value}"' for name, value in flags.items())
@@ -132,13 +140,13 @@ def with_options(
 
 
 def ascend_options(target: CompileTarget) -> AscendOptions:
-    """The options that compile all gears of `target`.
+    """Return the options that compile all gears of `target`.
 
-    `--dynamic_batch_size` where only rows have gears, `--dynamic_image_size` where only the height
-    and width of one image do, else `--dynamic_dims`. GE has one form for all.
+    ATC gets `--dynamic_batch_size` if only rows have gears, `--dynamic_image_size` if only the
+    height and width of one image have gears, and otherwise `--dynamic_dims`. GE has one form.
     """
     if target.unlisted:
-        return AscendOptions(note=f"they cannot list {'; '.join(target.unlisted)}")
+        return AscendOptions(note=f"not supported: {'; '.join(target.unlisted)}")
     if target.gear_count > MAX_GEARS:
         found = f"found {target.gear_count} combinations of gears, expected at most {MAX_GEARS}"
         return AscendOptions(note=found)
@@ -147,17 +155,17 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     dims = {spec.name: _dims(spec, target) for spec in target.inputs}
     if target.gear_count < MIN_GEARS:
         shapes = _shapes(dims, next(target.gears()) | fixed)
-        note = f"a single gear is a static shape; gears begin at {MIN_GEARS}"
+        note = f"a single gear is a static shape; ATC needs at least {MIN_GEARS} gears"
         return AscendOptions((f'--input_shape="{shapes}"', *_layout(dims)), note=note)
     shapes = _shapes(dims, fixed)
-    if (count := sum(map(len, dims.values()))) > _MOST_DIMS:
-        found = f"found {count} dims of all inputs together, expected at most {_MOST_DIMS}"
+    if (count := sum(map(len, dims.values()))) > _MAX_DIMS:
+        found = f"found {count} dims of all inputs together, expected at most {_MAX_DIMS}"
         return AscendOptions(note=found)
     changing = [dim for tensor in dims.values() for dim in tensor if dim in axes]
     values = ";".join(
         ",".join(str(gear[str(axis)]) for axis in changing) for gear in target.gears()
     )
-    # dynamicNodeType 1: sizes change at placeholders; 0 would be those of a dataset (GetNext).
+    # dynamicNodeType 1: placeholders have variable sizes; 0 would be a dataset (GetNext).
     ge = {"ge.inputShape": shapes, "ge.dynamicDims": values, "ge.dynamicNodeType": "1"}
     if axes == {ROWS}:
         rows = ",".join(str(gear[ROWS]) for gear in target.gears())
@@ -165,7 +173,7 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     elif _is_image(list(dims.values()), axes):
         flags = ["--input_format=NCHW", f'--dynamic_image_size="{values}"']
     else:
-        # ATC takes --dynamic_dims with the format ND only.
+        # ATC accepts --dynamic_dims only with format ND.
         flags = ["--input_format=ND", f'--dynamic_dims="{values}"']
     return AscendOptions((f'--input_shape="{shapes}"', *flags), ge)
 
@@ -175,7 +183,7 @@ def _dims(spec: TensorSpec, target: CompileTarget) -> tuple[Dim, ...]:
 
 
 def _shapes(dims: Mapping[str, tuple[Dim, ...]], fixed: Mapping[str, int]) -> str:
-    """All shapes as the compilers want them: "name:64,-1;other:64"."""
+    """Return all shapes in the compilers' form, e.g. "name:64,-1;other:64"."""
     return ";".join(
         f"{name}:"
         + ",".join(str(fixed.get(str(dim), -1) if isinstance(dim, str) else dim) for dim in tensor)
@@ -184,9 +192,9 @@ def _shapes(dims: Mapping[str, tuple[Dim, ...]], fixed: Mapping[str, int]) -> st
 
 
 def _layout(dims: Mapping[str, tuple[Dim, ...]]) -> list[str]:
-    """The flag of the format that all inputs have: ATC takes one, by itself NCHW.
+    """Return the flag for the common format of all inputs; none for ATC's default, NCHW.
 
-    Of an ONNX file it may be NCHW, NCDHW or ND, which says nothing of what a dim is.
+    For an ONNX file ATC accepts NCHW, NCDHW and ND. ND gives the dims no meaning.
     """
     ranks = {len(tensor) for tensor in dims.values()}
     if ranks == {_IMAGE_RANK}:
@@ -195,9 +203,9 @@ def _layout(dims: Mapping[str, tuple[Dim, ...]]) -> list[str]:
 
 
 def _is_image(tensors: list[tuple[Dim, ...]], axes: set[str]) -> bool:
-    """Whether only the H and W of one tensor in NCHW have gears."""
-    # The option takes pairs of height and width, and nothing else that changes: rows neither. Of an
-    # ONNX file ATC knows no NHWC, whose H and W are dims like others.
+    """Return whether only H and W of one NCHW tensor have gears."""
+    # The option lists pairs of height and width; nothing else may be variable, not even rows. ATC
+    # does not support NHWC for ONNX files.
     changing = [dims for dims in tensors if axes & set(map(str, dims))]
     if len(changing) != 1 or len(changing[0]) != _IMAGE_RANK or len(axes) != 2:
         return False

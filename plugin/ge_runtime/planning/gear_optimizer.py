@@ -1,14 +1,14 @@
-"""The gear optimiser: the gears of least expected padding.
+"""Find the gears with the least expected padding.
 
-Along one axis the result is the best set of gears there is. Along several, finding the best set
-of boxes is a covering problem without a known efficient algorithm; two families have one: chains,
-each gear within the next, and, for two axes, bands along either axis. The better of them is then
-improved by moving one gear at a time for as long as that saves elements. So the result is never
-worse than any chain, any bands, any product grid.
+Along one axis the result is optimal. Along several axes, the best set of boxes is a covering
+problem without a known efficient algorithm. Two families of solutions have one: chains, in which
+each gear contains the one before, and, for two axes, bands along either axis. The better of the two
+is improved by moving one gear at a time while that saves elements. Therefore the result is never
+worse than any chain, any bands or any product grid.
 
-All sizes that occur are considered, as long as they are few enough: see DP_CANDIDATES and
-MOVE_CANDIDATES. Of more, a gear may have only some, spread evenly in their logarithms: it is then
-larger than the best one by at most the ratio of two neighbours.
+All observed sizes are candidates, up to DP_CANDIDATES and MOVE_CANDIDATES. If there are more, the
+candidates are a subset that is evenly spaced in the logarithm. A gear is then larger than the best
+one by at most the ratio of two neighbouring candidates.
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ from ge_runtime.planning.size_demand import (
 from ge_runtime.specs import Array
 
 DP_CANDIDATES: Final = 2304
-"""Corners that dynamic programming chooses among: 2304 along one axis, 48 x 48 along two.
+"""Candidates for dynamic programming: 2304 along one axis, 48 x 48 along two.
 
 Its time grows with their square.
 """
 
 MOVE_CANDIDATES: Final = 65536
-"""Corners that the moves choose among: 256 x 256 along two axes."""
+"""Candidates for moves: 256 x 256 along two axes."""
 
 
 def optimal_gears(demand: SizeDemand, count: int) -> GearTable:
-    """At most `count` gears of least waste; fewer if more would save nothing."""
+    """Return at most `count` gears with the least waste; fewer if more would save nothing."""
     return optimal_gears_by_count(demand, count)[-1]
 
 
 def optimal_gears_by_count(demand: SizeDemand, most: int) -> list[GearTable]:
-    """The gears of least waste for every count from 1 to `most`, never worse than for less."""
+    """Return the gears with the least waste for every count from 1 to `most`.
+
+    The waste never grows with the count.
+    """
     axes = len(demand.axes)
     fine = [_thinned(edge, MOVE_CANDIDATES, axes) for edge in _edges(demand)]
     coarse = [_thinned(edge, DP_CANDIDATES, axes) for edge in fine]
@@ -70,7 +73,7 @@ def optimal_gears_by_count(demand: SizeDemand, most: int) -> list[GearTable]:
 
 
 def _edges(demand: SizeDemand) -> list[Array]:
-    """For each axis the sizes that a gear may have, ascending; the last is the limit."""
+    """Return for each axis the candidate sizes, ascending; the last is the limit."""
     return [
         np.unique([*column.tolist(), limit])
         for column, limit in zip(demand.candidates.T, demand.limit, strict=True)
@@ -78,12 +81,11 @@ def _edges(demand: SizeDemand) -> list[Array]:
 
 
 def _thinned(edge: Array, corners: int, axes: int) -> Array:
-    """As many of the ascending sizes as one of `axes` may have, for so many corners in all.
+    """Return a subset of the ascending sizes of an axis, for at most `corners` of all `axes` axes.
 
-    Evenly spread in their logarithms: in each of many steps of equal ratio the largest is kept,
-    so the last of all always is.
+    Logarithmic intervals of equal length keep their largest size, so the last size is kept.
     """
-    most = int(corners ** (1 / axes) + 1e-9)  # more than rounding: 64 ** (1 / 3) is below 4
+    most = int(corners ** (1 / axes) + 1e-9)  # compensates rounding: 64 ** (1 / 3) is below 4
     if len(edge) <= most:
         return edge
     height = np.log(edge / edge[0])
@@ -94,11 +96,11 @@ def _thinned(edge: Array, corners: int, axes: int) -> Array:
         if ends.sum() > most:
             return kept
         kept = edge[ends]
-        steps += max(1, steps // 8)  # small sizes leave steps empty: there can be more of them
+        steps += max(1, steps // 8)  # intervals between small sizes are empty, so try more
 
 
 def _occurring(demand: SizeDemand, edges: list[Array]) -> Array:
-    """[*len(edge) of each axis] float64: how many sizes each corner is the least to hold."""
+    """Return [*len(edge) of each axis] float64: requests by their smallest corner."""
     occurring = np.zeros([len(edge) for edge in edges])
     places = tuple(
         np.searchsorted(edge, column) for edge, column in zip(edges, demand.sizes.T, strict=True)
@@ -108,22 +110,24 @@ def _occurring(demand: SizeDemand, edges: list[Array]) -> Array:
 
 
 def _used(demand: SizeDemand, gears: GearTable) -> GearTable:
-    """The gears that some size runs in, and the limit."""
+    """Return the gears that execute a size, and the limit."""
     taken = set(demand.assign(gears).tolist())
     return tuple(gear for index, gear in enumerate(gears) if index in taken or gear == demand.limit)
 
 
-# -- chains: each gear holds the one before; along one axis every set of gears is one -----------
+# -- chains: each gear contains the one before; along one axis every set of gears is a chain -----
 
 
 def best_chains(within: Array, edges: list[Array], most: int) -> list[GearTable]:
-    """The chains of least executed elements, of up to 1, 2, ... `most` gears.
+    """Return the chains with the fewest executed elements, of up to 1, 2, ... `most` gears.
 
-    edges: for each axis the sizes that a gear may have, ascending; the last is the limit.
-    within: [*len(edge) of each axis] float64, how many sizes the corner at each place holds.
+    Only corners that a size touches along every axis are considered; other gears could be smaller.
+    Time is O(corners**2 * most), memory O(corners**2).
 
-    O(corners**2 * most) time and O(corners**2) memory, where corners are those that some size
-    touches along every axis: a gear that none touches could be smaller.
+    Args:
+        within: [*len(edge) of each axis] float64: number of requests that each corner holds.
+        edges: for each axis the candidate sizes, ascending; the last is the limit.
+        most: the largest number of gears.
     """
     touched = np.ones(within.shape, bool)
     for axis in range(within.ndim):
@@ -137,7 +141,7 @@ def best_chains(within: Array, edges: list[Array], most: int) -> list[GearTable]
     for column in corners.T:
         contains &= column[:, None] >= column
     np.fill_diagonal(contains, False)
-    # Going from gear i to gear j, j executes what it holds and i does not.
+    # After gear i, gear j executes the sizes that j holds and i does not.
     step = np.where(contains, area[:, None] * (held[:, None] - held), np.inf)
 
     cost = area * held
@@ -164,30 +168,35 @@ def best_chains(within: Array, edges: list[Array], most: int) -> list[GearTable]
     return best
 
 
-# -- bands: one axis is cut, each band has gears of the other axis; product grids are such sets --
+# -- bands: the first axis is cut, and each band has gears along the second; grids are bands -----
 
 
 def best_bands(within: Array, edges: list[Array], most: int) -> list[GearTable]:
-    """The bands along the first axis of least executed elements, of up to 1, 2, ... `most` gears.
+    """Return the bands along the first axis with the fewest executed elements.
 
-    edges: for both axes the sizes that a gear may have, ascending; the last is the limit.
-    within: [len(edges[0]), len(edges[1])] float64, how many sizes the corner there holds.
-
-    O(h**2 * w**2 * most + h**2 * most**2) time and O(h**2 * w * most) memory, for h first and w
+    Time is O(h**2 * w**2 * most + h**2 * most**2), memory O(h**2 * w * most), for h first and w
     second edges.
+
+    Args:
+        within: [h, w] float64: number of requests that each corner holds.
+        edges: for both axes the candidate sizes, ascending; the last is the limit.
+        most: the largest number of gears.
+
+    Returns:
+        The gears for counts of up to 1, 2, ... `most`.
     """
     heights, widths = edges
     bands = _BandGears.of(within, widths, most)
     count = len(heights)
-    # least[k, i]: the cost of all sizes below cut i in k gears; choice: the last band's gears
-    # and where it begins.
+    # least[k, i]: the cost of all sizes below cut i in k gears. choice: the number of gears of the
+    # last band, and its start.
     least = np.full((most + 1, count + 1), np.inf)
     least[0, 0] = 0
     choice: dict[tuple[int, int], tuple[int, int]] = {}
     for gears in range(1, most + 1):
         for top in range(1, count + 1):
             band = bands.cost[:gears, :top, top] * heights[top - 1]
-            # Row r: the last band has r + 1 gears, all below it the others.
+            # Row r: the last band has r + 1 gears, the bands below it the others.
             costs = least[gears - 1 :: -1, :top] + band
             best = int(costs.argmin())
             least[gears, top] = costs.flat[best]
@@ -213,14 +222,14 @@ def best_bands(within: Array, edges: list[Array], most: int) -> list[GearTable]:
 
 @dataclass(frozen=True, slots=True)
 class _BandGears:
-    """The best gears along the second axis, for every band [bottom, top) of the first."""
+    """The best gears along the second axis for every band [bottom, top) of the first."""
 
     cost: Array
-    """[most, heights + 1, heights + 1]: executed widths of (bottom, top) in 1, 2, ... gears."""
+    """[most, heights + 1, heights + 1]: executed widths of a band in 1, 2, ... gears."""
     came_from: Array
-    """[most, heights + 1, heights + 1, widths]: the gear before the one at a width."""
+    """[most, heights + 1, heights + 1, widths]: the next narrower gear of the one at a width."""
     last: Array
-    """[heights + 1, heights + 1]: the band's widest gear."""
+    """[heights + 1, heights + 1]: the widest gear of a band."""
     edges: Array
 
     @classmethod
@@ -228,8 +237,8 @@ class _BandGears:
         count, span = within.shape
         below = np.vstack([np.zeros((1, span)), within])
         bottoms, tops = np.triu_indices(count + 1, 1)
-        held = below[tops] - below[bottoms]  # [bands, widths]: how many sizes up to each width
-        # A band's widest gear is its widest size; the uppermost must reach the limit.
+        held = below[tops] - below[bottoms]  # [bands, widths]: requests up to each width
+        # The widest gear of a band is its widest size; that of the uppermost band is the limit.
         last = (held < held[:, -1:]).sum(axis=1)
         last[tops == count] = span - 1
         bands = np.arange(len(held))
@@ -241,7 +250,7 @@ class _BandGears:
         for more in range(1, most):
             longer = np.full_like(executed, np.inf)
             for width in range(1, span):
-                # Moving on from a narrower gear, this one executes what that one does not hold.
+                # After a narrower gear, this one executes the sizes that it does not hold.
                 through = executed[:, :width] - widths[width] * held[:, :width]
                 came = through.argmin(axis=1)
                 longer[:, width] = through[bands, came] + widths[width] * held[:, width]
@@ -253,7 +262,7 @@ class _BandGears:
         return cls(cost, came_from, widest, widths)
 
     def widths(self, bottom: int, top: int, count: int) -> list[int]:
-        """The best `count` gears of a band, widest first."""
+        """Return the best `count` gears of a band, widest first."""
         place, found = int(self.last[bottom, top]), []
         for narrower in range(count - 1, -1, -1):
             found.append(int(self.edges[place]))
@@ -265,13 +274,16 @@ class _BandGears:
 
 
 def improve(gears: GearTable, count: int, occurring: Array, edges: list[Array]) -> GearTable:
-    """At most `count` gears that execute no more than `gears`, which end with the limit.
+    """Return at most `count` gears that execute no more elements than `gears`.
 
-    Each in turn is moved to the corner where it saves most over the others, until no move saves
-    anything: then no set that differs in a single gear is better. The limit stays.
+    Each gear except the limit is moved to the corner where it saves most, until no move saves
+    anything. Then no set that differs in a single gear is better.
 
-    edges: for each axis the sizes that a gear may have, ascending; those of `gears` among them.
-    occurring: [*len(edge) of each axis] float64, how many sizes each corner is the least to hold.
+    Args:
+        gears: the start, with the limit last.
+        count: the largest number of gears.
+        occurring: [*len(edge) of each axis] float64: requests by their smallest corner.
+        edges: for each axis the candidate sizes, ascending, including those of `gears`.
     """
     area = _areas(edges)
     places = [
@@ -279,7 +291,7 @@ def improve(gears: GearTable, count: int, occurring: Array, edges: list[Array]) 
         for gear in gears
     ]
     *moving, limit = places
-    # Gears that are not there yet begin at the limit, where they save nothing.
+    # Additional gears start at the limit, where they save nothing.
     moving += [limit] * (count - len(gears))
     moved = True
     while moved:
@@ -289,7 +301,7 @@ def improve(gears: GearTable, count: int, occurring: Array, edges: list[Array]) 
                 [*moving[:index], *moving[index + 1 :], limit], occurring, area
             )
             best = np.unravel_index(saved.argmax(), saved.shape)
-            # More than rounding, or two equal moves could undo each other for ever.
+            # More than rounding errors, which could make two moves undo each other forever.
             if saved[best] > saved[place] * (1 + 1e-12):
                 moving[index] = tuple(map(int, best))
                 moved = True
@@ -300,13 +312,13 @@ def improve(gears: GearTable, count: int, occurring: Array, edges: list[Array]) 
 
 
 def _savings_of_one_more(others: list[tuple[int, ...]], occurring: Array, area: Array) -> Array:
-    """The elements that one more gear saves, for each corner where it could be."""
+    """Return the elements that one more gear would save at each corner."""
     executed = np.full(area.shape, np.inf)
     for place in others:
         inside = tuple(slice(at + 1) for at in place)
         executed[inside] = np.minimum(executed[inside], area[place])
     saved = np.zeros(area.shape)
-    # Sizes that execute equally many elements save equally: one cumulative sum for all of them.
+    # Sizes that execute equally many elements save equally; one cumulative sum covers them.
     for before in {area[place] for place in others}:
         held = np.where(executed == before, occurring, 0)
         for axis in range(held.ndim):
@@ -316,7 +328,7 @@ def _savings_of_one_more(others: list[tuple[int, ...]], occurring: Array, area: 
 
 
 def _areas(edges: list[Array]) -> Array:
-    """[*len(edge) of each axis] float64: the elements of a gear at each corner."""
+    """Return [*len(edge) of each axis] float64: the elements of a gear at each corner."""
     area: Array = np.ones(())
     for edge in edges:
         area = area[..., None] * edge.astype(np.float64)
@@ -326,15 +338,15 @@ def _areas(edges: list[Array]) -> Array:
 # -- `gears.<axes> = "auto 4"`, chosen when a model is loaded -------------------------------------
 
 MIN_SIZES: Final = 100
-"""Recorded sizes. Gears chosen from less would fit the first few requests and nobody else."""
+"""The smallest number of recorded sizes; fewer do not represent the traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedGears:
-    """Gears, and where they come from."""
+    """Gears, and the way they were chosen."""
 
     gears: GearTable
-    """Fewest elements first; the largest is the limit."""
+    """Ordered by elements; the last is the limit."""
     how: str
     """One line for the log."""
 
@@ -342,10 +354,11 @@ class DerivedGears:
 def derive_gears(
     axes: Sequence[str], limits: Mapping[str, int], count: int, histogram: Histogram | None
 ) -> DerivedGears:
-    """At most `count` gears of `axes`, the largest as large as `limits` allow.
+    """Choose at most `count` gears of `axes`; the largest has the sizes of `limits`.
 
-    Of least expected padding for the sizes in `histogram`, which may have more axes. Without one,
-    or where it says too little, powers of two, growing together along all axes.
+    With a histogram, which may have more axes, the gears have the least expected padding. Without
+    one, or with fewer than MIN_SIZES sizes, they are powers of two that grow together along all
+    axes.
     """
     if histogram is None:
         return _without_histogram(axes, limits, count, "there is no histogram")
@@ -355,7 +368,7 @@ def derive_gears(
         return _without_histogram(axes, limits, count, f"of a {fault}")
     if demand.total < MIN_SIZES:
         held = (
-            f"the histogram holds {demand.total:.0f} sizes within the limit, fewer than {MIN_SIZES}"
+            f"the histogram has {demand.total:.0f} sizes within the limit, fewer than {MIN_SIZES}"
         )
         return _without_histogram(axes, limits, count, held)
     gears = optimal_gears(demand, count)
@@ -371,7 +384,7 @@ def _without_histogram(
 
 
 def powers_of_two(limit: tuple[int, ...], count: int) -> GearTable:
-    """`count` gears down from the limit: the powers of two nearest to its half, its quarter, ..."""
+    """Return the limit and the powers of two nearest to its half, its quarter, ..."""
     heights = [round(math.log2(size)) for size in limit]
     smaller = (tuple(1 << max(0, height - step) for height in heights) for step in range(1, count))
     return sorted_gears([*smaller, limit])

@@ -1,4 +1,4 @@
-"""Reports on gears, as text, JSON and plots: the optimum beside baselines, and each gear's use."""
+"""Reports on gears as text, JSON and plots: the optimum, baselines, and the use of each gear."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIMUM: Final = "optimum"
 
 @dataclass(frozen=True, slots=True)
 class GearChoice:
-    """Gears, how they were chosen, and their waste: padded elements / all executed."""
+    """Gears of one method, and their waste: padding / executed elements."""
 
     name: str
     gears: GearTable
@@ -41,33 +41,33 @@ class GearChoice:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """For one count of gears the optimum, then the baselines."""
+    """The optimum and the baselines for one count of gears."""
 
     count: int
     choices: tuple[GearChoice, ...]
 
     @property
     def best(self) -> GearChoice:
-        """The optimum."""
+        """The optimal gears."""
         return self.choices[0]
 
 
 @dataclass(frozen=True, slots=True)
 class GearUse:
-    """What one gear does."""
+    """The use of one gear."""
 
     gear: tuple[int, ...]
     share: float
-    """Of all sizes, how many it executes."""
+    """Share of all requests that it executes."""
     elements: float
-    """Of all executed elements, how many it executes."""
+    """Share of all executed elements that it executes."""
     waste: float
-    """Of the elements it executes, how many are padding."""
+    """Share of padding in the elements that it executes."""
 
 
 def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
-    """The choices for each of `counts`, which are at least 1."""
-    best = optimal_gears_by_count(demand, max(counts))  # one run finds those of all counts
+    """Return the choices for each count, which is at least 1."""
+    best = optimal_gears_by_count(demand, max(counts))  # one run returns all counts
     comparisons = []
     for count in counts:
         tables = {OPTIMUM: best[count - 1]}
@@ -78,7 +78,7 @@ def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
 
 
 def uses(demand: SizeDemand, gears: GearTable) -> list[GearUse]:
-    """What each of `gears` does, in their order. The limit may have nothing to do."""
+    """Return the use of each gear, in their order. The limit may be unused."""
     chosen = demand.assign(gears)
     counts = np.bincount(chosen, demand.counts, len(gears))
     useful = np.bincount(chosen, demand.useful, len(gears))
@@ -93,7 +93,7 @@ def uses(demand: SizeDemand, gears: GearTable) -> list[GearUse]:
 
 
 def choice_lines(demand: SizeDemand, comparison: Comparison) -> list[str]:
-    """One count: each choice with its waste and its gears, and the lower bound."""
+    """Return the table for one count: waste and gears of each choice, and the lower bound."""
     rows = [("", "waste", "gears")]
     rows += [
         (choice.name, percent(choice.waste), gears_value(choice.gears))
@@ -105,7 +105,7 @@ def choice_lines(demand: SizeDemand, comparison: Comparison) -> list[str]:
 
 
 def curve_lines(demand: SizeDemand, comparisons: Sequence[Comparison]) -> list[str]:
-    """Several counts: the waste of each choice, and the gears of the optimum."""
+    """Return the table for several counts: waste of each choice, and the optimal gears."""
     names = [choice.name for choice in comparisons[0].choices]
     rows = [("gears", *names, "gears of the optimum")]
     rows += [
@@ -123,7 +123,7 @@ def curve_lines(demand: SizeDemand, comparisons: Sequence[Comparison]) -> list[s
 def use_lines(
     demand: SizeDemand, gears: GearTable, io_bytes: Mapping[tuple[int, ...], int] | None
 ) -> list[str]:
-    """Gear by gear: its part of the sizes and of the elements, its padding, its I/O memory."""
+    """Return the table of gears: shares of requests and elements, padding, and I/O memory."""
     rows = [("gear", "sizes", "elements", "padding", *(["I/O bytes"] if io_bytes else []))]
     for use in uses(demand, gears):
         numbers = map(percent, (use.share, use.elements, use.waste))
@@ -133,7 +133,7 @@ def use_lines(
 
 
 def as_json(demand: SizeDemand, comparisons: Iterable[Comparison]) -> dict[str, object]:
-    """All numbers of the above, wastes and shares from 0 to 1."""
+    """Return the report as values for JSON; shares are from 0 to 1."""
     return {
         "axes": demand.axes,
         "limit": demand.limit,
@@ -156,7 +156,7 @@ def as_json(demand: SizeDemand, comparisons: Iterable[Comparison]) -> dict[str, 
 
 
 def percent(share: float) -> str:
-    """A share for people, e.g. "31.2 %"."""
+    """Return a share as text, e.g. "31.2 %"."""
     return f"{share:.1%}".replace("%", " %")
 
 
@@ -164,20 +164,20 @@ def _candidate_count(demand: SizeDemand) -> int:
     return len(np.unique(demand.candidates, axis=0))
 
 
-# -- baselines: gears as people choose them without a plan ----------------------------------------
+# -- baselines ------------------------------------------------------------------------------------
 #
-# Each gives `count` gears with the limit as the largest; along several axes they grow together.
-# Where two of them fall together after alignment there are fewer.
+# Common ways to choose gears without planning. Each returns at most `count` gears with the limit as
+# the largest; along several axes they grow together. Alignment may make gears equal.
 
 
 def linear(demand: SizeDemand, count: int) -> GearTable:
-    """Equal steps up to the limit."""
+    """Return gears in equal steps up to the limit."""
     steps = np.arange(1, count + 1)[:, None]
     return _aligned(demand, -(-np.array(demand.limit, np.int64) * steps // count))
 
 
 def quantiles(demand: SizeDemand, count: int) -> GearTable:
-    """Along each axis equally many sizes from one gear to the next."""
+    """Return gears with equally many requests between neighbours along each axis."""
     steps = np.arange(1, count) / count * demand.total
     gears = np.empty((count, len(demand.axes)), np.int64)
     gears[-1] = demand.limit
@@ -188,7 +188,7 @@ def quantiles(demand: SizeDemand, count: int) -> GearTable:
 
 
 def powers_of_two_below(demand: SizeDemand, count: int) -> GearTable:
-    """The limit and `powers_of_two` below it."""
+    """Return the limit and powers of two below it."""
     return _aligned(demand, powers_of_two(demand.limit, count))
 
 
@@ -203,7 +203,7 @@ BASELINES: Final[Mapping[str, Callable[[SizeDemand, int], GearTable]]] = {
 }
 
 
-# Okabe and Ito's palette, told apart whatever colours one sees; in print, by markers and hatches.
+# Okabe and Ito's palette, which is distinguishable with colour blindness; in print, markers are.
 _DATA: Final = "#0072B2"
 _PADDING: Final = "#E69F00"
 _BASELINE: Final = "#B0B0B0"
@@ -213,35 +213,38 @@ _CURVES: Final = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A
 _PERCENT: Final = "{x:.0%}"
 _BINS: Final = 60
 _DOTS: Final = 40
-"""Along each axis of a picture of two; more would be a blot."""
+"""Dots along each axis of a plot of two axes; more would overlap."""
 
 
 def draw(path: Path, demand: SizeDemand, comparisons: Sequence[Comparison]) -> None:
-    """Write a PNG to `path`: of one count its gears among the sizes, of several their waste.
+    """Write a PNG: the gears among the sizes for one count, the waste for several counts.
 
-    Raises RuntimeFault if matplotlib is not installed, or for one count of three or more axes;
-    OSError if `path` cannot be written.
+    Raises:
+        RuntimeFault: matplotlib is not installed, or one count has more than two axes.
+        OSError: the file cannot be written.
     """
     try:
-        from matplotlib.figure import Figure  # not pyplot: no window, no state of the process
+        from matplotlib.figure import Figure  # not pyplot, which has global state and windows
     except ImportError as error:
-        raise RuntimeFault("a plot needs matplotlib: pip install 'ge-runtime[plot]'") from error
+        raise RuntimeFault(
+            "--plot: matplotlib is not installed. `pip install 'ge-runtime[plot]'`"
+        ) from error
+    figure = Figure((7, 4.2 if len(comparisons) > 1 else 7), layout="constrained")
     if len(comparisons) > 1:
-        figure = Figure((7, 4.2), layout="constrained")
         _draw_curve(figure.subplots(), demand, comparisons)
     elif len(demand.axes) == 1:
-        figure = Figure((7, 6.6), layout="constrained")
         _draw_line(figure, demand, comparisons[0])
     elif len(demand.axes) == 2:
-        figure = Figure((7, 7.4), layout="constrained")
         _draw_plane(figure, demand, comparisons[0])
     else:
-        raise RuntimeFault(f"plot: found {len(demand.axes)} axes, expected 1 or 2")
+        raise RuntimeFault(f"--plot: found {len(demand.axes)} axes, expected 1 or 2")
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, format="png", dpi=150)
 
 
 def _draw_line(figure: Figure, demand: SizeDemand, comparison: Comparison) -> None:
-    """One axis: the sizes, above what they execute, above the waste of each choice."""
+    """Draw one axis: the sizes, the executed elements, and the waste of each choice."""
     sizes_at, elements_at, waste_at = figure.subplots(3, height_ratios=(3, 3, 2))
     sizes, gears = demand.sizes[:, 0], comparison.best.gears
     edges = _bin_edges(int(sizes.min()), demand.limit[0])
@@ -276,11 +279,10 @@ def _draw_line(figure: Figure, demand: SizeDemand, comparison: Comparison) -> No
         for (gear,) in gears:
             panel.axvline(gear, color=_GEAR, linewidth=1, zorder=1.5)
     _draw_waste(waste_at, demand, comparison)
-    _finish(sizes_at, elements_at, waste_at)
 
 
 def _draw_plane(figure: Figure, demand: SizeDemand, comparison: Comparison) -> None:
-    """Two axes: the sizes and the gears over them, above the waste of each choice."""
+    """Draw two axes: the sizes with the gears around them, and the waste of each choice."""
     plane_at, waste_at = figure.subplots(2, height_ratios=(4, 1.2))
     height, width = demand.axes
     cell = np.maximum(1, np.array(demand.limit) // _DOTS)
@@ -303,11 +305,10 @@ def _draw_plane(figure: Figure, demand: SizeDemand, comparison: Comparison) -> N
     plane_at.set_xlabel(f"{width}; dots: sizes, area by their share; boxes: gears")
     plane_at.set_ylabel(height)
     _draw_waste(waste_at, demand, comparison)
-    _finish(plane_at, waste_at)
 
 
 def _draw_waste(axes: Axes, demand: SizeDemand, comparison: Comparison) -> None:
-    """A bar for each choice, and a line at the lower bound."""
+    """Draw a bar for each choice, and a line at the lower bound."""
     names = [choice.name for choice in comparison.choices]
     wastes = [choice.waste for choice in comparison.choices]
     colors = [_DATA, *[_BASELINE] * (len(names) - 1)]
@@ -326,7 +327,7 @@ def _draw_waste(axes: Axes, demand: SizeDemand, comparison: Comparison) -> None:
 
 
 def _draw_curve(axes: Axes, demand: SizeDemand, comparisons: Sequence[Comparison]) -> None:
-    """The waste of each choice against the count of gears."""
+    """Draw the waste of each choice against the number of gears."""
     from matplotlib.ticker import MaxNLocator
 
     counts = [comparison.count for comparison in comparisons]
@@ -341,22 +342,16 @@ def _draw_curve(axes: Axes, demand: SizeDemand, comparisons: Sequence[Comparison
     axes.set_xlabel(f"gears of {' x '.join(demand.axes)}")
     axes.set_ylabel("waste: padding / executed elements")
     axes.legend(frameon=False)
-    _finish(axes)
 
 
 def _bin_edges(least: int, limit: int) -> Array:
-    """Between whole numbers, and evenly spread in logarithms as far as these allow."""
+    """Return logarithmically spaced edges between integers."""
     spread = np.geomspace(least - 0.5, limit + 0.5, _BINS + 1)
     return np.unique(np.round(spread - 0.5) + 0.5)
 
 
 def _per_doubling(sizes: Array, shares: Array, edges: Array) -> Array:
-    """The density of `shares` over the logarithm of size: bins of any width compare."""
+    """Return the density of `shares` over log2 of the size, for bins of any width."""
     heights, _ = np.histogram(sizes, edges, weights=shares)
     density: Array = heights / np.diff(np.log2(edges))
     return density
-
-
-def _finish(*panels: Axes) -> None:
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,6 @@
-"""Histograms of sizes, recorded while serving and saved; gears are chosen from them.
+"""Histograms of request sizes. They are recorded while serving, and gears are chosen from them.
 
-Files of other programs are read by `histogram_files`.
+`histogram_files` reads files of other programs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import ROWS, Array
 
 CAPACITY: Final = 4096
-"""Distinct sizes that a histogram holds: less than a mebibyte."""
+"""Distinct sizes in a histogram, which take less than 1 MiB."""
 
 
 LARGEST: Final = 2**31 - 1
@@ -27,17 +27,17 @@ LARGEST: Final = 2**31 - 1
 
 
 class HistogramFault(RuntimeFault):
-    """A file that holds no histogram, or one of other axes than are wanted."""
+    """A file is not a histogram, or a histogram has the wrong axes."""
 
 
 class Histogram:
-    """Counts of sizes: one whole number for each axis, each at least 1.
+    """Counts of sizes. A size is an integer of at least 1 for each axis.
 
-    Memory is bounded. When more than `capacity` distinct sizes have been seen, all are rounded up
-    to multiples of a step, along the axis with the most distinct sizes; the step doubles until
-    they are few enough. Rounded up, so that gears chosen from them hold what was seen.
+    Memory is bounded. After more than `capacity` distinct sizes, all sizes are rounded up to
+    multiples of a step, along the axis with the most distinct sizes. The step doubles until there
+    are few enough. Sizes are rounded up so that gears chosen from them hold the original sizes.
 
-    Safe from any thread.
+    Thread-safe.
     """
 
     def __init__(self, axes: Iterable[str], *, capacity: int = CAPACITY) -> None:
@@ -56,24 +56,29 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many sizes were added."""
+        """Number of sizes that were added."""
         with self._lock:
             return sum(self._counts.values())
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """What sizes are multiples of, for each axis."""
+        """For each axis the step that sizes are multiples of."""
         with self._lock:
             return self._steps
 
     def counts(self) -> dict[tuple[int, ...], int]:
-        """How often each size was added, as of now."""
+        """Return a copy of the counts: size -> number of times that it was added."""
         return self._snapshot()[0]
 
     def add(self, sizes: tuple[int, ...], count: int = 1) -> None:
-        """Count `sizes`, one for each axis, `count` times. About a microsecond.
+        """Count a size. Takes about a microsecond.
 
-        Raises ValueError if they are not sizes of these axes, or `count` is below 1.
+        Args:
+            sizes: an integer for each axis, from 1 to LARGEST.
+            count: the number of times, at least 1.
+
+        Raises:
+            ValueError: an argument is out of range.
         """
         if (
             len(sizes) != len(self.axes)
@@ -81,8 +86,8 @@ class Histogram:
             or count < 1
         ):
             raise ValueError(
-                f"found sizes {sizes} {count} times, expected a size from 1 to {LARGEST} for each "
-                f"of {', '.join(self.axes)}, at least once"
+                f"found sizes {sizes} with count {count}, expected a size from 1 to {LARGEST} for "
+                f"each of {', '.join(self.axes)}, and a count of at least 1"
             )
         with self._lock:
             if max(self._steps) > 1:
@@ -91,12 +96,12 @@ class Histogram:
             self._coarsen_to_capacity()
 
     def merge(self, other: Histogram) -> None:
-        """Count all that `other` counted as well. Raises HistogramFault if its axes differ."""
+        """Add all counts of `other`. Raises HistogramFault if the axes differ."""
         if other.axes != self.axes:
             raise HistogramFault(
                 f"histogram to merge: found axes {list(other.axes)}, expected {list(self.axes)}"
             )
-        # A copy first: holding both locks, two histograms merged into each other would dead-lock.
+        # A copy, because holding both locks could deadlock two histograms that merge each other.
         counts, steps = other._snapshot()
         with self._lock:
             self._coarsen(tuple(map(math.lcm, self._steps, steps)))
@@ -106,10 +111,10 @@ class Histogram:
             self._coarsen_to_capacity()
 
     def project(self, axes: Sequence[str]) -> Histogram:
-        """The same counts along `axes` only, in their order.
+        """Return the histogram along `axes` only, in their order.
 
-        Where ROWS is left out each size counts once for each of its rows: that is how often an
-        execution meets it. Raises HistogramFault if this histogram lacks one of `axes`.
+        Without ROWS each size counts once for each of its rows, because that is how many rows of
+        an execution have the size. Raises HistogramFault if this histogram lacks one of `axes`.
         """
         for axis in axes:
             if axis not in self.axes:
@@ -126,16 +131,16 @@ class Histogram:
         return projected
 
     def drift(self, other: Histogram) -> float:
-        """How far the two distributions of sizes are apart: 0 for the same, 1 for disjoint ones.
+        """Return the distance of the two distributions: 0 if equal, 1 if disjoint.
 
-        The Kolmogorov-Smirnov statistic: the largest difference between the shares of sizes up to
-        x, over all x, of any axis or of the number of elements (the product of all axes, on which
-        padding depends). It needs no gears, so it sees a shift within one gear's reach too, and
-        its noise is known: of two samples of n and m sizes from the same traffic 95 % lie below
-        1.36 * sqrt(1/n + 1/m). Total variation over sizes, which hardly ever repeat exactly, is
-        near 1 for any two samples.
+        This is the Kolmogorov-Smirnov statistic: the largest difference between the shares of
+        sizes up to x, over all x, of any axis or of the number of elements (the product of all
+        axes, on which padding depends). It does not depend on gears, so it also detects a shift
+        within one gear. Its noise is known: for samples of n and m sizes of the same traffic it is
+        below 1.36 * sqrt(1/n + 1/m) in 95 % of cases. Total variation is unsuitable: sizes rarely
+        repeat exactly, so it is near 1 for any two samples.
 
-        0 while either is empty. Raises HistogramFault if the axes differ.
+        Returns 0 while either histogram is empty. Raises HistogramFault if the axes differ.
         """
         if other.axes != self.axes:
             raise HistogramFault(
@@ -145,7 +150,7 @@ class Histogram:
         theirs, their_steps = other._snapshot()
         if not mine or not theirs:
             return 0.0
-        # What one of them has rounded counts as equal to what the other has not.
+        # Both are rounded equally, so that rounding causes no distance.
         steps = tuple(map(math.lcm, my_steps, their_steps))
         left, left_counts = _columns(mine, steps)
         right, right_counts = _columns(theirs, steps)
@@ -155,14 +160,14 @@ class Histogram:
         )
 
     def save(self, path: Path) -> None:
-        """Write to `path` whole or not at all: a reader finds the old file or the new one.
+        """Write to `path` atomically: a reader sees either the old file or the new one.
 
         Raises OSError if the folder cannot be written.
         """
         counts, steps = self._snapshot()
         entries = [[*sizes, count] for sizes, count in sorted(counts.items())]
-        # A name for each process and thread: instances of a model may save at the same time. In
-        # the same folder, so that the rename replaces the file at once.
+        # Unique for each process and thread, because instances of a model may save at the same
+        # time. In the same folder, so that the rename is atomic.
         scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             scratch.write_text(
@@ -174,15 +179,15 @@ class Histogram:
 
     @classmethod
     def load(cls, path: Path, *, capacity: int = CAPACITY) -> Histogram:
-        """What `save` wrote. Raises HistogramFault if it is something else, OSError if nothing."""
+        """Read a file that `save` wrote. Raises HistogramFault for other content, or OSError."""
         try:
             return cls.of_json(json.loads(path.read_text()), capacity=capacity)
         except ValueError as error:
-            raise HistogramFault(f"{path}: found no histogram: {error}") from error
+            raise HistogramFault(f"{path}: not a histogram: {error}") from error
 
     @classmethod
     def of_json(cls, data: object, *, capacity: int = CAPACITY) -> Histogram:
-        """The histogram in `data`, the parsed content of a file. Raises ValueError if none."""
+        """Return the histogram in the parsed content of a file. Raises ValueError."""
         if not isinstance(data, Mapping):
             raise ValueError(f"found {type(data).__name__}, expected an object")
         axes, steps, entries = data.get("axes"), data.get("steps"), data.get("counts")
@@ -190,13 +195,13 @@ class Histogram:
             raise ValueError(f"axes: found {axes!r}, expected a list of names")
         histogram = cls(axes, capacity=capacity)
         if steps is not None:
-            if not _are_whole(steps, len(axes)):
+            if not _are_integers(steps, len(axes)):
                 raise ValueError(f"steps: found {steps!r}, expected one for each of {axes}")
-            histogram._steps = tuple(steps)  # before the counts, which `add` rounds to them
+            histogram._steps = tuple(steps)  # before the counts, because `add` rounds to the steps
         if not isinstance(entries, list):
             raise ValueError(f"counts: found {entries!r}, expected a list")
         for index, entry in enumerate(entries):
-            if not _are_whole(entry, len(axes) + 1):
+            if not _are_integers(entry, len(axes) + 1):
                 raise ValueError(
                     f"counts[{index}]: found {entry!r}, expected the sizes of {axes} and a count"
                 )
@@ -212,7 +217,7 @@ class Histogram:
             distinct = [len(set(column)) for column in zip(*self._counts, strict=True)]
             widest = distinct.index(max(distinct))
             steps = list(self._steps)
-            steps[widest] *= 2  # a multiple of the step before: what was rounded needs no original
+            steps[widest] *= 2  # a multiple of the old step, so rounded sizes can be rounded again
             self._coarsen(tuple(steps))
 
     def _coarsen(self, steps: tuple[int, ...]) -> None:
@@ -228,8 +233,8 @@ def _rounded(sizes: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(-(-size // step) * step for size, step in zip(sizes, steps, strict=True))
 
 
-def _are_whole(values: object, count: int) -> bool:
-    """Whether these are `count` whole numbers of at least 1."""
+def _are_integers(values: object, count: int) -> bool:
+    """Return whether these are `count` integers of at least 1."""
     return (
         isinstance(values, list)
         and len(values) == count
@@ -240,7 +245,7 @@ def _are_whole(values: object, count: int) -> bool:
 def _columns(
     counts: Mapping[tuple[int, ...], int], steps: tuple[int, ...]
 ) -> tuple[list[Array], Array]:
-    """Sizes along each axis, then elements, each [n] float64; and how often, [n] float64."""
+    """Return the sizes along each axis, then the elements, and the counts; all [n] float64."""
     sizes = np.array([_rounded(key, steps) for key in counts], np.float64)
     return [*sizes.T, sizes.prod(axis=1)], np.array(list(counts.values()), np.float64)
 

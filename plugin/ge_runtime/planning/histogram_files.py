@@ -1,6 +1,6 @@
-"""Histograms from the files that people have: plain numbers, CSV, JSON, perf_analyzer's input data.
+"""Read histograms from files: plain numbers, CSV, JSON, and input data of perf_analyzer.
 
-Which of these a file is shows in its content, not in its name.
+The format is detected from the content.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 
 FILE_CAPACITY: Final = 65536
-"""Distinct sizes that are kept of a file: 256 x 256 are not rounded."""
+"""Distinct sizes of a file before they are rounded: 256 x 256."""
 
 _SEPARATORS: Final = re.compile(r"[\s,;]+")
 
 COUNT: Final = "count"
-"""The column of a CSV file that says how often its line occurs."""
+"""The column of a CSV file with the number of requests of a size."""
 
 
 def read_histogram(
@@ -30,22 +30,30 @@ def read_histogram(
     unnamed: Sequence[str] = (),
     tensors: Mapping[str, Sequence[str | None]] | None = None,
 ) -> Histogram:
-    """The sizes in the file at `path`.
+    """Read the sizes in a file.
 
-    Plain numbers: sizes along one axis, separated by spaces, commas or lines; along several axes a
-    line for each size. CSV: a header of axis names, a line for each size; a column `count` says how
-    often. JSON: what `Histogram.save` wrote; a list of sizes, each a number or a list of numbers;
-    or the input data of perf_analyzer (`--input-data`), one size for each request.
+    Formats:
+        Plain numbers: sizes along one axis, separated by spaces, commas or lines. With several
+            axes, a line for each size.
+        CSV: a header of axis names, then a line for each size. The optional column `count` has the
+            number of requests.
+        JSON: a file that `Histogram.save` wrote; or a list of sizes, each a number or a list of
+            numbers; or the input data of perf_analyzer (`--input-data`), a size for each request.
 
-    axes: those wanted, in this order; all of the file's if empty. They name the numbers of a list,
-    which has no names of its own. unnamed: what a list's numbers are of if no axes are wanted.
-    tensors: needed for the input data of perf_analyzer. Input: the axis of each of its dims,
-    without the batch dimension, None for a dim that is no axis.
+    Args:
+        path: the file.
+        axes: axes of the result, in this order; () for all axes of the file. They also name the
+            numbers of a file without names.
+        unnamed: axes of a file without names if `axes` is empty.
+        tensors: for input data of perf_analyzer: input -> axis of each dim, without the batch
+            dimension; None for a dim that is not an axis.
 
-    Raises HistogramFault with place, found and expected; OSError if there is no such file.
+    Raises:
+        HistogramFault: malformed content; the text names the place.
+        OSError: the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin with a byte order mark
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
         first = text.lstrip()[:1]
         if first in ("{", "["):
             histogram = _from_json(json.loads(text), axes or unnamed, tensors or {})
@@ -77,7 +85,7 @@ def _from_csv(lines: Sequence[str]) -> Histogram:
         if len(cells) != len(header):
             raise ValueError(f"{place}: found {len(cells)} values, expected {len(header)}")
         row = {
-            name: _whole(cell.strip(), f"{place}, column '{name}'")
+            name: _integer(cell.strip(), f"{place}, column '{name}'")
             for name, cell in zip(header, cells, strict=True)
         }
         histogram.add(tuple(row[axis] for axis in axes), row.get(COUNT, 1))
@@ -88,7 +96,7 @@ def _from_numbers(lines: Sequence[str], axes: Sequence[str]) -> Histogram:
     histogram = _unnamed(axes)
     for number, line in enumerate(lines, start=1):
         place = f"line {number}"
-        sizes = [_whole(word, place) for word in _SEPARATORS.split(line) if word]
+        sizes = [_integer(word, place) for word in _SEPARATORS.split(line) if word]
         if len(axes) == 1:
             for size in sizes:
                 histogram.add((size,))
@@ -100,9 +108,9 @@ def _from_numbers(lines: Sequence[str], axes: Sequence[str]) -> Histogram:
 
 
 def _unnamed(axes: Sequence[str]) -> Histogram:
-    """For numbers without names. Raises ValueError if nobody names them."""
+    """Return a histogram for numbers without names. Raises ValueError without axes."""
     if not axes:
-        raise ValueError("found a list of sizes, expected --axes to name what they are of")
+        raise ValueError("found sizes without axis names. Use --axes to name them")
     return Histogram(axes, capacity=FILE_CAPACITY)
 
 
@@ -122,15 +130,15 @@ def _from_list(entries: Sequence[object], axes: Sequence[str]) -> Histogram:
         sizes = entry if isinstance(entry, list) else [entry]
         if len(sizes) != len(axes):
             raise ValueError(f"[{index}]: found {entry!r}, expected a size for each of {[*axes]}")
-        histogram.add(tuple(_whole(size, f"[{index}]") for size in sizes))
+        histogram.add(tuple(_integer(size, f"[{index}]") for size in sizes))
     return histogram
 
 
 def _from_input_data(data: object, tensors: Mapping[str, Sequence[str | None]]) -> Histogram:
     if not tensors:
         raise ValueError(
-            "found input data of perf_analyzer, expected --config, or --axes INPUT=... to say "
-            "which dims of which input are axes"
+            "found input data of perf_analyzer. Use --config, or --axes INPUT=... to name the axes "
+            "of each input"
         )
     named = [axis for dims in tensors.values() for axis in dims if axis is not None]
     axes = tuple(dict.fromkeys(named))
@@ -147,15 +155,15 @@ def _from_input_data(data: object, tensors: Mapping[str, Sequence[str | None]]) 
             for axis, size in zip(dims, shape, strict=True):
                 if axis is not None and sizes.setdefault(axis, size) != size:
                     raise ValueError(
-                        f"{place}.{name}: found {size} along '{axis}', expected {sizes[axis]} as "
-                        "in the inputs before it"
+                        f"{place}.{name}: found {size} along '{axis}', expected {sizes[axis]}, as "
+                        "in the earlier inputs"
                     )
         histogram.add(tuple(sizes[axis] for axis in axes))
     return histogram
 
 
 def _requests(data: object, place: str = "data") -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Each request and its place. Those of one sequence may be in a list of their own."""
+    """Yield each request with its place. Requests of a sequence may be in a nested list."""
     if not isinstance(data, list):
         raise ValueError(f"{place}: found {type(data).__name__}, expected a list of requests")
     for index, entry in enumerate(data):
@@ -167,21 +175,23 @@ def _requests(data: object, place: str = "data") -> Iterator[tuple[str, Mapping[
 
 
 def _shape(value: object, place: str) -> list[int]:
-    """The shape of one input: as written, or else the length of its flat content."""
+    """Return the shape of an input: its 'shape', or the length of its content."""
     content = value
     if isinstance(value, Mapping):
         if "shape" in value:
             shape = value["shape"]
             if not isinstance(shape, list):
                 raise ValueError(f"{place}: found shape {shape!r}, expected a list of sizes")
-            return [_whole(size, f"{place}: shape") for size in shape]
+            return [_integer(size, f"{place}: shape") for size in shape]
         content = value.get("content")
     if not isinstance(content, list):
-        raise ValueError(f"{place}: found no 'shape', expected one: the content is not a list")
-    return [_whole(len(content), place)]
+        raise ValueError(
+            f"{place}: found no 'shape', expected one, because the content is not a list"
+        )
+    return [_integer(len(content), place)]
 
 
-def _whole(value: object, place: str) -> int:
+def _integer(value: object, place: str) -> int:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if type(value) is not int or value < 1:

@@ -1,4 +1,4 @@
-"""The sizes that gears have to hold, tables of gears, and how well gears hold the sizes."""
+"""The sizes that gears must hold, tables of gears, and the padding of gears."""
 
 from __future__ import annotations
 
@@ -15,28 +15,33 @@ from ge_runtime.specs import ROWS, Array
 
 @dataclass(frozen=True, slots=True)
 class SizeDemand:
-    """Sizes that occur, the gears that each could have, and the largest size that may occur."""
+    """Observed sizes, candidate gears, and the largest allowed size."""
 
     axes: tuple[str, ...]
     limit: tuple[int, ...]
-    """Always a gear: every size within it must have one."""
+    """The largest allowed size; always a gear."""
     align: int
-    """Gears are multiples of it along every axis but ROWS; the limit itself may be none."""
+    """Gears are multiples of it along every axis except ROWS; the limit need not be."""
     sizes: Array
-    """[distinct, axes] int64, all within the limit."""
+    """[distinct, axes] int64: the observed sizes within the limit."""
     counts: Array
-    """[distinct] float64: how often each occurs."""
+    """[distinct] float64: the number of requests of each size."""
     beyond: int
-    """How many sizes were left out, because they are over the limit."""
+    """The number of requests over the limit, which are ignored."""
 
     @classmethod
     def of(
         cls, histogram: Histogram, *, limits: Mapping[str, int] | None = None, align: int = 1
     ) -> SizeDemand:
-        """What `histogram` asks for.
+        """Return the demand of a histogram.
 
-        limits: the largest size of an axis; without one, the largest that occurs, rounded up.
-        Raises HistogramFault if no size is within the limits.
+        Args:
+            histogram: the observed sizes.
+            limits: axis -> largest size; by default the largest observed size, rounded up.
+            align: gears are multiples of it.
+
+        Raises:
+            HistogramFault: no size is within the limits.
         """
         counted = histogram.counts()
         sizes = np.array(list(counted), np.int64).reshape(-1, len(histogram.axes))
@@ -46,57 +51,57 @@ class SizeDemand:
             (limits or {}).get(axis, size)
             for axis, size in zip(histogram.axes, largest, strict=True)
         )
-        # A histogram that rounds its sizes may have taken one within the limit over it.
+        # A histogram with steps may have rounded a size within the limit to one above it.
         within = (sizes <= _round_up(np.array(limit), np.array(histogram.steps))).all(axis=1)
         if not within.any():
             raise HistogramFault(
                 f"histogram: found {len(sizes)} distinct sizes, none within the limit "
                 f"{size_text(limit)}, expected at least one"
             )
-        inside = np.minimum(sizes[within], limit)  # what rounding took over the limit
+        inside = np.minimum(sizes[within], limit)  # undo such rounding
         beyond = int(counts[~within].sum())
         return cls(histogram.axes, limit, align, inside, counts[within], beyond)
 
     @property
     def total(self) -> int:
-        """How many sizes there are within the limit."""
+        """Number of requests within the limit."""
         return int(self.counts.sum())
 
     @property
     def useful(self) -> Array:
-        """[distinct] float64: elements of all that occur of each size."""
+        """[distinct] float64: elements of all requests of each size."""
         return element_counts(self.sizes) * self.counts
 
     @property
     def candidates(self) -> Array:
-        """[distinct, axes] int64: the least gear that could hold each size."""
+        """[distinct, axes] int64: the smallest aligned gear for each size."""
         return self.align_up(self.sizes)
 
     def align_up(self, sizes: Array) -> Array:
-        """The least gears that could hold `sizes` [n, axes], which are within the limit."""
+        """Return the smallest aligned gears for `sizes` [n, axes], which are within the limit."""
         return np.minimum(_round_up(sizes, _steps(self.axes, self.align)), self.limit)
 
     @property
     def bound(self) -> float:
-        """The least waste of any number of gears: every size has the least that could hold it."""
+        """The waste with a gear for each size, which no number of gears can improve."""
         return self._waste(float(element_counts(self.candidates) @ self.counts))
 
     def waste(self, gears: GearTable) -> float:
-        """Padded elements as a share of all executed, if every size runs alone in its gear."""
+        """Return padding / executed elements, if every request runs alone in its gear."""
         return self._waste(self.executed(gears))
 
     def executed(self, gears: GearTable) -> float:
-        """Elements, padding included, if every size runs alone in its gear."""
+        """Return the executed elements with padding, if every request runs alone in its gear."""
         return float(element_counts(np.array(gears, np.int64))[self.assign(gears)] @ self.counts)
 
     def assign(self, gears: GearTable) -> Array:
-        """For each size the gear of least elements that holds it: [distinct] indices of `gears`.
+        """Return for each size the index of the smallest gear that holds it: [distinct] int64.
 
         The limit must be among `gears`.
         """
         along = zip(self.sizes.T, np.array(gears, np.int64).T, strict=True)
         holds = np.logical_and.reduce([sizes[:, None] <= most for sizes, most in along])
-        first: Array = holds.argmax(axis=1)  # they are in the order of their elements
+        first: Array = holds.argmax(axis=1)  # gears are ordered by elements
         return first
 
     def _waste(self, executed: float) -> float:
@@ -113,45 +118,49 @@ def _round_up(sizes: Array, steps: Array) -> Array:
 
 
 GearTable: TypeAlias = tuple[tuple[int, ...], ...]
-"""Gears of some axes: each a size for every axis. Fewest elements first, the limit last."""
+"""Gears with a size for every axis, ordered by elements. The limit is last."""
 
 
 def sorted_gears(gears: Iterable[tuple[int, ...]]) -> GearTable:
-    """The distinct gears, fewest elements first."""
+    """Return the distinct gears, ordered by elements."""
     return tuple(sorted(set(gears), key=lambda gear: (math.prod(gear), gear)))
 
 
 def element_counts(sizes: Array) -> Array:
-    """The product of each row of `sizes` [n, axes]: [n] float64, exact up to 2**53."""
+    """Return the product of each row of `sizes` [n, axes]: [n] float64, exact up to 2**53."""
     product: Array = sizes.astype(np.float64).prod(axis=1)
     return product
 
 
 def size_text(size: tuple[int, ...]) -> str:
-    """A size as config.pbtxt writes it, e.g. "32x48"."""
+    """Return a size as in config.pbtxt, e.g. "32x48"."""
     return "x".join(map(str, size))
 
 
 def gears_key(axes: Sequence[str]) -> str:
-    """The parameter that holds the gears of these axes, e.g. "gears.height,width"."""
+    """Return the parameter for the gears of these axes, e.g. "gears.height,width"."""
     return f"gears.{','.join(axes)}"
 
 
 def gears_value(gears: GearTable) -> str:
-    """Its value, e.g. "32x32, 64x48"."""
+    """Return the value of that parameter, e.g. "32x32, 64x48"."""
     return ", ".join(map(size_text, gears))
 
 
 def pbtxt_lines(
     axes: Sequence[str], gears: GearTable, limits: Mapping[str, int], rows_key: str
 ) -> list[str]:
-    """What config.pbtxt has to say for these gears.
+    """Return the lines of config.pbtxt for these gears.
 
-    limits: of each of their axes. rows_key: the key that says how many rows an execution takes.
+    Args:
+        axes: the axes of the gears.
+        gears: the gears.
+        limits: axis -> largest size.
+        rows_key: the field or parameter for the largest number of rows of an execution.
     """
     lines = [_parameter(gears_key(axes), gears_value(gears))]
     for axis in axes:
-        if axis == ROWS:  # which says as well how many rows the server gathers: more may be good
+        if axis == ROWS:  # a comment: a larger value may suit the server's batching
             lines.append(f"# {rows_key}: at least {limits[axis]}")
         else:
             lines.append(_parameter(f"limit.{axis}", str(limits[axis])))

@@ -1,13 +1,13 @@
-"""Machines that tests construct."""
+"""Facts about machines, for tests of doctor."""
 
 from dataclasses import replace
 
+from ge_runtime.cli.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Machine, SharedMemory
 from ge_runtime.cli.doctor.serving_checks import Model
-from ge_runtime.cli.doctor.trials import Outcome, Trial
 from ge_runtime.memory.machine import MemoryLimit
 
-ABSENT = Trial(Outcome.ABSENT)
+ABSENT = ChildResult(Outcome.ABSENT)
 CUDA = "CUDAExecutionProvider, CPUExecutionProvider"
 SET_ENV = "/usr/local/Ascend/cann/set_env.sh"
 
@@ -20,8 +20,8 @@ PLAIN = Machine(
     environment={},
     packages={"numpy": "1.26.4", "onnxruntime": "1.20.0"},
     imports={
-        "numpy": Trial(Outcome.DONE),
-        "onnxruntime": Trial(Outcome.DONE, {"providers": "CPUExecutionProvider"}),
+        "numpy": ChildResult(Outcome.DONE),
+        "onnxruntime": ChildResult(Outcome.DONE, {"providers": "CPUExecutionProvider"}),
         "torch": ABSENT,
         "acl": ABSENT,
         "torch_npu": ABSENT,
@@ -41,7 +41,7 @@ PLAIN = Machine(
     nvidia_driver=None,
     nvidia_smi=ABSENT,
 )
-"""Serves on the CPU, and has nothing else."""
+"""A machine that serves on the CPU only."""
 
 ASCEND = replace(
     PLAIN,
@@ -49,10 +49,10 @@ ASCEND = replace(
     environment={"ASCEND_HOME_PATH": "/usr/local/Ascend/cann"},
     imports={
         **PLAIN.imports,
-        "acl": Trial(Outcome.DONE, ACL_FACTS),
+        "acl": ChildResult(Outcome.DONE, ACL_FACTS),
     },
     npu_driver="25.0.rc1",
-    npu_smi=Trial(Outcome.DONE),
+    npu_smi=ChildResult(Outcome.DONE),
     device_files=tuple(
         DeviceFile(f"/dev/{name}", "HwHiAiUser", usable=True)
         for name in ("davinci0", "davinci1", "davinci_manager", "devmm_svm", "hisi_hdc")
@@ -61,26 +61,26 @@ ASCEND = replace(
     atc="/usr/local/Ascend/cann/bin/atc",
     acl_folders=("/usr/local/Ascend/cann/lib64",),
 )
-"""Two cards, and CANN 8.3."""
+"""A machine with two Ascend cards and CANN 8.3."""
 
 NVIDIA = replace(
     PLAIN,
-    imports={**PLAIN.imports, "onnxruntime": Trial(Outcome.DONE, {"providers": CUDA})},
+    imports={**PLAIN.imports, "onnxruntime": ChildResult(Outcome.DONE, {"providers": CUDA})},
     nvidia_driver="550.54",
-    nvidia_smi=Trial(Outcome.DONE, {"0": "NVIDIA H100, 81559 MiB"}),
+    nvidia_smi=ChildResult(Outcome.DONE, {"0": "NVIDIA H100, 81559 MiB"}),
 )
-"""One GPU, and ONNX Runtime for it."""
+"""A machine with one GPU and ONNX Runtime for it."""
 
 TORCH_NPU = replace(
     ASCEND,
     packages={**ASCEND.packages, "torch": "2.8.0+cpu", "torch-npu": "2.8.0"},
     imports={
         **ASCEND.imports,
-        "torch": Trial(Outcome.DONE, {"cuda": ""}),
-        "torch_npu": Trial(Outcome.DONE),
+        "torch": ChildResult(Outcome.DONE, {"cuda": ""}),
+        "torch_npu": ChildResult(Outcome.DONE),
     },
 )
-"""And torch with torch_npu."""
+"""ASCEND with torch and torch_npu."""
 
 
 GE_PY = replace(
@@ -88,17 +88,17 @@ GE_PY = replace(
     packages={**ASCEND.packages, "ge-py": "0.0.1"},
     imports={
         **ASCEND.imports,
-        "ge": Trial(
+        "ge": ChildResult(
             Outcome.DONE, {"file": "/cann/python/site-packages/ge/__init__.py", "lacking": ""}
         ),
     },
 )
-"""And GE-PY."""
+"""ASCEND with GE-PY."""
 
 
-def importing(machine, module, trial):
-    """The machine, where importing the module ends so."""
-    return replace(machine, imports={**machine.imports, module: trial})
+def importing(machine, module, result):
+    """Return the machine with another result of importing the module."""
+    return replace(machine, imports={**machine.imports, module: result})
 
 
 def with_package(machine, package, version):
@@ -116,4 +116,4 @@ def with_variable(machine, name, value):
 
 def model(name="encoder", needs=("cpu",), instances=1, engines=1, io_bytes=0, host_bytes=0):
     facts = {"engine": "onnxruntime", "io_bytes": str(io_bytes), "host_bytes": str(host_bytes)}
-    return Model(name, frozenset(needs), instances, engines, Trial(Outcome.DONE, facts))
+    return Model(name, frozenset(needs), instances, engines, ChildResult(Outcome.DONE, facts))

@@ -1,4 +1,4 @@
-"""docs/ascend.md shows what its commands print on the simulator."""
+"""Output of commands on the simulator in docs/ascend.md."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ ON_CARD = 'parameters { key: "devices" value { string_value: "npu:0" } }'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the page's commands are typed: below it lies `my_models`."""
+    """The folder in which the page's commands run; it contains `my_models`."""
     if not (SOURCE / "1" / "model.onnx").exists():
         pytest.skip("the model is not there: `make models`")
     folder = tmp_path_factory.mktemp("page")
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_its_commands_print(folder):
+def test_commands_print_the_output_on_the_page(folder):
     environment = {**os.environ, "COLUMNS": "100"}
     for variable, first in ENVIRONMENT.items():
         environment[variable] = os.pathsep.join((first, environment.get(variable, "")))

@@ -1,4 +1,4 @@
-"""`ge-runtime backend`: what it writes, and where."""
+"""`ge-runtime backend`: the files that it writes."""
 
 import ast
 
@@ -20,7 +20,7 @@ def test_writing_it_again_changes_nothing(tmp_path):
     assert (tmp_path / "ge" / "model.py").read_bytes() == first
 
 
-def test_a_missing_directory_is_told(tmp_path, capsys):
+def test_a_missing_directory_is_refused(tmp_path, capsys):
     assert main(["backend", str(tmp_path / "nowhere")]) == 2
-    expected = "nowhere: found no such folder, expected Triton's --backend-directory, which is "
+    expected = "nowhere: found no such folder, expected Triton's --backend-directory, by default "
     assert expected in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`ge-runtime bench`: on the CPU, and with phases apart on the simulated card."""
+"""`ge-runtime bench`: on the CPU, and with phases on the simulated card."""
 
 import json
 
@@ -26,16 +26,16 @@ def run(*arguments):
 
 
 @pytest.mark.brute_force
-def test_on_a_card_every_gear_is_timed_as_it_serves_and_in_its_phases(folder, capsys):
+def test_gears_on_a_card_are_timed_with_phases(folder, capsys):
     assert run("build", folder) == 0
     capsys.readouterr()
     assert run("bench", folder, "--loop", "3", "--warmup-count", "0", "--format", "json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["device"], told["hardware"]) == ("npu:0", "AscendSimulator")
-    assert [each["gear"] for each in told["gears"]] == [
+    report = json.loads(capsys.readouterr().out)
+    assert (report["device"], report["hardware"]) == ("npu:0", "AscendSimulator")
+    assert [each["gear"] for each in report["gears"]] == [
         {"batch": rows, "tokens": tokens} for rows in (1, 8) for tokens in (8, 32)
     ]
-    for each in told["gears"]:
+    for each in report["gears"]:
         assert each["count"] == 3
         assert all(each[name]["min"] > 0 for name in ("latency", *PHASES))
         mean_ms = each["NPU_compute_time"]["mean"]
@@ -54,7 +54,7 @@ def test_on_a_card_every_gear_is_timed_as_it_serves_and_in_its_phases(folder, ca
     assert printed.count("NPU_compute_time") == 4
 
 
-def test_elsewhere_there_are_no_phases(folder, capsys):
+def test_other_devices_have_no_phases(folder, capsys):
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS)
     assert run("bench", folder, "--loop", "2", "--format", "json") == 0
     gears = json.loads(capsys.readouterr().out)["gears"]
@@ -65,7 +65,7 @@ def test_elsewhere_there_are_no_phases(folder, capsys):
         assert not {*PHASES} & each.keys()
 
 
-def test_no_execution_is_begun_after_the_time_but_the_first():
+def test_only_the_first_execution_starts_after_the_time_limit():
     ticks = iter((0.0, 1.0, 2.0, 3.0))
     assert list(Bounds(9, 0, 2.5).rounds(9, lambda: next(ticks))) == [0, 1, 2]
     assert list(Bounds(9, 0, 0.0).rounds(9, lambda: 1.0)) == [0]

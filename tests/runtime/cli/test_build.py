@@ -1,4 +1,4 @@
-"""`ge-runtime build`: the real command, with the simulator's compiler on PATH."""
+"""`ge-runtime build` with the simulator's compiler on PATH."""
 
 import json
 import os
@@ -56,14 +56,14 @@ def run(*arguments):
     return cli.main([*map(str, arguments)])
 
 
-def test_a_model_that_is_not_for_a_card_is_built_and_that_is_said(folder, capsys):
+def test_a_model_with_cpu_devices_is_built_with_a_note(folder, capsys):
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS)
     assert run("build", folder) == 0
     _, note = capsys.readouterr().out.splitlines()
-    assert note == "config.pbtxt says devices: cpu; .om files are served on npu:0 and others"
+    assert note == "config.pbtxt has devices: cpu; .om files need cards, e.g. npu:0"
 
 
-def test_a_model_is_built_recorded_and_inspected(folder, capsys):
+def test_build_record_and_inspect(folder, capsys):
     assert run("build", folder) == 0
     om = folder / "1" / "model.om"
     printed = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_a_model_is_built_recorded_and_inspected(folder, capsys):
     assert run("conformance", folder, "--range", "input_ids=0:16", "--rounds", "2") == 0
 
 
-def test_nothing_is_built_again_unless_something_has_changed(folder, capsys):
+def test_unchanged_models_are_not_built_again(folder, capsys):
     def built():
         assert run("build", folder, "--soc-version", "AscendSimulator") == 0
         return ": made with" in capsys.readouterr().out
@@ -93,7 +93,7 @@ def test_nothing_is_built_again_unless_something_has_changed(folder, capsys):
     assert not built()
 
 
-def test_weights_in_a_file_of_their_own_are_part_of_what_is_compiled(folder, capsys):
+def test_external_weights_are_part_of_the_record(folder, capsys):
     source = folder / "1" / "model.onnx"
     graph = onnx.load(source)
     beside = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 64}
@@ -122,7 +122,7 @@ def test_axes_without_gears_have_the_size_of_their_limit(folder, capsys):
     lines = build(folder, folder / "1", ["AscendSimulator"], "fp16")
     assert "--dynamic_batch_size=1,8" in lines[0]
     assert "--precision_mode_v2=fp16" in lines[0]
-    assert lines[1:] == ["without gears, so always tokens 32"]
+    assert lines[1:] == ["axes without gears have one size: tokens 32"]
 
 
 RECURRENT_CONFIG = """
@@ -143,7 +143,7 @@ STATE = (
     ("batch", "gears", "compiled"),
     [("batch", "1, 4", "--dynamic_dims=1,1;4,4"), (2, None, "--input_shape=x:2,3;state:2,2,3")],
 )
-def test_states_and_rows_along_other_dims_are_compiled(tmp_path, capsys, batch, gears, compiled):
+def test_states_and_rows_along_other_dims(tmp_path, capsys, batch, gears, compiled):
     folder = tmp_path / "recurrent"
     saved(recurrent(batch), folder)
     text = RECURRENT_CONFIG + STATE + ON_CARD
@@ -153,9 +153,7 @@ def test_states_and_rows_along_other_dims_are_compiled(tmp_path, capsys, batch, 
     assert run("conformance", folder, "--rounds", "2") == 0
 
 
-def test_flags_of_atc_are_passed_on_and_files_that_they_name_are_part_of_what_is_compiled(
-    folder, capsys, tmp_path, monkeypatch
-):
+def test_flags_of_atc_and_their_files_are_part_of_the_record(folder, capsys, tmp_path, monkeypatch):
     rules = folder / "rules.ini"
     rules.write_text("[High]\n")
     flags = parameter("atc.op_precision_mode", "rules.ini") + parameter("atc.log", "info")
@@ -189,7 +187,7 @@ def test_flags_of_atc_are_passed_on_and_files_that_they_name_are_part_of_what_is
     assert made["files"].keys() == {"op_precision_mode"}
     own.unlink()
     assert run("build", folder, *further) == 2
-    assert "atc's --op_precision_mode: found " in capsys.readouterr().err
+    assert "atc's --op_precision_mode: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -199,13 +197,13 @@ def test_flags_of_atc_are_passed_on_and_files_that_they_name_are_part_of_what_is
         ("output=x", "output: found 'x', expected none, as `ge-runtime build` sets it"),
     ],
 )
-def test_flags_that_are_not_passed_on_are_refused(folder, capsys, given, expected):
+def test_reserved_flags_are_refused(folder, capsys, given, expected):
     with pytest.raises(SystemExit):
         run("build", folder, "--atc", given)
     assert expected in capsys.readouterr().err
 
 
-def test_folders_of_tuned_operators_are_told_by_their_files(tmp_path):
+def test_a_folder_is_identified_by_its_files(tmp_path):
     bank = tmp_path / "bank"
     (bank / "sub").mkdir(parents=True)
     (bank / "sub" / "MatMul.json").write_text("{}")
@@ -215,7 +213,7 @@ def test_folders_of_tuned_operators_are_told_by_their_files(tmp_path):
     assert content_of(bank) != first
 
 
-def test_what_atc_refuses_is_told_in_its_words(folder, capsys):
+def test_errors_of_atc_are_printed(folder, capsys):
     assert run("build", folder, "--soc-version", "Vulcan") == 2
     assert "atc failed with exit code 1" in (printed := capsys.readouterr().err)
     assert "E10001" in printed
@@ -232,22 +230,22 @@ def test_what_atc_refuses_is_told_in_its_words(folder, capsys):
         ("Ascend910B3", ("--precision", "fp16"), "fp16"),
     ],
 )
-def test_the_precision_is_one_that_the_chip_has(folder, capsys, chip, asked, made):
+def test_default_precision_of_a_chip(folder, capsys, chip, asked, made):
     assert run("build", folder, "--soc-version", chip, *asked) == 0
     printed = capsys.readouterr().out
     assert f"--precision_mode_v2={made}" in printed
     assert ("has no FP32 in its matrix units" in printed) == (made == "fp16" and not asked)
 
 
-def test_a_card_that_does_not_tell_its_chip_is_no_chip_to_compile_for(folder, capsys, monkeypatch):
+def test_a_card_without_a_chip_name_is_refused(folder, capsys, monkeypatch):
     monkeypatch.setattr(PyAclDriver, "soc_name", lambda driver: UNKNOWN_CHIP)
     assert run("build", folder) == 2
     printed = capsys.readouterr().err
-    assert "npu:0 does not tell which chip it is: name the chip" in printed
+    assert "npu:0 does not report its chip: specify the chip" in printed
     assert sorted(entry.name for entry in (folder / "1").iterdir()) == ["model.onnx"]
 
 
-def test_what_is_missing_is_told_with_its_cure(folder, capsys, monkeypatch):
+def test_missing_files_are_named(folder, capsys, monkeypatch):
     (folder / "1" / "model.onnx").rename(folder / "model.onnx")
     assert run("build", folder) == 2
     assert "found no model.onnx" in capsys.readouterr().err
@@ -257,10 +255,10 @@ def test_what_is_missing_is_told_with_its_cure(folder, capsys, monkeypatch):
     assert "found no `atc` on PATH" in capsys.readouterr().err
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + parameter("stages", "a, b"))
     assert run("build", folder) == 2
-    assert "found no a.onnx, b.onnx, expected what .om files are made of" in capsys.readouterr().err
+    assert "found no a.onnx, b.onnx, expected the graphs to compile" in capsys.readouterr().err
 
 
-def test_more_gears_than_atc_takes_are_refused(folder, capsys):
+def test_too_many_gears_are_refused(folder, capsys):
     sizes = ", ".join(map(str, range(1, 33)))
     more = parameter("gears.tokens", sizes) + parameter("gears.batch", "1, 2, 4, 8")
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + more)
@@ -283,7 +281,7 @@ def flags_of(folder, stage):
     return json.loads((folder / "1" / f"{stage}.om.json").read_text())["flags"]
 
 
-def test_every_stage_is_compiled_for_what_the_gears_of_the_model_make_of_it(pipeline, capsys):
+def test_every_stage_is_compiled_for_the_models_gears(pipeline, capsys):
     assert run("build", pipeline) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in printed] == [
@@ -309,7 +307,7 @@ def test_every_stage_is_compiled_for_what_the_gears_of_the_model_make_of_it(pipe
     assert run("conformance", pipeline, "--range", "input_ids=0:16", "--rounds", "2") == 0
 
 
-def test_only_stages_that_have_changed_are_compiled_again(pipeline, capsys):
+def test_only_changed_stages_are_compiled_again(pipeline, capsys):
     def made():
         assert run("build", pipeline, "--soc-version", "AscendSimulator") == 0
         lines = capsys.readouterr().out.splitlines()
@@ -324,7 +322,7 @@ def test_only_stages_that_have_changed_are_compiled_again(pipeline, capsys):
     assert made() == ["embed", "/pool"]
 
 
-def test_inspect_tells_of_all_stages_and_of_what_lies_between_them(pipeline, capsys):
+def test_inspect_shows_all_stages_and_their_tensors(pipeline, capsys):
     assert run("build", pipeline) == 0
     capsys.readouterr()
     assert run("inspect", pipeline, "--format", "json") == 0
@@ -345,8 +343,8 @@ def test_inspect_tells_of_all_stages_and_of_what_lies_between_them(pipeline, cap
     assert {gear["workspace_bytes"] for gear in memory["gears"]} == {memory["workspace_bytes"]}
 
 
-def test_sizes_that_no_name_tells_are_inferred(pipeline, capsys):
-    """Half of the tokens, which the graph calls by no name of its inputs."""
+def test_sizes_between_stages_are_inferred(pipeline, capsys):
+    """Half of the tokens: a size that has no name among the inputs' dims."""
     halves = onnx_model(
         [
             helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
@@ -385,7 +383,7 @@ def test_sizes_that_no_name_tells_are_inferred(pipeline, capsys):
     ]
 
 
-def test_sizes_that_only_an_execution_tells_are_refused_with_the_cure(pipeline, capsys):
+def test_sizes_that_depend_on_data_are_refused(pipeline, capsys):
     found = onnx_model(
         [
             helper.make_node("Mul", ["input_ids", "attention_mask"], ["kept"]),
@@ -415,13 +413,13 @@ def test_sizes_that_only_an_execution_tells_are_refused_with_the_cure(pipeline, 
     config += parameter("axes.scores", "tokens")
     (pipeline / "config.pbtxt").write_text(config + GEARS + ON_CARD)
     assert run("build", pipeline) == 2
-    told = capsys.readouterr().err
-    assert "find.onnx: found no sizes for what it gives the next stage, hidden, expected" in told
-    assert "make it one graph with the next" in told
+    err = capsys.readouterr().err
+    assert "find.onnx: found outputs of unknown size, hidden, expected" in err
+    assert "or merge the two stages" in err
 
 
 @pytest.mark.slow
-def test_files_of_several_chips_lie_side_by_side_and_each_card_takes_its_own(folder, capsys):
+def test_several_chips_have_their_own_files(folder, capsys):
     chips = ("Ascend910B3", "Ascend310P3")
     assert run("build", folder, *(word for chip in chips for word in ("--soc-version", chip))) == 0
     assert "Ascend310P3 has no FP32 in its matrix units" in capsys.readouterr().out
@@ -435,9 +433,9 @@ def test_files_of_several_chips_lie_side_by_side_and_each_card_takes_its_own(fol
         Machine().start(soc=chip)
         PROCESS_CARDS.__init__()
         assert run("inspect", folder) == 0
-        told = capsys.readouterr().out
-        assert "om, because model.310p3.om, model.910b3.om is there and acl is installed; " in told
-        assert f"; {name} is for {chip}" in told
+        out = capsys.readouterr().out
+        assert "om, because model.310p3.om, model.910b3.om is there and acl is installed; " in out
+        assert f"; {name} is for {chip}" in out
         assert run("conformance", folder, "--rounds", "2") == 0
         capsys.readouterr()
     Machine().start(soc="Ascend910B1")
@@ -456,7 +454,7 @@ def test_files_of_several_chips_lie_side_by_side_and_each_card_takes_its_own(fol
     Machine()
 
 
-def test_images_are_put_into_the_file_and_made_anew_when_they_change(tmp_path, capsys):
+def test_image_parameters_are_part_of_the_record(tmp_path, capsys):
     folder = tmp_path / "images"
     (folder / "1").mkdir(parents=True)
     write_shown(folder / "1", 3, 6, 8)
@@ -482,4 +480,4 @@ def test_images_are_put_into_the_file_and_made_anew_when_they_change(tmp_path, c
     assert "image" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run("build", folder, "--atc", "insert_op_conf=x")
-    assert "aipp.<input>, which says what becomes of images" in capsys.readouterr().err
+    assert "aipp.<input>, which says how images are converted" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`ge-runtime conformance`: exit codes, and the options that reach the suite."""
+"""`ge-runtime conformance`: exit codes and options."""
 
 import re
 
@@ -26,7 +26,7 @@ parameters { key: "mask.mask" value { string_value: "height,width" } }
 
 @pytest.fixture
 def folder(tmp_path):
-    """An image model, one of whose outputs is made by code of its own."""
+    """An image model with one output that the model's code computes."""
     folder = tmp_path / "pixels"
     write(PIXELS, "onnxruntime", folder / "1")
     (folder / "config.pbtxt").write_text(PIXELS_CONFIG)
@@ -37,7 +37,7 @@ def run(*arguments):
     return cli.main(["conformance", *map(str, arguments), "--rounds", "2"])
 
 
-def test_a_sound_model_passes_with_code_0(folder, capsys):
+def test_a_correct_model_exits_with_0(folder, capsys):
     assert run(folder, "--seed", "5", "--range", "image=0:0.25") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("pixels: 2 round(s) of seed 5, ")
@@ -49,14 +49,14 @@ def test_a_sound_model_passes_with_code_0(folder, capsys):
     ]
 
 
-def test_the_highest_version_is_taken_or_the_one_asked_for(folder, capsys):
+def test_the_highest_version_is_the_default(folder, capsys):
     write(copy_of("float32"), "onnxruntime", folder / "2")
     assert run(folder) == 2
     assert "image" in capsys.readouterr().err  # which the graph of version 2 does not take
     assert run(folder, "--version", "1") == 0
 
 
-def test_a_wrong_answer_is_code_1_unless_tolerated(folder, capsys, monkeypatch):
+def test_a_wrong_response_exits_with_1_unless_tolerated(folder, capsys, monkeypatch):
     execute = OnnxEngine.run
 
     def imprecise(engine, inputs, outputs):
@@ -76,7 +76,7 @@ def test_padding_can_be_nan_or_kept(folder, capsys):
     assert run(folder, "--padding", "keep") == 0
 
 
-def test_a_range_of_no_input_is_code_2(folder, capsys):
+def test_a_range_of_an_unknown_input_exits_with_2(folder, capsys):
     assert run(folder, "--range", "img=0:1") == 2
     expected = "ge-runtime: range of 'img': found no such input, expected: image\n"
     assert capsys.readouterr().err == expected
@@ -96,7 +96,7 @@ def test_a_range_of_no_input_is_code_2(folder, capsys):
         ["--padding", "zero"],
     ],
 )
-def test_arguments_that_cannot_be_used_are_code_2(folder, arguments, capsys):
+def test_invalid_arguments_exit_with_2(folder, arguments, capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(["conformance", str(folder), *arguments])
     assert exited.value.code == 2

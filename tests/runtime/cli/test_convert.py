@@ -1,4 +1,4 @@
-"""Configurations of npu_ge, made ones of ge_runtime: what is kept, made, left out and refused."""
+"""Converting configurations of npu_ge: kept, new, omitted and refused parts."""
 
 from itertools import product
 
@@ -106,7 +106,7 @@ def converted(text, *, axes=None, limits=None, device_ids=None, drop=()):
 
 
 def ours(conversion):
-    """The parameters of what was made, which both protobuf and ge_runtime take."""
+    """Return the parameters of the result, which protobuf and ge_runtime must accept."""
     assert conversion.problems == []
     message = text_format.Parse(conversion.text, ModelConfig())
     RuntimeConfig.parse({"name": "m", **parse(conversion.text)}, cores=1)
@@ -115,7 +115,7 @@ def ours(conversion):
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """A function: a configuration, arguments; to exit code, printed text, and errors."""
+    """Return a function that runs `convert`: exit code, stdout and stderr."""
 
     def run_command(text, *arguments):
         file = tmp_path / "encoder/config.pbtxt"
@@ -127,61 +127,61 @@ def run(tmp_path, capsys):
     return run_command
 
 
-def test_a_configuration_is_converted_and_the_rest_is_as_it_was(run):
+def test_unrelated_parts_are_unchanged(run):
     names = ("--axes", "ids=tokens", "--axes", "mask=tokens")
     code, printed, errors = run(ENCODER, *names)
     assert (code, printed, errors) == (0, CONVERTED, "")
 
 
-def test_it_is_written_where_it_is_wanted(run, tmp_path):
+def test_the_output_file(run, tmp_path):
     file = tmp_path / "new.pbtxt"
     code, printed, _ = run(ENCODER, "--axes", "ids=tokens", "--output", file)
     assert (code, printed, file.read_text()) == (0, "", CONVERTED)
 
 
 @pytest.mark.parametrize(
-    ("there", "told"),
+    ("files", "note"),
     [
         ((), None),
-        (("1/net/a.onnx", "1/a.pb"), "1/net/a.onnx: ge_runtime takes 1/model.onnx: rename it"),
-        (("1/b.onnx", "1/a.onnx"), "1/a.onnx or 1/b.onnx: ge_runtime takes 1/model.onnx: "),
+        (("1/net/a.onnx", "1/a.pb"), "1/net/a.onnx: ge_runtime expects 1/model.onnx. Rename it"),
+        (("1/b.onnx", "1/a.onnx"), "1/a.onnx or 1/b.onnx: ge_runtime expects 1/model.onnx. "),
         (("1/a.onnx", "1/model.onnx"), None),
         (("2/a.onnx", "2/model.om"), None),
-        (("3/frozen.pb",), "3/frozen.pb: no engine takes it: `atc --framework=3` makes 3/model.om"),
+        (("3/frozen.pb",), "3/frozen.pb: no engine reads it. Compile it to 3/model.om with `atc"),
         (("old/a.onnx",), None),
     ],
 )
-def test_graphs_that_have_to_be_renamed_or_compiled_are_told(run, tmp_path, there, told):
-    for name in there:
+def test_notes_name_graphs_to_rename_or_compile(run, tmp_path, files, note):
+    for name in files:
         file = tmp_path / "encoder" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     code, printed, notes = run(ENCODER, "--axes", "ids=tokens")
     assert (code, printed) == (0, CONVERTED)
     graphs = [line for line in notes.splitlines() if line.startswith("note: ") and "/" in line]
-    assert len(graphs) == (told is not None)
-    assert all(line.startswith(f"note: {told}") for line in graphs)
+    assert len(graphs) == (note is not None)
+    assert all(line.startswith(f"note: {note}") for line in graphs)
 
 
-def test_everything_refused_is_told_at_once_and_nothing_written(run, tmp_path):
+def test_all_problems_are_printed_and_nothing_is_written(run, tmp_path):
     file = tmp_path / "new.pbtxt"
     text = ENCODER + parameter("profiling", "dynamic") + parameter("dynamic", "1")
     text += "instance_group [ { count: 64 kind: KIND_CPU } ]\n"
     code, printed, errors = run(text, "--output", file)
     assert (code, printed, file.exists()) == (1, "", False)
     assert errors.splitlines() == [
-        "cannot be kept: dynamic = 1: npu_ge knows no such parameter, and ignored it; --drop "
+        "cannot be converted: dynamic = 1: npu_ge has no such parameter, and ignored it; --drop "
         "dynamic",
-        "cannot be kept: profiling = dynamic: no such switch in ge_runtime; profile the server's "
-        "process with msprof; the metrics ge_runtime_* tell what launches cost, or --drop "
-        "profiling",
-        "cannot be kept: instance_group = 64 instances: in npu_ge instances are threads that feed "
-        "the engines, here each is a process with engines of its own; leave it at one, with "
-        "device_exec_blocks for engines side by side, or --drop instance_group",
+        "cannot be converted: profiling = dynamic: ge_runtime has no such option; profile the "
+        "server's process with msprof; the metrics ge_runtime_* show the cost of launches, or "
+        "--drop profiling",
+        "cannot be converted: instance_group = 64 instances: in npu_ge instances are threads that "
+        "share engines, in ge_runtime each is a process with its own engines; use one instance, "
+        "and device_exec_blocks for parallel engines, or --drop instance_group",
     ]
 
 
-def test_what_is_refused_can_be_dropped(run):
+def test_refused_parts_can_be_dropped(run):
     text = ENCODER + parameter("profiling", "dynamic") + "instance_group [ { count: 64 } ]\n"
     drop = ("--drop", "profiling", "--drop", "instance_group")
     code, printed, errors = run(text, "--axes", "ids=tokens", *drop)
@@ -192,12 +192,12 @@ def test_what_is_refused_can_be_dropped(run):
     ]
 
 
-def test_dropping_what_is_not_there_is_a_problem(run):
+def test_dropping_an_absent_parameter_is_a_problem(run):
     code, _, errors = run(ENCODER, "--drop", "profiling")
-    assert (code, errors) == (1, "cannot be kept: --drop profiling: found nothing to drop\n")
+    assert (code, errors) == (1, "cannot be converted: --drop profiling: found nothing to drop\n")
 
 
-def test_sizes_of_images_are_gears_and_nothing_is_lost():
+def test_image_sizes_become_gears():
     conversion = converted(IMAGES)
     assert ours(conversion) == {
         "device_ids": "3",
@@ -211,11 +211,11 @@ def test_sizes_of_images_are_gears_and_nothing_is_lost():
         "gears.image_0_3": "224, 448",
     }
     assert conversion.notes == [
-        "dump_graph = 0: left out, it is off",
-        "global.ge.exec.deviceId = 0: left out, npu_ge never passed it on",
-        "instance_exec_blocks = 1: left out, a batch is executed by one engine",
-        "session.ge.constLifecycle = session: left out, weights are held once for each device",
-        "session.graphRunMode = 0: left out, everything is inference",
+        "dump_graph = 0: omitted, it is off",
+        "global.ge.exec.deviceId = 0: omitted, npu_ge never passed it on",
+        "instance_exec_blocks = 1: omitted, one engine executes a batch",
+        "session.ge.constLifecycle = session: omitted, weights exist once for each device",
+        "session.graphRunMode = 0: omitted, ge_runtime only runs inference",
     ]
 
 
@@ -234,10 +234,10 @@ parameters { key: "device_ids" value { string_value: "0" } }
         (DYNAMIC.replace("64", "1"), "image_1 224, image_2 336"),
     ],
 )
-def test_sizes_that_npu_ge_leaves_open_and_an_om_does_not_are_told(text, sizes):
+def test_sizes_without_gears_are_noted(text, sizes):
     conversion = converted(text, limits={"image_1": 224, "image_2": 336})
     (note,) = conversion.notes
-    assert note.startswith(f"{sizes}: without gears an .om computes with no other size")
+    assert note.startswith(f"{sizes}: without gears an .om has only this size")
 
 
 def test_a_static_graph_has_one_gear():
@@ -248,7 +248,7 @@ def test_a_static_graph_has_one_gear():
     }
 
 
-def test_a_static_graph_of_unknown_rows_is_refused_in_ge_runtimes_words():
+def test_a_static_graph_with_unknown_rows_is_refused():
     text = RANKER.replace(parameter("graph.ge.inputShape", "features:16,40"), "")
     assert converted(text).problems == [
         "parameter 'static_model': found '1', expected gears for batch: a static model has no "
@@ -263,15 +263,15 @@ def test_any_size_needs_a_limit_and_outputs_need_their_axes():
     output { name: "states" data_type: TYPE_FP32 dims: [ -1, 8 ] }
     """
     assert converted(text).problems == [
-        "device_ids = nothing: npu_ge then uses every card it sees, ge_runtime those it is told; "
-        "say --device-ids, e.g. 0 or 0,1",
-        "axis 'ids_0' = open: npu_ge compiles for any size; ge_runtime plans memory for the "
-        "largest; say --limit ids_0=SIZE",
-        "output 'states' = [-1, 8]: npu_ge reads from the names of the ONNX file's dims how large "
-        "it is; say --axes states=AXIS,... with axes (ids_0) or relations of them",
+        "device_ids = not set: npu_ge then uses every visible card; ge_runtime needs a list; use "
+        "--device-ids, e.g. 0 or 0,1",
+        "axis 'ids_0' = no limit: npu_ge compiles for any size; ge_runtime plans memory for the "
+        "largest; use --limit ids_0=SIZE",
+        "output 'states' = [-1, 8]: npu_ge derives its size from the dim names in the ONNX file; "
+        "use --axes states=AXIS,... with axes (ids_0) or relations of them",
     ]
-    wishes = {"axes": {"ids": ["t"], "states": ["t // 2"]}, "limits": {"t": 32}}
-    assert ours(converted(text, device_ids="1", **wishes)) == {
+    options = {"axes": {"ids": ["t"], "states": ["t // 2"]}, "limits": {"t": 32}}
+    assert ours(converted(text, device_ids="1", **options)) == {
         "device_ids": "1",
         "axes.ids": "t",
         "axes.states": "t // 2",
@@ -279,8 +279,8 @@ def test_any_size_needs_a_limit_and_outputs_need_their_axes():
     }
 
 
-def test_equal_sizes_at_the_same_place_are_one_axis():
-    """Sides of an image stay two axes, though all gears are squares."""
+def test_equal_sizes_at_the_same_position_are_one_axis():
+    """Height and width stay two axes, even if all gears are squares."""
     text = """
     backend: "npu_ge"
     input [ { name: "a" data_type: TYPE_FP32 dims: [ -1, -1 ] },
@@ -298,17 +298,17 @@ def test_equal_sizes_at_the_same_place_are_one_axis():
 @pytest.mark.parametrize(
     ("shape", "dims", "problem"),
     [
-        (None, "1;2", "there is no ge.inputShape beside it"),
-        ("y:-1,-1", "1,1;2,2", "it is not a shape of every input; write x: 2 dims"),
-        ("x:-1", "1;2", "it is not a shape of every input; write x: 2 dims"),
-        ("x:-1,?", "1;2", "it is not a shape of every input"),
-        ("x:-1,-1", None, "ge.inputShape has 2 open dim(s)"),
-        ("x:-1,-1", "1,1;2", "ge.inputShape has 2 open dim(s)"),
-        ("x:-1,-1", "1,1;2,0", "ge.inputShape has 2 open dim(s)"),
-        ("x:-1,-1", "1,1;2,a", "ge.inputShape has 2 open dim(s)"),
+        (None, "1;2", "ge.inputShape is not set"),
+        ("y:-1,-1", "1,1;2,2", "expected a shape of every input; write x: 2 dims"),
+        ("x:-1", "1;2", "expected a shape of every input; write x: 2 dims"),
+        ("x:-1,?", "1;2", "expected a shape of every input"),
+        ("x:-1,-1", None, "ge.inputShape has 2 dim(s) of -1"),
+        ("x:-1,-1", "1,1;2", "ge.inputShape has 2 dim(s) of -1"),
+        ("x:-1,-1", "1,1;2,0", "ge.inputShape has 2 dim(s) of -1"),
+        ("x:-1,-1", "1,1;2,a", "ge.inputShape has 2 dim(s) of -1"),
     ],
 )
-def test_sizes_that_cannot_be_understood_are_refused(shape, dims, problem):
+def test_malformed_sizes_are_refused(shape, dims, problem):
     text = 'backend: "npu_ge" max_batch_size: 4\n'
     text += 'input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }\n'
     text += 'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
@@ -322,28 +322,28 @@ def test_sizes_that_cannot_be_understood_are_refused(shape, dims, problem):
 def test_shapes_that_contradict_config_pbtxt_are_refused():
     text = RANKER.replace("features:16,40", "features:16,41")
     (problem,) = converted(text).problems
-    assert "config.pbtxt says 40 for that dim of 'features'; make both say the same" in problem
+    assert "config.pbtxt has 40 for that dim of 'features'; make both equal" in problem
 
 
 def test_sizes_that_contradict_each_other_are_refused():
     text = RANKER + parameter("session.ge.inputShape", "features:8,40")
     assert converted(text).problems == [
-        "session.ge.inputShape = features:8,40: graph.ge.inputShape says features:16,40; leave one "
+        "session.ge.inputShape = features:8,40: graph.ge.inputShape has features:16,40; remove one "
         "of the two"
     ]
 
 
-def test_inputs_must_have_as_many_rows():
+def test_inputs_must_have_equal_rows():
     text = ENCODER.replace("1,64,1,64;", "1,64,2,64;")
-    assert "inputs differ in their rows" in converted(text).problems[0]
+    assert "inputs have different numbers of rows" in converted(text).problems[0]
 
 
-def test_names_must_be_as_many_as_there_are_open_dims():
+def test_one_name_for_each_variable_dim():
     (problem,) = converted(ENCODER, axes={"ids": ["a", "b"]}).problems
-    assert problem == ("--axes ids = a,b: its dims [-1] have 1 open; name each of them, in order")
+    assert problem == ("--axes ids = a,b: dims [-1] contain 1 -1; give one name for each, in order")
 
 
-def test_names_of_the_users_own_are_kept_and_given_to_equal_dims():
+def test_names_from_the_user_also_apply_to_equal_dims():
     made = ours(converted(ENCODER, axes={"mask": ["tokens"]}))
     assert (made["axes.ids"], made["axes.mask"]) == ("tokens", "tokens")
     made = ours(converted(ENCODER, axes={"mask": ["m"], "ids": ["i"]}))
@@ -352,20 +352,20 @@ def test_names_of_the_users_own_are_kept_and_given_to_equal_dims():
 
 
 @pytest.mark.parametrize(
-    ("wishes", "problem"),
+    ("options", "problem"),
     [
         (
             {"axes": {"idz": ["t"]}},
-            "--axes = idz: no such tensor has an open dim; name one of: ids,",
+            "--axes = idz: no tensor of this name has a -1; use one of: ids,",
         ),
-        ({"axes": {"embedding": ["t"]}}, "--axes = embedding: no such tensor has an open dim"),
-        ({"limits": {"t": 4}}, "--limit = t: there is no such axis; name one of: ids_0"),
-        ({"device_ids": "3"}, "--device-ids = 3: config.pbtxt names its cards"),
+        ({"axes": {"embedding": ["t"]}}, "--axes = embedding: no tensor of this name has a -1"),
+        ({"limits": {"t": 4}}, "--limit = t: unknown axis; use one of: ids_0"),
+        ({"device_ids": "3"}, "--device-ids = 3: config.pbtxt already has device_ids"),
     ],
 )
-def test_wishes_that_come_to_nothing_are_refused(wishes, problem):
-    (told,) = converted(ENCODER, **wishes).problems
-    assert told.startswith(problem)
+def test_options_without_effect_are_refused(options, problem):
+    (found,) = converted(ENCODER, **options).problems
+    assert found.startswith(problem)
 
 
 def test_one_name_for_different_sizes_is_refused():
@@ -376,7 +376,9 @@ def test_one_name_for_different_sizes_is_refused():
 
 def test_tensors_must_be_declared():
     (problem,) = converted('backend: "npu_ge"', device_ids="0").problems
-    assert problem.startswith("input and output = not both there: npu_ge reads them from the ONNX")
+    assert problem.startswith(
+        "input and output = not both present: npu_ge reads them from the ONNX"
+    )
 
 
 REFUSED = {
@@ -384,7 +386,7 @@ REFUSED = {
     "dump_graph": ("1", "DUMP_GE_GRAPH"),
     "dump_data": ("1", "conformance"),
     "profiling": ("true", "msprof"),
-    "ge.exec.precision_mode_v2": ("fp16", "write graph.ge.exec.precision_mode_v2 to have it"),
+    "ge.exec.precision_mode_v2": ("fp16", "use graph.ge.exec.precision_mode_v2 to apply it"),
     "session.ge.graphRunMode": ("1", "does not train"),
     "session.ge.exec.deviceId": ("1", "device_ids"),
     "session.ge.session_device_id": ("1", "device_ids"),
@@ -395,12 +397,12 @@ REFUSED = {
     "graph.ge.exec.precision_mode": ("force_fp16", "precision_mode_v2"),
     "graph.ge.oo.level": ("O3", "atc --help"),
     "graph.ge.externalWeight": ("1", "weights are loaded from the .om"),
-    "statik_model": ("1", "knows no such parameter"),
+    "statik_model": ("1", "has no such parameter"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_kept_is_refused_and_can_be_dropped(name):
+def test_refused_parameters_can_be_dropped(name):
     value, words = REFUSED[name]
     text = RANKER + parameter(name, value)
     (problem,) = converted(text).problems
@@ -421,10 +423,10 @@ def test_what_cannot_be_kept_is_refused_and_can_be_dropped(name):
         "ge.graph_key",
     ],
 )
-def test_what_ge_runtime_does_anyway_is_left_out(option):
+def test_options_that_ge_runtime_does_not_need_are_omitted(option):
     conversion = converted(RANKER + parameter(f"session.{option}", "2"))
     assert ours(conversion) == ours(converted(RANKER))
-    assert conversion.notes[0].startswith(f"session.{option} = 2: left out, ")
+    assert conversion.notes[0].startswith(f"session.{option} = 2: omitted, ")
 
 
 def test_options_of_the_compiler_keep_their_names():
@@ -438,7 +440,7 @@ def test_options_of_the_compiler_keep_their_names():
 def test_a_parameter_without_a_string_is_refused():
     text = RANKER + 'parameters { key: "profiling" value { } }\n'
     assert converted(text).problems == [
-        'profiling = {}: a parameter is value { string_value: "..." }; --drop profiling'
+        'profiling = {}: expected value { string_value: "..." }; --drop profiling'
     ]
     assert "profiling" not in ours(converted(text, drop=["profiling"]))
 
@@ -451,19 +453,19 @@ def test_a_parameter_without_a_string_is_refused():
         ('backend: "npu_ge" input { name: "x" }', "input 'x': data_type: found None"),
     ],
 )
-def test_what_is_no_configuration_of_npu_ge_is_code_2(run, text, fault):
+def test_other_configurations_exit_with_2(run, text, fault):
     code, printed, errors = run(text)
     assert (code, printed) == (2, "")
     assert fault in errors
 
 
-def test_a_missing_file_is_code_2(tmp_path, capsys):
+def test_a_missing_file_exits_with_2(tmp_path, capsys):
     assert cli.main(["convert", str(tmp_path)]) == 2
     assert "config.pbtxt: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [("--axes", "ids"), ("--limit", "t"), ("--axes", "ids=a,")])
-def test_arguments_that_cannot_be_used_are_code_2(run, arguments):
+def test_invalid_arguments_exit_with_2(run, arguments):
     with pytest.raises(SystemExit) as exited:
         run(ENCODER, *arguments)
     assert exited.value.code == 2
@@ -482,7 +484,7 @@ def configurations(draw):
     width = batched + len(used)
     sizes = st.tuples(*[st.integers(1, 5)] * width)
     table = draw(st.lists(sizes, min_size=1, max_size=6, unique=True))
-    # What ge_runtime asks for: a gear that holds the largest size of every axis.
+    # ge_runtime needs a gear with the largest size of every axis.
     table = list(dict.fromkeys([*table, tuple(map(max, zip(*table, strict=True)))]))
     gears = [dict(zip([*([ROWS] if batched else []), *used], gear, strict=True)) for gear in table]
     shapes, names, columns, text = {}, {}, [], 'backend: "npu_ge"\n'
@@ -509,7 +511,7 @@ def configurations(draw):
 
 
 @given(configurations())
-def test_every_gear_of_npu_ge_is_one_of_ge_runtime_and_no_other(given_):
+def test_gears_are_the_same_in_both(given_):
     text, names, gears = given_
     drop = [name for name in REFUSED if f'"{name}"' in text]
     conversion = converted(text, axes=names, drop=drop)

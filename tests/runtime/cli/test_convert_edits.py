@@ -1,4 +1,4 @@
-"""Edits of config.pbtxt as text, held against protobuf's own reader of it."""
+"""Edits of config.pbtxt as text, compared with protobuf's reader."""
 
 import pytest
 from google.protobuf import text_format
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from ge_runtime.cli.convert.conversion import edit_config, quoted
+from ge_runtime.cli.convert.config_edits import edit_config, quoted
 
 CONFIG = """\
 # A model of two parameters.
@@ -39,15 +39,15 @@ def edit(text, *, texts=None, without=(), drop=(), more=None):
     )
 
 
-def test_nothing_is_edited_where_nothing_is_asked_for():
+def test_no_edits_change_nothing():
     assert edit(CONFIG) == CONFIG
 
 
-def test_a_text_is_replaced_where_it_stands():
+def test_a_string_is_replaced_in_place():
     assert edit(CONFIG, texts={"backend": "ge"}) == CONFIG.replace("'npu' \"_ge\"", '"ge"')
 
 
-def test_fields_and_parameters_go_with_their_lines():
+def test_fields_and_parameters_are_removed_with_their_lines():
     assert (
         edit(CONFIG, without=["instance_group"], drop=["a", "b", "d", "e"])
         == """\
@@ -62,11 +62,11 @@ version_policy: { latest { num_versions: 1 } }"""
     )
 
 
-def test_a_list_of_which_nothing_is_left_goes():
+def test_an_empty_list_is_removed():
     assert "parameters [" not in edit(CONFIG, drop="cde")
 
 
-def test_a_neighbour_in_the_same_line_stays():
+def test_other_fields_in_the_same_line_are_kept():
     text = 'parameters { key: "a" } max_batch_size: 8 parameters [ { key: "b" }, { key: "c" } ]\n'
     assert edit(text, drop="ac") == ' max_batch_size: 8 parameters [ { key: "b" }  ]\n'
 
@@ -80,7 +80,7 @@ def test_parameters_are_added_at_the_end():
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
-def test_any_text_is_written_as_protobuf_reads_it(text):
+def test_protobuf_reads_any_quoted_text(text):
     config = text_format.Parse(f"name: {quoted(text)}", ModelConfig())
     assert config.name == text
 
@@ -118,7 +118,7 @@ OTHER = st.sampled_from(
     st.sampled_from(["\n", " \n\n"]),
     st.sets(KEYS),
 )
-def test_what_protobuf_reads_is_the_same_without_what_went(lines, joint, drop):
+def test_protobuf_reads_the_same_except_removed_parameters(lines, joint, drop):
     text = joint.join(lines)
     before = text_format.Parse(text, ModelConfig())
     after = text_format.Parse(edit(text, drop=drop, more={"new": "1"}), ModelConfig())

@@ -1,4 +1,4 @@
-"""The command: what it prints of a machine, and its exit codes."""
+"""The command `doctor`: its report and exit codes."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from ge_runtime.cli.doctor.machine import SharedMemory
 
 pytestmark = pytest.mark.brute_force
 
-# Inputs and answers of the encoder's largest batch, which `inspect` shows.
+# Inputs and outputs of the encoder's largest batch, as `inspect` prints them.
 ENCODER_BYTES = 4096 + 3 * 576
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """A function: a machine, arguments of `doctor`; to exit code, printed text, and errors."""
+    """Return a function that runs `doctor` for a machine: exit code, stdout and stderr."""
 
     def run_command(machine, *arguments):
         monkeypatch.setattr(doctor, "read_machine", lambda: machine)
@@ -35,7 +35,7 @@ def run(capsys, monkeypatch):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A function: a repository of one model with this config.pbtxt."""
+    """Return a function that creates a repository with one model."""
 
     def build(config, engine="onnxruntime"):
         folder = tmp_path / "repository/encoder"
@@ -95,28 +95,28 @@ NVIDIA
   engine                     not needed  none
 
 What to do
-  ! Ascend driver, ASCEND_RT_VISIBLE_DEVICES: found '2', and 2 card(s), expected card numbers that
-    this process has, each once, counted from 0
-    leave out 2: cards are numbered from 0 within a container
+  ! Ascend driver, ASCEND_RT_VISIBLE_DEVICES: found '2', and 2 card(s), expected different numbers
+    of this process's cards, counted from 0
+    remove 2: inside a container cards are numbered from 0
   - Ascend's compiler, numpy: found 1.26.4, expected 1.19.2 to 1.24.x for the compiler of CANN
     8.3.RC1
-    build .om files with a Python of their own, with numpy 1.19.2 to 1.24.x; serving them needs no
-    compiler
+    compile .om files in a separate Python environment with numpy 1.19.2 to 1.24.x; serving them
+    needs no compiler
 
-Required: npu; 1 of these stands in the way.
+Required: npu; 1 problem(s), marked ! above.
 """
 
 
-def test_everything_is_shown_with_what_to_do(run):
+def test_the_report(run):
     machine = with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "2")
     assert run(machine, "--require", "npu") == (1, PRINTED, "")
 
 
-def test_nothing_to_do_says_so(run):
+def test_the_report_without_problems(run):
     code, printed, _ = run(PLAIN)
     assert code == 0
     assert "What to do" not in printed
-    assert printed.endswith("\nRequired: cpu; nothing stands in the way.\n")
+    assert printed.endswith("\nRequired: cpu; no problems found.\n")
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_nothing_to_do_says_so(run):
         (ASCEND, ["npu", "cpu", "service"], 0),
     ],
 )
-def test_the_exit_code_says_whether_it_is_fit(run, machine, required, code):
+def test_the_exit_code_depends_on_the_requirements(run, machine, required, code):
     arguments = [word for each in required for word in ("--require", each)]
     assert run(machine, *arguments)[0] == code
 
 
-def test_json_says_the_same_to_programs(run):
+def test_json_report(run):
     code, printed, _ = run(with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "2"), "--json")
     shown = json.loads(printed)
     assert (code, shown["required"], shown["fit"]) == (0, ["cpu"], True)
@@ -145,28 +145,28 @@ def test_json_says_the_same_to_programs(run):
         "what": "ASCEND_RT_VISIBLE_DEVICES",
         "state": "wrong",
         "found": "'2', and 2 card(s)",
-        "expected": "card numbers that this process has, each once, counted from 0",
-        "cure": "leave out 2: cards are numbered from 0 within a container",
+        "expected": "different numbers of this process's cards, counted from 0",
+        "cure": "remove 2: inside a container cards are numbered from 0",
         "needed_by": ["npu"],
         "stands_in_the_way": False,
     }
 
 
-def test_long_findings_are_cut_in_the_table_only(run):
+def test_long_findings_are_shortened_only_in_the_table(run):
     long = "/usr/local/Ascend/" + "deep/" * 12 + "lib64"
     machine = replace(ASCEND, acl_folders=(long,))
     assert f"{long[:57]}...\n" in run(machine)[1]
     assert long in run(machine, "--json")[1]
 
 
-def test_commands_are_printed_on_one_line_each(run):
+def test_commands_are_not_wrapped(run):
     stub = "/usr/local/Ascend/cann/runtime/lib64/stub"
     _, printed, _ = run(replace(ASCEND, acl_folders=(stub,)), "--require", "npu")
     (line,) = [line for line in printed.splitlines() if "export LD_LIBRARY_PATH=" in line]
     assert re.fullmatch(r" +`export LD_LIBRARY_PATH=\$\(.* -Fxv \S+ \| paste -sd:\)`", line)
 
 
-def test_models_are_opened_and_shared_memory_is_held_against_them(run, repository):
+def test_models_are_opened_and_their_shared_memory_is_checked(run, repository):
     config = ENCODER_CONFIG + "instance_group [ { count: 2 } ]\n"
     folder = repository(config + parameter("devices", "cpu, cpu"))
     needed = 2 * 2**20 + 4 * ENCODER_BYTES
@@ -180,10 +180,8 @@ def test_models_are_opened_and_shared_memory_is_held_against_them(run, repositor
     assert "\n  /dev/shm        wrong       2.0 MiB free of 64.0 MiB, 2.0 MiB needed\n" in printed
 
 
-def test_what_libraries_print_while_models_are_opened_does_not_matter(
-    run, repository, tmp_path, monkeypatch
-):
-    """As CANN's logs do with ASCEND_SLOG_PRINT_TO_STDOUT=1."""
+def test_output_of_libraries_during_inspection_is_ignored(run, repository, tmp_path, monkeypatch):
+    """CANN prints logs with ASCEND_SLOG_PRINT_TO_STDOUT=1."""
     printing = "import atexit\nprint('[INFO] GE')\natexit.register(print, '[INFO] {}')\n"
     (tmp_path / "sitecustomize.py").write_text(printing)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -197,19 +195,19 @@ def test_what_libraries_print_while_models_are_opened_does_not_matter(
     assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
 
 
-def test_a_model_that_disagrees_with_its_graph_is_code_1(run, repository):
+def test_a_model_that_disagrees_with_its_graph_exits_with_1(run, repository):
     code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]")))
     assert code == 1
     assert "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]" in printed
 
 
-def test_a_model_whose_configuration_is_refused_is_code_1(run, repository):
+def test_an_invalid_configuration_exits_with_1(run, repository):
     code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG + parameter("devise", "cpu")))
     assert code == 1
     assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
 
 
-def test_a_model_of_torch_needs_torch(run, repository):
+def test_a_torch_model_needs_torch(run, repository):
     folder = repository(ENCODER_CONFIG + parameter("engine", "torch"))
     code, printed, _ = run(PLAIN, folder)
     assert code == 1
@@ -217,7 +215,7 @@ def test_a_model_of_torch_needs_torch(run, repository):
     assert "Required: torch;" in printed
 
 
-def test_a_model_of_ge_session_needs_ge_py_and_the_size_of_its_arena(run, repository):
+def test_a_ge_session_model_needs_ge_py_and_workspace_pool_mib(run, repository):
     folder = repository(
         ENCODER_CONFIG + parameter("devices", "npu:0") + parameter("engine", "ge_session")
     )
@@ -226,7 +224,7 @@ def test_a_model_of_ge_session_needs_ge_py_and_the_size_of_its_arena(run, reposi
     assert code == 1
     assert re.search(r"\nGE-PY\n  ge +missing +none\n", printed)
     assert re.search(r"\n  encoder +wrong +parameter 'workspace_pool_mib': found none", printed)
-    assert "Required: ge_session, npu; 2 of these stand in the way." in printed
+    assert "Required: ge_session, npu; 2 problem(s), marked ! above." in printed
 
 
 @pytest.mark.parametrize(
@@ -238,37 +236,37 @@ def test_a_model_of_ge_session_needs_ge_py_and_the_size_of_its_arena(run, reposi
         ({"device_ids": "0", "placement": "service"}, "npu, service"),
     ],
 )
-def test_a_model_says_what_it_needs(run, repository, parameters, required):
+def test_requirements_of_a_model(run, repository, parameters, required):
     config = ENCODER_CONFIG + "".join(parameter(key, text) for key, text in parameters.items())
     assert f"\nRequired: {required}; " in run(PLAIN, repository(config))[1]
 
 
-def test_models_without_a_graph_are_none_of_its_business(run, repository):
+def test_models_without_a_graph_are_ignored(run, repository):
     folder = repository(ENCODER_CONFIG)
     (folder / "pipeline").mkdir()
     (folder / "pipeline/config.pbtxt").write_text('platform: "ensemble"')
     assert "pipeline" not in run(PLAIN, folder)[1]
 
 
-def test_a_folder_without_models_is_code_2(run, tmp_path):
+def test_a_folder_without_models_exits_with_2(run, tmp_path):
     expected = f"ge-runtime: {tmp_path}: found no model, expected folders with a config.pbtxt\n"
     assert run(PLAIN, tmp_path) == (2, "", expected)
 
 
-def test_a_model_in_place_of_its_repository_is_told(run, tmp_path):
+def test_a_model_folder_as_repository_is_refused(run, tmp_path):
     (tmp_path / "config.pbtxt").write_text("")
     code, _, err = run(PLAIN, tmp_path)
     assert code == 2
-    assert err.endswith(f"; it is a model: {tmp_path.parent} may be meant\n")
+    assert err.endswith(f". It is a model; use its repository, {tmp_path.parent}\n")
 
 
-def test_an_unknown_requirement_is_code_2(run, capsys):
+def test_an_unknown_requirement_exits_with_2(run, capsys):
     with pytest.raises(SystemExit) as exited:
         run(PLAIN, "--require", "tpu")
     assert exited.value.code == 2
     assert "choose from" in capsys.readouterr().err
 
 
-def test_the_machine_that_runs_this_serves_on_the_cpu(capsys):
+def test_the_machine_of_the_tests_serves_on_the_cpu(capsys):
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out.startswith("Python\n  Python ")

@@ -1,4 +1,4 @@
-"""Every finding about constructed machines, with its cure."""
+"""Findings about constructed machines, and their fixes."""
 
 import platform
 import subprocess
@@ -22,11 +22,11 @@ from runtime.cli.machines import (
     without_package,
 )
 
+from ge_runtime.cli.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor import examine, required_by
 from ge_runtime.cli.doctor.findings import NEEDS, State, faults_of
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, SharedMemory
 from ge_runtime.cli.doctor.package_checks import CANN_OF_TORCH_NPU as TABLE
-from ge_runtime.cli.doctor.trials import Outcome, Trial
 from ge_runtime.memory.machine import MemoryLimit
 
 ALL = frozenset(NEEDS)
@@ -35,7 +35,7 @@ NOT_NEEDED = State.NOT_NEEDED
 
 
 def find(machine, group, what, models=()):
-    """The one such finding where everything is required."""
+    """Return the finding of one check with everything required."""
     (found,) = (
         each for each in examine(machine, models, ALL) if (each.group, each.what) == (group, what)
     )
@@ -43,7 +43,7 @@ def find(machine, group, what, models=()):
 
 
 def failed(error):
-    return Trial(Outcome.FAILED, error=error)
+    return ChildResult(Outcome.FAILED, error=error)
 
 
 def cann(version="8.3.RC1", sourced=True):
@@ -56,7 +56,7 @@ def files(*given):
 
 def acl_code(code, devices="0"):
     facts = {**ACL_FACTS, "code": str(code), "devices": devices}
-    return importing(ASCEND, "acl", Trial(Outcome.DONE, facts))
+    return importing(ASCEND, "acl", ChildResult(Outcome.DONE, facts))
 
 
 LACKS_HAL = "ImportError: libascend_hal.so: cannot open shared object file: No such file"
@@ -72,7 +72,7 @@ CASES = {
     "no numpy": (importing(PLAIN, "numpy", ABSENT), "Python", "numpy", MISSING, "numpy>=1.26,<3"),
     "an old numpy": (with_package(PLAIN, "numpy", "1.24.4"), "Python", "numpy", WRONG, "pip"),
     "a broken numpy": (
-        importing(PLAIN, "numpy", Trial(Outcome.DIED, error="signal 11")),
+        importing(PLAIN, "numpy", ChildResult(Outcome.CRASHED, error="signal 11")),
         *("Python", "numpy", WRONG, "--force-reinstall"),
     ),
     "numpy without a version": (
@@ -106,8 +106,8 @@ CASES = {
         replace(PLAIN, shared_memory=SharedMemory(2**20, 0)),
         *("Shared memory", "/dev/shm", WRONG, "`mount -o remount,size=1g /dev/shm`"),
     ),
-    "a folder of somebody else for the service": (
-        replace(PLAIN, service_fault="/tmp/ge_runtime-1000 is of user 7 with mode 0755"),
+    "a service folder of another user": (
+        replace(PLAIN, service_fault="/tmp/ge_runtime-1000 belongs to user 7 and has mode 0755"),
         *("Device service", "runtime folder", WRONG, "XDG_RUNTIME_DIR"),
     ),
     "no driver": (PLAIN, "Ascend driver", "driver", MISSING, "npu-driver"),
@@ -120,9 +120,9 @@ CASES = {
         *("Ascend driver", "npu-smi", WRONG, "dmesg"),
     ),
     "no cards": (PLAIN, "Ascend driver", "cards", MISSING, "--device /dev/davinci0"),
-    "cards that were kept back": (
+    "ASCEND_VISIBLE_DEVICES is void": (
         with_variable(PLAIN, "ASCEND_VISIBLE_DEVICES", "void"),
-        *("Ascend driver", "cards", MISSING, "with the numbers of its cards"),
+        *("Ascend driver", "cards", MISSING, "the numbers of its cards"),
     ),
     "only a card": (
         files(("/dev/davinci0", "HwHiAiUser", True)),
@@ -138,7 +138,7 @@ CASES = {
         files(("/dev/davinci0", "HwHiAiUser", False)),
         *("Ascend driver", "permissions", WRONG, "`chmod g+rw /dev/davinci0` as root"),
     ),
-    "a group that only the host knows": (
+    "a group that exists only on the host": (
         files(("/dev/davinci0", "1000", False)),
         *("Ascend driver", "permissions", WRONG, "--group-add 1000"),
     ),
@@ -156,10 +156,10 @@ CASES = {
     ),
     "visible devices of the host": (
         with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "1,6,7"),
-        *("Ascend driver", "ASCEND_RT_VISIBLE_DEVICES", WRONG, "leave out 6, 7"),
+        *("Ascend driver", "ASCEND_RT_VISIBLE_DEVICES", WRONG, "remove 6, 7"),
     ),
     "no CANN": (PLAIN, "CANN", "toolkit", MISSING, "Ascend-cann-toolkit"),
-    "an environment of a CANN that is gone": (
+    "ASCEND_HOME_PATH that does not exist": (
         with_variable(PLAIN, "ASCEND_HOME_PATH", "/opt/cann"),
         *("CANN", "toolkit", WRONG, "source the set_env.sh"),
     ),
@@ -180,17 +180,23 @@ CASES = {
     ),
     "the stub library first": (
         replace(ASCEND, acl_folders=(STUB, "/usr/local/Ascend/cann/lib64")),
-        *("CANN", "LD_LIBRARY_PATH", WRONG, f"take {STUB} out"),
+        *("CANN", "LD_LIBRARY_PATH", WRONG, f"remove {STUB}"),
     ),
     "the stub library only": (
         replace(ASCEND, acl_folders=(STUB,)),
-        *("CANN", "LD_LIBRARY_PATH", WRONG, f"take {STUB} out"),
+        *("CANN", "LD_LIBRARY_PATH", WRONG, f"remove {STUB}"),
     ),
-    "a Python that CANN does not know": (
+    "a Python that CANN does not support": (
         replace(ASCEND, python=(3, 12, 3)),
-        *("CANN", "Python", WRONG, "a Python of that range"),
+        *("CANN", "Python", WRONG, "a Python in that range"),
     ),
-    "a CANN that nobody knows": (cann("9.7.0"), "CANN", "Python", UNKNOWN, "Runtime Dependencies"),
+    "an unknown release of CANN": (
+        cann("9.7.0"),
+        "CANN",
+        "Python",
+        UNKNOWN,
+        "Runtime Dependencies",
+    ),
     "no pyACL, no CANN": (PLAIN, "CANN", "pyACL", MISSING, "set_env.sh"),
     "no pyACL": (importing(ASCEND, "acl", ABSENT), "CANN", "pyACL", MISSING, f"source {SET_ENV}"),
     "pyACL without the driver's libraries": (
@@ -215,14 +221,14 @@ CASES = {
     ),
     "pyACL of another Python": (
         importing(ASCEND, "acl", failed("ImportError: /cann/acl.so: undefined symbol: PyFPE_jbuf")),
-        *("CANN", "pyACL", WRONG, "a Python that this CANN is made for"),
+        *("CANN", "pyACL", WRONG, "a Python that this CANN supports"),
     ),
-    "pyACL that does not begin": (
+    "pyACL that fails to initialize": (
         importing(ASCEND, "acl", failed("SystemError: initialization of acl failed")),
-        *("CANN", "pyACL", WRONG, "a Python that this CANN is made for"),
+        *("CANN", "pyACL", WRONG, "a Python that this CANN supports"),
     ),
     "pyACL that hangs": (
-        importing(ASCEND, "acl", Trial(Outcome.HUNG, error="no end after 60 s")),
+        importing(ASCEND, "acl", ChildResult(Outcome.TIMED_OUT, error="no end after 60 s")),
         *("CANN", "pyACL", WRONG, "npu-smi info"),
     ),
     "the stub library loaded": (acl_code(100039), "CANN", "devices", MISSING, "`stub`"),
@@ -235,7 +241,7 @@ CASES = {
         MISSING,
         "update the driver",
     ),
-    "a code that nobody knows": (acl_code(500001), "CANN", "devices", MISSING, "ascend/log"),
+    "an unknown code of ACL": (acl_code(500001), "CANN", "devices", MISSING, "ascend/log"),
     "no compiler": (PLAIN, "Ascend's compiler", "atc", NOT_NEEDED, "toolkit"),
     "a numpy too new for the compiler": (
         ASCEND,
@@ -292,8 +298,10 @@ CASES = {
         with_package(TORCH_NPU, "torch-npu", "2.13.0"),
         *("torch_npu", "fits CANN", UNKNOWN, "that table"),
     ),
-    "two kinds of accelerators in one process": (
-        importing(TORCH_NPU, "torch", Trial(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"})),
+    "two types of accelerators in one process": (
+        importing(
+            TORCH_NPU, "torch", ChildResult(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"})
+        ),
         *("torch_npu", "only accelerator", WRONG, "CUDA_VISIBLE_DEVICES="),
     ),
     "no GE-PY": (ASCEND, "GE-PY", "ge", MISSING, "ge-runtime build"),
@@ -302,7 +310,9 @@ CASES = {
         *("GE-PY", "ge", WRONG, "set_env.sh"),
     ),
     "a GE-PY of another release": (
-        importing(GE_PY, "ge", Trial(Outcome.DONE, {"file": "", "lacking": "ge.session.Session"})),
+        importing(
+            GE_PY, "ge", ChildResult(Outcome.DONE, {"file": "", "lacking": "ge.session.Session"})
+        ),
         *("GE-PY", "ge", WRONG, "another release"),
     ),
     "no NVIDIA driver": (PLAIN, "NVIDIA", "driver", MISSING, "--gpus all"),
@@ -312,12 +322,12 @@ CASES = {
     ),
     "no nvidia-smi": (PLAIN, "NVIDIA", "GPUs", MISSING, "--gpus all"),
     "no GPU": (
-        replace(NVIDIA, nvidia_smi=Trial(Outcome.DONE)),
+        replace(NVIDIA, nvidia_smi=ChildResult(Outcome.DONE)),
         *("NVIDIA", "GPUs", MISSING, "--gpus all"),
     ),
     "a GPU that does not answer": (
         replace(NVIDIA, nvidia_smi=failed("Driver/library version mismatch")),
-        *("NVIDIA", "GPUs", WRONG, "load its module again"),
+        *("NVIDIA", "GPUs", WRONG, "reload its module"),
     ),
     "no engine for a GPU": (PLAIN, "NVIDIA", "engine", MISSING, "pip install 'onnxruntime-gpu["),
     "two engines in one folder": (
@@ -328,7 +338,7 @@ CASES = {
         importing(
             NVIDIA,
             "onnxruntime",
-            Trial(Outcome.DONE, {"providers": CUDA, "cuda_error": "libcublasLt.so.12: no"}),
+            ChildResult(Outcome.DONE, {"providers": CUDA, "cuda_error": "libcublasLt.so.12: no"}),
         ),
         *("NVIDIA", "engine", WRONG, "install CUDA and cuDNN"),
     ),
@@ -336,7 +346,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_not_right_is_found_and_has_its_cure(case):
+def test_a_fault_is_found_with_its_fix(case):
     machine, group, what, state, cure = CASES[case]
     finding = find(machine, group, what)
     assert (finding.state, cure in finding.cure) == (state, True), finding
@@ -356,29 +366,29 @@ def test_what_is_not_right_is_found_and_has_its_cure(case):
             importing(
                 importing(NVIDIA, "onnxruntime", PLAIN.imports["onnxruntime"]),
                 "torch",
-                Trial(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"}),
+                ChildResult(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"}),
             ),
             {"cuda"},
         ),
     ],
 )
-def test_a_machine_that_is_right_has_no_fault(machine, required):
+def test_a_complete_machine_has_no_faults(machine, required):
     assert faults_of(examine(machine, [], frozenset(required)), frozenset(required)) == []
 
 
-def test_every_state_but_ok_has_a_cure():
+def test_every_finding_that_is_not_ok_has_a_fix():
     machines = [PLAIN, *(machine for machine, *_ in CASES.values())]
     for machine in machines:
         for finding in examine(machine, [model()], ALL):
             assert (finding.state is State.OK) == (not finding.cure), finding
 
 
-def test_what_is_missing_and_not_required_is_not_needed():
+def test_missing_items_that_are_not_required_are_not_needed():
     states = {each.state for each in examine(PLAIN, [], frozenset({"cpu"}))}
     assert states == {State.OK, State.NOT_NEEDED}
 
 
-def test_what_is_wrong_stays_wrong_and_counts_only_where_it_is_required():
+def test_wrong_items_are_faults_only_if_required():
     machine = with_variable(PLAIN, "ASCEND_HOME_PATH", "/opt/cann")
     for required, count in (({"cpu"}, 0), ({"npu"}, 5)):
         findings = examine(machine, [], frozenset(required))
@@ -386,53 +396,53 @@ def test_what_is_wrong_stays_wrong_and_counts_only_where_it_is_required():
         assert len(faults_of(findings, frozenset(required))) == count
 
 
-def test_the_compilers_python_never_stands_in_the_way():
+def test_the_compiler_is_never_a_fault():
     required = ALL - {"cuda", "torch", "torch_npu", "ge_session"}
     findings = examine(ASCEND, [], required)
     assert "Ascend's compiler" in {each.group for each in findings if each.state is State.WRONG}
     assert faults_of(findings, required) == []
 
 
-def test_ge_py_is_looked_at_only_where_a_model_asks_for_it():
+def test_ge_py_is_checked_only_if_required():
     assert "GE-PY" not in {each.group for each in examine(GE_PY, [], frozenset({"npu"}))}
     assert find(GE_PY, "GE-PY", "ge").found == "0.0.1, /cann/python/site-packages/ge/__init__.py"
 
 
-def test_the_stub_goes_by_a_line_of_the_shell():
+def test_the_fix_for_the_stub_works_in_a_shell():
     finding = find(replace(ASCEND, acl_folders=(STUB, "/lib64")), "CANN", "LD_LIBRARY_PATH")
     line = finding.cure.split("`")[1]
     shell = f"LD_LIBRARY_PATH=/a:{STUB}:/b; {line}; echo $LD_LIBRARY_PATH"
     assert subprocess.check_output(["bash", "-c", shell], text=True) == "/a:/b\n"
 
 
-def test_a_newer_cann_is_a_cure_only_where_it_takes_this_python():
+def test_a_newer_cann_is_suggested_only_if_it_supports_this_python():
     assert "or install CANN 9.1" in find(replace(ASCEND, python=(3, 12, 3)), "CANN", "Python").cure
     newest = replace(cann("9.1.0"), python=(3, 15, 0))
-    assert find(newest, "CANN", "Python").cure == "give the models a Python of that range"
+    assert find(newest, "CANN", "Python").cure == "run the models with a Python in that range"
 
 
-def test_patch_releases_of_python_do_not_matter_to_cann():
+def test_patch_releases_of_python_are_ignored():
     assert find(replace(ASCEND, python=(3, 11, 9)), "CANN", "Python").state is State.OK
     assert find(replace(cann("9.1.0"), python=(3, 13, 1)), "CANN", "Python").state is State.OK
     assert find(replace(cann("9.1.0"), python=(3, 15, 0)), "CANN", "Python").state is State.WRONG
 
 
-def test_newest_cann_has_no_pins_for_its_compiler():
+def test_the_newest_cann_pins_no_packages_for_its_compiler():
     findings = examine(with_package(cann("9.1.0"), "numpy", "2.4.6"), [], ALL)
     compiler = {each.what: each.state for each in findings if each.group == "Ascend's compiler"}
     assert compiler == {"atc": State.OK, "numpy": State.OK}
 
 
 @pytest.mark.parametrize(("version", "release"), TABLE.items())
-def test_each_torch_npu_of_the_table_fits_its_cann(version, release):
+def test_each_torch_npu_in_the_table_fits_its_cann(version, release):
     machine = with_package(TORCH_NPU, "torch-npu", version)
     fitting = replace(machine, cann=Cann("/cann", release, SET_ENV, sourced=True))
     assert find(fitting, "torch_npu", "fits CANN").state is State.OK
 
 
-def test_a_simulator_needs_neither_driver_nor_cann_and_is_called_one():
+def test_a_simulator_is_reported_and_needs_neither_driver_nor_cann():
     facts = {**ACL_FACTS, "soc": "AscendSimulator", "devices": "1"}
-    machine = importing(PLAIN, "acl", Trial(Outcome.DONE, facts))
+    machine = importing(PLAIN, "acl", ChildResult(Outcome.DONE, facts))
     findings = examine(machine, [], frozenset({"npu"}))
     assert faults_of(findings, frozenset({"npu"})) == []
     assert [(each.what, each.found) for each in findings if each.group == "CANN"] == [
@@ -443,7 +453,7 @@ def test_a_simulator_needs_neither_driver_nor_cann_and_is_called_one():
 
 
 @pytest.mark.parametrize("text", ["0", "0,1", "1, 0"])
-def test_visible_devices_are_counted_within_the_container(text):
+def test_visible_devices_are_numbered_inside_the_container(text):
     finding = find(
         with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", text),
         "Ascend driver",
@@ -462,7 +472,7 @@ def test_stub_after_the_real_library_is_harmless():
     assert find(machine, "CANN", "LD_LIBRARY_PATH").state is State.OK
 
 
-def test_shared_memory_must_hold_inputs_and_answers_of_every_engine():
+def test_shared_memory_must_hold_inputs_and_outputs_of_every_engine():
     """Each instance has a region of 1 MiB, and each engine the bytes of one batch."""
     models = [model(engines=4, io_bytes=9 * 2**20), model("other", io_bytes=22 * 2**20)]
     enough = replace(PLAIN, shared_memory=SharedMemory(2**30, 60 * 2**20))
@@ -473,11 +483,11 @@ def test_shared_memory_must_hold_inputs_and_answers_of_every_engine():
     finding = find(short, "Shared memory", "/dev/shm", models)
     assert (finding.state, finding.expected) == (
         State.WRONG,
-        "60.0 MiB for inputs and answers of 5 engine(s)",
+        "60.0 MiB for inputs and outputs of 5 engine(s)",
     )
 
 
-def test_every_limit_of_memory_must_hold_the_plans_of_all_instances():
+def test_every_memory_limit_must_hold_the_plans_of_all_instances():
     limits = (
         MemoryLimit("RAM", 16 * 2**30, 8 * 2**30, "/proc/meminfo"),
         MemoryLimit("control group /a", 2**30, 100 * 2**20, "/sys/fs/cgroup/a"),
@@ -491,34 +501,34 @@ def test_every_limit_of_memory_must_hold_the_plans_of_all_instances():
     finding = find(machine, "Memory", "control group /a", [*models, model(host_bytes=1)])
     assert (finding.state, finding.expected) == (
         State.WRONG,
-        "100.0 MiB for what 4 instance(s) plan",
+        "100.0 MiB for the plans of 4 instance(s)",
     )
 
 
-def test_a_model_whose_graph_disagrees_is_a_fault():
+def test_a_model_that_disagrees_with_its_graph_is_a_fault():
     broken = replace(model(), inspected=failed("output 'x': found FP32[4], expected FP32[5]"))
     finding = find(PLAIN, "Models", "encoder", [broken])
     assert (finding.state, finding.found) == (State.WRONG, broken.inspected.error)
     assert "ge-runtime inspect" in finding.cure
 
 
-def test_a_model_of_an_engine_that_never_ran_on_a_device_is_experimental():
+def test_models_of_engines_that_never_ran_on_a_device_are_experimental():
     for need in ("torch_npu", "ge_session"):
         found = find(ASCEND, "Models", "encoder", [model(needs=["npu", need])]).found
         assert found.endswith("; experimental: never run on a device")
     assert "experimental" not in find(PLAIN, "Models", "encoder", [model()]).found
 
 
-def test_models_say_what_is_required():
+def test_models_determine_the_requirements():
     assert required_by([], []) == {"cpu"}
     assert required_by([], [model(needs=["torch", "cuda"])]) == {"torch", "cuda"}
     assert required_by(["service"], [model()]) == {"service", "cpu"}
     assert required_by(["npu"], []) == {"npu"}
 
 
-def test_the_reference_server_says_whom_it_stands_in_for():
+def test_the_reference_server_names_its_triton_version():
     facts = {"default": "tritonserver 9.9.0 (newest)", "proven": "2.51"}
-    machine = importing(PLAIN, "reference_server", Trial(Outcome.DONE, facts))
+    machine = importing(PLAIN, "reference_server", ChildResult(Outcome.DONE, facts))
     found = find(machine, "Reference server", "reference_server")
     assert found.state is State.OK
     assert found.found == "as tritonserver 9.9.0 (newest); --triton-version=2.51"

@@ -1,4 +1,4 @@
-"""What is read of a machine: files below a root, and modules in processes of their own."""
+"""Facts that are read from a machine: files below a root, and imports in child processes."""
 
 import os
 import sys
@@ -8,12 +8,13 @@ import pytest
 from runtime.support.ascend import ENVIRONMENT
 from runtime.support.fakes import FAKES
 
+from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.cli.doctor.imports import module_facts
 from ge_runtime.cli.doctor.machine import Cann, read_machine
-from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command, try_import
 
 pytestmark = pytest.mark.brute_force
 
-# As `cat` shows it on a machine with CANN 8.0.0.
+# From a machine with CANN 8.0.0.
 VERSION_CFG = """# version: 1.0
 runtime_running_version=[7.6.0.1.220:8.0.0]
 compiler_running_version=[7.6.0.1.220:8.0.0]
@@ -33,9 +34,9 @@ def write(file: Path, text: str = "") -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_trials(monkeypatch):
-    """Reading files does not wait for imports."""
-    monkeypatch.setattr("ge_runtime.cli.doctor.machine.TRIED_MODULES", ())
+def no_imports(monkeypatch):
+    """Skip the imports in tests that only read files."""
+    monkeypatch.setattr("ge_runtime.cli.doctor.machine.CHECKED_MODULES", ())
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_bare_machine_has_nothing(root, monkeypatch):
     assert 0 < machine.shared_memory.free_bytes <= machine.shared_memory.total_bytes
 
 
-def test_no_shared_memory_is_none(root):
+def test_missing_shared_memory_is_none(root):
     (root / "dev/shm").rmdir()
     assert read_machine(root, {}).shared_memory is None
 
@@ -64,21 +65,21 @@ def test_no_shared_memory_is_none(root):
     ("text", "version"),
     [("Version=25.0.rc1\nascendhal_version=7.35.19\n", "25.0.rc1"), ("25.0.rc1\n", "")],
 )
-def test_the_drivers_version_is_read(root, text, version):
+def test_ascend_driver_version(root, text, version):
     write(root / "usr/local/Ascend/driver/version.info", text)
     assert read_machine(root, {}).npu_driver == version
 
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [(NVIDIA_VERSION, "570.86.15"), ("NVRM version: of another kind\n", "")],
+    [(NVIDIA_VERSION, "570.86.15"), ("NVRM version: another format\n", "")],
 )
-def test_nvidias_version_is_read(root, text, version):
+def test_nvidia_driver_version(root, text, version):
     write(root / "proc/driver/nvidia/version", text)
     assert read_machine(root, {}).nvidia_driver == version
 
 
-def test_device_files_are_those_of_ascend(root):
+def test_only_ascend_device_files_are_listed(root):
     for name in ("davinci1", "davinci0", "vdavinci100", "davinci_manager", "hisi_hdc", "null"):
         write(root / "dev" / name)
     (root / "dev/davinci0").chmod(0)
@@ -90,7 +91,7 @@ def test_device_files_are_those_of_ascend(root):
         "/dev/hisi_hdc",
         "/dev/vdavinci100",
     ]
-    # root may write what nobody may.
+    # root may write files of any mode.
     assert machine.device_files[0].usable == (os.geteuid() == 0)
     assert machine.device_files[1].usable
     assert {each.group for each in machine.device_files} <= machine.groups
@@ -109,7 +110,7 @@ def test_users_and_groups_without_a_name_are_numbers(root, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["cann", "ascend-toolkit/latest"])
-def test_cann_is_found_where_it_is_installed(root, place):
+def test_cann_is_found_in_its_default_folders(root, place):
     home = root / "usr/local/Ascend" / place
     write(home / "version.cfg", VERSION_CFG)
     script = write(home.parent / "set_env.sh")
@@ -117,7 +118,7 @@ def test_cann_is_found_where_it_is_installed(root, place):
     assert found == Cann(str(home), "8.0.0", str(script), sourced=False)
 
 
-def test_cann_is_where_the_environment_says(root):
+def test_the_environment_overrides_the_default_folders_of_cann(root):
     write(root / "usr/local/Ascend/cann/version.cfg", VERSION_CFG)
     home = write(root / "opt/cann/version.cfg", "toolkit_running_version=[8.3.RC1]\n").parent
     script = write(home / "set_env.sh")
@@ -131,7 +132,7 @@ def test_cann_is_where_the_environment_says(root):
     assert read_machine(root, {"ASCEND_HOME_PATH": str(root / "gone")}).cann is None
 
 
-def test_cann_without_a_version_is_cann(root):
+def test_cann_without_a_version_file(root):
     home = write(root / "opt/cann/set_env.sh").parent
     found = read_machine(root, {"ASCEND_HOME_PATH": str(home)}).cann
     assert found is not None
@@ -146,7 +147,7 @@ path=/usr/local/Ascend/cann-9.0.0/aarch64-linux
 """
 
 
-def test_cann_without_a_version_cfg_is_of_the_version_that_its_installer_wrote_down(root):
+def test_the_version_of_cann_without_version_cfg_comes_from_its_install_info(root):
     home = root / "usr/local/Ascend/cann"
     info = write(home / "aarch64-linux/ascend_toolkit_install.info", INSTALL_INFO)
     found = read_machine(root, {}).cann
@@ -161,7 +162,7 @@ def test_cann_without_a_version_cfg_is_of_the_version_that_its_installer_wrote_d
 
 
 @pytest.mark.parametrize("place", ["cann", "ascend-toolkit/latest"])
-def test_cann_of_a_user_is_found_in_the_users_home(root, place):
+def test_cann_is_found_in_the_home_folder(root, place):
     home = root / "home/triton/Ascend" / place
     write(home / "version.cfg", VERSION_CFG)
     script = write(home.parent / "set_env.sh")
@@ -180,7 +181,7 @@ def test_folders_with_acls_library_are_listed_in_order(root):
     assert machine.acl_folders == (str(folders[1]), str(folders[0]))
 
 
-def test_the_services_folder_is_this_users_alone(root):
+def test_the_service_folder_must_belong_to_this_user_only(root):
     environment = {"XDG_RUNTIME_DIR": str(root)}
     folder = root / "ge_runtime"
     machine = read_machine(root, environment)
@@ -189,11 +190,11 @@ def test_the_services_folder_is_this_users_alone(root):
     folder.mkdir(0o700)
     assert read_machine(root, environment).service_fault == ""
     folder.chmod(0o755)
-    expected = f"{folder} is of user {os.geteuid()} with mode 0755"
+    expected = f"{folder} belongs to user {os.geteuid()} and has mode 0755"
     assert read_machine(root, environment).service_fault == expected
 
 
-def test_packages_are_named_in_one_way(root):
+def test_package_names_are_normalized(root):
     packages = read_machine(root, {}).packages
     assert packages["numpy"]
     assert all(name == name.lower() and "_" not in name for name in packages)
@@ -201,7 +202,7 @@ def test_packages_are_named_in_one_way(root):
 
 @pytest.fixture
 def acl(tmp_path, monkeypatch):
-    """A function that makes `acl` a module of this text."""
+    """Return a function that installs a module `acl` with the given source."""
 
     def make(text):
         write(tmp_path / "modules/acl.py", text)
@@ -221,7 +222,7 @@ def get_soc_name():
     return "Ascend910B3"
 def finalize():
     return 0
-print("a module that talks")
+print("a line from the module")
 """
 
 
@@ -234,14 +235,14 @@ print("a module that talks")
         (100039, 0, {"soc": "", "code": "100039", "devices": "0"}),
     ],
 )
-def test_acl_is_asked_for_its_devices(acl, tmp_path, init, ret, facts):
+def test_facts_of_acl(acl, tmp_path, init, ret, facts):
     acl(ACL.format(count=2, ret=ret, init=init))
     file = str(tmp_path / "modules/acl.py")
-    assert try_import("acl") == Trial(Outcome.DONE, {"file": file, **facts})
+    assert module_facts("acl") == ChildResult(Outcome.DONE, {"file": file, **facts})
 
 
-# As torch_npu up to 2.1 ends where CANN is missing.
-TORCH_NPU_OF_OLD = """
+# torch_npu up to 2.1 exits like this without CANN.
+OLD_TORCH_NPU = """
 import sys, traceback
 try:
     raise ImportError("libhccl.so: no such file")
@@ -251,24 +252,24 @@ except ImportError:
 """
 
 
-def test_what_a_module_prints_and_does_as_it_ends_does_not_matter(acl):
-    """As CANN's logs do with ASCEND_SLOG_PRINT_TO_STDOUT=1."""
+def test_output_and_exit_handlers_of_a_module_are_ignored(acl):
+    """CANN prints logs with ASCEND_SLOG_PRINT_TO_STDOUT=1."""
     ending = "import atexit, os\natexit.register(os.abort)\natexit.register(print, 'bye')\n"
     acl(ending + ACL.format(count=2, ret=0, init=0) + "print('imported: {}')\n")
-    trial = try_import("acl")
+    trial = module_facts("acl")
     assert (trial.outcome, trial.facts["devices"]) == (Outcome.DONE, "2")
 
 
-def test_a_module_that_is_not_there_is_absent(monkeypatch):
+def test_a_module_that_is_not_installed_is_absent(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert try_import("acl") == Trial(Outcome.ABSENT)
+    assert module_facts("acl") == ChildResult(Outcome.ABSENT)
 
 
-def test_a_module_in_the_current_folder_does_not_count(tmp_path, monkeypatch):
+def test_modules_in_the_current_folder_are_not_imported(tmp_path, monkeypatch):
     write(tmp_path / "acl.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert try_import("acl") == Trial(Outcome.ABSENT)
+    assert module_facts("acl") == ChildResult(Outcome.ABSENT)
 
 
 @pytest.mark.parametrize(
@@ -276,82 +277,63 @@ def test_a_module_in_the_current_folder_does_not_count(tmp_path, monkeypatch):
     [
         (
             "raise ImportError('libascend_hal.so: cannot open shared object file')",
-            Trial(
+            ChildResult(
                 Outcome.FAILED,
                 error="ImportError: libascend_hal.so: cannot open shared object file",
             ),
         ),
-        ("import os; os.abort()", Trial(Outcome.DIED, error="signal 6")),
-        ("import os; os._exit(3)", Trial(Outcome.FAILED, error="exit code 3")),
+        ("import os; os.abort()", ChildResult(Outcome.CRASHED, error="signal 6")),
+        ("import os; os._exit(3)", ChildResult(Outcome.FAILED, error="exit code 3")),
         (
             "import os; os._exit(0)",
-            Trial(Outcome.FAILED, error="the process ended within the import, with code 0"),
+            ChildResult(
+                Outcome.FAILED, error="the process ended during the import with exit code 0"
+            ),
         ),
-        (TORCH_NPU_OF_OLD, Trial(Outcome.FAILED, error="ImportError: libhccl.so: no such file")),
+        (OLD_TORCH_NPU, ChildResult(Outcome.FAILED, error="ImportError: libhccl.so: no such file")),
         (
             "raise ImportError('libhccl.so: no such file\\n[ERROR] 2026-01-01 ERR00008 PTA')",
-            Trial(Outcome.FAILED, error="ImportError: libhccl.so: no such file"),
+            ChildResult(Outcome.FAILED, error="ImportError: libhccl.so: no such file"),
         ),
     ],
 )
-def test_a_module_that_breaks_breaks_its_own_process(acl, text, trial):
+def test_outcomes_of_failing_imports(acl, text, trial):
     acl(text)
-    assert try_import("acl") == trial
+    assert module_facts("acl") == trial
 
 
-def test_ge_py_is_asked_for_all_that_is_used_of_it(monkeypatch, tmp_path):
+def test_facts_of_ge_py(monkeypatch, tmp_path):
     folders = [FAKES, *ENVIRONMENT["PYTHONPATH"].split(os.pathsep)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
-    trial = try_import("ge")
+    trial = module_facts("ge")
     assert trial.outcome is Outcome.DONE, trial
     assert trial.facts == {"file": str(FAKES / "ge" / "__init__.py"), "lacking": ""}
     write(tmp_path / "ge/__init__.py")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert try_import("ge") == Trial(
+    assert module_facts("ge") == ChildResult(
         Outcome.FAILED, error="ModuleNotFoundError: No module named 'ge.ge_global'"
     )
 
 
-def test_a_module_that_hangs_is_ended(acl):
+def test_an_import_that_hangs_times_out(acl):
     acl("import threading; threading.Event().wait()")
-    assert try_import("acl", timeout_s=0.2) == Trial(Outcome.HUNG, error="no end after 0.2 s")
+    assert module_facts("acl", timeout_s=0.2) == ChildResult(
+        Outcome.TIMED_OUT, error="no end after 0.2 s"
+    )
 
 
-def test_what_a_hanging_command_started_is_ended_with_it(tmp_path):
-    """Its child has the pipes open, and would be waited for."""
-    held = tmp_path / "held"
-    os.mkfifo(held)
-    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-    script = f"exec 3> {held}; (sleep 30; echo late >&3) & wait"
-    assert run_command(["sh", "-c", script], timeout_s=0.5)[0].outcome is Outcome.HUNG
-    os.set_blocking(reader, True)
-    assert os.read(reader, 9) == b""  # nobody is left who could write
-    os.close(reader)
-
-
-def test_the_engines_here_say_what_they_are():
-    onnxruntime = try_import("onnxruntime")
+def test_facts_of_onnxruntime():
+    onnxruntime = module_facts("onnxruntime")
     assert onnxruntime.outcome is Outcome.DONE
     assert "CPUExecutionProvider" in onnxruntime.facts["providers"]
 
 
-def test_a_command_that_cannot_be_run_failed(tmp_path):
-    file = write(tmp_path / "npu-smi")
-    trial, printed = run_command([str(file)])
-    assert (trial.outcome, printed) == (Outcome.FAILED, "")
-    assert "Permission denied" in trial.error
-
-
-def test_a_commands_last_line_is_its_error(tmp_path):
-    script = write(tmp_path / "npu-smi", "#!/bin/sh\necho first\necho it is broken\nexit 1\n")
-    script.chmod(0o755)
-    assert run_command([str(script)])[0] == Trial(Outcome.FAILED, error="it is broken")
-
-
-def test_gpus_are_those_of_nvidia_smi(root, tmp_path, monkeypatch):
+def test_gpus_come_from_nvidia_smi(root, tmp_path, monkeypatch):
     line = "0, NVIDIA H100 80GB HBM3, 81559 MiB"
     script = write(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\necho '{line}'\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent), prepend=":")
     machine = read_machine(root, {})
-    assert machine.nvidia_smi == Trial(Outcome.DONE, {"0": "NVIDIA H100 80GB HBM3, 81559 MiB"})
+    assert machine.nvidia_smi == ChildResult(
+        Outcome.DONE, {"0": "NVIDIA H100 80GB HBM3, 81559 MiB"}
+    )

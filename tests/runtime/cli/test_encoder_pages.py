@@ -1,4 +1,4 @@
-"""docs/memory.md and docs/runtime.md show what is printed of the encoder, on the CPU and a card."""
+"""Output of commands for the encoder in docs/memory.md and docs/runtime.md."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ SHOWN = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the pages' commands are typed."""
+    """The folder in which the pages' commands run."""
     if not (SOURCE / "1" / "model.onnx").exists():
         pytest.skip("the model is not there: `make models`")
     folder = tmp_path_factory.mktemp("pages")
@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, monkeypatch):
-    """A function: what a page's command prints there."""
+    """Return a function that runs a page's command and returns its output."""
     for variable, first in ENVIRONMENT.items():
         monkeypatch.setenv(variable, first, prepend=os.pathsep)
     monkeypatch.setenv("ASCEND_SIMULATOR_SOC", "Ascend910B3")  # that the page builds for
@@ -59,8 +59,8 @@ def run(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_pages_show_what_is_printed_of_the_encoder(folder, run):
-    """On the CPU, then with the gears of runtime.md on a simulated card."""
+def test_commands_print_the_output_on_the_pages(folder, run):
+    """First on the CPU, then with the gears of runtime.md on a simulated card."""
     (on_cpu, on_card), (build,) = (
         [each for each in SHOWN if f"{COMMAND}{name} " in each[1]] for name in ("inspect", "build")
     )

@@ -1,4 +1,4 @@
-"""What docs/from-npu-ge.md shows is what the command prints."""
+"""The commands in docs/from-npu-ge.md print the output that the page shows."""
 
 import re
 import shlex
@@ -27,5 +27,5 @@ def test_the_page_shows_what_is_printed(console, tmp_path, monkeypatch, capsys):
     shown, _, code = console.partition("$ echo $?\n")
     command, _, shown = shown.partition("\n")
     assert cli.main(shlex.split(command.removeprefix("$ ge-runtime "))) == int(code or 0)
-    printed, told = capsys.readouterr()
-    assert told + printed == shown
+    stdout, stderr = capsys.readouterr()
+    assert stderr + stdout == shown

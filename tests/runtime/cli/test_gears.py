@@ -1,4 +1,4 @@
-"""`ge-runtime gears` from its arguments to what it prints."""
+"""`ge-runtime gears`: its arguments and output."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def printed(capsys):
-    """A function: what `gears` prints for these arguments."""
+    """Return a function that runs `gears` and returns stdout."""
 
     def run(*arguments):
         assert cli.main(["gears", *map(str, arguments)]) == 0
@@ -62,7 +62,7 @@ def printed(capsys):
 
 @pytest.fixture
 def refused(capsys):
-    """A function: what `gears` complains of with these arguments."""
+    """Return a function that runs `gears` with invalid arguments and returns stderr."""
 
     def run(*arguments):
         try:
@@ -77,7 +77,7 @@ def refused(capsys):
     return run
 
 
-def test_a_plan_with_the_models_configuration(printed, lengths, model):
+def test_report_with_a_configuration(printed, lengths, model):
     assert (
         printed(lengths, "--count", 3, "--align", 8, "--config", model)
         == f"""\
@@ -116,7 +116,7 @@ GE options:
     )
 
 
-def test_the_lines_for_config_pbtxt_configure_these_gears(printed, lengths, model):
+def test_the_printed_lines_configure_the_gears(printed, lengths, model):
     plan = json.loads(
         printed(lengths, "--limit", "tokens=48", "--config", model, "--format", "json")
     )
@@ -128,7 +128,7 @@ def test_the_lines_for_config_pbtxt_configure_these_gears(printed, lengths, mode
     assert config.gears == {("tokens",): tuple(map(tuple, best["choices"]["optimum"]["gears"]))}
 
 
-def test_the_flags_for_atc_are_words_of_a_shell(printed, lengths, model):
+def test_the_flags_for_atc_are_quoted_for_a_shell(printed, lengths, model):
     plan = json.loads(printed(lengths, "--config", model, "--format", "json", "--count", 2))
     assert shlex.split(" ".join(plan["atc"])) == [
         "--input_shape=ids:8,-1;mask:8,-1",
@@ -137,11 +137,11 @@ def test_the_flags_for_atc_are_words_of_a_shell(printed, lengths, model):
     ]
 
 
-def test_plain_numbers_are_of_the_only_axis_of_the_configuration(printed, refused, tmp_path, model):
+def test_plain_numbers_belong_to_the_only_axis(printed, refused, tmp_path, model):
     path = tmp_path / "lengths.txt"
     path.write_text("3 9\n30, 3\n")
     assert "4 size(s) of tokens, 3 distinct" in printed(path, "--config", model)
-    assert "expected --axes to name what they are of" in refused(path)
+    assert "Use --axes to name them" in refused(path)
 
 
 def test_gears_of_other_axes_in_the_configuration_are_compiled_too(printed, lengths, model):
@@ -152,18 +152,21 @@ def test_gears_of_other_axes_in_the_configuration_are_compiled_too(printed, leng
     assert '--dynamic_dims="1,9,1,9;8,9,8,9;1,64,1,64;8,64,8,64"' in shown
 
 
-def test_stages_are_left_to_build(printed, lengths, model):
+def test_a_model_with_stages_has_no_flags(printed, lengths, model):
     stages = 'parameters { key: "stages" value { string_value: "encoder, head" } }'
     (model / "config.pbtxt").write_text(CONFIG + stages)
     shown = printed(lengths, "--config", model, "--count", 2)
-    assert "no gears for ATC and GE: each stage has its own; `ge-runtime build` compiles" in shown
+    assert (
+        "no gears for ATC and GE: each stage has its own gears; `ge-runtime build` compiles"
+        in shown
+    )
     assert "--dynamic_dims" not in shown
 
 
-def test_without_a_configuration_a_stand_in_is_named(printed, lengths):
+def test_without_a_configuration_a_placeholder_is_named(printed, lengths):
     shown = printed(lengths, "--count", 2)
     assert '--input_shape="INPUT:-1"' in shown
-    assert "INPUT stands for the graph's inputs; --config MODEL writes them all" in shown
+    assert "INPUT is a placeholder; use --config MODEL for the graph's inputs" in shown
     assert "memory:" not in shown
 
 
@@ -175,7 +178,7 @@ def test_memory_is_estimated_from_bytes_per_element(printed, lengths):
     assert '--input_shape="INPUT:4,-1"' in printed(*arguments)
 
 
-def test_rows_are_an_axis_of_their_own(printed, tmp_path):
+def test_rows_are_an_axis(printed, tmp_path):
     path = tmp_path / "batches.csv"
     path.write_text("batch,tokens\n1,30\n4,10\n")
     shown = printed(path, "--count", 3, "--bytes-per-element", 2)
@@ -185,7 +188,7 @@ def test_rows_are_an_axis_of_their_own(printed, tmp_path):
     assert "# max_batch_size: at least 4" in shown
 
 
-def test_rows_that_the_models_own_code_makes_have_a_key_of_their_own(printed, tmp_path):
+def test_rows_of_prepared_tensors_have_another_key(printed, tmp_path):
     (tmp_path / "config.pbtxt").write_text(PREPARED)
     path = tmp_path / "batches.csv"
     path.write_text("batch,tokens\n1,30\n4,10\n")
@@ -205,17 +208,17 @@ def test_a_range_of_counts_is_a_curve(printed, lengths):
     assert "config_pbtxt" not in plan
 
 
-def test_sizes_over_the_limit_are_told(printed, lengths):
-    assert "90 size(s) of tokens, 2 distinct; 10 more over the limit are left out" in printed(
+def test_sizes_over_the_limit_are_counted(printed, lengths):
+    assert "90 size(s) of tokens, 2 distinct; 10 more over the limit are ignored" in printed(
         lengths, "--limit", "tokens=20"
     )
 
 
-def test_a_limit_given_counts_more_than_the_configurations(printed, lengths, model):
+def test_the_option_overrides_the_configured_limit(printed, lengths, model):
     assert "gears of tokens up to 32" in printed(lengths, "--config", model, "--limit", "tokens=32")
 
 
-def test_input_data_of_perf_analyzer_needs_the_dims_of_its_input(printed, refused, tmp_path):
+def test_input_data_of_perf_analyzer_needs_axes(printed, refused, tmp_path):
     path = tmp_path / "images.json"
     data = [{"image": {"content": [0] * 12, "shape": [1, 3, 4]}}]
     path.write_text(json.dumps({"data": data}))
@@ -223,7 +226,7 @@ def test_input_data_of_perf_analyzer_needs_the_dims_of_its_input(printed, refuse
     assert "1 size(s) of width" in printed(
         path, "--axes", "image=_,height,width", "--axes", "width"
     )
-    assert "expected --config, or --axes INPUT=..." in refused(path)
+    assert "Use --config, or --axes INPUT=..." in refused(path)
 
 
 def test_input_data_of_perf_analyzer_with_the_models_configuration(printed):
@@ -251,7 +254,7 @@ def test_json_has_the_memory_of_each_gear(printed, lengths, model):
     assert plan["ge"]["ge.dynamicDims"] == "16,16;64,64"
 
 
-def test_a_single_gear_is_no_gear_to_a_compiler(printed, lengths):
+def test_a_single_gear_is_a_static_shape(printed, lengths):
     shown = printed(lengths, "--count", 1)
     assert "--dynamic_dims" not in shown
     assert "no gears for ATC and GE: a single gear is a static shape" in shown
@@ -276,11 +279,11 @@ def test_a_single_gear_is_no_gear_to_a_compiler(printed, lengths):
         (["--format", "xml"], "invalid choice: 'xml'"),
     ],
 )
-def test_what_cannot_be_used_is_said(refused, lengths, arguments, complaint):
+def test_invalid_arguments_are_refused(refused, lengths, arguments, complaint):
     assert complaint in refused(lengths, *arguments)
 
 
-def test_help_explains_itself(capsys):
+def test_help(capsys):
     with pytest.raises(SystemExit):
         cli.main(["gears", "--help"])
     text = capsys.readouterr().out

@@ -28,7 +28,7 @@ def parameter(key, text):
 
 @pytest.fixture
 def model(tmp_path):
-    """A function: the folder of a model with this config.pbtxt and graph."""
+    """Return a function that creates a model folder with a config.pbtxt and a graph."""
 
     def build(config, graph=ENCODER, name="encoder", versions=("1",)):
         folder = tmp_path / name
@@ -44,7 +44,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """A function: arguments of `inspect` to exit code, printed text, and errors."""
+    """Return a function that runs `inspect`: exit code, stdout and stderr."""
     monkeypatch.setattr(cli, "COMMANDS", (inspect.COMMAND,))
 
     def run_command(*arguments):
@@ -56,19 +56,19 @@ def run(capsys, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch):
-    """What the machine has of memory: a list to change."""
+    """The memory limits of the machine, as a list that tests change."""
     limits = [MemoryLimit("RAM", 16 * 2**30, 8 * 2**30, "/proc/meminfo")]
     monkeypatch.setattr(inspect, "read_limits", lambda: limits)
     return limits
 
 
 def section(printed, title):
-    """The lines below a title, without their indent."""
+    """Return the lines below a title, without their indent."""
     _, _, after = printed.partition(f"\n{title}\n")
     return [line[2:] for line in after.partition("\n\n")[0].splitlines()]
 
 
-def test_whole_model_is_shown(model, run):
+def test_report(model, run):
     gears = parameter("gears.tokens", "8, 32") + parameter("gears.batch", "8")
     code, printed, errors = run(model(ENCODER_CONFIG + gears))
     assert (code, errors) == (0, "")
@@ -113,7 +113,7 @@ def test_whole_model_is_shown(model, run):
     ]
 
 
-def test_a_machine_with_less_than_the_plan_would_refuse_the_load(model, run, limits):
+def test_insufficient_memory_exits_with_1(model, run, limits):
     limits.append(MemoryLimit("control group /a", 20_000, 15_311, "/sys/fs/cgroup/a"))
     gears = parameter("gears.tokens", "8, 32") + parameter("gears.batch", "8")
     code, printed, _ = run(model(ENCODER_CONFIG + gears))
@@ -128,7 +128,7 @@ def test_a_machine_with_less_than_the_plan_would_refuse_the_load(model, run, lim
     assert run(model(ENCODER_CONFIG + gears, name="fitting"))[0] == 0
 
 
-def test_json_says_the_same_to_programs(model, run):
+def test_json_report(model, run):
     gears = parameter("gears.batch,tokens", "8x8, 2x32")
     code, printed, _ = run(model(ENCODER_CONFIG + gears), "--format", "json")
     shown = json.loads(printed)
@@ -156,7 +156,7 @@ def test_json_says_the_same_to_programs(model, run):
     )
 
 
-def test_free_axes_and_images_are_shown(model, run):
+def test_report_of_free_axes_and_images(model, run):
     code, printed, _ = run(model(PIXELS_CONFIG, PIXELS, "pixels"))
     assert code == 0
     assert section(printed, "Sizes") == [
@@ -171,7 +171,7 @@ def test_free_axes_and_images_are_shown(model, run):
     ]
 
 
-def test_joint_and_derived_gears_are_shown(model, run):
+def test_report_of_joint_and_derived_gears(model, run):
     gears = parameter("gears.height,width", "auto 2")
     _, printed, _ = run(model(PIXELS_CONFIG + gears, PIXELS, "pixels"))
     assert section(printed, "Sizes")[-2:] == [
@@ -180,7 +180,7 @@ def test_joint_and_derived_gears_are_shown(model, run):
     ]
 
 
-def test_outputs_that_the_graph_lacks_are_the_models_own(model, run):
+def test_outputs_that_the_graph_lacks_are_computed_by_the_models_code(model, run):
     label = 'output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
     score = 'output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
     echo = 'output [ { name: "echo" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
@@ -195,7 +195,7 @@ def test_outputs_that_the_graph_lacks_are_the_models_own(model, run):
     ]
 
 
-def test_what_the_models_code_prepares_is_shown(model, run):
+def test_report_of_prepared_tensors(model, run):
     config = """
 max_batch_size: 8
 input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
@@ -215,8 +215,8 @@ output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
     ]
 
 
-def test_what_is_generated_is_named(model, run):
-    """For a graph that has none of it, so that the names of inputs are free."""
+def test_report_of_generated_inputs(model, run):
+    """The graph has none of these inputs, so any names can be used."""
     config = ENCODER_CONFIG + parameter("positions.at", "tokens") + parameter("pad.input_ids", "7")
     config += parameter("lengths.long", "tokens") + parameter("offsets.cu", "tokens")
     config += """
@@ -236,7 +236,7 @@ batch_input [ { kind: BATCH_ELEMENT_COUNT target_name: [ "count" ] data_type: TY
     ]
 
 
-def test_disagreement_is_shown_beside_the_graph_and_is_code_1(model, run):
+def test_a_disagreement_exits_with_1(model, run):
     config = ENCODER_CONFIG.replace("TYPE_INT64", "TYPE_INT32").replace(
         parameter("mask.attention_mask", "tokens"), ""
     )
@@ -254,7 +254,7 @@ def test_disagreement_is_shown_beside_the_graph_and_is_code_1(model, run):
     assert faults[1].startswith("graph input 'attention_mask' INT64[*,*]: found nothing that feeds")
 
 
-def test_disagreement_in_json_leaves_out_the_memory(model, run):
+def test_a_disagreement_in_json_has_no_memory(model, run):
     folder = model(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]"))
     code, printed, _ = run(folder, "--format", "json")
     shown = json.loads(printed)
@@ -274,12 +274,12 @@ def test_without_the_package_onnx_the_workspace_is_unknown(model, run, monkeypat
     assert json.loads(printed)["memory"]["workspace_bytes"] is None
 
 
-def test_several_engines_take_their_memory_each(model, run):
+def test_memory_of_several_engines(model, run):
     _, printed, _ = run(model(ENCODER_CONFIG + parameter("devices", "cpu, cpu")))
     assert "\nMemory of each of 2 engines, in bytes\n" in printed
 
 
-def test_highest_version_is_shown_unless_another_is_asked_for(model, run):
+def test_the_highest_version_is_the_default(model, run):
     folder = model(ENCODER_CONFIG, versions=("2", "10", "9"))
     assert run(folder)[1].startswith("encoder, version 10\n")
     assert run(folder, "--version", 2)[1].startswith("encoder, version 2\n")
@@ -293,14 +293,14 @@ def test_highest_version_is_shown_unless_another_is_asked_for(model, run):
         (("one",), (), "found no version, expected a folder named 1"),
     ],
 )
-def test_version_that_is_not_there_is_code_2(model, run, tmp_path, versions, arguments, text):
+def test_an_unknown_version_exits_with_2(model, run, tmp_path, versions, arguments, text):
     (tmp_path / "encoder").mkdir(exist_ok=True)
     folder = model(ENCODER_CONFIG, versions=versions)
     assert run(folder, *arguments) == (2, "", f"ge-runtime: {folder}: {text}\n")
 
 
-def test_model_without_a_graph_is_told_by_its_folder(model, run):
-    """Not by faults of a configuration that was never meant for a graph."""
+def test_a_model_without_a_graph_is_refused(model, run):
+    """The error does not mention faults of the configuration."""
     config = 'input [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
     folder = model(config + parameter("max_tokens", "512"), graph=None)
     (folder / "1" / "model.py").touch()
@@ -309,13 +309,13 @@ def test_model_without_a_graph_is_told_by_its_folder(model, run):
     assert errors.startswith(f"ge-runtime: {folder}/1: found model.py, expected model.onnx")
 
 
-def test_ensemble_has_no_graph(model, run):
+def test_an_ensemble_is_refused(model, run):
     code, _, errors = run(model('platform: "ensemble"', graph=None))
     assert code == 2
     assert "platform: found ensemble, expected a model with a graph of its own" in errors
 
 
-def test_folder_that_is_no_model_is_code_2(tmp_path, run):
+def test_a_folder_without_a_model_exits_with_2(tmp_path, run):
     assert run(tmp_path) == (
         2,
         "",
@@ -323,7 +323,7 @@ def test_folder_that_is_no_model_is_code_2(tmp_path, run):
     )
 
 
-def test_states_constants_ranges_and_sizes_are_told(run, tmp_path):
+def test_report_of_states_constants_ranges_and_sizes(run, tmp_path):
     folder = tmp_path / "strided"
     saved(strided(), folder)
     (folder / "config.pbtxt").write_text(
@@ -350,7 +350,7 @@ def test_states_constants_ranges_and_sizes_are_told(run, tmp_path):
     assert width.endswith("free: as large as a batch needs, at least 6")
 
 
-def test_what_is_kept_of_sequences_is_told(run, tmp_path):
+def test_report_of_sequence_states(run, tmp_path):
     folder = tmp_path / "recurrent"
     saved(recurrent(), folder)
     (folder / "config.pbtxt").write_text(

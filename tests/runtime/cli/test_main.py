@@ -1,4 +1,4 @@
-"""The command as a whole: its exit codes, and what goes where."""
+"""The command `ge-runtime`: exit codes, stdout and stderr."""
 
 import subprocess
 import sys
@@ -22,14 +22,14 @@ def test_help_lists_the_commands(capsys):
         assert f"\n    {command.name}" in printed
 
 
-def test_version_is_that_of_the_installed_package(capsys):
+def test_version_of_the_installed_package(capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(["--version"])
     assert exited.value.code == 0
     assert capsys.readouterr() == (f"ge-runtime {version('ge-runtime')}\n", "")
 
 
-def test_python_runs_the_package_as_the_command():
+def test_python_dash_m_runs_the_command():
     process = subprocess.run(
         [sys.executable, "-m", "ge_runtime.cli", "--version"], capture_output=True, text=True
     )
@@ -37,31 +37,31 @@ def test_python_runs_the_package_as_the_command():
     assert process.stdout == f"ge-runtime {version('ge-runtime')}\n"
 
 
-def test_version_of_what_is_not_installed_is_its_folder(capsys, monkeypatch):
-    """As where PYTHONPATH leads to a checkout."""
+def test_version_without_an_installation(capsys, monkeypatch):
+    """PYTHONPATH contains a checkout."""
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     folder = Path(cli.__file__).parents[1]
     printed = "".join(capsys.readouterr().out.split())  # argparse wraps it, within words as well
-    assert printed == "".join(f"ge-runtime of {folder}, which is not installed".split())
+    assert printed == "".join(f"ge-runtime unknown: {folder} is not installed".split())
 
 
 @pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears"], ["gears", "x", "--cuont", "3"]])
-def test_arguments_that_cannot_be_used_are_code_2(arguments, capsys):
+def test_invalid_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(arguments)
     assert exited.value.code == 2
     assert "usage: ge-runtime" in capsys.readouterr().err
 
 
-def test_a_missing_file_is_one_line_and_code_2(tmp_path, capsys):
+def test_a_missing_file_exits_with_2(tmp_path, capsys):
     path = tmp_path / "lengths.csv"
     assert cli.main(["gears", str(path)]) == 2
     assert capsys.readouterr() == ("", f"ge-runtime: {path}: No such file or directory\n")
 
 
-def test_a_faulty_file_is_one_line_and_code_2(tmp_path, capsys):
+def test_a_malformed_file_exits_with_2(tmp_path, capsys):
     path = tmp_path / "lengths.csv"
     path.write_text("tokens\ntwelve\n")
     assert cli.main(["gears", str(path)]) == 2
@@ -72,7 +72,7 @@ def test_a_faulty_file_is_one_line_and_code_2(tmp_path, capsys):
     )
 
 
-def test_ctrl_c_is_a_code_and_no_traceback(tmp_path, capsys, monkeypatch):
+def test_ctrl_c_prints_no_traceback(tmp_path, capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -82,7 +82,7 @@ def test_ctrl_c_is_a_code_and_no_traceback(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["build", "inspect", "conformance"])
-def test_what_is_no_models_folder_is_told_with_where_one_may_be(tmp_path, capsys, command):
+def test_other_folders_are_refused_with_a_hint(tmp_path, capsys, command):
     repository = tmp_path / "repository"
     version = repository / "encoder" / "1"
     version.mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_an_ensemble_is_not_built(tmp_path, capsys):
     assert "platform: found ensemble, expected a model with" in capsys.readouterr().err
 
 
-def test_the_module_runs_and_a_closed_pipe_is_no_error(tmp_path):
+def test_a_closed_pipe_is_no_error(tmp_path):
     path = tmp_path / "lengths.csv"
     path.write_text("tokens\n12\n")
     command = [sys.executable, "-m", "ge_runtime.cli", "gears", str(path), "--count", "1-100"]

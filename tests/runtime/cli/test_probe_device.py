@@ -1,4 +1,4 @@
-"""`ge-runtime probe-device`: the real probes, each in its process, on a simulated card."""
+"""`ge-runtime probe-device`: all probes in child processes, on a simulated card."""
 
 import json
 import os
@@ -14,17 +14,17 @@ from runtime.support.ascend import ENVIRONMENT, SITE
 from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
+from ge_runtime.cli.child_process import ChildResult, Outcome
 from ge_runtime.cli.command import EXIT_UNUSABLE
-from ge_runtime.cli.probe_device import run_checks
+from ge_runtime.cli.probe_device import run_checks, session
 from ge_runtime.cli.probe_device.checks import CHECKS, PROBES
 from ge_runtime.cli.probe_device.exact_graphs import (
-    RollingConv,
-    RollingMatmul,
     exact_input,
-    onnx_file,
     rolled,
+    rolling_conv,
+    rolling_matmul,
 )
-from ge_runtime.cli.probe_device.session import ProbeProcess
+from ge_runtime.cli.probe_device.session import run_probe
 
 pytestmark = pytest.mark.brute_force
 
@@ -42,7 +42,7 @@ def environment():
 
 @pytest.fixture(scope="module")
 def results(environment):
-    """Every check's result, by number."""
+    """Return the result of every question, by number."""
     found = run_checks(CHECKS, device=0, risky=True, timeout_s=120)
     return {result.check.number: result for result in found}
 
@@ -51,50 +51,53 @@ def run(*arguments):
     return cli.main(["probe-device", *map(str, arguments)])
 
 
-# What each probe finds on the simulator, which was written so; a device may answer otherwise.
+# The simulator's answers; a device may answer otherwise.
 ANSWERS = {
     1: r"refused: \[model.busy\] execute: model 1: found it executing on another stream",
     2: "500002 for too few inputs, 500002 for an input 128 bytes short; .* is right",
-    3: "answers by alignment: 64: right, 128: right, 256: right",
-    4: "query_size gives 107002 without a device",
-    5: "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is right",
-    6: "neither: load_with_config gives 0; WITHOUT_GRAPH_INT32: set_config_opt gives 100000; .*",
-    7: "the other process: it is right; afterwards this one is right",
+    3: "results by alignment: 64: right, 128: right, 256: right",
+    4: "query_size returns 107002 without a device",
+    5: "waiting returns 507046, waiting again 0, execute_async then 0 and 0; its result is right",
+    6: "neither: load_with_config returns 0; WITHOUT_GRAPH_INT32: set_config_opt returns 100000; "
+    ".*",
+    7: "the other process is right; afterwards this one is right",
     8: r"acl can be imported with python 3\.\d+\.\d+, numpy .*",
-    9: r"the longest that Python stood still: mdl\.execute \d+% of \d+ ms; .*",
+    9: r"longest pause of another thread: mdl\.execute \d+% of \d+ ms; .*",
     10: "torchair cannot be imported: .*",
-    11: "yes: answers right {1: True, 4: True, 8: True}, the other model's True; .*",
-    12: r"submitting, and with the wait: same [\d.]+ us and [\d.]+ us; two in turn .*; updated .*",
+    11: "yes: results right {1: True, 4: True, 8: True}, the other model's True; .*",
+    12: r"submitting, and with the wait: same [\d.]+ us and [\d.]+ us; alternating .*; updated .*",
     13: "ge.ge_global cannot be imported: .*",
     14: r"call and wait: not registered: .*; host_register MAPPED: [\d.]+ ms and [\d.]+ ms; .*",
-    15: "tensors x, ascend_mbatch_shape_data, to_y:0:y; gears .*: True; are the .* before: True",
-    16: "it took 0 MiB; .* s after its death 0 MiB are still taken",
+    15: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(1, 4, 8\), input \(-1, 64\); "
+    r".*: True; initially .*: True; results right: \[True, True, True\]",
+    16: "it held 0 MiB; .* s after its end 0 MiB are still allocated",
     17: "ge.graph cannot be imported: .*",
     18: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(\(8, 32\), \(64, 16\)\), input "
-    r"\(1, 16, -1, -1\); .* gear: True; are .* before: True; answers right: \[True, True\]",
+    r"\(1, 16, -1, -1\); .* gear: True; initially .*: True; results right: \[True, True\]",
     19: r"refused: \[memory\.unknown\] .*",
     20: r"input \[1, 16, 16, 3\], inputs of \[768\] bytes, AIPP type 1; parameters are as they "
     "were set: True; a pixel is rounded once",
     21: r"input \[1, 16, 16, 3\], inputs of \[384\] bytes, AIPP type 1; largest difference, "
     "shifted without rounding: 0, to the nearest: 1",
-    22: r"input \[1, 16, 16, 3\], inputs of \[768, 160\] bytes, AIPP type 2; answers right with "
+    22: r"input \[1, 16, 16, 3\], inputs of \[768, 160\] bytes, AIPP type 2; results right with "
     r"parameters set once: \[True, True\]",
-    23: "9216 bytes are predicted for 64x48; brightness is off by 0 at most decoded, 0 resized",
+    23: "9216 bytes are predicted for 64x48; largest error of brightness 0 decoded, 0 resized",
     24: "16 files, 5 folders deep; 16 of 16 layers by their names, 0 operators of other names; the "
     "last layer is right",
     25: r"2 file\(s\) in PROF_\.\.\.: device_0, host",
     26: r"dims \[-1, 64\], ranges \[\[1, 8\], \[64, 64\]\], input 2048 and output 2048 bytes; "
-    r"an output of address 0 got memory, its dims \[5, 64\], right",
+    r"an output of address 0 gets memory, its dims \[5, 64\], right",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", BY_NUMBER)
-def test_a_probe_ends_with_the_answer_that_the_simulator_was_written_with(results, number):
+def test_answer_of_the_simulator(results, number):
     result = results[number]
     assert result.outcome == "answered", result
     assert re.fullmatch(ANSWERS[number], result.answer), result.answer
-    assert "giving_back" not in result.evidence
+    assert "release" not in result.evidence
+    assert result.evidence.get("as_expected", True)
     json.dumps(result.evidence)
 
 
@@ -113,11 +116,11 @@ mdl.load_from_file_with_mem = lambda path, work, *more: (
     (0, 107008) if work % 512 else real(path, work, *more)
 )
 """,
-        "answers by alignment: 64: 107008",
+        "results by alignment: 64: 107008",
     ),
     4: (
         "mdl.query_size = lambda path: (1, 1, 0)",
-        "query_size gives 0 without a device",
+        "query_size returns 0 without a device",
     ),
     5: (
         """
@@ -125,11 +128,11 @@ wait, execute = rt.synchronize_stream_with_timeout, mdl.execute_async
 def waited(*given):
     code = wait(*given)
     if code == 507046:
-        mdl.execute_async = lambda *given: 0  # the stream takes it and never comes to it
+        mdl.execute_async = lambda *given: 0  # accepted, but never executed
     return code
 rt.synchronize_stream_with_timeout = waited
 """,
-        "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is wrong",
+        "waiting returns 507046, waiting again 0, execute_async then 0 and 0; its result is wrong",
     ),
     19: (
         """
@@ -139,28 +142,26 @@ def kept(*given):
     blocks.add((answer := malloc(*given))[0])
     return answer
 def create_data_buffer(address, nbytes):
-    if address - 2**44 in blocks:  # the one of the execution that is to fail
+    if address - 2**44 in blocks:  # the buffer of the execution that must fail
         ascend_simulator.current().faults.arm("execute@1=507015")
         address -= 2**44
     return buffer(address, nbytes)
 rt.malloc = kept
 """,
-        "execute_async and the wait give 0 and 507015; then in the same stream 0 and 0, right; in "
-        "a new context, with the model loaded again, 0 and 0, right",
+        "execute_async and the wait return 0 and 507015; then in the same stream 0 and 0, right; "
+        "in a new context, with the model loaded again, 0 and 0, right",
     ),
     15: (
         "mdl.get_cur_output_dims = mdl.get_output_dims",
-        r"tensors x, .*; gears \(1, 4, 8\); output dims follow the gear: False; .* before: True",
+        r"tensors x, .*; output dims follow the gear: False; initially .*: True; results right: .*",
     ),
 }
-"""What a device might do otherwise, as a change of the simulator's `acl`; the answer then."""
+"""Another behaviour of a device, as a change of the simulator's `acl`, and its answer."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", OTHERWISE)
-def test_a_device_that_does_otherwise_gets_another_answer(
-    monkeypatch, environment, tmp_path, number
-):
+def test_answer_of_a_device_with_another_behaviour(monkeypatch, environment, tmp_path, number):
     change, answer = OTHERWISE[number]
     simulator = (SITE / "acl" / "__init__.py").read_text()
     (tmp_path / "acl.py").write_text(f"{simulator}\n{change}")
@@ -171,8 +172,8 @@ def test_a_device_that_does_otherwise_gets_another_answer(
     assert not re.fullmatch(ANSWERS[number], result.answer)
 
 
-def test_half_an_installation_is_an_answer(monkeypatch, environment, tmp_path):
-    """torch_npu up to 2.1 ends the process where CANN is missing."""
+def test_a_broken_package_is_an_answer(monkeypatch, environment, tmp_path):
+    """torch_npu up to 2.1 exits without CANN."""
     (tmp_path / "torch_npu.py").write_text("import sys; sys.exit()")
     (tmp_path / "torch_npu-2.1.0.dist-info").mkdir()
     about = "Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.1.0\n"
@@ -194,19 +195,19 @@ def test_half_an_installation_is_an_answer(monkeypatch, environment, tmp_path):
         (13, "it has all names that are used"),
         (
             17,
-            r"to the bit as integers: yes; by itself float32: \[0\.1, 0\.333333, 0\.0, .*; "
+            r"exact as integers: yes; directly float32: \[0\.1, 0\.333333, 0\.0, .*; "
             r"bool_?: ValueError, Invalid item: 'true'",
         ),
     ],
 )
-def test_ge_py_is_asked_where_there_is_one(monkeypatch, environment, number, expected):
+def test_answers_about_an_installed_ge_py(monkeypatch, environment, number, expected):
     monkeypatch.setenv("PYTHONPATH", str(FAKES), prepend=os.pathsep)
     (result,) = run_checks([BY_NUMBER[number]], device=0, risky=False, timeout_s=60)
     assert result.outcome == "answered", result
     assert re.fullmatch(expected, result.answer), result.answer
 
 
-def test_a_question_with_a_risk_is_not_asked_unless_told(environment):
+def test_risky_questions_are_skipped_by_default(environment):
     risky = [check for check in CHECKS if check.risk]
     found = list(run_checks(risky, device=0, risky=False, timeout_s=1))
     assert [result.check.number for result in found] == [1, 3, 14, 19]
@@ -215,7 +216,7 @@ def test_a_question_with_a_risk_is_not_asked_unless_told(environment):
         assert result.answer == f"needs --risky: {result.check.risk}"
 
 
-def test_the_command_says_simulator_and_writes_all_of_it(environment, tmp_path, capsys):
+def test_the_report_names_the_simulator_and_the_file_has_all_results(environment, tmp_path, capsys):
     file = tmp_path / "probed.json"
     assert run("--only", 2, 4, "--json", file) == 0
     printed = capsys.readouterr().out
@@ -223,74 +224,83 @@ def test_the_command_says_simulator_and_writes_all_of_it(environment, tmp_path, 
         "Asking AscendSimulator. It is a simulator: its answers are those it was written with.\n"
     )
     assert printed.count("    the simulator  ") == 2
-    told = json.loads(file.read_text())
-    assert (told["soc"], told["simulated"]) == ("AscendSimulator", True)
-    assert told["machine"].keys() == {"system", "python", "numpy", "acl", "compiler"}
-    assert [each["number"] for each in told["questions"]] == [2, 4]
-    for each in told["questions"]:
+    written = json.loads(file.read_text())
+    assert (written["soc"], written["simulated"]) == ("AscendSimulator", True)
+    assert written["machine"].keys() == {"system", "python", "numpy", "acl", "compiler"}
+    assert [each["number"] for each in written["questions"]] == [2, 4]
+    for each in written["questions"]:
         check = BY_NUMBER[each["number"]]
         assert (each["question"], each["assumed"]) == (check.question, check.assumed)
         assert (each["outcome"], each["answered_by"]) == ("answered", "AscendSimulator")
         assert each["evidence"]
 
 
-def test_without_a_device_nothing_is_asked(monkeypatch, environment, capsys):
+def test_the_command_needs_a_device(monkeypatch, environment, capsys):
     monkeypatch.setenv("ASCEND_SIMULATOR_DEVICES", "0")
     assert run() == EXIT_UNUSABLE
-    assert "found no Ascend device to ask (0); `ge-runtime doctor" in capsys.readouterr().err
+    assert "found no Ascend device (0). `ge-runtime doctor" in capsys.readouterr().err
 
 
-def test_a_card_that_is_not_there_is_refused(environment, capsys):
+def test_an_unknown_card_is_refused(environment, capsys):
     assert run("--device", 1) == EXIT_UNUSABLE
-    assert "--device: found 1, expected one of the 1, from 0" in capsys.readouterr().err
+    assert "--device: found 1, expected 0 to 0" in capsys.readouterr().err
 
 
-def test_nothing_is_asked_where_the_answers_cannot_be_written(environment, tmp_path, capsys):
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_question(
+    environment, tmp_path, capsys
+):
     file = tmp_path / "nowhere" / "probed.json"
     assert run("--only", 4, "--json", file) == EXIT_UNUSABLE
     assert capsys.readouterr() == ("", f"ge-runtime: {file}: No such file or directory\n")
 
 
-def test_without_pyacl_nothing_is_asked(monkeypatch, capsys):
+def test_the_command_needs_pyacl(monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", "")
     assert run() == EXIT_UNUSABLE
-    assert "found no Ascend device to ask (absent)" in capsys.readouterr().err
+    assert "found no Ascend device (absent)" in capsys.readouterr().err
 
 
-def test_a_question_without_an_answer_is_told_by_the_exit_code(monkeypatch, environment, capsys):
+def test_a_failed_question_exits_with_1(monkeypatch, environment, capsys):
     monkeypatch.setenv("ASCEND_SIMULATOR_FAULTS", "malloc@1=207001")
     assert run("--only", 2) == 1
     printed = capsys.readouterr().out
     assert "    failed   acl.rt.malloc: 207001 ACL_ERROR_RT_MEMORY_ALLOCATION, too" in printed
 
 
-def test_a_probe_that_never_ends_is_killed(environment, tmp_path):
-    running = ProbeProcess("holds_memory", 0, tmp_path)
-    assert running.program.line() == "ready\n"
-    assert running.result(0.01)[:2] == ("hung", "no answer within 0.01 s")
+def test_a_probe_that_hangs_is_killed(environment, tmp_path):
+    result = run_probe("holds_memory", 0, tmp_path, 0.5)
+    assert result == ("hung", "no answer within 0.5 s", {})
 
 
-def test_a_probe_that_dies_leaves_its_last_words(monkeypatch, tmp_path):
+def test_the_output_of_a_crashed_probe_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "")
-    outcome, answer, evidence = ProbeProcess("versions", 0, tmp_path).result(60)
-    assert (outcome, answer) == ("died", "it ended with 1")
+    outcome, answer, evidence = run_probe("versions", 0, tmp_path, 60)
+    assert outcome == "died"
+    assert answer == "the process ended: ModuleNotFoundError: No module named 'acl'"
     assert "No module named 'acl'" in evidence["printed"]
 
 
-def test_a_fault_of_the_probe_itself_is_told_with_its_traceback(environment, tmp_path):
-    outcome, answer, evidence = ProbeProcess("no_such_probe", 0, tmp_path).result(60)
+def test_a_probe_that_ends_by_a_signal(monkeypatch, tmp_path):
+    (tmp_path / "acl.py").write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome, answer, _ = run_probe("versions", 0, tmp_path, 60)
+    assert (outcome, answer) == ("died", "the process ended: signal 9")
+
+
+def test_a_release_that_hangs_does_not_lose_the_answer(monkeypatch, tmp_path):
+    ended = ChildResult(Outcome.TIMED_OUT, stdout='a log\nprobed: ["answered", "yes", {}]\n')
+    monkeypatch.setattr(session, "run_command", lambda command, timeout_s: ended)
+    result = run_probe("versions", 0, tmp_path, 20)
+    assert result == ("answered", "yes", {"release": "no end within 20 s"})
+
+
+def test_an_exception_of_a_probe_is_reported_with_its_traceback(environment, tmp_path):
+    outcome, answer, evidence = run_probe("no_such_probe", 0, tmp_path, 60)
     assert (outcome, answer) == ("failed", "KeyError('no_such_probe')")
     assert "Traceback" in evidence["traceback"]
 
 
-def test_a_probe_that_was_killed_is_told_by_its_signal(environment, tmp_path):
-    running = ProbeProcess("holds_memory", 0, tmp_path)
-    running.program.line()
-    running.program.kill()
-    assert running.result(60)[:2] == ("died", "it ended with -9")
-
-
-def test_numbers_and_probes_are_one_for_each_question():
+def test_every_question_has_its_number_and_probe():
     assert [check.number for check in CHECKS] == list(range(1, len(CHECKS) + 1))
     assert len(PROBES) == len({check.probe for check in CHECKS}) + 2
     for check in CHECKS:
@@ -302,22 +312,22 @@ def test_numbers_and_probes_are_one_for_each_question():
 @given(
     rows=st.integers(1, 9), width=st.integers(1, 33), layers=st.integers(1, 5), geared=st.booleans()
 )
-def test_a_graph_is_an_onnx_file_that_moves_columns(rows, width, layers, geared):
-    right(RollingMatmul(rows, width, layers, gears=(rows, rows + 1) if geared else ()), rows)
+def test_a_matmul_graph_rolls_columns(rows, width, layers, geared):
+    check(rolling_matmul(rows, width, layers, gears=(rows, rows + 1) if geared else ()), rows)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 16])
-def test_a_graph_of_images_moves_channels_at_any_size(channels):
-    graph = RollingConv(channels)
-    assert all(right(graph, gear) for gear in graph.gears)
+def test_a_conv_graph_rolls_channels_at_any_size(channels):
+    graph = rolling_conv(channels)
+    for gear in graph.gears:
+        check(graph, gear)
 
 
-def right(graph, gear):
-    content = onnx_file(graph)
+def check(graph, gear):
+    content = graph.onnx_file()
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    reference = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     x = exact_input(graph.shape(gear))
-    (y,) = session.run(["y"], {"x": x})
+    (y,) = reference.run(["y"], {"x": x})
     np.testing.assert_array_equal(y, rolled(x, graph.layers))
     assert np.array_equal(x, x.astype(np.float16))
-    return True

@@ -28,21 +28,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from ge_runtime.cli import main
 sys.exit(main())
 """
-"""The command, which Ctrl-C ends even if it does not end these tests: a shell that starts them in
-the background has them ignore it, and all that they start."""
+"""The command with the default handler of SIGINT. A shell that starts the tests in the background
+makes them and their children ignore SIGINT."""
 
 
 @pytest.fixture
 def services(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with Services(tmp_path / "ge_runtime") as there:
-        yield there
+    with Services(tmp_path / "ge_runtime") as running:
+        yield running
 
 
-def test_no_service_is_said_and_started(services, capsys):
+def test_without_services_nothing_is_started(services, capsys):
     assert main(["top", "--once"]) == 1
     assert capsys.readouterr().out == (
-        f"no device service in {services.path}: models with placement: service start one\n"
+        f"no device service in {services.path}. Models with placement: service start one\n"
     )
     assert main(["top", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == []
@@ -50,12 +50,12 @@ def test_no_service_is_said_and_started(services, capsys):
 
 
 @pytest.mark.parametrize("options", [["--once", "--json"], ["--json", "--once"]])
-def test_figures_are_shown_once_whether_that_is_said_or_not(services, capsys, options):
+def test_options_that_print_once(services, capsys, options):
     assert main(["top", *options]) == 1
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_services_models_and_clients_are_shown(services, version_dir, capsys):
+def test_table_of_services_models_and_clients(services, version_dir, capsys):
     model = version_dir(ENCODER) / "model.onnx"
     with ClientProcess(model) as one, ClientProcess(model) as other:
         pid = one.service()
@@ -71,13 +71,13 @@ def test_services_models_and_clients_are_shown(services, version_dir, capsys):
     assert (shared["artifacts"], shared["clients"]) == ([str(model)], 2)
     assert stats["memory"]["arenas"] == sum(client["arenas"] for client in stats["clients"])
     assert lines[0].startswith(f"cpu (host), pid {pid}, up 0:00:")
-    assert [line.split()[0] for line in lines[1:4]] == ["turns", "waits", "memory"]
+    assert [line.split()[0] for line in lines[1:4]] == ["runs", "waits", "memory"]
     assert sum(line.startswith("  client process") for line in lines) == 2
 
 
-def test_share_is_of_the_time_since_the_last_look():
+def test_shares_are_of_the_time_since_the_last_update():
     def client(number, busy_s):
-        """A backend of one instance: all have its name and its process."""
+        """Return a client of an instance; all have the same name and process."""
         known = dict.fromkeys(("arenas", "executions", "faults", "waiting", "wait_s"), 0)
         named = {"number": number, "name": "encoder_0", "pid": 1, "process": "x", "weight": 1.0}
         return {**known, **named, "busy_s": busy_s}
@@ -106,15 +106,15 @@ def test_share_is_of_the_time_since_the_last_look():
     assert [line.split()[-1] for line in lines[-2:]] == ["-", "-"]
 
 
-def test_a_card_tells_of_itself():
-    told = {"device_unwell": False, "device_free_bytes": 3 * 2**29, "device_total_bytes": 2**31}
-    lines = _card({**told, "device_cube_percent": 40, "device_memory_percent": 25})
+def test_line_about_the_card():
+    card = {"device_unwell": False, "device_free_bytes": 3 * 2**29, "device_total_bytes": 2**31}
+    lines = _card({**card, "device_cube_percent": 40, "device_memory_percent": 25})
     assert lines == ["  card    1.5 GiB free of 2.0 GiB, cube 40%, memory 25%"]
     assert "does not answer" in _card({"device_unwell": True})[0]
     assert _card({}) == []
 
 
-def test_narrow_terminal_shows_what_is_needed_most(services, version_dir):
+def test_a_narrow_terminal_omits_columns(services, version_dir):
     with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
         client.service()
         stats = services.stats()
@@ -129,22 +129,22 @@ def test_narrow_terminal_shows_what_is_needed_most(services, version_dir):
     assert not {"content", "process"} & {*models, *clients}
 
 
-def written_to(terminal):
-    """What is written there, part by part, until everybody has closed the other side."""
+def output_of(terminal):
+    """Yield the output in parts until the other side is closed."""
     end = time.monotonic() + TIMEOUT_S
     while select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0]:
-        assert time.monotonic() < end, "there is no end to it"
+        assert time.monotonic() < end, "the output does not end"
         try:
             yield os.read(terminal, 65536)
         except OSError as error:
             if error.errno == errno.EIO:
                 return
             raise
-    pytest.fail("nothing more has come, nor its end")
+    pytest.fail("no output and no end of file before the time limit")
 
 
-def test_terminal_shows_one_screen_after_the_other(services, version_dir):
-    """As somebody sees it who looks on, and ends it with Ctrl-C."""
+def test_a_terminal_is_overwritten(services, version_dir):
+    """The command runs in a pseudo-terminal until Ctrl-C."""
     ours, theirs = os.openpty()
     try:
         with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
@@ -156,12 +156,12 @@ def test_terminal_shows_one_screen_after_the_other(services, version_dir):
                     os.close(theirs)
                     theirs = -1
                     seen = b""
-                    for part in written_to(ours):
+                    for part in output_of(ours):
                         seen += part
                         if seen.count(b"\x1b[H") >= 3:
                             break
                     top.send_signal(signal.SIGINT)
-                    for _ in written_to(ours):  # it cannot end while its last words have no room
+                    for _ in output_of(ours):  # it cannot end while its last words have no room
                         pass
                     assert top.wait(TIMEOUT_S) == 0
                 finally:
@@ -177,7 +177,7 @@ def test_terminal_shows_one_screen_after_the_other(services, version_dir):
     assert lines[-1] == "... 4 more lines: see --once"
 
 
-def test_what_is_no_terminal_gets_one_table_after_the_other(services):
+def test_a_pipe_gets_all_tables(services):
     command = [sys.executable, "-c", INTERRUPTIBLE, "top", "--interval", "0.01"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
         first, empty, second = (top.stdout.readline() for _ in range(3))
@@ -186,14 +186,14 @@ def test_what_is_no_terminal_gets_one_table_after_the_other(services):
     assert first.startswith("no device service in ")
 
 
-def test_service_that_does_not_answer_is_shown_as_such():
+def test_a_service_that_does_not_answer():
     assert table([{"device": "cpu", "fault": "it does not answer"}], {}, Path("/x")) == [
         "cpu: it does not answer"
     ]
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "x", "inf", "1e300"])
-def test_interval_is_a_time(interval, capsys):
+def test_invalid_intervals_are_refused(interval, capsys):
     with pytest.raises(SystemExit):
         main(["top", "--interval", interval])
     assert "expected seconds above 0" in capsys.readouterr().err

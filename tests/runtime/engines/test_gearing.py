@@ -63,7 +63,7 @@ def test_histogram_that_cannot_be_read_is_reported_and_not_used(tmp_path, text):
     found = gearing(tmp_path, {"gears.tokens": "auto 3", "histogram": "sizes.json"})
     assert found.tables == {("tokens",): ((8,), (16,), (32,))}
     first, second = found.report
-    assert first.startswith(f"the histogram is not used: {tmp_path / 'sizes.json'}: found no")
+    assert first.startswith(f"the histogram is not used: {tmp_path / 'sizes.json'}: not a")
     assert second.endswith("because there is no histogram")
 
 

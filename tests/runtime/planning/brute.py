@@ -1,4 +1,4 @@
-"""The best gears by trying all of them. Tiny instances only."""
+"""Find the best gears by exhaustive search, for small instances."""
 
 import math
 from itertools import combinations, pairwise, product
@@ -16,7 +16,7 @@ def histogram_of(counted, axes):
 
 
 def executed(counted, gears):
-    """Elements, if each size runs in the gear of least elements that holds it."""
+    """Return the elements if each size runs in the smallest gear that holds it."""
     return sum(
         count * min(math.prod(gear) for gear in gears if holds(gear, size))
         for size, count in counted.items()
@@ -28,7 +28,7 @@ def holds(gear, size):
 
 
 def all_tables(edges, most, limit):
-    """Every set of at most `most` gears with sizes among `edges`, the limit always in it."""
+    """Yield every set of at most `most` gears among `edges` that contains the limit."""
     others = [gear for gear in product(*edges) if gear != limit]
     for extra in range(most):
         for chosen in combinations(others, extra):
@@ -41,7 +41,7 @@ def is_chain(gears):
 
 
 def banded(counted, edges, most):
-    """Elements of the best bands along the first axis, each size in its own band's gears."""
+    """Return the elements of the best bands along the first axis."""
     heights, widths = edges
     best = math.inf
     for cuts in range(min(most, len(heights))):
@@ -74,7 +74,7 @@ def best_ladder(band, narrower, extra, widest):
 
 
 def grids(edges, most):
-    """Every product grid of at most `most` gears, the limit in it."""
+    """Yield every product grid of at most `most` gears that contains the limit."""
     for rows, columns in product(range(1, most + 1), repeat=2):
         if rows * columns <= most:
             for heights in combinations(edges[0][:-1], rows - 1):

@@ -32,13 +32,13 @@ def test_each_minus_one_has_a_value_in_each_gear():
     assert options.note == ""
 
 
-def test_gears_of_several_keys_are_multiplied_out():
+def test_gears_of_several_keys_are_combined():
     options = options_of((IDS,), {("batch",): ((1,), (8,)), **TOKENS})
     assert options.atc[0] == '--input_shape="ids:-1,-1"'
     assert options.ge["ge.dynamicDims"] == "1,64;1,128;8,64;8,128"
 
 
-def test_joint_gears_are_not():
+def test_joint_gears_are_not_combined():
     options = options_of((IDS,), {("batch", "tokens"): ((8, 64), (2, 128))})
     assert options.ge["ge.dynamicDims"] == "8,64;2,128"
 
@@ -49,7 +49,7 @@ def test_values_are_in_the_order_of_the_dims():
     assert options.ge["ge.dynamicDims"] == "256,320;512,640"
 
 
-def test_gears_of_rows_alone_are_dynamic_batch_sizes():
+def test_gears_of_rows_only_are_dynamic_batch_sizes():
     options = options_of((IDS, MASK), {("batch",): ((1,), (4,), (8,))})
     assert options.atc == (
         '--input_shape="ids:-1,128;mask:-1,128"',
@@ -85,7 +85,7 @@ def test_any_other_gears_are_dynamic_dims(inputs, tables):
     assert options.atc[2].startswith("--dynamic_dims=")
 
 
-def test_without_a_batch_dimension_shapes_begin_with_the_dims():
+def test_shapes_without_a_batch_dimension():
     options = options_of((IDS, TensorSpec("length", DType.INT64, ())), TOKENS, batched=False)
     assert options.atc[0] == '--input_shape="ids:-1;length:"'
 
@@ -102,14 +102,14 @@ def test_a_single_gear_is_a_static_shape():
     [((4, 4), []), ((5,), ["NCDHW"]), ((2,), ["ND"]), ((4, 2), ["ND"]), ((5, 4), ["ND"])],
 )
 @pytest.mark.parametrize("sizes", [(8,), (1, 8)])
-def test_the_format_goes_by_the_ranks_of_the_inputs(ranks, format_, sizes):
+def test_the_format_depends_on_the_ranks_of_the_inputs(ranks, format_, sizes):
     specs = [TensorSpec(f"x{i}", DType.FP32, (2,) * (rank - 1)) for i, rank in enumerate(ranks)]
     options = options_of((*specs,), {("batch",): tuple((size,) for size in sizes)})
     flags = [flag for flag in options.atc if flag.startswith("--input_format")]
     assert flags == [f"--input_format={each}" for each in format_]
 
 
-def test_more_dims_than_the_interface_has_room_for_are_refused():
+def test_more_dims_than_the_interface_allows_are_refused():
     many = tuple(TensorSpec(f"x{i}", DType.INT64, ("tokens",)) for i in range(65))
     assert options_of(many[:64], TOKENS).atc
     assert options_of(many, TOKENS).note == (
@@ -117,7 +117,7 @@ def test_more_dims_than_the_interface_has_room_for_are_refused():
     )
 
 
-def test_more_gears_than_a_model_takes_are_refused():
+def test_too_many_gears_are_refused():
     rows, tokens = ("batch",), ("tokens",)
     many = {
         rows: tuple((n,) for n in range(1, 9)),
@@ -129,13 +129,13 @@ def test_more_gears_than_a_model_takes_are_refused():
     assert options.note == "found 104 combinations of gears, expected at most 100"
 
 
-def test_what_cannot_be_listed_is_named():
+def test_unsupported_inputs_and_gears_are_named():
     options = options_of((IDS,), TOKENS, unlisted=("input 'offsets'", "gears.batch"))
     assert options.atc == ()
-    assert options.note == "they cannot list input 'offsets'; gears.batch"
+    assert options.note == "not supported: input 'offsets'; gears.batch"
 
 
-def test_further_options_of_the_compiler_have_both_spellings():
+def test_other_options_are_added_for_both_compilers():
     options = with_options(options_of((IDS,), TOKENS), {"ge.aicoreNum": "24|48"}, {"log": "info"})
     assert options.atc[-2:] == ('--aicore_num="24|48"', '--log="info"')
     assert options.ge["ge.aicoreNum"] == "24|48"
@@ -150,7 +150,7 @@ def target_of(config, axes=("tokens",), gears=GEARS):
     return CompileTarget.of(parsed, {"batch": parsed.rows, **parsed.limits}, axes, gears)
 
 
-def test_the_graph_takes_what_requests_bring_and_what_is_generated():
+def test_inputs_of_requests_and_generated_inputs():
     target = target_of(encoder_config({"positions.position_ids": "tokens", "lengths.n": "tokens"}))
     assert target.inputs == (
         TensorSpec("input_ids", DType.INT64, ("tokens",)),
@@ -162,7 +162,7 @@ def test_the_graph_takes_what_requests_bring_and_what_is_generated():
     assert target.unlisted == ()
 
 
-def test_what_the_models_own_code_prepares_is_taken_instead_of_requests():
+def test_prepared_inputs_replace_those_of_requests():
     config = model_config(
         [tensor("text", "STRING", [1])],
         [tensor("embedding", "FP32", [4])],
@@ -177,7 +177,7 @@ def test_what_the_models_own_code_prepares_is_taken_instead_of_requests():
     assert [spec.name for spec in target_of(config).inputs] == ["ids", "mask"]
 
 
-def test_inputs_that_are_passed_are_not_the_graphs():
+def test_passed_inputs_are_not_inputs_of_the_graph():
     config = model_config(
         [tensor("ids", "INT64", [-1]), tensor("name", "STRING", [1])],
         [tensor("out", "FP32", [2]), tensor("echo", "STRING", [1])],
@@ -197,7 +197,7 @@ def test_other_gears_of_the_config_are_combined_with_the_planned_ones():
     ]
 
 
-def test_what_has_no_shape_of_rows_is_unlisted():
+def test_inputs_without_rows_are_unlisted():
     target = target_of(
         encoder_config(
             {"offsets.starts": "tokens", "gears.batch": "auto 2"},
@@ -214,11 +214,11 @@ def test_what_has_no_shape_of_rows_is_unlisted():
     assert target.unlisted == (
         "input 'starts'",
         "input 'counts'",
-        "gears.batch, which is derived at load",
+        "gears.batch, which is chosen at load",
     )
 
 
-def test_bytes_are_those_of_all_inputs_and_outputs_of_all_rows():
+def test_io_bytes_of_all_rows():
     target = target_of(encoder_config())
     # 8 rows of 16 ids and as many of the mask, INT64, and of 4 FP32
     assert target.io_bytes({"tokens": 16}) == 8 * (2 * 16 * 8 + 4 * 4)
@@ -226,7 +226,7 @@ def test_bytes_are_those_of_all_inputs_and_outputs_of_all_rows():
     assert target.io_bytes({"batch": 1}) == 2 * 32 * 8 + 4 * 4
 
 
-def test_rows_that_only_prepared_tensors_have_count_as_well():
+def test_io_bytes_of_prepared_tensors():
     config = model_config(
         [tensor("text", "STRING", [-1])],
         [tensor("embedding", "FP32", [-1, 4])],
@@ -244,7 +244,7 @@ def test_without_a_batch_dimension_there_is_one_row():
     assert target.io_bytes({}) == 32 * 8
 
 
-def test_outputs_of_unknown_size_are_left_out():
+def test_outputs_of_unknown_size_are_ignored():
     config = pixels_config({"axes.image": "height,width"}, max_batch_size=0)
     del config["parameters"]["axes.inverted"]
     target = target_of(config, ("height", "width"), ((16, 16),))

@@ -1,4 +1,4 @@
-"""The files that keep costs: where they are, whose they are, and that no load fails of them."""
+"""Files of recorded costs: their folder and content. Invalid files never fail a load."""
 
 import json
 import logging
@@ -25,12 +25,12 @@ LEARNED = {"calibration": {"weight": 3.0}}
         ("/var/costs", {"GE_RUNTIME_CACHE": "/own"}, "/var/costs"),
     ],
 )
-def test_the_folder_is_the_users_or_the_one_that_is_named(setting, environment, folder):
+def test_cache_folder(setting, environment, folder):
     found = cache_folder(setting, Path("/models/m/1"), environment)
     assert found == (folder and Path(folder))
 
 
-def test_what_was_saved_is_loaded_by_the_next(tmp_path):
+def test_save_and_load(tmp_path):
     folder = tmp_path / "not" / "there"
     CostFile(folder, "tiny", SUBJECT).save(LEARNED)
     assert CostFile(folder, "tiny", SUBJECT).load()["calibration"] == LEARNED["calibration"]
@@ -40,7 +40,7 @@ def test_what_was_saved_is_loaded_by_the_next(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"content": "abd"}, {"cores": "3"}, {"threads": "1"}])
-def test_another_model_or_machine_finds_nothing(tmp_path, change):
+def test_costs_of_another_model_or_machine_are_ignored(tmp_path, change):
     CostFile(tmp_path, "tiny", SUBJECT).save(LEARNED)
     assert CostFile(tmp_path, "tiny", {**SUBJECT, **change}).load() is None
 
@@ -57,7 +57,7 @@ def test_another_model_or_machine_finds_nothing(tmp_path, change):
         ),
     ],
 )
-def test_a_file_that_holds_something_else_is_ignored_and_named(tmp_path, caplog, content, reason):
+def test_an_invalid_file_is_ignored_with_a_warning(tmp_path, caplog, content, reason):
     file = CostFile(tmp_path, "tiny", SUBJECT)
     file.path.write_text(content)
     assert file.load() is None
@@ -66,14 +66,14 @@ def test_a_file_that_holds_something_else_is_ignored_and_named(tmp_path, caplog,
     assert f"tiny: ignored {file.path}: {reason}" in record.getMessage()
 
 
-def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_ignored(tmp_path, caplog):
     (tmp_path / "costs").write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO):
         CostFile(tmp_path / "costs", "tiny", SUBJECT).save(LEARNED)
     assert "tiny: costs of executions are not kept: " in caplog.text
 
 
-def test_a_save_that_fails_leaves_the_earlier_file(tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     file = CostFile(tmp_path, "tiny", SUBJECT)
     file.save(LEARNED)
 
@@ -86,7 +86,7 @@ def test_a_save_that_fails_leaves_the_earlier_file(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
 
 
-def test_content_is_told_by_what_is_in_the_files_and_their_order(tmp_path):
+def test_the_digest_depends_on_content_and_order(tmp_path):
     one, two, same = (tmp_path / name for name in ("one", "two", "same"))
     one.write_bytes(b"ab")
     two.write_bytes(b"c")
@@ -99,5 +99,5 @@ def test_content_is_told_by_what_is_in_the_files_and_their_order(tmp_path):
     assert content_digest([one]) != content_digest([same, two])
 
 
-def test_a_processor_has_a_name():
+def test_name_of_the_processor():
     assert processor()

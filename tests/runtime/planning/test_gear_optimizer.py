@@ -1,4 +1,4 @@
-"""Against all sets of gears, on instances small enough to try them all."""
+"""The gear optimizer, compared with exhaustive search on small instances."""
 
 import math
 
@@ -53,7 +53,7 @@ def waste_of(counted, executed):
 
 
 @given(lines, few, st.sampled_from((1, 4, 8)), st.integers(0, 9))
-def test_along_one_axis_no_set_is_better(counted, count, align, spare):
+def test_one_axis_is_optimal(counted, count, align, spare):
     limit = max(counted)[0] + spare
     demand = demand_of(counted, ["tokens"], limits={"tokens": limit}, align=align)
     gears = optimal_gears(demand, count)
@@ -76,7 +76,7 @@ def test_gears_are_aligned_and_the_limit_is_one(counted, count, align):
 
 
 @given(lines, few)
-def test_no_rival_wastes_less(counted, count):
+def test_no_baseline_wastes_less(counted, count):
     demand = demand_of(counted, ["tokens"])
     best = demand.waste(optimal_gears(demand, count))
     assert demand.bound <= best + 1e-12
@@ -84,12 +84,12 @@ def test_no_rival_wastes_less(counted, count):
         assert best <= demand.waste(choose(demand, count)) + 1e-12
 
 
-def test_more_gears_than_sizes_are_not_used():
+def test_no_more_gears_than_sizes():
     demand = demand_of({(3,): 1, (7,): 2}, ["tokens"])
     assert optimal_gears(demand, 9) == ((3,), (7,))
 
 
-def test_an_unused_limit_is_a_gear_all_the_same():
+def test_an_unused_limit_is_still_a_gear():
     demand = demand_of({(3,): 1}, ["tokens"], limits={"tokens": 512})
     assert optimal_gears_by_count(demand, 2) == [((512,),), ((3,), (512,))]
 
@@ -112,7 +112,7 @@ def counted_at(grid):
 
 
 @given(occurring, few)
-def test_no_chain_is_better_than_the_best(grid, count):
+def test_chains_are_optimal(grid, count):
     gears = best_chains(brute.cumulated(grid), edges, count)[-1]
     counted = counted_at(grid)
     lists = [edge.tolist() for edge in edges]
@@ -126,7 +126,7 @@ def test_no_chain_is_better_than_the_best(grid, count):
 
 
 @given(occurring, few)
-def test_bands_are_never_worse_than_the_best(grid, count):
+def test_bands_are_optimal(grid, count):
     gears = best_bands(brute.cumulated(grid), edges, count)[-1]
     counted = counted_at(grid)
     assert len(gears) <= count
@@ -136,7 +136,7 @@ def test_bands_are_never_worse_than_the_best(grid, count):
 
 
 @given(occurring)
-def test_as_many_bands_as_sizes_waste_nothing(grid):
+def test_bands_for_every_size_waste_nothing(grid):
     counted = counted_at(grid)
     gears = best_bands(brute.cumulated(grid), edges, 9)[-1]
     useful = sum(count * math.prod(size) for size, count in counted.items())
@@ -144,7 +144,7 @@ def test_as_many_bands_as_sizes_waste_nothing(grid):
 
 
 @given(occurring, st.sets(st.sampled_from([(2, 1), (2, 6), (3, 4), (5, 4)])), st.integers(0, 2))
-def test_after_the_moves_no_single_move_saves(grid, start, more):
+def test_no_single_move_improves_the_result(grid, start, more):
     counted = counted_at(grid)
     gears = (*sorted(start), (5, 6))
     count = len(gears) + more
@@ -159,7 +159,7 @@ def test_after_the_moves_no_single_move_saves(grid, start, more):
             assert cost <= brute.executed(counted, (*rest, gear))
 
 
-def test_moves_add_the_gears_that_there_are_not_yet():
+def test_moves_add_gears():
     grid = np.array([[9, 0, 0], [0, 5, 0], [0, 0, 1]], np.float64)
     assert improve(((5, 6),), 3, grid, edges) == ((2, 1), (3, 4), (5, 6))
 
@@ -169,7 +169,7 @@ def test_moves_add_the_gears_that_there_are_not_yet():
 
 @pytest.mark.brute_force
 @given(planes, few)
-def test_along_two_axes_no_grid_and_no_family_is_better(counted, count):
+def test_two_axes_are_never_worse_than_grids_and_families(counted, count):
     demand = demand_of(counted, ["height", "width"])
     lists = edges_of(demand)
     gears = optimal_gears(demand, count)
@@ -187,7 +187,7 @@ def test_along_two_axes_no_grid_and_no_family_is_better(counted, count):
 
 @pytest.mark.brute_force
 @given(planes, few)
-def test_waste_is_what_the_fit_rule_gives(counted, count):
+def test_waste_follows_the_fit_rule(counted, count):
     demand = demand_of(counted, ["height", "width"])
     gears = optimal_gears(demand, count)
     assert demand.waste(gears) == waste_of(counted, brute.executed(counted, gears))
@@ -195,7 +195,7 @@ def test_waste_is_what_the_fit_rule_gives(counted, count):
 
 @pytest.mark.brute_force
 @given(planes)
-def test_a_further_gear_never_hurts(counted):
+def test_another_gear_never_increases_the_waste(counted):
     demand = demand_of(counted, ["height", "width"])
     wastes = [demand.waste(gears) for gears in optimal_gears_by_count(demand, 6)]
     assert wastes == sorted(wastes, reverse=True)
@@ -209,7 +209,7 @@ STUCK = """
 """
 
 
-def test_a_further_gear_does_not_hurt_where_moves_get_stuck():
+def test_another_gear_does_not_hurt_in_a_local_optimum():
     sizes = (entry.partition(":") for entry in STUCK.split())
     counted = {tuple(map(int, size.split("x"))): int(count) for size, _, count in sizes}
     demand = demand_of(counted, ["height", "width"])
@@ -219,7 +219,7 @@ def test_a_further_gear_does_not_hurt_where_moves_get_stuck():
 
 @pytest.mark.brute_force
 @given(planes, few)
-def test_the_curve_goes_through_the_single_plans(counted, most):
+def test_the_curve_equals_single_plans(counted, most):
     demand = demand_of(counted, ["height", "width"])
     assert optimal_gears_by_count(demand, 4)[most - 1] == optimal_gears(demand, most)
 
@@ -228,7 +228,7 @@ def test_the_curve_goes_through_the_single_plans(counted, most):
     st.dictionaries(st.tuples(*[st.sampled_from((1, 3, 4))] * 3), counts, min_size=1, max_size=6),
     few,
 )
-def test_along_three_axes_no_chain_is_better(counted, count):
+def test_three_axes_are_never_worse_than_chains(counted, count):
     demand = demand_of(counted, ["batch", "height", "width"], align=2)
     gears = optimal_gears(demand, min(count, 3))
     tables = brute.all_tables(edges_of(demand), min(count, 3), demand.limit)
@@ -242,7 +242,7 @@ def test_along_three_axes_no_chain_is_better(counted, count):
 
 @pytest.mark.brute_force
 @given(st.sets(st.integers(1, 400), min_size=30, max_size=60), few)
-def test_of_too_many_sizes_those_left_are_close(sizes, count):
+def test_thinned_candidates_are_close(sizes, count):
     counted = {(size,): 1 for size in sizes}
     demand = demand_of(counted, ["tokens"])
     exact = brute.executed(counted, optimal_gears(demand, count))
@@ -261,7 +261,7 @@ def test_of_too_many_sizes_those_left_are_close(sizes, count):
     ),
     few,
 )
-def test_moves_see_sizes_that_the_families_did_not(counted, count):
+def test_moves_use_more_candidates_than_families(counted, count):
     assume(max(counted) != min(counted))
     demand = demand_of(counted, ["height", "width"])
     with pytest.MonkeyPatch.context() as patch:
@@ -298,7 +298,7 @@ def test_joint_axes_grow_together():
     assert derive_gears(["height", "width"], LIMITS, 2, None).gears == ((128, 64), (300, 100))
 
 
-def test_gears_are_planned_from_a_histogram():
+def test_gears_from_a_histogram():
     histogram = brute.histogram_of({(20,): 90, (70,): 30, (513,): 1}, ["tokens"])
     derived = derive_gears(["tokens"], LIMITS, 3, histogram)
     assert derived.gears == ((20,), (70,), (512,))
@@ -311,20 +311,20 @@ def test_the_histogram_may_have_more_axes():
     histogram = brute.histogram_of({(1, 30): 60, (40, 200): 2}, ["batch", "tokens"])
     assert derive_gears(["tokens"], LIMITS, 2, histogram).gears == ((200,), (512,))
     assert derive_gears(["batch"], LIMITS, 2, histogram).how.endswith(
-        "the histogram holds 62 sizes within the limit, fewer than 100"
+        "the histogram has 62 sizes within the limit, fewer than 100"
     )
 
 
-def test_too_few_sizes_are_not_planned_from():
+def test_a_histogram_with_too_few_sizes_is_ignored():
     histogram = brute.histogram_of({(20,): MIN_SIZES - 1}, ["tokens"])
     derived = derive_gears(["tokens"], LIMITS, 2, histogram)
     assert derived.gears == ((256,), (512,))
     assert derived.how.endswith(
-        "powers of two, because the histogram holds 99 sizes within the limit, fewer than 100"
+        "powers of two, because the histogram has 99 sizes within the limit, fewer than 100"
     )
 
 
-def test_a_histogram_of_other_axes_is_named_in_the_reason():
+def test_a_histogram_of_other_axes_is_ignored():
     derived = derive_gears(["tokens"], LIMITS, 2, Histogram(["height"]))
     assert derived.gears == ((256,), (512,))
     assert derived.how.endswith("found no axis 'tokens', expected one of: height")

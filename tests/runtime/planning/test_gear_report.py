@@ -24,7 +24,7 @@ DEMAND = SizeDemand.of(
 )
 
 
-def test_one_count_is_shown_choice_by_choice():
+def test_report_of_one_count():
     (comparison,) = compare(DEMAND, [3])
     assert choice_lines(DEMAND, comparison) == [
         "                waste  gears",
@@ -36,7 +36,7 @@ def test_one_count_is_shown_choice_by_choice():
     ]
 
 
-def test_several_counts_are_shown_count_by_count():
+def test_report_of_several_counts():
     assert curve_lines(DEMAND, compare(DEMAND, range(1, 4))) == [
         "gears  optimum  quantiles  powers of two  linear  gears of the optimum",
         "    1   88.3 %     88.3 %         88.3 %  88.3 %  64",
@@ -46,7 +46,7 @@ def test_several_counts_are_shown_count_by_count():
     ]
 
 
-def test_gears_are_shown_with_what_they_do():
+def test_report_of_the_use_of_gears():
     gears = ((16,), (32,), (64,))
     assert use_lines(DEMAND, gears, None) == [
         "gear   sizes  elements  padding",
@@ -66,7 +66,7 @@ def test_gears_are_shown_with_what_they_do():
     ),
     st.sets(st.tuples(st.integers(1, 20), st.integers(1, 20)), max_size=4),
 )
-def test_what_the_gears_do_adds_up(counted, others):
+def test_shares_of_gears_add_up(counted, others):
     demand = SizeDemand.of(brute.histogram_of(counted, ["height", "width"]))
     gears = sorted_gears([*others, (20, 20)])
     done = uses(demand, gears)
@@ -76,7 +76,7 @@ def test_what_the_gears_do_adds_up(counted, others):
     assert sum(use.elements * use.waste for use in done) == pytest.approx(demand.waste(gears))
 
 
-def test_json_has_the_numbers_of_the_text():
+def test_json_report():
     plan = json.loads(json.dumps(as_json(DEMAND, compare(DEMAND, [3]))))
     assert plan["axes"] == ["tokens"]
     assert (plan["limit"], plan["align"], plan["sizes"]) == ([64], 8, 100)
@@ -110,7 +110,7 @@ LENGTHS = {(size,): 1 for size in range(1, 101)}
         ("powers of two", ((16,), (32,), (64,), (104,))),
     ],
 )
-def test_gears_are_spread_and_aligned(name, gears):
+def test_baselines_are_aligned(name, gears):
     assert BASELINES[name](demand_of(LENGTHS, align=8), 4) == gears
 
 
@@ -128,12 +128,12 @@ def test_several_axes_grow_together():
 
 
 @given(st.integers(1, 5000), st.integers(1, 8))
-def test_powers_of_two_halve_from_the_limit_down(limit, count):
+def test_powers_of_two_start_below_the_limit(limit, count):
     *smaller, largest = powers_of_two((limit,), count)
     assert largest == (limit,)
     assert len(smaller) < count
     assert all(size & (size - 1) == 0 and size < limit for (size,) in smaller)
-    if smaller:  # none is so near to the limit that it would hardly be used
+    if smaller:  # none is close to the limit
         assert limit / 3 < smaller[-1][0] < limit * 0.75
 
 
@@ -144,7 +144,7 @@ def test_powers_of_two_halve_from_the_limit_down(limit, count):
     st.sampled_from((1, 8)),
     st.integers(0, 20),
 )
-def test_every_rival_has_the_limit_and_no_more_gears_than_asked_for(counted, count, align, spare):
+def test_baselines_contain_the_limit_and_at_most_count_gears(counted, count, align, spare):
     limit = max(counted)[0] + spare
     demand = demand_of(counted, limits={"tokens": limit}, align=align)
     for choose in BASELINES.values():

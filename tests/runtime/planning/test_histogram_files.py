@@ -8,7 +8,7 @@ from ge_runtime.planning.histogram_files import read_histogram
 
 @pytest.fixture
 def written(tmp_path):
-    """A function: the path of a file with this content."""
+    """Return a function that writes a file and returns its path."""
 
     def write(content):
         path = tmp_path / "sizes"
@@ -21,13 +21,13 @@ def written(tmp_path):
 # -- CSV ---------------------------------------------------------------------------------------
 
 
-def test_csv_has_axes_in_its_header_and_a_size_per_line(written):
+def test_csv(written):
     histogram = read_histogram(written("height,width\n480, 640\n512,512\n\n480,640\n"))
     assert histogram.axes == ("height", "width")
     assert histogram.counts() == {(480, 640): 2, (512, 512): 1}
 
 
-def test_a_count_column_says_how_often(written):
+def test_csv_with_a_count_column(written):
     histogram = read_histogram(written("\ufeffcount,tokens\n7,12\n1,13\n"))
     assert histogram.counts() == {(12,): 7, (13,): 1}
 
@@ -45,7 +45,7 @@ def test_a_count_column_says_how_often(written):
         ("a,b\n1\n", "line 2: found 1 values, expected 2"),
     ],
 )
-def test_csv_faults_have_their_place(written, text, message):
+def test_csv_errors_name_the_line(written, text, message):
     path = written(text)
     with pytest.raises(HistogramFault, match=message) as caught:
         read_histogram(path)
@@ -58,13 +58,13 @@ def test_csv_faults_have_their_place(written, text, message):
 @pytest.mark.parametrize(
     "text", ["12 97\n33 12", "12\n97\n\n33\n12\n", "12, 97,33; 12", "12,97,33,12,"]
 )
-def test_numbers_may_be_separated_as_they_come(written, text):
+def test_separators_of_numbers(written, text):
     histogram = read_histogram(written(text), axes=["tokens"])
     assert histogram.counts() == {(12,): 2, (97,): 1, (33,): 1}
     assert read_histogram(written(text), unnamed=["words"]).axes == ("words",)
 
 
-def test_along_several_axes_each_line_is_a_size(written):
+def test_numbers_along_several_axes(written):
     histogram = read_histogram(written("480 640\n\n512, 512\n480 640\n"), axes=["height", "width"])
     assert histogram.counts() == {(480, 640): 2, (512, 512): 1}
 
@@ -72,13 +72,13 @@ def test_along_several_axes_each_line_is_a_size(written):
 @pytest.mark.parametrize(
     ("text", "axes", "message"),
     [
-        ("12 13", [], "found a list of sizes, expected --axes to name what they are of"),
+        ("12 13", [], "found sizes without axis names. Use --axes to name them"),
         ("12\n0 13", ["a"], "line 2: found 0, expected a whole number of at least 1"),
         ("12\n13 x", ["a"], "line 2: found 'x', expected a whole number of at least 1"),
         ("12 13\n14", ["a", "b"], r"line 2: found '14', expected a size for each of \['a', 'b'\]"),
     ],
 )
-def test_faults_of_numbers_have_their_place(written, text, axes, message):
+def test_errors_of_numbers_name_the_line(written, text, axes, message):
     with pytest.raises(HistogramFault, match=message):
         read_histogram(written(text), axes=axes)
 
@@ -86,14 +86,14 @@ def test_faults_of_numbers_have_their_place(written, text, axes, message):
 # -- JSON --------------------------------------------------------------------------------------
 
 
-def test_what_the_runtime_recorded_is_read(tmp_path):
+def test_a_saved_histogram(tmp_path):
     recorded = Histogram(["batch", "tokens"])
     recorded.add((2, 12), 3)
     recorded.save(tmp_path / "histogram.json")
     assert read_histogram(tmp_path / "histogram.json").counts() == {(2, 12): 3}
 
 
-def test_of_several_axes_some_may_be_wanted(tmp_path):
+def test_a_subset_of_axes(tmp_path):
     recorded = Histogram(["batch", "height", "width"])
     recorded.add((2, 12, 34))
     recorded.save(tmp_path / "histogram.json")
@@ -102,7 +102,7 @@ def test_of_several_axes_some_may_be_wanted(tmp_path):
     assert histogram.counts() == {(34, 12): 2}
 
 
-def test_a_plain_list_is_named_by_the_wanted_axes(written):
+def test_a_list_of_numbers(written):
     histogram = read_histogram(written([12, 13, 12]), axes=["tokens"])
     assert histogram.counts() == {(12,): 2, (13,): 1}
     histogram = read_histogram(written([[4, 5], [6, 7]]), axes=["height", "width"])
@@ -112,7 +112,7 @@ def test_a_plain_list_is_named_by_the_wanted_axes(written):
 @pytest.mark.parametrize(
     ("content", "axes", "message"),
     [
-        ([12], [], "found a list of sizes, expected --axes to name what they are of"),
+        ([12], [], "found sizes without axis names. Use --axes to name them"),
         ([12, [3, 4]], ["tokens"], r"\[1\]: found \[3, 4\], expected a size for each of"),
         ([12, 1.5], ["tokens"], r"\[1\]: found 1.5, expected a whole number of at least 1"),
         ([12, True], ["tokens"], r"\[1\]: found True, expected a whole number of at least 1"),
@@ -121,7 +121,7 @@ def test_a_plain_list_is_named_by_the_wanted_axes(written):
         ({"sizes": [1]}, [], "axes: found None, expected a list of names"),
     ],
 )
-def test_json_faults_have_their_place(written, content, axes, message):
+def test_json_errors_name_the_place(written, content, axes, message):
     with pytest.raises(HistogramFault, match=message):
         read_histogram(written(content), axes=axes)
 
@@ -131,7 +131,7 @@ def test_json_faults_have_their_place(written, content, axes, message):
 IMAGE = {"image": (None, "height", "width")}
 
 
-def test_a_request_has_the_shape_it_says(written):
+def test_input_data_with_shapes(written):
     data = [
         {"image": {"content": [0.5] * 12, "shape": [1, 3, 4]}},
         {"image": {"content": {"b64": "AAAA"}, "shape": [3, 3, 4]}},
@@ -142,7 +142,7 @@ def test_a_request_has_the_shape_it_says(written):
     assert histogram.counts() == {(3, 4): 2, (8, 9): 1}
 
 
-def test_without_a_shape_it_is_as_long_as_its_content(written):
+def test_input_data_without_shapes(written):
     data = [{"ids": [1, 2, 3]}, {"ids": {"content": [7, 8]}}]
     assert read_histogram(written({"data": data}), tensors={"ids": ("tokens",)}).counts() == {
         (3,): 1,
@@ -150,13 +150,13 @@ def test_without_a_shape_it_is_as_long_as_its_content(written):
     }
 
 
-def test_sequences_are_lists_of_requests(written):
+def test_input_data_of_sequences(written):
     data = [[{"ids": [1]}, {"ids": [1, 2]}], [{"ids": [1]}]]
     histogram = read_histogram(written({"data": data}), tensors={"ids": ("tokens",)})
     assert histogram.counts() == {(1,): 2, (2,): 1}
 
 
-def test_axes_of_several_inputs_come_together(written):
+def test_axes_of_several_inputs(written):
     data = [{"query": [1, 2], "passage": [1, 2, 3], "weights": [1, 1, 1]}]
     histogram = read_histogram(
         written({"data": data}),
@@ -180,17 +180,17 @@ def test_axes_of_several_inputs_come_together(written):
         ([], "found no sizes, expected at least one"),
     ],
 )
-def test_input_data_faults_have_their_place(written, data, message):
+def test_errors_of_input_data_name_the_place(written, data, message):
     with pytest.raises(HistogramFault, match=message):
         read_histogram(written({"data": data}), tensors={"ids": ("tokens",)})
 
 
-def test_inputs_that_disagree_about_an_axis_are_refused(written):
+def test_inputs_with_different_sizes_of_an_axis_are_refused(written):
     data = [{"ids": [1, 2], "mask": [1]}]
-    with pytest.raises(HistogramFault, match=r"mask: found 1 along 't', expected 2 as in the"):
+    with pytest.raises(HistogramFault, match=r"mask: found 1 along 't', expected 2, as in the"):
         read_histogram(written({"data": data}), tensors={"ids": ("t",), "mask": ("t",)})
 
 
-def test_input_data_needs_to_know_its_axes(written):
-    with pytest.raises(HistogramFault, match="expected --config, or --axes INPUT="):
+def test_input_data_needs_axes(written):
+    with pytest.raises(HistogramFault, match="Use --config, or --axes INPUT="):
         read_histogram(written({"data": [{"ids": [1]}]}))

@@ -15,7 +15,7 @@ counted = st.dictionaries(
 
 
 @given(counted, st.integers(1, 16))
-def test_without_limits_all_sizes_are_held(sizes, align):
+def test_all_sizes_are_held_by_default(sizes, align):
     demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]), align=align)
     assert demand.total == sum(sizes.values())
     assert demand.beyond == 0
@@ -24,7 +24,7 @@ def test_without_limits_all_sizes_are_held(sizes, align):
 
 
 @given(counted, st.integers(1, 16), st.integers(1, 40), st.integers(1, 40))
-def test_sizes_over_the_limit_are_left_out(sizes, align, height, width):
+def test_sizes_over_the_limit_are_ignored(sizes, align, height, width):
     inside = {size: n for size, n in sizes.items() if size[0] <= height and size[1] <= width}
     histogram = brute.histogram_of(sizes, ["height", "width"])
     limits = {"height": height, "width": width, "other": 3}
@@ -40,7 +40,7 @@ def test_sizes_over_the_limit_are_left_out(sizes, align, height, width):
 
 
 @given(counted, st.integers(1, 16))
-def test_candidates_are_the_least_aligned_sizes_within_the_limit(sizes, align):
+def test_candidates_are_the_smallest_aligned_sizes(sizes, align):
     limit = tuple(map(max, zip(*sizes, strict=True)))
     limits = dict(zip(("height", "width"), limit, strict=True))
     demand = SizeDemand.of(
@@ -56,7 +56,7 @@ def test_rows_are_not_aligned():
     assert SizeDemand.of(histogram, align=8).limit == (3, 8)
 
 
-def test_a_size_that_was_rounded_over_the_limit_counts_as_the_limit():
+def test_a_size_rounded_over_the_limit_counts_as_the_limit():
     histogram = Histogram(["tokens"], capacity=2)
     for size in (100, 250, 500):
         histogram.add((size,))
@@ -68,7 +68,7 @@ def test_a_size_that_was_rounded_over_the_limit_counts_as_the_limit():
 
 @pytest.mark.brute_force
 @given(counted, st.sets(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=4))
-def test_each_size_runs_in_the_gear_of_least_elements_that_holds_it(sizes, others):
+def test_each_size_runs_in_the_smallest_gear_that_holds_it(sizes, others):
     demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]))
     gears = sorted_gears([*others, (40, 40)])
     chosen = [gears[index] for index in demand.assign(gears)]
@@ -77,7 +77,7 @@ def test_each_size_runs_in_the_gear_of_least_elements_that_holds_it(sizes, other
         assert math.prod(gear) == min(math.prod(g) for g in gears if brute.holds(g, size))
 
 
-def test_waste_is_the_share_of_padding_in_all_that_is_executed():
+def test_waste_is_padding_divided_by_executed_elements():
     demand = SizeDemand.of(brute.histogram_of({(3,): 4, (10,): 1}, ["tokens"]), align=4)
     assert demand.waste(((12,),)) == pytest.approx(1 - 22 / 60)
     assert demand.waste(((4,), (12,))) == pytest.approx(1 - 22 / 28)
@@ -90,7 +90,7 @@ def test_huge_sizes_do_not_overflow():
     assert np.isfinite(demand.bound)
 
 
-def test_gears_are_ordered_by_elements_and_written_as_in_config_pbtxt():
+def test_gears_are_ordered_by_elements():
     gears = sorted_gears([(64, 48), (32, 32), (48, 64), (32, 32)])
     assert gears == ((32, 32), (48, 64), (64, 48))
     assert gears_value(gears) == "32x32, 48x64, 64x48"

@@ -1,4 +1,4 @@
-"""An ONNX graph cut at its tensors: the part that computes some of them, or one node alone."""
+"""Cut an ONNX graph: extract the part that computes some tensors, or a single node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ge_runtime.cli.compare.differences import Difference
+from ge_runtime.cli.compare.report import Layer
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array
 
@@ -14,83 +16,83 @@ if TYPE_CHECKING:
 
 
 class CutGraph:
-    """The graph of a file. An `Order` of the tensors that depend on its inputs."""
+    """The graph of a file, and the order of its tensors (`search.Order`)."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ArtifactFault if it cannot be read."""
+        """Read the file. Raises ArtifactFault."""
         try:
             import onnx
         except ImportError as error:
             raise ArtifactFault(
-                f"{path}: found no package onnx, expected it, to cut the graph: "
+                f"{path}: the package onnx is not installed; it is needed to cut the graph. "
                 "`pip install 'ge-runtime[plan]'`"
             ) from error
         try:
             self._model = onnx.load(path)
-        except Exception as error:  # protobuf's own, and what onnx makes of them
-            raise ArtifactFault(f"{path}: it cannot be read: {error}") from error
+        except Exception as error:  # onnx and protobuf raise many classes
+            raise ArtifactFault(f"{path}: not a readable ONNX file: {error}") from error
         graph = self._model.graph
         self._initializers = {own.name: own for own in graph.initializer}
         self._inputs = {own.name: own for own in graph.input if own.name not in self._initializers}
         self._makers: dict[str, NodeProto] = {
             name: node for node in graph.node for name in node.output if name
         }
-        self.outputs: Sequence[str] = [own.name for own in graph.output]
         dependent = set(self._inputs)
         self.tensors: list[str] = []
-        """All that nodes make of the inputs, in the order in which they are computed."""
+        """All tensors that depend on the graph's inputs, in computation order."""
         self._places: dict[str, int] = {}
         for node in graph.node:
-            if any(name in dependent for name in _taken(node)):
+            if any(name in dependent for name in _inputs_of(node)):
                 for name in filter(None, node.output):
                     dependent.add(name)
                     self._places[name] = len(self.tensors)
                     self.tensors.append(name)
 
     def before(self, name: str) -> list[str]:
+        """Return all tensors that a tensor depends on, in computation order."""
         found: set[str] = set()
-        rest = self.taken(name)
+        rest = self.inputs_of(name)
         while rest:
             each = rest.pop()
             if each not in found:
                 found.add(each)
-                rest += self.taken(each)
+                rest += self.inputs_of(each)
         return sorted(found, key=self._places.__getitem__)
 
     def named(self) -> dict[str, NodeProto]:
-        """All nodes, by their names; one without is called as ATC calls it."""
+        """Return all nodes by name; a node without a name gets the one that ATC gives it."""
         return {
             node.name or f"{node.op_type}_{place}": node
             for place, node in enumerate(self._model.graph.node)
         }
 
     def has(self, name: str) -> bool:
-        """Whether it is a tensor that depends on the inputs."""
+        """Return whether this is a tensor that depends on the graph's inputs."""
         return name in self._places
 
-    def taken(self, name: str) -> list[str]:
-        return [each for each in _taken(self._makers[name]) if each in self._places]
-
-    def place(self, name: str) -> int:
-        """Of a tensor among all."""
-        return self._places[name]
-
-    def node(self, name: str) -> NodeProto:
-        """That makes the tensor."""
-        return self._makers[name]
+    def inputs_of(self, name: str) -> list[str]:
+        """Return the input tensors of a tensor's node that depend on the graph's inputs."""
+        return [each for each in _inputs_of(self._makers[name]) if each in self._places]
 
     def fixed(self, name: str) -> list[str]:
-        """What the tensor's node takes of what nodes make of constants alone."""
+        """Return the input tensors of a tensor's node that nodes compute from constants only."""
         return [
             each
-            for each in _taken(self._makers[name])
+            for each in _inputs_of(self._makers[name])
             if each in self._makers and each not in self._places
         ]
 
-    def computing(self, names: Sequence[str], results: Mapping[str, Array] | None) -> ModelProto:
-        """The part of the graph whose outputs are these tensors.
+    def layer(self, name: str, own: Difference) -> Layer:
+        """Return the layer of a tensor with its difference."""
+        node = self._makers[name]
+        return Layer(self._places[name], name, node.name or name, node.op_type, own)
 
-        results: theirs, which tell their types and sizes; None where nobody knows them yet.
+    def computing(self, names: Sequence[str], results: Mapping[str, Array] | None) -> ModelProto:
+        """Return the part of the graph whose outputs are these tensors.
+
+        Args:
+            names: the tensors.
+            results: their values, for the types and shapes of the outputs; None to omit these.
         """
         import onnx
 
@@ -98,11 +100,11 @@ class CutGraph:
         nodes = [
             node for node in self._model.graph.node if any(name in kept for name in node.output)
         ]
-        used = {name for node in nodes for name in _taken(node)}
+        used = {name for node in nodes for name in _inputs_of(node)}
         outputs = [
             onnx.helper.make_empty_tensor_value_info(name)
             if results is None
-            else _told(name, results[name])
+            else _value_info(name, results[name])
             for name in names
         ]
         return self._model_of(nodes, [own for n, own in self._inputs.items() if n in used], outputs)
@@ -110,10 +112,15 @@ class CutGraph:
     def alone(
         self, name: str, values: Mapping[str, Array]
     ) -> tuple[ModelProto, dict[str, Array]] | None:
-        """The node that makes the tensor, and what it takes that depends on the graph's inputs.
+        """Return a graph of the node that computes a tensor, and the arrays to feed it.
 
-        values: of all that it takes and of its results; what nodes make of constants stays so.
-        None for a node with graphs in it.
+        Args:
+            name: the tensor.
+            values: all inputs and outputs of the node. Inputs that are computed from constants
+                become constants.
+
+        Returns:
+            None for a node with subgraphs.
         """
         import onnx
 
@@ -124,11 +131,11 @@ class CutGraph:
         feeds: dict[str, Array] = {}
         for place, each in enumerate(node.input):
             if each in self._places or each in self._inputs:
-                # Not their own names: a compiler's flags have signs that names may have, too.
+                # Renamed, because tensor names may contain the separators of compiler flags.
                 node.input[place] = f"input_{place}"
                 feeds[node.input[place]] = values[each]
-        inputs = [_told(each, array) for each, array in feeds.items()]
-        made = self._model_of([node], inputs, [_told(name, values[name])])
+        inputs = [_value_info(each, array) for each, array in feeds.items()]
+        made = self._model_of([node], inputs, [_value_info(name, values[name])])
         made.graph.initializer.extend(
             onnx.numpy_helper.from_array(values[each], each) for each in self.fixed(name)
         )
@@ -141,7 +148,7 @@ class CutGraph:
             name = rest.pop()
             if name not in needed and name in self._makers:
                 needed.add(name)
-                rest += _taken(self._makers[name])
+                rest += _inputs_of(self._makers[name])
         return needed
 
     def _model_of(
@@ -152,7 +159,7 @@ class CutGraph:
     ) -> ModelProto:
         import onnx
 
-        used = {name for node in nodes for name in _taken(node)}
+        used = {name for node in nodes for name in _inputs_of(node)}
         graph = onnx.helper.make_graph(
             nodes,
             "cut",
@@ -168,12 +175,12 @@ class CutGraph:
         )
 
 
-def _taken(node: NodeProto) -> list[str]:
-    """What a node takes, the graphs in it included."""
+def _inputs_of(node: NodeProto) -> list[str]:
+    """Return the inputs of a node and of its subgraphs."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in _graphs(attribute):
-            names += _outer(graph)
+            names += _outer_inputs(graph)
     return names
 
 
@@ -182,15 +189,16 @@ def _graphs(attribute: AttributeProto) -> list[GraphProto]:
     return [*one, *attribute.graphs]
 
 
-def _outer(graph: GraphProto) -> list[str]:
+def _outer_inputs(graph: GraphProto) -> list[str]:
+    """Return the tensors that a subgraph takes from the graph around it."""
     own = {name for node in graph.node for name in node.output}
     own |= {each.name for each in (*graph.input, *graph.initializer)}
-    taken = [name for node in graph.node for name in _taken(node)]
-    return [name for name in (*taken, *(each.name for each in graph.output)) if name not in own]
+    inputs = [name for node in graph.node for name in _inputs_of(node)]
+    return [name for name in (*inputs, *(each.name for each in graph.output)) if name not in own]
 
 
-def _told(name: str, array: Array) -> ValueInfoProto:
+def _value_info(name: str, array: Array) -> ValueInfoProto:
     import onnx
 
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
+    elements = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return onnx.helper.make_tensor_value_info(name, elements, array.shape)

@@ -1,4 +1,4 @@
-"""How far a tensor of a device is from the CPU's."""
+"""The difference between a tensor of a device and the CPU's."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from ge_runtime.specs import Array
 
 
 class Difference(NamedTuple):
-    """Of two arrays of one tensor."""
+    """The difference between two arrays of one tensor."""
 
     cosine: float
-    """Of the angle between them; nan for what is no floating-point number."""
+    """Cosine of the angle between them; NaN for other types than floating point."""
     relative: float
-    """The norm of the difference over the CPU's; of other types the share of different elements.
-
-    Infinite where shapes differ, or one has a number and the other NaN or an infinity."""
+    """Norm of the difference, divided by the norm of the CPU's array. For other types than floating
+    point, the share of different elements. Infinite if shapes or dtypes differ, or if NaN or an
+    infinity meets another value."""
     largest: float
-    """The largest difference of two elements; nan for truth values."""
+    """Largest difference of two elements; NaN for booleans."""
 
-    def beyond(self, limit: float) -> bool:
-        """Whether that is more than is allowed."""
+    def exceeds(self, limit: float) -> bool:
+        """Return whether `relative` is above the limit or NaN."""
         return not self.relative <= limit
 
 
+UNKNOWN = Difference(math.nan, math.nan, math.nan)
+
+
 def difference(found: Array, expected: Array) -> Difference:
-    """Elements that are NaN, or the same infinity, on both sides are equal."""
+    """Compare two arrays. NaN equals NaN, and an infinity equals itself."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return Difference(math.nan, math.inf, math.inf)
     if found.size == 0:
@@ -38,19 +41,19 @@ def difference(found: Array, expected: Array) -> Difference:
         share = float(np.mean(found != expected))
         if found.dtype.kind == "b":
             return Difference(math.nan, share, math.nan)
-        apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-        return Difference(math.nan, share, float(apart.max()))
+        errors = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        return Difference(math.nan, share, float(errors.max()))
     one, other = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     finite = np.isfinite(one) & np.isfinite(other)
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
-    if not (finite | same).all():
+    equal = (one == other) | (np.isnan(one) & np.isnan(other))
+    if not (finite | equal).all():
         return Difference(_cosine(one[finite], other[finite]), math.inf, math.inf)
     one, other = one[finite], other[finite]
-    apart = np.abs(one - other)
+    errors = np.abs(one - other)
     norm = float(np.linalg.norm(other))
-    distance = float(np.linalg.norm(apart))
+    distance = float(np.linalg.norm(errors))
     relative = distance / norm if norm else (math.inf if distance else 0.0)
-    return Difference(_cosine(one, other), relative, float(apart.max(initial=0.0)))
+    return Difference(_cosine(one, other), relative, float(errors.max(initial=0.0)))
 
 
 def _cosine(one: NDArray[Any], other: NDArray[Any]) -> float:

@@ -1,21 +1,21 @@
-"""Layers by the card's own dump: one execution tells what each operator of the file gave.
+"""Measure the layers of a graph with the card's dump of one execution.
 
-The compiler renames, fuses and inserts operators. What one gave is a layer's tensor if the dump
-says so (`original_op`), if it has the name of the layer's node, or if its name is those of several
-nodes one after another, as fused ones are called: then it gave what the last of them gives.
+The compiler renames, fuses and inserts operators. An operator's output is matched to a tensor of
+the graph in one of three ways: the dump names the original operator (`original_op`), the operator
+has the name of a node, or its name is a sequence of node names, as for fused operators. In the
+last case its output is that of the last node.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ge_runtime.cli.compare.cut_graphs import CutGraph
-from ge_runtime.cli.compare.differences import Difference, difference
-from ge_runtime.cli.compare.executions import Cpu
+from ge_runtime.cli.compare.differences import UNKNOWN, Difference, difference
+from ge_runtime.cli.compare.executions import run_on_cpu
 from ge_runtime.cli.compare.report import First, Layer
 from ge_runtime.cli.dump_files import DumpedOperator, DumpedTensor
 from ge_runtime.specs import Array
@@ -25,111 +25,99 @@ if TYPE_CHECKING:
 
 
 class DumpedLayers:
-    """The tensors of a graph, measured by a dump of one execution on the same inputs."""
+    """The tensors of a graph, measured with a dump of one execution on the same inputs."""
 
     def __init__(
         self,
         graph: CutGraph,
-        cpu: Cpu,
         operators: Sequence[DumpedOperator],
         inputs: Mapping[str, Array],
         limit: float,
     ) -> None:
-        """Raises EngineFault if the graph cannot be computed."""
+        """Compute the expected tensors on the CPU. Raises EngineFault."""
         self._graph = graph
-        self._cpu = cpu
         self._inputs = inputs
         self._limit = limit
-        told = Matches(graph.named(), operators)
-        self.others: Sequence[str] = told.others
-        """Operators of the card that are no layer of the graph."""
-        wanted = [name for name in graph.tensors if name in told.outputs or name in told.inputs]
-        self._expected = cpu.run(graph.computing(wanted, None), inputs) if wanted else {}
+        matches = Matches(graph.named(), operators)
+        self.unmatched_operators: Sequence[str] = matches.unmatched
+        """Operators of the card that are not in the graph."""
+        names = [name for name in graph.tensors if name in matches.outputs | matches.inputs]
+        self._expected = run_on_cpu(graph.computing(names, None), inputs) if names else {}
         self._card: dict[str, Array] = {}
-        """The card's tensors by their names in the graph: given, or at least taken by others."""
         self._found: dict[str, Difference] = {}
         for name, expected in self._expected.items():
-            if not isinstance(expected, np.ndarray):  # a sequence has no place on a card
+            if not isinstance(expected, np.ndarray):  # a card has no sequences
                 continue
-            for source in (told.outputs, told.inputs):
-                array = source[name].shaped(expected.shape) if name in source else None
+            for tensors in (matches.outputs, matches.inputs):
+                array = tensors[name].shaped(expected.shape) if name in tensors else None
                 if array is not None:
-                    self._card[name] = _as(array, expected)
+                    self._card[name] = _as_type(array, expected)
                     self._found[name] = difference(self._card[name], expected)
                     break
 
     @property
-    def count(self) -> int:
-        return len(self._graph.tensors)
-
-    @property
     def measured(self) -> list[Layer]:
+        """The measured layers in computation order."""
         return [self._layer(name) for name in self._graph.tensors if name in self._found]
 
     @property
-    def untold(self) -> list[Layer]:
-        """Those that no operator of the card has: fused, or computed in another way."""
+    def unmatched(self) -> list[Layer]:
+        """Layers without an operator on the card: fused, or computed in another way."""
         return [self._layer(name) for name in self._graph.tensors if name not in self._found]
 
-    def look(self, outputs: Mapping[str, Difference]) -> First | None:
-        """The first layer that is beyond, of those that an output which is beyond depends on."""
+    def search(self, outputs: Mapping[str, Difference]) -> First | None:
+        """Return the first layer beyond the limit that an output beyond the limit depends on."""
         graph = self._graph
-        wrong = [n for n, own in outputs.items() if own.beyond(self._limit) and graph.has(n)]
+        wrong = [n for n, own in outputs.items() if own.exceeds(self._limit) and graph.has(n)]
         for name in wrong:
             self._found.setdefault(name, outputs[name])
-        among = {each for name in wrong for each in (*graph.before(name), name)}
+        causes = {each for name in wrong for each in (*graph.before(name), name)}
         for name in graph.tensors:
-            if name in among and name in self._found and self._found[name].beyond(self._limit):
-                return First(
-                    self._layer(name),
-                    self._alone(name),
-                    "the card had",
-                    [self._layer(each) for each in self._unseen(name)],
-                )
+            if name in causes and name in self._found and self._found[name].exceeds(self._limit):
+                unmeasured = [self._layer(each) for each in self._unmeasured_before(name)]
+                return First(self._layer(name), self._alone(name), "card", unmeasured)
         return None
 
-    def _unseen(self, name: str) -> list[str]:
-        """What lies between a tensor and those before it that were measured."""
-        found: dict[str, None] = {}
-        rest = self._graph.taken(name)
+    def _unmeasured_before(self, name: str) -> list[str]:
+        """Return the tensors between a tensor and the last measured ones before it."""
+        found: set[str] = set()
+        rest = self._graph.inputs_of(name)
         while rest:
             each = rest.pop()
             if each not in self._found and each not in found:
-                found[each] = None
-                rest += self._graph.taken(each)
-        return sorted(found, key=self._graph.place)
+                found.add(each)
+                rest += self._graph.inputs_of(each)
+        return [each for each in self._graph.tensors if each in found]
 
     def _alone(self, name: str) -> Difference | None:
-        """What its node makes on the CPU of what the card had; None where that is not all told."""
+        """Return the error of one layer on the card's inputs, if the dump contains all of them."""
         graph = self._graph
-        if name not in self._card or any(each not in self._card for each in graph.taken(name)):
+        if any(each not in self._card for each in (name, *graph.inputs_of(name))):
             return None
-        fixed = graph.fixed(name)
-        values = dict(self._inputs) | self._card | {name: self._expected[name]}
-        if fixed:
-            values |= self._cpu.run(graph.computing(fixed, None), self._inputs)
+        values = {**self._inputs, **self._card, name: self._expected[name]}
+        if fixed := graph.fixed(name):
+            values |= run_on_cpu(graph.computing(fixed, None), self._inputs)
         cut = graph.alone(name, values)
         if cut is None:
             return None
         model, feeds = cut
-        return difference(self._card[name], self._cpu.run(model, feeds)[name])
+        return difference(self._card[name], run_on_cpu(model, feeds)[name])
 
     def _layer(self, name: str) -> Layer:
-        node = self._graph.node(name)
-        own = self._found.get(name, Difference(math.nan, math.nan, math.nan))
-        return Layer(self._graph.place(name), name, node.name or name, node.op_type, own)
+        return self._graph.layer(name, self._found.get(name, UNKNOWN))
 
 
 class Matches:
-    """Which dumped tensor is which of the graph."""
+    """The dumped tensors by their names in the graph."""
 
     def __init__(self, nodes: Mapping[str, NodeProto], operators: Iterable[DumpedOperator]) -> None:
-        """nodes: of the graph, in its order, by the names that the compiler knows them by."""
+        """Match the operators to nodes, which are in the graph's order."""
         self.outputs: dict[str, DumpedTensor] = {}
-        """Name in the graph -> what an operator gave."""
+        """Tensors that an operator returned."""
         self.inputs: dict[str, DumpedTensor] = {}
-        """Name in the graph -> what an operator took."""
-        self.others: list[str] = []
+        """Tensors that an operator received."""
+        self.unmatched: list[str] = []
+        """Names of the operators that match no node."""
         places = {name: place for place, name in enumerate(nodes)}
         renamed = []
         for operator in operators:
@@ -137,21 +125,21 @@ class Matches:
             if node is None:
                 renamed.append(operator)
                 continue
-            self._give(node, operator)
-            taken = [name for name in node.input if name]
-            if len(taken) == len(operator.inputs):
-                for name, tensor in zip(taken, operator.inputs, strict=True):
+            self._add_outputs(node, operator)
+            inputs = [name for name in node.input if name]
+            if len(inputs) == len(operator.inputs):
+                for name, tensor in zip(inputs, operator.inputs, strict=True):
                     self.inputs.setdefault(name, tensor)
-        for operator in renamed:  # what has a node's own name comes first
-            known = self._originals(nodes, operator)
-            parts = parted(operator.name, nodes)
-            if parts and not known:
-                self._give(nodes[max(parts, key=places.__getitem__)], operator)
-            elif not known:
-                self.others.append(operator.name)
+        for operator in renamed:  # after operators with a node's own name, which take precedence
+            if self._add_originals(nodes, operator):
+                continue
+            if parts := split_into_names(operator.name, nodes):
+                self._add_outputs(nodes[max(parts, key=places.__getitem__)], operator)
+            else:
+                self.unmatched.append(operator.name)
 
-    def _originals(self, nodes: Mapping[str, NodeProto], operator: DumpedOperator) -> bool:
-        """Whether the dump says of any output whose it is."""
+    def _add_originals(self, nodes: Mapping[str, NodeProto], operator: DumpedOperator) -> bool:
+        """Add the outputs whose original operator is in the graph; return whether any is."""
         known = False
         for tensor in operator.outputs:
             node = nodes.get(tensor.original)
@@ -160,33 +148,33 @@ class Matches:
                 known = True
         return known
 
-    def _give(self, node: NodeProto, operator: DumpedOperator) -> None:
+    def _add_outputs(self, node: NodeProto, operator: DumpedOperator) -> None:
         for name, tensor in zip(node.output, operator.outputs, strict=False):
             if name:
                 self.outputs.setdefault(name, tensor)
 
 
-def parted(text: str, names: Iterable[str]) -> list[str]:
-    """Names that make up the text, one after another; none where they do not."""
+def split_into_names(text: str, names: Iterable[str]) -> list[str]:
+    """Return names whose concatenation is the text; empty if there are none."""
     known = {name for name in names if name}
     lengths = sorted({len(name) for name in known}, reverse=True)
-    before: dict[int, str | None] = {0: None}
-    """Where a name may end -> the name that ends there."""
-    for at in range(len(text)):
-        if at in before:
+    ends: dict[int, str] = {0: ""}
+    """Position in the text -> a name that can end there."""
+    for start in range(len(text)):
+        if start in ends:
             for length in lengths:
-                if text[at : at + length] in known and at + length <= len(text):
-                    before.setdefault(at + length, text[at : at + length])
+                if text[start : start + length] in known and start + length <= len(text):
+                    ends.setdefault(start + length, text[start : start + length])
     found: list[str] = []
-    at = len(text)
-    while at and (name := before.get(at)):
+    end = len(text)
+    while name := ends.get(end):
         found.insert(0, name)
-        at -= len(name)
-    return found if at == 0 else []
+        end -= len(name)
+    return found if end == 0 else []
 
 
-def _as(array: Array, expected: Array) -> Array:
-    """A card has FP16 for FP32, and often INT32 for INT64."""
+def _as_type(array: Array, expected: Array) -> Array:
+    """Convert to the CPU's type: a card uses FP16 for FP32, and often INT32 for INT64."""
     kinds = array.dtype.kind + expected.dtype.kind
-    same = kinds == "ff" or set(kinds) <= {*"iub"}
-    return array.astype(expected.dtype) if same else array
+    convertible = kinds == "ff" or set(kinds) <= {*"iub"}
+    return array.astype(expected.dtype) if convertible else array

@@ -1,4 +1,4 @@
-"""Graphs executed on the CPU by ONNX Runtime, and compiled and executed on a card."""
+"""Execute graphs on the CPU, and compile and execute them on a card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 _PRECISION: Final = "ge.exec.precision_mode_v2"
-_SHAPES: Final = (
+_SHAPE_FLAGS: Final = (
     "input_shape",
     "input_format",
     "dynamic_batch_size",
@@ -31,33 +31,40 @@ _SHAPES: Final = (
 )
 
 
-class Cpu:
-    """ONNX Runtime, with its usual optimizations."""
+def run_on_cpu(model: Path | ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Execute a file, or a graph of less than 2 GiB, and return all outputs.
 
-    def run(self, model: Path | ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs. model: a file, or a graph of less than 2 GiB. Raises EngineFault."""
-        import onnxruntime
+    `inputs` may contain arrays that the graph does not use. Raises EngineFault.
+    """
+    import onnxruntime
 
-        try:
-            given = str(model) if isinstance(model, Path) else model.SerializeToString()
-            session = onnxruntime.InferenceSession(given, providers=["CPUExecutionProvider"])
-            names = [output.name for output in session.get_outputs()]
-            wanted = {own.name for own in session.get_inputs()}
-            fed = {name: array for name, array in inputs.items() if name in wanted}
-            return dict(zip(names, session.run(names, fed), strict=True))
-        except Exception as error:  # what the library and protobuf raise is of many classes
-            raise EngineFault(f"ONNX Runtime: {error}") from error
+    try:
+        source = str(model) if isinstance(model, Path) else model.SerializeToString()
+        session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        fed = {each.name: inputs[each.name] for each in session.get_inputs() if each.name in inputs}
+        return dict(zip(names, session.run(names, fed), strict=True))
+    except Exception as error:  # the library and protobuf raise many classes
+        raise EngineFault(f"ONNX Runtime: {error}") from error
 
 
 class CardGraphs:
-    """Graphs on a card, each compiled with the flags that a file was made with. Use in a `with`."""
+    """Compiles graphs with the flags of an existing .om file and executes them. Use in a `with`."""
 
     def __init__(self, device: str, folder: Path, om: Path, config: RuntimeConfig) -> None:
-        """folder: the model's, where paths of flags begin. om: there may be one for the chip.
+        """Open the device.
 
-        Raises ArtifactFault, NoDevice or EngineLost.
+        Args:
+            device: e.g. npu:0.
+            folder: the model's folder; paths in flags are relative to it.
+            om: the file; a variant for the device's chip takes precedence.
+            config: the model's configuration.
+
+        Raises:
+            ArtifactFault, NoDevice, EngineLost: the file or the device cannot be used.
         """
         self.compiled = 0
+        """Number of compiled graphs."""
         self._device = device
         self._opened = ExitStack()
         self._backend: DeviceBackend = open_backend(device, DeviceSettings(), engine="om")
@@ -66,7 +73,7 @@ class CardGraphs:
             undo.push(self._opened)
             chip = self._backend.hardware
             self.om = for_chip([Artifact(om, "om", "")], chip)[0].path
-            """The file for this chip."""
+            """The file for the device's chip."""
             self._flags = _flags(folder, self.om, config, chip)
             self._scratch = Path(self._opened.enter_context(TemporaryDirectory()))
             undo.pop_all()
@@ -79,10 +86,11 @@ class CardGraphs:
 
     @property
     def hardware(self) -> str:
+        """Name of the chip."""
         return self._backend.hardware
 
     def shapes(self) -> Sequence[Shapes]:
-        """The shapes of its inputs that the file executes. Raises RuntimeFault."""
+        """Return the input shapes that the file is compiled for. Raises RuntimeFault."""
         engine = self._backend.open([Artifact(self.om, "om", "")], threads=1, outputs=())
         try:
             return engine.shapes or ()
@@ -90,11 +98,10 @@ class CardGraphs:
             engine.close()
 
     def run(self, model: ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compile it for these shapes, and execute it. Raises RuntimeFault."""
+        """Compile a graph for the shapes of its inputs, and execute it. Raises RuntimeFault."""
         import onnx
 
-        wanted = [own.name for own in model.graph.input]
-        fed = {name: inputs[name] for name in wanted}
+        fed = {each.name: inputs[each.name] for each in model.graph.input}
         source, om = self._scratch / "cut.onnx", self._scratch / "cut.om"
         onnx.save(model, source)
         shapes = ";".join(f"{n}:{','.join(map(str, a.shape))}" for n, a in fed.items())
@@ -108,11 +115,11 @@ class CardGraphs:
     def run_file(
         self, om: Path, inputs: Mapping[str, Array], names: Sequence[str]
     ) -> dict[str, Array]:
-        """Execute a file that is there. Raises RuntimeFault."""
+        """Execute a file and return the outputs of these names. Raises RuntimeFault."""
         return _execute(self._backend, om, inputs, names)
 
     def dump(self, inputs: Mapping[str, Array], names: Sequence[str]) -> list[DumpedOperator]:
-        """What CANN dumps of all operators of an execution of `om`; nothing where it refuses.
+        """Execute `om` and return CANN's dump of all operators; empty if CANN writes none.
 
         Raises RuntimeFault or OSError.
         """
@@ -135,7 +142,7 @@ def _execute(
     *,
     serving: bool = False,
 ) -> dict[str, Array]:
-    """serving: it counts as an execution after the load, the backend's last."""
+    """Execute a file. `serving`: CANN's dump counts only executions after the load."""
     engine = backend.open([Artifact(om, "om", "")], threads=1, outputs=names)
     try:
         engine.bind([], backend.memory)
@@ -143,15 +150,18 @@ def _execute(
             backend.freeze()
         known = {tensor.name for tensor in engine.signature.inputs}
         fed = {name: array for name, array in inputs.items() if name in known}
-        if lacking := known - fed.keys():
-            raise ArtifactFault(f"{om}: found no input for {', '.join(sorted(lacking))}")
+        if missing := known - fed.keys():
+            raise ArtifactFault(
+                f"{om}: found no array for {', '.join(sorted(missing))}, expected one for each "
+                "input of the graph"
+            )
         return engine.run(fed, dict.fromkeys(names))
     finally:
         engine.close()
 
 
 def _flags(folder: Path, om: Path, config: RuntimeConfig, chip: str) -> list[str]:
-    """Those of the file's record but for shapes; without one those that config.pbtxt has."""
+    """Return the flags of the file's record, or of config.pbtxt without one; no shapes."""
     try:
         recorded = json.loads(record_path(om).read_text(encoding="utf-8"))["flags"]
         pairs = [flag.removeprefix("--").partition("=")[::2] for flag in recorded]
@@ -162,5 +172,5 @@ def _flags(folder: Path, om: Path, config: RuntimeConfig, chip: str) -> list[str
     return [
         f"--{flag}={(folder / value).resolve() if flag in ATC_FILES else value}"
         for flag, value in pairs
-        if flag not in _SHAPES
+        if flag not in _SHAPE_FLAGS
     ]

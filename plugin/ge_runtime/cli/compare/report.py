@@ -1,4 +1,4 @@
-"""What a comparison found: for people, for programs, and as a picture."""
+"""The result of a comparison, as text, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -16,59 +16,64 @@ _COLUMNS = ("cosine", "relative", "largest")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A tensor inside of the graph, computed from the graph's inputs."""
+    """A tensor inside the graph, computed from the graph's inputs."""
 
     place: int
-    """Of all that depend on the inputs, in the order in which they are computed."""
+    """Index among all tensors that depend on the inputs, in computation order."""
     tensor: str
     node: str
     operator: str
     difference: Difference
 
+    def __str__(self) -> str:
+        return f"{self.node} ({self.operator})"
+
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first layer that is beyond the limit, while all that it takes is within."""
+    """The first layer that exceeds the limit while all its inputs are within it."""
 
     layer: Layer
     alone: Difference | None
-    """By itself, on inputs that both have; None where it cannot be cut out."""
-    inputs: str = "the CPU computed"
-    """Which those are."""
-    unseen: Sequence[Layer] = ()
-    """Directly before it, and told by nothing: it may be one of them that loses the accuracy."""
+    """The layer's own error, on equal inputs; None if it cannot be computed alone."""
+    inputs: str = "CPU"
+    """Source of these inputs: CPU or card."""
+    unmeasured: Sequence[Layer] = ()
+    """Layers directly before it that were not measured; one of them may cause the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A file on a device against its graph on the CPU."""
+    """The result of comparing a compiled file on a device with its graph on the CPU."""
 
     title: str
     inputs: str
+    """Description of the inputs."""
     limit: float
     outputs: Mapping[str, Difference]
-    layers: Sequence[Layer]
-    """Those that were measured."""
-    count: int
-    """Of all layers."""
-    compiled: int
-    """Parts of the graph that were compiled."""
-    first: First | None
+    layers: Sequence[Layer] = ()
+    """The measured layers."""
+    count: int = 0
+    """Number of all layers."""
+    compiled: int = 0
+    """Number of compiled parts of the graph."""
+    first: First | None = None
     dumped: bool = False
-    """Whether the layers are of the card's dump, and not of compiled parts."""
-    untold: Sequence[Layer] = ()
-    """Those that the dump does not have."""
-    others: Sequence[str] = ()
-    """Operators in the dump that are no layer."""
+    """The layers are from the card's dump and not from compiled parts."""
+    unmatched_layers: Sequence[Layer] = ()
+    """Layers that are not in the dump."""
+    unmatched_operators: Sequence[str] = ()
+    """Operators of the dump that are not in the graph."""
 
     @property
-    def beyond(self) -> bool:
-        """Whether an output is."""
-        return any(own.beyond(self.limit) for own in self.outputs.values())
+    def exceeds_limit(self) -> bool:
+        """True if any output exceeds the limit."""
+        return any(each.exceeds(self.limit) for each in self.outputs.values())
 
     def lines(self) -> list[str]:
+        """Return the report as text."""
         rows = [("output", *_COLUMNS, "")]
-        rows += [(name, *self._cells(own)) for name, own in self.outputs.items()]
+        rows += [(name, *self._cells(each)) for name, each in self.outputs.items()]
         lines = [self.title, self.inputs, "", *aligned_columns(rows, "<>>><")]
         if self.layers:
             head = ("place", "tensor", "node", "operator", *_COLUMNS, "")
@@ -77,55 +82,57 @@ class Comparison:
                 for own in self.layers
             ]
             source = "the card's dump" if self.dumped else f"{self.compiled} parts of the graph"
-            told = f"{len(self.layers)} of {self.count} layers, by {source}"
-            lines += ["", told, "", *aligned_columns([head, *table], "><<<>>><")]
-        if self.untold:
-            untold = ", ".join(f"{own.node} ({own.operator})" for own in self.untold)
-            lines += ["", f"without a counterpart on the card, fused or folded: {untold}"]
-        if self.others:
-            lines += ["", f"on the card alone: {', '.join(self.others)}"]
+            count = f"{len(self.layers)} of {self.count} layers, by {source}"
+            lines += ["", count, "", *aligned_columns([head, *table], "><<<>>><")]
+        if self.unmatched_layers:
+            layers = ", ".join(map(str, self.unmatched_layers))
+            lines += ["", f"not found on the card, because fused or folded: {layers}"]
+        if self.unmatched_operators:
+            lines += ["", f"only on the card: {', '.join(self.unmatched_operators)}"]
         return [*lines, "", *self._verdict()]
 
     def as_json(self) -> dict[str, object]:
+        """Return the report as values for JSON."""
+        first = self.first
         return {
             "title": self.title,
             "inputs": self.inputs,
             "limit": self.limit,
-            "beyond": self.beyond,
-            "outputs": {name: _json(own) for name, own in self.outputs.items()},
-            "layers": [self._layer_json(own) for own in self.layers],
+            "beyond": self.exceeds_limit,
+            "outputs": {name: _json(each) for name, each in self.outputs.items()},
+            "layers": [_layer_json(layer) for layer in self.layers],
             "layer_count": self.count,
             "compiled": self.compiled,
             "dumped": self.dumped,
-            "untold": [own.tensor for own in self.untold],
-            "others": [*self.others],
-            "first": self.first
+            "unmatched_layers": [layer.tensor for layer in self.unmatched_layers],
+            "unmatched_operators": [*self.unmatched_operators],
+            "first": first
             and {
-                **self._layer_json(self.first.layer),
-                "alone": self.first.alone and _json(self.first.alone),
-                "unseen": [own.tensor for own in self.first.unseen],
+                **_layer_json(first.layer),
+                "alone": first.alone and _json(first.alone),
+                "unmeasured": [layer.tensor for layer in first.unmeasured],
             },
         }
 
     def draw(self, path: Path) -> None:
-        """Write a PNG. Raises RuntimeFault without matplotlib, OSError."""
+        """Write a PNG. Raises RuntimeFault without matplotlib, and OSError."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise RuntimeFault("a plot needs matplotlib: pip install 'ge-runtime[plot]'") from error
+            raise RuntimeFault(
+                "--plot: matplotlib is not installed. `pip install 'ge-runtime[plot]'`"
+            ) from error
         figure = Figure((8, 3.6), layout="constrained")
         axes = figure.subplots()
-        shown = [own for own in self.layers if math.isfinite(own.difference.relative)]
-        infinite = [own.place for own in self.layers if own not in shown]
-        floor = min(
-            (own.difference.relative for own in shown if own.difference.relative), default=1
-        )
-        places = [own.place for own in shown]
-        # A logarithm has no 0: what is equal lies at the bottom.
-        errors = [max(own.difference.relative, floor / 10) for own in shown]
+        finite = [each for each in self.layers if math.isfinite(each.difference.relative)]
+        floor = min((e.difference.relative for e in finite if e.difference.relative), default=1)
+        places = [each.place for each in finite]
+        # A logarithmic axis has no 0: layers without an error are drawn at the bottom.
+        errors = [max(each.difference.relative, floor / 10) for each in finite]
         axes.semilogy(places, errors, "o-", color="tab:blue", markersize=4, label="relative error")
-        for place in infinite:
-            axes.axvline(place, color="tab:red", linewidth=1, linestyle=":")
+        for layer in self.layers:
+            if not math.isfinite(layer.difference.relative):
+                axes.axvline(layer.place, color="tab:red", linewidth=1, linestyle=":")
         axes.axhline(self.limit, color="tab:orange", linestyle="--", linewidth=1, label="limit")
         if self.first is not None:
             layer = self.first.layer
@@ -137,37 +144,37 @@ class Comparison:
         figure.savefig(path, format="png", dpi=130)
 
     def _verdict(self) -> list[str]:
+        if not self.exceeds_limit and self.first is None:
+            return [f"all outputs are within {self.limit:g}"]
         if self.first is None:
-            if not self.beyond:
-                return [f"all outputs are within {self.limit:g}"]
-            names = [name for name, own in self.outputs.items() if own.beyond(self.limit)]
+            names = [name for name, each in self.outputs.items() if each.exceeds(self.limit)]
             return [f"beyond {self.limit:g}: {', '.join(names)}"]
-        layer, alone = self.first.layer, self.first.alone
+        layer, alone, unmeasured = self.first.layer, self.first.alone, self.first.unmeasured
+        before = "all measured layers before it" if unmeasured else "all its inputs"
         lines = [
-            f"first layer beyond {self.limit:g}: {layer.node} ({layer.operator}), tensor "
-            f"{layer.tensor}, relative error {layer.difference.relative:.3g}; "
-            + ("all that it takes is within" if not self.first.unseen else "all before is within")
+            f"first layer beyond {self.limit:g}: {layer}, tensor {layer.tensor}, relative error "
+            f"{layer.difference.relative:.3g}; {before} are within the limit"
         ]
-        if self.first.unseen:
-            unseen = ", ".join(f"{own.node} ({own.operator})" for own in self.first.unseen)
-            lines.append(f"or one that the card has fused with it: {unseen}")
+        if unmeasured:
+            layers = ", ".join(map(str, unmeasured))
+            lines.append(f"or a layer that the card has fused with it: {layers}")
         if alone is not None:
-            lines.append(
-                f"by itself, on the inputs that {self.first.inputs}: {alone.relative:.3g}"
-                + ("" if alone.beyond(self.limit) else ", so it makes more of small errors before")
-            )
+            line = f"computed alone, on the {self.first.inputs}'s inputs: {alone.relative:.3g}"
+            amplifies = "" if alone.exceeds(self.limit) else ", so it amplifies earlier errors"
+            lines.append(line + amplifies)
         return lines
 
     def _cells(self, own: Difference) -> tuple[str, str, str, str]:
         cosine = "-" if math.isnan(own.cosine) else f"{own.cosine:.6f}"
         largest = "-" if math.isnan(own.largest) else f"{own.largest:.3g}"
-        return cosine, f"{own.relative:.3g}", largest, "beyond" if own.beyond(self.limit) else ""
+        return cosine, f"{own.relative:.3g}", largest, "beyond" if own.exceeds(self.limit) else ""
 
-    def _layer_json(self, own: Layer) -> dict[str, object]:
-        names = {"place": own.place, "tensor": own.tensor, "node": own.node}
-        return {**names, "operator": own.operator, **_json(own.difference)}
+
+def _layer_json(own: Layer) -> dict[str, object]:
+    names = {"place": own.place, "tensor": own.tensor, "node": own.node}
+    return {**names, "operator": own.operator, **_json(own.difference)}
 
 
 def _json(own: Difference) -> dict[str, float | None]:
-    """JSON has no infinity, and no nan."""
+    """Return the values, with None for infinity and NaN, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in own._asdict().items()}

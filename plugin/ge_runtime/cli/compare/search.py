@@ -1,62 +1,58 @@
-"""The search for the tensor at which a graph begins to differ: pure, by bisection."""
+"""Find the tensor at which a graph starts to differ, by bisection. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+Measure: TypeAlias = Callable[[Sequence[str]], Mapping[str, bool]]
+"""Names of tensors -> whether each exceeds the limit."""
 
 
 class Order(Protocol):
-    """The tensors of a graph."""
+    """The tensors of a graph in computation order."""
 
     def before(self, name: str) -> Sequence[str]:
-        """All that a tensor is computed of, in the order in which they are."""
+        """Return all tensors that a tensor depends on, in computation order."""
 
-    def taken(self, name: str) -> Sequence[str]:
-        """Those that its node takes."""
+    def inputs_of(self, name: str) -> Sequence[str]:
+        """Return the input tensors of the node that computes a tensor."""
 
 
-def first_beyond(
-    order: Order,
-    last: str,
-    measure: Callable[[Sequence[str]], Mapping[str, bool]],
-    cuts: int,
-) -> str:
-    """A tensor that is beyond while all that its node takes are not.
+def first_exceeding(order: Order, last: str, measure: Measure, cuts: int) -> str:
+    """Return a tensor that exceeds the limit while all inputs of its node are within it.
 
-    last: one that is beyond. measure: whether each of some tensors is; asked for at most `cuts` of
-    the search's own, or for all that one node takes. It need not be monotone: errors may vanish,
-    as by a maximum, and come again.
+    Args:
+        order: the graph.
+        last: a tensor that exceeds the limit.
+        measure: called with at most `cuts` tensors, or with all inputs of one node. Errors may
+            disappear and reappear along the graph, for example at a maximum.
+        cuts: the most tensors for one bisection step.
     """
-    beyond = last
+    exceeding = last
     while True:
-        found = _border(order.before(beyond), beyond, measure, cuts)
-        taken = order.taken(found)
-        verdicts = measure(taken) if taken else {}
-        wrong = [name for name in taken if verdicts[name]]
+        found = _border(order.before(exceeding), exceeding, measure, cuts)
+        inputs = order.inputs_of(found)
+        verdicts = measure(inputs) if inputs else {}
+        wrong = [name for name in inputs if verdicts[name]]
         if not wrong:
             return found
-        beyond = wrong[0]  # earlier than `found`, so this ends
+        exceeding = wrong[0]  # computed before `found`, so the loop ends
 
 
-def _border(
-    among: Sequence[str],
-    last: str,
-    measure: Callable[[Sequence[str]], Mapping[str, bool]],
-    cuts: int,
-) -> str:
-    """One that is beyond, directly behind one that is not, or the first."""
-    fine, beyond = -1, len(among)
-    while beyond - fine > 1:
-        points = spread(fine, beyond, cuts)
-        verdicts = measure([among[point] for point in points])
-        beyond = next((point for point in points if verdicts[among[point]]), beyond)
-        fine = max((point for point in points if point < beyond), default=fine)
-    return among[beyond] if beyond < len(among) else last
+def _border(names: Sequence[str], last: str, measure: Measure, cuts: int) -> str:
+    """Return a tensor that exceeds the limit, directly after one that does not, or the first."""
+    within, exceeding = -1, len(names)
+    while exceeding - within > 1:
+        points = spread(within, exceeding, cuts)
+        verdicts = measure([names[point] for point in points])
+        exceeding = next((point for point in points if verdicts[names[point]]), exceeding)
+        within = max((point for point in points if point < exceeding), default=within)
+    return names[exceeding] if exceeding < len(names) else last
 
 
 def spread(low: int, high: int, most: int) -> list[int]:
-    """At most so many whole numbers between the two, evenly, both left out."""
+    """Return at most `most` evenly spaced integers between `low` and `high`, both excluded."""
     between = high - low - 1
     count = min(most, between)
     return [low + (place * (between + 1)) // (count + 1) for place in range(1, count + 1)]

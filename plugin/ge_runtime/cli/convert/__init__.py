@@ -1,4 +1,4 @@
-"""`ge-runtime convert`: a config.pbtxt of the C++ backend npu_ge, made one of ge_runtime."""
+"""`ge-runtime convert`: converts a config.pbtxt of the C++ backend npu_ge to ge_runtime."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ from ge_runtime.config.parameters import split_names
 from ge_runtime.errors import ConfigFault
 
 _DESCRIPTION: Final = """\
-Make a config.pbtxt of Huawei's C++ backend npu_ge one of ge_runtime.
+Convert a config.pbtxt of Huawei's C++ backend npu_ge to ge_runtime.
 
-CONFIG_PBTXT is the file, or the model's folder. Parameters of npu_ge are kept where they mean the
-same, and otherwise replaced: gears that are options of GE (ge.inputShape, ge.dynamicDims) become
-axes, limits and gears. The backend becomes "ge" (see `ge-runtime backend`). Everything else stays
-as it was, comments too.
+CONFIG_PBTXT is the file, or the model's folder. Parameters with the same meaning are kept. Gears
+that are options of GE (ge.inputShape, ge.dynamicDims) become axes, limits and gears. The backend
+becomes "ge" (see `ge-runtime backend`). Everything else stays unchanged, including comments.
 
-What cannot be kept is refused, all of it at once, with the reason and what to do. Nothing is
-written then. What is left out because nothing is lost is told.
+If something cannot be converted, nothing is written, and all problems are printed with their
+reasons and fixes. Notes name the parameters that are omitted without effect.
 """
 
 _EPILOG: Final = """\
-npu_ge takes the first *.onnx it finds; ge_runtime takes model.onnx or model.om in the version
-folder, and what has to be renamed or compiled is told. Options in --backend-config=npu_ge,... and
-GE_NPU_CONFIG are not in config.pbtxt, and are not seen here.
+npu_ge uses the first *.onnx that it finds; ge_runtime uses model.onnx or model.om in the version
+folder. Notes name the files to rename or compile. Options in --backend-config=npu_ge,... and
+GE_NPU_CONFIG are not converted, because they are not in config.pbtxt.
 
 examples:
   ge-runtime convert resnet/config.pbtxt --output new/resnet/config.pbtxt
   ge-runtime convert encoder --axes ids=tokens --axes mask=tokens --limit tokens=512 \\
       --device-ids 0,1 --drop profiling
 
-Exit codes: 0 converted, 1 something cannot be kept, 2 arguments or input that cannot be used.
+Exit codes: 0 converted, 1 something cannot be converted, 2 invalid arguments or input.
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", type=Path, metavar="CONFIG_PBTXT", help="the file, or the model's folder")
-    add("--output", type=Path, metavar="FILE", help="where it is written (standard output)")
+    add("--output", type=Path, metavar="FILE", help="output file (default: standard output)")
     add(
         "--axes",
         action="append",
         default=[],
         type=_axes,
         metavar="TENSOR=AXIS,...",
-        help="names for the -1 of a tensor's dims, for outputs also relations (the tensor's name "
-        "and the dim's place)",
+        help="names for the -1 dims of a tensor, for outputs also relations (default: the tensor's "
+        "name and the dim's index)",
     )
     add(
         "--limit",
@@ -59,15 +58,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=axis_sizes,
         metavar="AXIS=SIZE,...",
-        help="the largest size of an axis (the gears')",
+        help="largest size of an axis (default: that of the gears)",
     )
-    add("--device-ids", metavar="ID,...", help="the cards, where config.pbtxt names none")
+    add("--device-ids", metavar="ID,...", help="the cards, if config.pbtxt has no device_ids")
     add(
         "--drop",
         action="append",
         default=[],
         metavar="NAME",
-        help="lose what is refused under this name",
+        help="drop a refused parameter or field; may be repeated",
     )
 
 
@@ -88,7 +87,7 @@ def _run(given: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     if conversion.problems:
         for problem in conversion.problems:
-            print(f"cannot be kept: {problem}", file=sys.stderr)
+            print(f"cannot be converted: {problem}", file=sys.stderr)
         return EXIT_NO
     if given.output is None:
         print(conversion.text, end="")
@@ -99,7 +98,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="convert",
-    help="make a config.pbtxt of the C++ backend npu_ge one of ge_runtime",
+    help="convert a config.pbtxt of the C++ backend npu_ge",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
@@ -116,22 +115,22 @@ def _axes(text: str) -> tuple[str, tuple[str, ...]]:
     return name.strip(), split_names(names)
 
 
-_TAKEN: Final = ("model.onnx", "model.om")
+_ARTIFACTS: Final = ("model.onnx", "model.om")
 
 
 def notes_on(folder: Path) -> Iterator[str]:
-    """What to do with the graphs of a model's folder, a line for each version that needs it.
+    """Yield a note for each version folder whose graph must be renamed or compiled.
 
-    npu_ge takes any ONNX file below a version's folder, and if there is none one of TensorFlow.
+    npu_ge uses any ONNX file below a version folder, or otherwise a TensorFlow file.
     """
     for version in sorted(folder.glob("*/")):
-        if not version.name.isdecimal() or any((version / name).is_file() for name in _TAKEN):
+        if not version.name.isdecimal() or any((version / name).is_file() for name in _ARTIFACTS):
             continue
         own = f"{version.name}/model"
         if found := _found(folder, version, "*.onnx"):
-            yield f"{found}: ge_runtime takes {own}.onnx: rename it, then `ge-runtime build`"
+            yield f"{found}: ge_runtime expects {own}.onnx. Rename it, then run `ge-runtime build`"
         elif found := _found(folder, version, "*.pb"):
-            yield f"{found}: no engine takes it: `atc --framework=3` makes {own}.om of it"
+            yield f"{found}: no engine reads it. Compile it to {own}.om with `atc --framework=3`"
 
 
 def _found(folder: Path, version: Path, pattern: str) -> str:

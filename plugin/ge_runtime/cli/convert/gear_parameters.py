@@ -1,10 +1,10 @@
-"""npu_ge's sizes of a model, made into axes, limits and gears.
+"""Convert npu_ge's sizes of a model to axes, limits and gears.
 
 `ge.inputShape` is "ids:-1,-1;mask:-1,-1", with the batch dimension; `ge.dynamicDims` is
-"1,64,1,64;8,128,8,128": a group for each gear, a value for each -1, in that order.
+"1,64,1,64;8,128,8,128": a group for each gear, with a value for each -1 in the order of the shapes.
 
-Every request that npu_ge serves has the sizes of a gear, so sizes that are equal in all gears are
-one axis: dims at the same place of several inputs.
+Every request to npu_ge has the sizes of a gear. Therefore dims at the same position of several
+inputs become one axis if their sizes are equal in all gears.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ class DeclaredDims:
 
     name: str
     dims: tuple[int, ...]
-    """UNKNOWN where the size is open."""
+    """Sizes; UNKNOWN for a variable dim."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenDim:
-    """A dim of an input that config.pbtxt leaves open, or the rows: its size in each gear."""
+    """A variable dim of an input, or its rows."""
 
     tensor: str
     place: int
-    """Among the tensor's dims; -1 for the rows."""
+    """Index in the tensor's dims; -1 for the rows."""
     sizes: tuple[int, ...]
+    """Size in each gear."""
 
 
 def read_open_dims(
@@ -46,26 +47,24 @@ def read_open_dims(
     *,
     batched: bool,
 ) -> list[OpenDim]:
-    """What the options say of rows and open dims; nothing, if they cannot be understood."""
+    """Return the rows and variable dims in GE's options; empty if the options are invalid."""
     if SHAPE not in options:
         if DIMS in options:
             parameter, value = options[DIMS]
-            report.require(
-                parameter, value, f"there is no {SHAPE} beside it", f"write graph.{SHAPE}"
-            )
+            report.require(parameter, value, f"{SHAPE} is not set", f"add graph.{SHAPE}")
         return []
     parameter, text = options[SHAPE]
     shapes = _shapes(text)
-    wanted = {tensor.name: len(tensor.dims) + batched for tensor in inputs}
-    if shapes is None or {name: len(shape) for name, shape in shapes.items()} != wanted:
-        ranks = "; ".join(f"{name}: {rank} dims" for name, rank in wanted.items())
-        report.require(parameter, text, "it is not a shape of every input", f"write {ranks}")
+    ranks = {tensor.name: len(tensor.dims) + batched for tensor in inputs}
+    if shapes is None or {name: len(shape) for name, shape in shapes.items()} != ranks:
+        expected = "; ".join(f"{name}: {rank} dims" for name, rank in ranks.items())
+        report.require(parameter, text, "expected a shape of every input", f"write {expected}")
         return []
     count = sum(shape.count(_FREE) for shape in shapes.values())
     gears = _groups(options.get(DIMS, ("", ""))[1], count)
     if gears is None:
-        parameter, value = options.get(DIMS, (f"graph.{DIMS}", "nothing"))
-        why = f"{SHAPE} has {count} open dim(s), and each gear lists one value for each"
+        parameter, value = options.get(DIMS, (f"graph.{DIMS}", "not set"))
+        why = f"{SHAPE} has {count} dim(s) of -1, expected a value for each in every gear"
         report.require(parameter, value, why, "write e.g. 1,64;8,64 for two gears of two")
         return []
     values = iter(zip(*gears, strict=True))  # one for each -1: its size in every gear
@@ -79,20 +78,20 @@ def read_open_dims(
             if dim == UNKNOWN:
                 columns.append(OpenDim(name, place, sizes))
             elif set(sizes) != {dim}:
-                why = f"config.pbtxt says {dim} for that dim of '{name}'"
-                report.require(parameter, text, why, "make both say the same")
+                why = f"config.pbtxt has {dim} for that dim of '{name}'"
+                report.require(parameter, text, why, "make both equal")
     rows = {each.sizes for each in columns if each.place < 0}
     if len(rows) > 1:
-        report.require(parameter, text, "inputs differ in their rows", "give all the same")
+        report.require(parameter, text, "inputs have different numbers of rows", "make them equal")
         return []
     return columns
 
 
 def _shapes(text: str) -> dict[str, tuple[int, ...]] | None:
-    """The shapes that the text writes, or None if it is not in that form."""
+    """Parse ge.inputShape; None if it is malformed."""
     shapes = {}
     for part in filter(None, text.split(";")):
-        # Names of ONNX files may hold colons, sizes do not.
+        # Tensor names may contain colons.
         name, colon, sizes = part.rpartition(":")
         words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
         if not colon or not all(re.fullmatch(r"-1|[1-9]\d*", word) for word in words):
@@ -102,7 +101,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]] | None:
 
 
 def _groups(text: str, count: int) -> list[tuple[int, ...]] | None:
-    """The gears that the text lists, of `count` values each, or None if it does not."""
+    """Parse ge.dynamicDims with `count` values in each gear; None if it is malformed."""
     groups = [[word.strip() for word in group.split(",")] for group in text.split(";") if group]
     if not groups:
         return None if count else [()]
@@ -125,10 +124,16 @@ def gear_parameters(
     names: Mapping[str, Sequence[str]],
     limits: Mapping[str, int],
 ) -> dict[str, str]:
-    """The parameters `axes`, `limit` and `gears` for all sizes that config.pbtxt leaves open.
+    """Return the parameters `axes`, `limit` and `gears` for all variable sizes.
 
-    options: option of GE: its parameter and value. batched: there is a batch dimension. names:
-    tensor: what the user calls its open dims. limits: axis: its largest size, as the user says.
+    Args:
+        inputs: declared in config.pbtxt.
+        outputs: declared in config.pbtxt.
+        options: option of GE -> its parameter and value.
+        report: receives the problems.
+        batched: the model has a batch dimension.
+        names: tensor -> names that the user gives to its -1 dims.
+        limits: axis -> largest size that the user gives.
     """
     columns = read_open_dims(inputs, options, report, batched=batched)
     axes = _axes(inputs, columns, names, report)
@@ -142,7 +147,7 @@ def gear_parameters(
         largest = limits.get(axis, max(tables.get(axis, (0,))))
         if largest < 1:
             why = "npu_ge compiles for any size; ge_runtime plans memory for the largest"
-            report.require(f"axis '{axis}'", "open", why, f"say --limit {axis}=SIZE")
+            report.require(f"axis '{axis}'", "no limit", why, f"use --limit {axis}=SIZE")
         parameters[f"limit.{axis}"] = str(max(1, largest))
     parameters |= _gears(tables)
     for tensor in outputs:
@@ -150,14 +155,14 @@ def gear_parameters(
             parameters[f"axes.{tensor.name}"] = ",".join(names[tensor.name])
         elif len(_open(tensor)) and batched:
             known = ", ".join(axis for axis in axes.values() if axis != ROWS) or "none"
-            why = "npu_ge reads from the names of the ONNX file's dims how large it is"
-            cure = f"say --axes {tensor.name}=AXIS,... with axes ({known}) or relations of them"
+            why = "npu_ge derives its size from the dim names in the ONNX file"
+            cure = f"use --axes {tensor.name}=AXIS,... with axes ({known}) or relations of them"
             report.require(f"output '{tensor.name}'", f"{list(tensor.dims)}", why, cure)
     return parameters
 
 
 def _open(tensor: DeclaredDims) -> list[int]:
-    """The places of the dims that are open."""
+    """Return the indices of the variable dims."""
     return [place for place, dim in enumerate(tensor.dims) if dim == UNKNOWN]
 
 
@@ -167,17 +172,17 @@ def _axes(
     names: Mapping[str, Sequence[str]],
     report: ConversionReport,
 ) -> dict[tuple[str, int], str]:
-    """Tensor and place of each open dim, and of rows that have gears: the name of its axis."""
+    """Return the axis of each variable dim, and of rows that have gears, by tensor and index."""
     axes = {(each.tensor, each.place): ROWS for each in columns if each.place < 0}
     for tensor in inputs:
         own, places = names.get(tensor.name, ()), _open(tensor)
         if own and len(own) != len(places):
-            why = f"its dims {list(tensor.dims)} have {len(places)} open"
-            cure = "name each of them, in order"
+            why = f"dims {list(tensor.dims)} contain {len(places)} -1"
+            cure = "give one name for each, in order"
             report.require(f"--axes {tensor.name}", ",".join(own), why, cure)
         elif own:
             axes |= {(tensor.name, place): name for place, name in zip(places, own, strict=True)}
-    # What the user names, other dims of the same sizes are called, too.
+    # A name from the user also applies to other dims with the same sizes.
     sizes = {(each.tensor, each.place): (each.place, each.sizes) for each in columns}
     same: dict[tuple[int, tuple[int, ...]], str] = {}
     for dim, name in axes.items():
@@ -185,27 +190,27 @@ def _axes(
             same.setdefault(sizes[dim], name)
     for dim in ((tensor.name, place) for tensor in inputs for place in _open(tensor)):
         if dim not in axes:
-            made = _made_of(*dim)
-            axes[dim] = same.setdefault(sizes[dim], made) if dim in sizes else made
+            name = _default_name(*dim)
+            axes[dim] = same.setdefault(sizes[dim], name) if dim in sizes else name
     return axes
 
 
-def _made_of(tensor: str, place: int) -> str:
-    """A name for an axis that nobody has named."""
-    made = re.sub(r"\W", "_", f"{tensor}_{place}", flags=re.ASCII)
-    return made if made[0].isalpha() else f"_{made}"
+def _default_name(tensor: str, place: int) -> str:
+    """Return the axis name for a dim that the user gives no name."""
+    name = re.sub(r"\W", "_", f"{tensor}_{place}", flags=re.ASCII)
+    return name if name[0].isalpha() else f"_{name}"
 
 
 def _tables(
     columns: Sequence[OpenDim], axes: Mapping[tuple[str, int], str], report: ConversionReport
 ) -> dict[str, tuple[int, ...]]:
-    """Axis: its size in each gear."""
+    """Return the size of each axis in every gear."""
     tables: dict[str, tuple[int, ...]] = {}
     for column in columns:
         axis = axes[column.tensor, column.place]
         if tables.setdefault(axis, column.sizes) != column.sizes:
-            why = f"'{column.tensor}' has other sizes in the gears than an input before it"
-            report.require("--axes", axis, why, "give it a name of its own")
+            why = f"'{column.tensor}' has other sizes in the gears than an earlier input"
+            report.require("--axes", axis, why, "use different names")
     return tables
 
 
@@ -216,23 +221,19 @@ def _check_user_names(
     limits: Mapping[str, int],
     report: ConversionReport,
 ) -> None:
-    """Problems with what the user says of tensors and axes that there are not."""
+    """Report tensors and axes of the user's that do not exist."""
     known = {tensor.name for tensor in tensors if _open(tensor)}
     for name in sorted(names.keys() - known):
-        why = "no such tensor has an open dim"
-        report.require("--axes", name, why, f"name one of: {', '.join(sorted(known)) or 'none'}")
-    there = {*axes.values()} - {ROWS}
-    for axis in sorted(limits.keys() - there):
-        report.require(
-            "--limit",
-            axis,
-            "there is no such axis",
-            f"name one of: {', '.join(sorted(there)) or 'none'}",
-        )
+        cure = f"use one of: {', '.join(sorted(known)) or 'none'}"
+        report.require("--axes", name, "no tensor of this name has a -1", cure)
+    present = {*axes.values()} - {ROWS}
+    for axis in sorted(limits.keys() - present):
+        cure = f"use one of: {', '.join(sorted(present)) or 'none'}"
+        report.require("--limit", axis, "unknown axis", cure)
 
 
 def _gears(tables: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """The parameters of all axes: each has its own where all combinations are gears."""
+    """Return the gear parameters. An axis gets its own if all combinations are gears."""
     axes = sorted(tables, key=lambda axis: axis != ROWS)
     rows = set(zip(*(tables[axis] for axis in axes), strict=True))
     parameters = {}
@@ -241,7 +242,7 @@ def _gears(tables: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         place = joint.index(axis)
         own = {row[place] for row in rows}
         rest = {row[:place] + row[place + 1 :] for row in rows}
-        # As many as all combinations of the two, so it is all of them.
+        # The gears are all combinations of this axis with the others.
         if len(rows) == len(own) * len(rest) and len(joint) > 1:
             parameters[f"gears.{axis}"] = ", ".join(map(str, sorted(own)))
             rows, joint = rest, [*joint[:place], *joint[place + 1 :]]

@@ -1,4 +1,4 @@
-"""npu_ge's parameters one by one, save those that make gears: kept, left out or refused."""
+"""Convert npu_ge's parameters except those for gears: each is kept, omitted or refused."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from ge_runtime.config import ATC_FLAGS
 SHAPE: Final = "ge.inputShape"
 DIMS: Final = "ge.dynamicDims"
 SHAPES: Final = (SHAPE, DIMS, "ge.dynamicNodeType")
-"""Options of GE that say which sizes a graph is compiled for."""
+"""Options of GE for the sizes that a graph is compiled for."""
 
 _OFF: Final = ("0", "false", "off", "")
 _DIAGNOSTICS: Final = {
-    "profiling": "profile the server's process with msprof; the metrics ge_runtime_* tell what "
-    "launches cost",
-    "dump_graph": "dump the graph where it is compiled: DUMP_GE_GRAPH=2 with atc",
-    "dump_data": "`ge-runtime conformance` compares what the model answers",
+    "profiling": "profile the server's process with msprof; the metrics ge_runtime_* show the cost "
+    "of launches",
+    "dump_graph": "dump the graph during compilation: DUMP_GE_GRAPH=2 with atc",
+    "dump_data": "`ge-runtime conformance` compares the model's outputs",
 }
 _MANAGED: Final = {
-    "ge.constLifecycle": "weights are held once for each device",
-    "ge.exec.reuseZeroCopyMemory": "memory is planned from the model, inputs and outputs apart",
+    "ge.constLifecycle": "weights exist once for each device",
+    "ge.exec.reuseZeroCopyMemory": "inputs and outputs are planned separately",
     "ge.exec.staticMemoryPolicy": "models of a device share one workspace",
-    "ge.featureBaseRefreshable": "workspace is planned at load and stays where it is",
+    "ge.featureBaseRefreshable": "workspace is planned at load and never moves",
     "ge.graph_compiler_cache_dir": "models are compiled before they are served",
     "ge.graph_key": "models are compiled before they are served",
 }
-"""Options whose purpose ge_runtime serves by itself."""
+"""Options that ge_runtime does not need, with the reason."""
 _REFUSED: Final = {
-    "ge.exec.deviceId": ("cards are named in device_ids", "name it there"),
-    "ge.session_device_id": ("cards are named in device_ids", "name it there"),
-    "ge.socVersion": ("a model is compiled before it is served", "give it to atc: --soc_version"),
+    "ge.exec.deviceId": ("cards are listed in device_ids", "list it there"),
+    "ge.session_device_id": ("cards are listed in device_ids", "list it there"),
+    "ge.socVersion": ("a model is compiled before it is served", "pass it to atc: --soc_version"),
     "ge.graphMemoryMaxSize": (
         "memory is planned from the model",
-        "cap the workspace: parameter workspace_pool_mib",
+        "limit the workspace: parameter workspace_pool_mib",
     ),
     "ge.variableMemoryMaxSize": ("memory is planned from the model", "nothing replaces it"),
     "ge.compileHybridMode": (
-        "a request that no gear holds is refused",
-        "add a gear that holds the largest",
+        "a request larger than every gear is refused",
+        "add a gear for the largest request",
     ),
     "ge.exec.precision_mode": (
-        "ATC's successor of it is precision_mode_v2",
-        "write ge.exec.precision_mode_v2 with fp16, origin or mixed_float16",
+        "in ATC precision_mode_v2 replaces it",
+        "use ge.exec.precision_mode_v2 with fp16, origin or mixed_float16",
     ),
 }
 
 
 def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) -> dict[str, str]:
-    """The parameters that are kept, each as it is for ge_runtime; all others are reported."""
+    """Return the parameters to keep, with ge_runtime's values; report all others."""
     kept: dict[str, str] = {}
     for name, value in parameters.items():
         if name.isupper() or name in ("device_ids", "device_exec_blocks"):
@@ -66,12 +66,12 @@ def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) 
             if family in ("graph", "session") and option:
                 kept |= _option(name, f"ge.{option.removeprefix('ge.')}", value, report)
             elif family == "ge" and option:
-                why = "npu_ge reads it from --backend-config only, and ignored it here"
-                report.refuse(name, value, why, f"write graph.{name} to have it")
+                why = "npu_ge reads it only from --backend-config, and ignored it here"
+                report.refuse(name, value, why, f"use graph.{name} to apply it")
             elif family == "global":
-                report.leave_out(name, value, "npu_ge never passed it on")
+                report.omit(name, value, "npu_ge never passed it on")
             else:
-                why = "npu_ge knows no such parameter, and ignored it"
+                why = "npu_ge has no such parameter, and ignored it"
                 report.refuse(name, value, why)
     return kept
 
@@ -79,48 +79,48 @@ def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) 
 def _instance_blocks(value: str, report: ConversionReport) -> None:
     name = "instance_exec_blocks"
     if value == "1":
-        report.leave_out(name, value, "a batch is executed by one engine")
+        report.omit(name, value, "one engine executes a batch")
         return
-    why = "a batch is cut by gears, not into equal parts; npu_ge mixed up its rows"
-    report.refuse(name, value, why, "give device_exec_blocks for engines that work side by side")
+    why = "a batch is divided by gears, not into equal parts; npu_ge mixed up the rows"
+    report.refuse(name, value, why, "use device_exec_blocks for parallel engines")
 
 
 def _diagnostic(name: str, value: str, report: ConversionReport) -> None:
     if value.lower() in _OFF:
-        report.leave_out(name, value, "it is off")
+        report.omit(name, value, "it is off")
     else:
-        report.refuse(name, value, "no such switch in ge_runtime", _DIAGNOSTICS[name])
+        report.refuse(name, value, "ge_runtime has no such option", _DIAGNOSTICS[name])
 
 
 def _option(name: str, option: str, value: str, report: ConversionReport) -> dict[str, str]:
-    """name: as in config.pbtxt. option: as GE has it. Gives the parameter, if it is kept."""
+    """Return the parameter if it is kept. `name`: in config.pbtxt; `option`: GE's name."""
     if option in SHAPES:
         return {}
     if option == "ge.externalWeight" and value != "0":
-        report.refuse(name, value, "weights are loaded from the .om, one file for all")
+        report.refuse(name, value, "weights are loaded from the .om only")
         return {}
     if option in ATC_FLAGS:
         return {f"{name.partition('.')[0]}.{option}": value}
     if option in _MANAGED:
-        report.leave_out(name, value, _MANAGED[option])
+        report.omit(name, value, _MANAGED[option])
     elif option == "ge.graphRunMode" and value == "0":
-        report.leave_out(name, value, "everything is inference")
+        report.omit(name, value, "ge_runtime only runs inference")
     elif option == "ge.graphRunMode":
         report.refuse(name, value, "ge_runtime does not train")
     elif option in _REFUSED:
         report.refuse(name, value, *_REFUSED[option])
     else:
-        why = "ge_runtime compiles with ATC, and knows no flag that is this option"
-        report.refuse(name, value, why, "see `atc --help`, compile model.om yourself with its flag")
+        why = "ge_runtime compiles with ATC, and has no flag for this option"
+        report.refuse(name, value, why, "compile model.om yourself with a flag of `atc --help`")
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing of the configuration that cannot be kept."""
+    """A part of the configuration that cannot be converted."""
 
     name: str
-    """A parameter, a field, or a tensor."""
+    """Name of a parameter, field, tensor or option."""
     value: str
     why: str
     cure: str
@@ -131,18 +131,18 @@ class Problem:
 
 @dataclass(slots=True)
 class ConversionReport:
-    """Collects what a conversion refuses, misses and leaves out. For one thread."""
+    """The problems and notes of a conversion. Not thread-safe."""
 
     dropped: Collection[str]
-    """The names that may be lost, as the user said."""
+    """Names given with --drop."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was left out, each with the reason why nothing is lost; what was dropped."""
+    """Omitted and dropped parts, with reasons."""
     used: set[str] = field(default_factory=set)
-    """Of `dropped`, those that stood in the way."""
+    """Names in `dropped` that were refused."""
 
     def refuse(self, name: str, value: str, why: str, cure: str = "") -> None:
-        """It cannot be kept: a problem, unless it may be lost. cure: what else could be done."""
+        """Add a problem that --drop NAME resolves, or a note if the name is in `dropped`."""
         if name in self.dropped:
             self.used.add(name)
             self.notes.append(f"{name} = {value}: dropped")
@@ -151,9 +151,9 @@ class ConversionReport:
         self.problems.append(Problem(name, value, why, f"{cure}, or {drop}" if cure else drop))
 
     def require(self, name: str, value: str, why: str, cure: str) -> None:
-        """Something is not known without which nothing can be converted."""
+        """Add a problem that only a change of the input resolves."""
         self.problems.append(Problem(name, value, why, cure))
 
-    def leave_out(self, name: str, value: str, why: str) -> None:
-        """It is not in the new configuration, and nothing is lost."""
-        self.notes.append(f"{name} = {value}: left out, {why}")
+    def omit(self, name: str, value: str, why: str) -> None:
+        """Note that a part is not in the new configuration, without effect on the model."""
+        self.notes.append(f"{name} = {value}: omitted, {why}")

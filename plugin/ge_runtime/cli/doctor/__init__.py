@@ -1,4 +1,4 @@
-"""`ge-runtime doctor`: what is on a machine, what is missing, and what to do about it."""
+"""`ge-runtime doctor`: checks a machine and says how to fix what is missing or wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ge_runtime.cli.doctor.findings import (
     Finding,
     as_json,
     faults_of,
-    judge,
+    mark_not_needed,
     report_lines,
 )
 from ge_runtime.cli.doctor.machine import Machine, read_machine
@@ -44,21 +44,21 @@ from ge_runtime.cli.doctor.serving_checks import (
 )
 
 _DESCRIPTION: Final = """\
-Show what is on this machine, what is missing, and what to do about it.
+Check this machine, and print what is missing or wrong and how to fix it.
 
-Looked at are Python and the engines' packages, memory and shared memory, Ascend's driver, device
-files, CANN, pyACL and torch_npu, GE-PY where a model asks for it, and NVIDIA's driver and
-libraries. Packages are imported, and graphs opened, in processes of their own: one that crashes or
-hangs is a finding. No device memory is taken, and nothing is changed.
+Checked are Python and the engines' packages, memory and shared memory, Ascend's driver, device
+files, CANN, pyACL and torch_npu, GE-PY if a model uses it, and NVIDIA's driver and libraries.
+Packages are imported and graphs are opened in child processes, so a crash or a hang becomes a
+finding. The command takes no device memory and changes nothing.
 
-With MODEL_REPOSITORY, the models in it that have a graph are inspected too. They say what is
-required, how much memory they plan, and how much shared memory their inputs and answers take.
+With MODEL_REPOSITORY, every model with a graph is inspected too. The models determine what is
+required, how much memory is planned, and how much shared memory their inputs and outputs need.
 
-State   ok          as it should be
-        missing     not there, and needed by what is required
-        wrong       there, and not as it should be
-        unknown     it could not be found out
-        not needed  not there, and not needed by what is required
+State   ok          as expected
+        missing     absent, and required
+        wrong       present, but not as expected
+        unknown     it could not be determined
+        not needed  absent, and not required
 """
 
 _EPILOG: Final = """\
@@ -67,23 +67,22 @@ examples:
   ge-runtime doctor --require npu || exit 1
   ge-runtime doctor --json | jq '.findings[] | select(.state == "wrong") | .cure'
 
-Exit codes: 0 nothing that is required is missing or wrong, 1 something is, 2 arguments or input
-that cannot be used.
+Exit codes: 0 nothing required is missing or wrong, 1 something is, 2 invalid arguments or input.
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("repository", type=Path, nargs="?", metavar="MODEL_REPOSITORY", help="folders of models")
+    add("repository", type=Path, nargs="?", metavar="MODEL_REPOSITORY", help="folder of models")
     add(
         "--require",
         action="append",
         default=[],
         choices=REQUIRABLE,
-        help="what the machine is for; may be given several times (what the models ask for, else "
-        "cpu)",
+        help="what the machine must support; may be repeated (default: what the models need, "
+        "otherwise cpu)",
     )
-    add("--json", action="store_true", help="print it for programs")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -100,7 +99,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="doctor",
-    help="show what a machine lacks to serve, and the cure",
+    help="check what a machine lacks for serving, and how to fix it",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
@@ -108,14 +107,14 @@ COMMAND: Final = Command(
 )
 
 
-def required_by(asked: Sequence[str], models: Sequence[Model]) -> frozenset[str]:
-    """What is required: what was asked for, and what the models need; cpu if that is nothing."""
-    needs = frozenset(asked).union(*(model.needs for model in models))
+def required_by(requested: Sequence[str], models: Sequence[Model]) -> frozenset[str]:
+    """Return the values of --require and the needs of the models; cpu if both are empty."""
+    needs = frozenset(requested).union(*(model.needs for model in models))
     return needs & {*NEEDS} or frozenset({"cpu"})
 
 
 def examine(machine: Machine, models: Sequence[Model], required: frozenset[str]) -> list[Finding]:
-    """All findings about a machine that is to serve these models."""
+    """Return all findings about a machine that is to serve these models."""
     simulated = is_simulated(machine)
     findings = [
         *check_python(machine),
@@ -132,4 +131,4 @@ def examine(machine: Machine, models: Sequence[Model], required: frozenset[str])
         *(check_ge_py(machine) if "ge_session" in required else []),
         *check_nvidia(machine),
     ]
-    return judge(findings, required)
+    return mark_not_needed(findings, required)

@@ -1,8 +1,4 @@
-"""Checks of Ascend's driver and device files, of CANN and pyACL, and of CANN's compiler.
-
-Sources of what a CANN asks of Python and its packages: the pages "Runtime Dependencies" and "CANN
-Software Installation" on hiascend.com for CANN 8.1 to 9.1.
-"""
+"""Check Ascend's driver and device files, CANN, pyACL and CANN's compiler."""
 
 from __future__ import annotations
 
@@ -12,85 +8,79 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from ge_runtime.cli.doctor.findings import Finding, State, Subject
+from ge_runtime.cli.child_process import Outcome
+from ge_runtime.cli.doctor.findings import Check, Finding
 from ge_runtime.cli.doctor.machine import Cann, Machine
-from ge_runtime.cli.doctor.package_checks import VersionRange, version_numbers
-from ge_runtime.cli.doctor.trials import Outcome
+from ge_runtime.cli.doctor.package_checks import VersionRange, failure, version_numbers
 
-DRIVER_GROUP: Final = "Ascend driver"
-_NPU: Final = frozenset({"npu"})
 _MANAGER_FILES: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _CARD_FILE: Final = re.compile(r"/dev/v?davinci\d+", re.ASCII)
-_DEVICE_FILES_GROUP: Final = "HwHiAiUser"
-_GIVE_DEVICES: Final = (
+_DRIVERS_GROUP: Final = "HwHiAiUser"
+_PASS_DEVICES: Final = (
     "in a container: `--device /dev/davinci0 --device /dev/davinci_manager --device /dev/devmm_svm "
     "--device /dev/hisi_hdc`, or `-e ASCEND_VISIBLE_DEVICES=0` with Ascend Docker Runtime"
 )
-_RENUMBERED: Final = "card numbers that this process has, each once, counted from 0"
-
-CANN_GROUP: Final = "CANN"
-COMPILER_GROUP: Final = "Ascend's compiler"
-_BEFORE_SERVER: Final = (
-    "before the server starts: the processes of its models inherit the environment"
-)
-_NEWEST: Final = "9.1"
-"""The CANN that takes most versions of Python."""
+_BEFORE_START: Final = "before the server starts: model processes inherit its environment"
+_NEWEST_CANN: Final = "9.1"
+"""The CANN that supports the most Python versions."""
 _DRIVER_FOLDERS: Final = ":".join(
     f"/usr/local/Ascend/driver/lib64{each}" for each in ("", "/common", "/driver")
 )
 
-# A library that lacks another says so by its name alone; where it is itself that cannot be opened,
-# though it was found, it is for another processor.
-_OF_ANOTHER_MACHINE: Final = re.compile(
+# A missing dependency is named without a path. A path means that the file itself was found and is
+# built for another processor.
+_OTHER_PROCESSOR: Final = re.compile(
     r": /\S+: (cannot open shared object file: No such|wrong ELF class)"
 )
-_OF_ANOTHER_PYTHON: Final = re.compile(r"undefined symbol: _?Py|\(PyInit_acl\)|SystemError")
+_OTHER_PYTHON: Final = re.compile(r"undefined symbol: _?Py|\(PyInit_acl\)|SystemError")
 
+_UPDATE_DRIVER: Final = "update the driver to the version that this CANN requires"
 _CODES: Final = {
-    100039: ("the stub library was loaded", "take the toolkit's `stub` out of LD_LIBRARY_PATH"),
+    100039: ("the stub library was loaded", "remove the toolkit's `stub` from LD_LIBRARY_PATH"),
     207004: ("no device", "give the container its cards: see the device files above"),
     207006: ("no permission", "see the permissions of the device files above"),
-    507008: ("driver and CANN do not fit", "update the driver to what this CANN asks for"),
-    507033: ("a device cannot be set up", "see permissions above; `npu-smi info` tells who has it"),
-    507899: ("driver and CANN do not fit", "update the driver to what this CANN asks for"),
+    507008: ("driver and CANN do not fit", _UPDATE_DRIVER),
+    507033: ("device set-up failed", "see permissions above; `npu-smi info` shows its processes"),
+    507899: ("driver and CANN do not fit", _UPDATE_DRIVER),
 }
 
 
 def check_driver(machine: Machine) -> list[Finding]:
-    """What the driver and its device files are like."""
+    """Check the driver and its device files."""
     findings = [_driver(machine), _npu_smi(machine), _cards(machine), _managers(machine)]
     if machine.device_files:
         findings.append(_permissions(machine))
     if "ASCEND_RT_VISIBLE_DEVICES" in machine.environment:
-        findings.append(_visible(machine))
+        findings.append(_visible_devices(machine))
     return findings
 
 
+def _driver_check(what: str, expected: str) -> Check:
+    return Check("Ascend driver", what, expected, frozenset({"npu"}))
+
+
 def _driver(machine: Machine) -> Finding:
-    subject = Subject(DRIVER_GROUP, "driver", "/usr/local/Ascend/driver/version.info", _NPU)
+    check = _driver_check("driver", "/usr/local/Ascend/driver/version.info")
     if machine.npu_driver is None:
         cure = (
             "install Ascend-hdk-<soc>-npu-driver and its firmware on the host; in a container "
             "mount /usr/local/Ascend/driver read-only"
         )
-        return subject.missing("none", cure)
+        return check.missing("none", cure)
     if not machine.npu_driver:
-        cure = "`npu-smi info` names the driver's version"
-        return subject.unknown("a version.info without a version", cure)
-    return subject.ok(machine.npu_driver)
+        return check.unknown("a version.info without a version", "`npu-smi info` shows the version")
+    return check.ok(machine.npu_driver)
 
 
 def _npu_smi(machine: Machine) -> Finding:
-    trial, expected = machine.npu_smi, "`npu-smi info` to succeed"
-    subject = Subject(DRIVER_GROUP, "npu-smi", expected)
-    if trial.outcome is Outcome.DONE:
-        return subject.ok("answers")
-    if trial.outcome is Outcome.ABSENT:
-        # It comes with the driver; nothing that serves calls it.
-        cure = "it comes with the driver; in a container mount /usr/local/bin/npu-smi"
-        return subject.missing("none", cure)
-    cure = "the driver or a card is not well: see `dmesg`, and restart the host if nothing helps"
-    return Finding(DRIVER_GROUP, "npu-smi", State.WRONG, trial.error, expected, cure, _NPU)
+    result, expected = machine.npu_smi, "`npu-smi info` to succeed"
+    if result.outcome is Outcome.DONE:
+        return _driver_check("npu-smi", expected).ok("answers")
+    if result.outcome is Outcome.ABSENT:  # serving does not call it
+        cure = "npu-smi is part of the driver; in a container mount /usr/local/bin/npu-smi"
+        return Check("Ascend driver", "npu-smi", expected).missing("none", cure)
+    cure = "the driver or a card is faulty: see `dmesg`, and restart the host if nothing else helps"
+    return _driver_check("npu-smi", expected).wrong(result.error, cure)
 
 
 def _card_files(machine: Machine) -> list[str]:
@@ -99,64 +89,62 @@ def _card_files(machine: Machine) -> list[str]:
 
 def _cards(machine: Machine) -> Finding:
     cards = _card_files(machine)
-    subject = Subject(DRIVER_GROUP, "cards", "/dev/davinci<number> for each card", _NPU)
+    check = _driver_check("cards", "/dev/davinci<number> for each card")
     if cards:
-        return subject.ok(", ".join(cards))
-    found, cure = "none", _GIVE_DEVICES
+        return check.ok(", ".join(cards))
     if machine.environment.get("ASCEND_VISIBLE_DEVICES") == "void":
-        found = "none: ASCEND_VISIBLE_DEVICES is void"
-        cure = "start the container with the numbers of its cards there, e.g. 0 or 0-3"
-    return subject.missing(found, cure)
+        cure = "start the container with the numbers of its cards in it, e.g. 0 or 0-3"
+        return check.missing("none: ASCEND_VISIBLE_DEVICES is void", cure)
+    return check.missing("none", _PASS_DEVICES)
 
 
 def _managers(machine: Machine) -> Finding:
-    there = {each.path for each in machine.device_files}
-    lacking = [path for path in _MANAGER_FILES if path not in there]
-    subject = Subject(DRIVER_GROUP, "management", ", ".join(_MANAGER_FILES), _NPU)
-    if not lacking:
-        return subject.ok("all three")
-    return subject.missing(f"no {', '.join(lacking)}", _GIVE_DEVICES)
+    present = {each.path for each in machine.device_files}
+    absent = [path for path in _MANAGER_FILES if path not in present]
+    check = _driver_check("management", ", ".join(_MANAGER_FILES))
+    return (
+        check.missing(f"no {', '.join(absent)}", _PASS_DEVICES) if absent else check.ok("all three")
+    )
 
 
 def _permissions(machine: Machine) -> Finding:
+    user = machine.user
     closed = [each for each in machine.device_files if not each.usable]
-    expected = f"{machine.user} may read and write all of them"
-    subject = Subject(DRIVER_GROUP, "permissions", expected, _NPU)
+    check = _driver_check("permissions", f"{user} may read and write all of them")
     if not closed:
-        return subject.ok(f"{machine.user} may")
+        return check.ok(f"{user} may")
     group = closed[0].group
     paths = [each.path for each in closed]
-    found = f"{machine.user} may not: {', '.join(paths)} of group {group}"
     if group in machine.groups:
-        cure = f"`chmod g+rw {' '.join(paths)}` as root: {machine.user} is in {group}"
-    elif group == _DEVICE_FILES_GROUP:
-        cure = f"`usermod -aG {_DEVICE_FILES_GROUP} {machine.user}` as root, and log in again"
+        cure = f"`chmod g+rw {' '.join(paths)}` as root: {user} is in {group}"
+    elif group == _DRIVERS_GROUP:
+        cure = f"`usermod -aG {group} {user}` as root, and log in again"
     else:
         cure = f"start the container with `--group-add {group}`"
-    return subject.wrong(found, cure)
+    return check.wrong(f"{user} may not: {', '.join(paths)} of group {group}", cure)
 
 
-def _visible(machine: Machine) -> Finding:
+def _visible_devices(machine: Machine) -> Finding:
     text = machine.environment["ASCEND_RT_VISIBLE_DEVICES"]
-    what, count = "ASCEND_RT_VISIBLE_DEVICES", len(_card_files(machine))
-    words = [word.strip() for word in text.split(",")]
-    found = f"'{text}'"
-    subject = Subject(DRIVER_GROUP, what, _RENUMBERED, _NPU)
-    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        return subject.wrong(found, "export it as e.g. 0,1, or unset it to see all cards")
-    if beyond := [word for word in words if int(word) >= count]:
-        found += f", and {count} card(s)"
-        cure = f"leave out {', '.join(beyond)}: cards are numbered from 0 within a container"
-        return subject.wrong(found, cure)
-    return subject.ok(found)
+    expected = "different numbers of this process's cards, counted from 0"
+    check = _driver_check("ASCEND_RT_VISIBLE_DEVICES", expected)
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(map(str.isdecimal, numbers)) or len(set(numbers)) < len(numbers):
+        return check.wrong(f"'{text}'", "export it as e.g. 0,1, or unset it to use all cards")
+    count = len(_card_files(machine))
+    if absent := [number for number in numbers if int(number) >= count]:
+        cure = f"remove {', '.join(absent)}: inside a container cards are numbered from 0"
+        return check.wrong(f"'{text}', and {count} card(s)", cure)
+    return check.ok(f"'{text}'")
 
 
 def check_cann(machine: Machine) -> list[Finding]:
-    """CANN, its environment, and what pyACL sees."""
+    """Check CANN, its environment, and the devices that pyACL finds."""
     findings = [_toolkit(machine)]
     if machine.cann is not None:
         findings += [_environment(machine.cann), _acl_library(machine)]
-        findings += _python(machine.python, machine.cann)
+        if machine.cann.version is not None:
+            findings.append(_python(machine.python, machine.cann.version))
     findings.append(_acl(machine))
     if machine.imports["acl"].outcome is Outcome.DONE:
         findings.append(_devices(machine))
@@ -164,171 +152,168 @@ def check_cann(machine: Machine) -> list[Finding]:
 
 
 def is_simulated(machine: Machine) -> bool:
-    """Whether the module `acl` is a simulator, which needs neither driver nor CANN."""
+    """Return whether the module `acl` is the simulator, which needs neither driver nor CANN."""
     return "Simulator" in machine.imports["acl"].facts.get("soc", "")
 
 
 def check_simulator(machine: Machine) -> list[Finding]:
-    """What stands in for CANN."""
-    expected = "CANN's pyACL, for a real card"
+    """Report the simulator and its devices."""
+    check = _cann_check("pyACL", "CANN's pyACL, for a real card")
     found = f"a simulator, {machine.imports['acl'].facts['soc']}"
-    return [Finding(CANN_GROUP, "pyACL", State.OK, found, expected, needs=_NPU), _devices(machine)]
+    return [check.ok(found), _devices(machine)]
 
 
-def check_compiler(machine: Machine) -> list[Finding]:
-    """What building an .om on this machine takes; serving one takes nothing of it."""
-    cann, expected = machine.cann, "atc in the PATH, where .om files are built"
-    subject = Subject(COMPILER_GROUP, "atc", expected)
-    findings = [subject.ok(machine.atc or "")]
-    if machine.atc is None:
-        cure = "install CANN's toolkit and source its set_env.sh, here or on a machine that builds"
-        findings = [subject.missing("none", cure)]
-    rules = _requirements_of(cann.version) if cann is not None and cann.version else None
-    if cann is None or rules is None:
-        return findings
-    findings.append(_compiler_package(machine, "numpy", rules.numpy, cann))
-    if rules.protobuf is not None:
-        findings.append(_compiler_package(machine, "protobuf", rules.protobuf, cann))
-    return findings
+def _cann_check(what: str, expected: str) -> Check:
+    return Check("CANN", what, expected, frozenset({"npu"}))
 
 
 def _toolkit(machine: Machine) -> Finding:
-    named = machine.environment.get("ASCEND_HOME_PATH")
-    cann, expected = machine.cann, "the toolkit, and a file that tells its version"
-    subject = Subject(CANN_GROUP, "toolkit", expected, _NPU)
-    if cann is None and named:
-        found = f"ASCEND_HOME_PATH={named}, which is not there"
-        return subject.wrong(found, "source the set_env.sh of the CANN that is installed")
+    configured, cann = machine.environment.get("ASCEND_HOME_PATH"), machine.cann
+    check = _cann_check("toolkit", "the toolkit, with a file that names its version")
+    if cann is None and configured:
+        found = f"ASCEND_HOME_PATH={configured}, which does not exist"
+        return check.wrong(found, "source the set_env.sh of the installed CANN")
     if cann is None:
-        return subject.missing("none", "install Ascend-cann-toolkit and the operators of your SoC")
+        return check.missing("none", "install Ascend-cann-toolkit and the operators of your SoC")
     if cann.version is None:
         cure = (
             f"`cat {cann.home}/version.cfg {cann.home}/*-linux/ascend_toolkit_install.info` should "
-            "name it: install the toolkit anew if neither does"
+            "name it: reinstall the toolkit if neither does"
         )
-        return subject.unknown(f"{cann.home}, of no known version", cure)
-    return subject.ok(f"{cann.version} in {cann.home}")
+        return check.unknown(f"{cann.home}, version unknown", cure)
+    return check.ok(f"{cann.version} in {cann.home}")
 
 
 def _environment(cann: Cann) -> Finding:
-    subject = Subject(CANN_GROUP, "environment", f"{cann.set_env} sourced", _NPU)
+    check = _cann_check("environment", f"{cann.set_env} sourced")
     if cann.sourced:
-        return subject.ok("sourced")
-    found, cure = "not sourced", f"`source {cann.set_env}` {_BEFORE_SERVER}"
-    return subject.wrong(found, cure)
+        return check.ok("sourced")
+    return check.wrong("not sourced", f"`source {cann.set_env}` {_BEFORE_START}")
 
 
 def _acl_library(machine: Machine) -> Finding:
-    folders, expected = machine.acl_folders, "CANN's lib64 first, its `stub` nowhere before it"
-    what = "LD_LIBRARY_PATH"
-    subject = Subject(CANN_GROUP, what, expected, _NPU)
+    folders = machine.acl_folders
+    check = _cann_check("LD_LIBRARY_PATH", "CANN's lib64, and no `stub` folder before it")
     if not folders:
-        cure = f"source CANN's set_env.sh {_BEFORE_SERVER}"
-        return subject.missing("no folder with ACL's library", cure)
-    if "stub" not in PurePath(folders[0]).parts:
-        return subject.ok(folders[0])
-    real = [each for each in folders if "stub" not in PurePath(each).parts]
-    found = f"{folders[0]} {f'before {real[0]}' if real else 'only'}"
-    without = f"tr : '\\n' <<< $LD_LIBRARY_PATH | grep -Fxv {folders[0]} | paste -sd:"
+        cure = f"source CANN's set_env.sh {_BEFORE_START}"
+        return check.missing("no folder with ACL's library", cure)
+    first = folders[0]
+    if not _is_stub(first):
+        return check.ok(first)
+    real = next((each for each in folders if not _is_stub(each)), None)
+    without = f"tr : '\\n' <<< $LD_LIBRARY_PATH | grep -Fxv {first} | paste -sd:"
     cure = (
-        f"take {folders[0]} out of it: a stub is for linking, every call fails with 100039: "
+        f"remove {first}, which is for linking only; every call fails with 100039: "
         f"`export LD_LIBRARY_PATH=$({without})`"
     )
-    return subject.wrong(found, cure)
+    return check.wrong(f"{first} {f'before {real}' if real else 'only'}", cure)
 
 
-def _python(python: tuple[int, int, int], cann: Cann) -> list[Finding]:
-    """Whether CANN is made for this Python; nothing, if it has no version."""
-    if cann.version is None:
-        return []
-    what, found = "Python", ".".join(map(str, python))
-    rules = _requirements_of(cann.version)
+def _is_stub(folder: str) -> bool:
+    return "stub" in PurePath(folder).parts
+
+
+def _python(python: tuple[int, int, int], cann: str) -> Finding:
+    found, rules = ".".join(map(str, python)), _requirements_of(cann)
     if rules is None or rules.python is None:
-        expected = f"what CANN {cann.version} asks for, which doctor does not know"
+        expected = f"what CANN {cann} requires, which doctor does not know"
         cure = 'see "Runtime Dependencies" in that release\'s installation guide'
-        return [Finding(CANN_GROUP, what, State.UNKNOWN, found, expected, cure, _NPU)]
-    expected = f"{rules.python} for CANN {cann.version}"
+        return _cann_check("Python", expected).unknown(found, cure)
+    check = _cann_check("Python", f"{rules.python} for CANN {cann}")
     if python in rules.python:
-        return [Finding(CANN_GROUP, what, State.OK, found, expected, needs=_NPU)]
-    newest = _requirements_of(_NEWEST)
-    wider = newest is not None and newest.python is not None and python in newest.python
-    cure = "give the models a Python of that range" + f", or install CANN {_NEWEST}" * wider
-    return [Finding(CANN_GROUP, what, State.WRONG, found, expected, cure, _NPU)]
+        return check.ok(found)
+    newest = _requirements_of(_NEWEST_CANN)
+    supported = newest is not None and newest.python is not None and python in newest.python
+    cure = "run the models with a Python in that range"
+    return check.wrong(found, f"{cure}, or install CANN {_NEWEST_CANN}" if supported else cure)
 
 
 def _acl(machine: Machine) -> Finding:
-    trial, expected = machine.imports["acl"], "`import acl` to succeed"
-    subject = Subject(CANN_GROUP, "pyACL", expected, _NPU)
-    if trial.outcome is Outcome.DONE:
-        return subject.ok(trial.facts["file"])
-    if trial.outcome is Outcome.ABSENT:
+    result = machine.imports["acl"]
+    check = _cann_check("pyACL", "`import acl` to succeed")
+    if result.outcome is Outcome.DONE:
+        return check.ok(result.facts["file"])
+    if result.outcome is Outcome.ABSENT:
         script = f"`source {machine.cann.set_env}`" if machine.cann else "source its set_env.sh"
-        return subject.missing("none", f"{script} {_BEFORE_SERVER}")
-    return subject.wrong(f"{trial.outcome.value}: {trial.error}", _acl_cure(trial.error))
+        return check.missing("none", f"{script} {_BEFORE_START}")
+    return check.wrong(failure(result), _acl_cure(result.error))
 
 
 def _acl_cure(error: str) -> str:
-    """What helps where `import acl` failed so."""
-    # The driver's libraries first: where they lack, "cannot open shared object" is told as well.
+    # The driver's libraries first: the error also says "cannot open shared object" for them.
     if "libascend_hal" in error or "libdrv" in error:
         return f"`export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{_DRIVER_FOLDERS}`; install the driver"
     if "Permission denied" in error:
-        return "let the user of the models read it: as root, `usermod -aG HwHiAiUser USER`"
-    if _OF_ANOTHER_MACHINE.search(error):
+        return f"let the models' user read it: as root, `usermod -aG {_DRIVERS_GROUP} USER`"
+    if _OTHER_PROCESSOR.search(error):
         return f"install the CANN for {platform.machine()}: this one is for another processor"
     if "cannot open shared object" in error:
-        return f"source CANN's set_env.sh {_BEFORE_SERVER}"
-    if _OF_ANOTHER_PYTHON.search(error):
-        return "give the models a Python that this CANN is made for: its acl.so is for another"
-    return "`npu-smi info` tells whether the driver is well; driver and CANN must fit"
+        return f"source CANN's set_env.sh {_BEFORE_START}"
+    if _OTHER_PYTHON.search(error):
+        return "run the models with a Python that this CANN supports: its acl.so is for another"
+    return "check the driver with `npu-smi info`; driver and CANN must fit"
 
 
 def _devices(machine: Machine) -> Finding:
-    facts, expected = machine.imports["acl"].facts, "at least one device"
+    facts = machine.imports["acl"].facts
     code, count = int(facts["code"]), int(facts["devices"])
-    subject = Subject(CANN_GROUP, "devices", expected, _NPU)
+    check = _cann_check("devices", "at least one device")
     if code == 0 and count:
-        return subject.ok(f"{count} device(s)")
-    meaning, cure = _CODES.get(code, ("", "see ~/ascend/log for what ACL says"))
-    if code == 0:
-        meaning, cure = _CODES[207004]
-    return subject.missing(f"none: code {code}" + f", {meaning}" * bool(meaning), cure)
+        return check.ok(f"{count} device(s)")
+    meaning, cure = _CODES.get(code or 207004, ("", "see ACL's log in ~/ascend/log"))
+    return check.missing(f"none: code {code}" + (f", {meaning}" if meaning else ""), cure)
 
 
-def _compiler_package(machine: Machine, package: str, range_: VersionRange, cann: Cann) -> Finding:
-    expected = f"{range_} for the compiler of CANN {cann.version}"
-    subject = Subject(COMPILER_GROUP, package, expected)
+def check_compiler(machine: Machine) -> list[Finding]:
+    """Check what compiling an .om file needs; serving one needs none of it."""
+    cann = machine.cann
+    check = _compiler_check("atc", "atc in PATH, on a machine that compiles .om files")
+    cure = "install CANN's toolkit and source its set_env.sh, here or on a machine that compiles"
+    findings = [check.ok(machine.atc) if machine.atc else check.missing("none", cure)]
+    rules = _requirements_of(cann.version) if cann is not None and cann.version else None
+    if cann is not None and rules is not None:
+        for package, versions in (("numpy", rules.numpy), ("protobuf", rules.protobuf)):
+            if versions is not None:
+                findings.append(_compiler_package(machine, package, versions, cann))
+    return findings
+
+
+def _compiler_check(what: str, expected: str) -> Check:
+    return Check("Ascend's compiler", what, expected)
+
+
+def _compiler_package(
+    machine: Machine, package: str, versions: VersionRange, cann: Cann
+) -> Finding:
+    check = _compiler_check(package, f"{versions} for the compiler of CANN {cann.version}")
     version = machine.packages.get(package)
     cure = (
-        f"build .om files with a Python of their own, with {package} {range_}; serving them needs "
-        "no compiler"
+        f"compile .om files in a separate Python environment with {package} {versions}; serving "
+        "them needs no compiler"
     )
     if version is None:
-        return subject.missing("none", cure)
-    return (
-        subject.ok(version) if version_numbers(version) in range_ else subject.wrong(version, cure)
-    )
+        return check.missing("none", cure)
+    return check.ok(version) if version_numbers(version) in versions else check.wrong(version, cure)
 
 
 @dataclass(frozen=True, slots=True)
 class _CannRequirements:
-    """What one CANN release asks of Python and its packages; None where nothing is said."""
+    """Versions that one CANN release requires; None if its documents name none."""
 
     python: VersionRange | None
     numpy: VersionRange
     protobuf: VersionRange | None
 
 
-_RULES: Final = {
+# Source: "Runtime Dependencies" and "CANN Software Installation" on hiascend.com for CANN 8.1 to
+# 9.1. The pages name Python 3.11.4, but patch releases are binary compatible.
+_OLD_NUMPY: Final = VersionRange((1, 19, 2), (1, 24))
+_PROTOBUF: Final = VersionRange((3, 20), (3, 20))
+_REQUIREMENTS: Final = {
     VersionRange((8, 1), (8, 5)): _CannRequirements(
-        # The pages name 3.11.4; extension modules do not tell patch releases apart.
-        VersionRange((3, 7), (3, 11)),
-        VersionRange((1, 19, 2), (1, 24)),
-        VersionRange((3, 20), (3, 20)),
+        VersionRange((3, 7), (3, 11)), _OLD_NUMPY, _PROTOBUF
     ),
-    VersionRange((8,), (8,)): _CannRequirements(
-        None, VersionRange((1, 19, 2), (1, 24)), VersionRange((3, 20), (3, 20))
-    ),
+    VersionRange((8,), (8,)): _CannRequirements(None, _OLD_NUMPY, _PROTOBUF),
     VersionRange((9, 1), (9, 1)): _CannRequirements(
         VersionRange((3, 7), (3, 14)), VersionRange((1, 19, 2)), None
     ),
@@ -336,6 +321,6 @@ _RULES: Final = {
 
 
 def _requirements_of(cann: str) -> _CannRequirements | None:
-    """What this CANN release asks for, or None if it is not known."""
+    """Return the requirements of a CANN release, or None if they are not known."""
     version = version_numbers(cann)
-    return next((rule for range_, rule in _RULES.items() if version in range_), None)
+    return next((rule for range_, rule in _REQUIREMENTS.items() if version in range_), None)

@@ -1,4 +1,4 @@
-"""Findings about a machine: their states, which of them count, and the report."""
+"""Findings about a machine: states, severity, and the report."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from typing import Final
 from ge_runtime.memory.plan import aligned_columns
 
 REQUIRABLE: Final = ("cpu", "cuda", "npu", "service")
-"""What one can ask a machine for."""
+"""Values of --require."""
 
 NEEDS: Final = (*REQUIRABLE, "torch", "torch_npu", "ge_session")
-"""What a finding may matter to; those that are not REQUIRABLE are asked for by models only."""
+"""All possible requirements; only models have the last three."""
 
-ANY: Final = frozenset(REQUIRABLE)
-NOBODY: Final[frozenset[str]] = frozenset()
+ALWAYS: Final = frozenset(REQUIRABLE)
 
 
 class State(Enum):
-    """Of one thing on a machine."""
+    """The state of one checked item."""
 
     OK = "ok"
     MISSING = "missing"
     WRONG = "wrong"
     UNKNOWN = "unknown"
-    """It could not be found out, or nobody has written down what is right."""
+    """Not determined, or the expected value is not known."""
     NOT_NEEDED = "not needed"
-    """Missing, and nothing that is asked for needs it."""
+    """Missing, and not required."""
 
 
 FAULTS: Final = (State.MISSING, State.WRONG)
@@ -39,31 +38,30 @@ FAULTS: Final = (State.MISSING, State.WRONG)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing on a machine."""
+    """The result of one check."""
 
     group: str
     what: str
     state: State
     found: str
     expected: str
-    cure: str = ""
-    """What to do about it; empty if it is OK."""
-    needs: frozenset[str] = NOBODY
-    """It matters to these, of NEEDS; to nothing that serves, if there are none."""
+    cure: str
+    """Instructions to fix it; empty if the state is OK."""
+    needed_by: frozenset[str]
+    """Members of NEEDS that require this item; empty if it only informs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What one check looks at: a finding, but for what is found."""
+class Check:
+    """One checked item. The methods return its finding."""
 
     group: str
     what: str
     expected: str
-    needs: frozenset[str] = NOBODY
-    """As of Finding."""
+    needed_by: frozenset[str] = frozenset()
 
     def finding(self, state: State, found: str, cure: str = "") -> Finding:
-        return Finding(self.group, self.what, state, found, self.expected, cure, self.needs)
+        return Finding(self.group, self.what, state, found, self.expected, cure, self.needed_by)
 
     def ok(self, found: str) -> Finding:
         return self.finding(State.OK, found)
@@ -78,53 +76,51 @@ class Subject:
         return self.finding(State.UNKNOWN, found, cure)
 
 
-def judge(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
-    """The same findings; those that are missing and that nothing required needs say so."""
+def mark_not_needed(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
+    """Return the findings; a missing item that nothing required needs becomes NOT_NEEDED."""
     return [
         replace(each, state=State.NOT_NEEDED)
-        if each.state is State.MISSING and not each.needs & required
+        if each.state is State.MISSING and not each.needed_by & required
         else each
         for each in findings
     ]
 
 
 def faults_of(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
-    """Those that are missing or wrong where something required needs them."""
-    return [each for each in findings if each.state in FAULTS and each.needs & required]
+    """Return the findings that are missing or wrong and needed by a requirement."""
+    return [each for each in findings if each.state in FAULTS and each.needed_by & required]
 
 
 _WIDTH: Final = 100
 _COMMAND: Final = re.compile("`[^`]*`")
-_GLUE: Final = "\0"
-_MOST: Final = 60
-"""Characters of a thing that was found, in the table; `--json` and cures have all of it."""
+_NO_BREAK: Final = "\0"
+_MAX_FOUND: Final = 60
+"""Characters of `found` in the table. `--json` and "What to do" show all."""
 
 
 def report_lines(
     findings: Sequence[Finding], required: frozenset[str], faults: Sequence[Finding]
 ) -> list[str]:
-    """All of it for people: a table of each group, then what to do."""
+    """Return the report as text: a table for each group, then the fixes."""
     rows = aligned_columns(
-        [(each.what, each.state.value, _short(each.found)) for each in findings], "<<<"
+        [(each.what, each.state.value, _shortened(each.found)) for each in findings], "<<<"
     )
-    shown: list[str] = []
+    lines: list[str] = []
     for group, members in groupby(zip(findings, rows, strict=True), key=lambda pair: pair[0].group):
-        shown += [*([""] if shown else []), group, *(f"  {row}" for _, row in members)]
-    cures = [each for each in findings if each.state in (*FAULTS, State.UNKNOWN)]
-    if cures:
-        shown += ["", "What to do"]
-        for each in cures:
-            shown += _cure(each, counts=each in faults)
-    names = ", ".join(sorted(required))
-    verdict = "nothing stands" if not faults else f"{len(faults)} of these stand"
-    verdict += "s" * (len(faults) == 1)
-    return [*shown, "", f"Required: {names}; {verdict} in the way."]
+        lines += [*([""] if lines else []), group, *(f"  {row}" for _, row in members)]
+    fixable = [each for each in findings if each.state in (*FAULTS, State.UNKNOWN)]
+    if fixable:
+        lines += ["", "What to do"]
+        for each in fixable:
+            lines += _cure_lines(each, "!" if each in faults else "-")
+    verdict = f"{len(faults)} problem(s), marked ! above" if faults else "no problems found"
+    return [*lines, "", f"Required: {', '.join(sorted(required))}; {verdict}."]
 
 
 def as_json(
     findings: Sequence[Finding], required: frozenset[str], faults: Sequence[Finding]
 ) -> dict[str, object]:
-    """The same for programs."""
+    """Return the report as values for JSON."""
     return {
         "required": sorted(required),
         "fit": not faults,
@@ -136,7 +132,7 @@ def as_json(
                 "found": each.found,
                 "expected": each.expected,
                 "cure": each.cure,
-                "needed_by": sorted(each.needs),
+                "needed_by": sorted(each.needed_by),
                 "stands_in_the_way": each in faults,
             }
             for each in findings
@@ -144,18 +140,16 @@ def as_json(
     }
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_FOUND else f"{text[: _MAX_FOUND - 3]}..."
 
 
-def _cure(finding: Finding, *, counts: bool) -> list[str]:
-    """counts: whether it stands in the way."""
-    mark = "!" if counts else "-"
-    head = f"{finding.group}, {finding.what}: found {finding.found}, expected {finding.expected}"
+def _cure_lines(finding: Finding, mark: str) -> list[str]:
+    title = f"{finding.group}, {finding.what}: found {finding.found}, expected {finding.expected}"
+    # A command stays on one line, so that it can be pasted.
+    cure = _COMMAND.sub(lambda command: command[0].replace(" ", _NO_BREAK), finding.cure)
     wrap = textwrap.TextWrapper(_WIDTH, break_long_words=False, break_on_hyphens=False)
     wrap.initial_indent, wrap.subsequent_indent = f"  {mark} ", "    "
-    told = wrap.wrap(head)
+    lines = wrap.wrap(title)
     wrap.initial_indent = "    "
-    # A command stays on one line, however long, as it is to be pasted.
-    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), finding.cure)
-    return [*told, *(line.replace(_GLUE, " ") for line in wrap.wrap(whole))]
+    return [*lines, *(line.replace(_NO_BREAK, " ") for line in wrap.wrap(cure))]

@@ -1,6 +1,6 @@
-"""The facts about a machine, as plain values, and how they are read.
+"""Read the facts about a machine, without judging them.
 
-Nothing here is judged. A value is None or empty where there is nothing to read.
+Values that cannot be read are None or empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.cli.doctor.trials import TRIED_MODULES, Outcome, Trial, run_command, try_import
+from ge_runtime.cli.child_process import ChildResult, Outcome, run_command
+from ge_runtime.cli.doctor.imports import CHECKED_MODULES, module_facts
 from ge_runtime.memory.machine import MemoryLimit, read_limits
 from ge_runtime.npu.driver.installation import cann_version, read_text_or_none
 from ge_runtime.npu.service.runtime_folder import runtime_folder
@@ -27,12 +28,12 @@ from ge_runtime.npu.service.runtime_folder import runtime_folder
 
 @dataclass(frozen=True, slots=True)
 class DeviceFile:
-    """A file below /dev."""
+    """A device file of Ascend's driver below /dev."""
 
     path: str
     group: str
     usable: bool
-    """Whether this process may read and write it."""
+    """This process may read and write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,16 @@ class Cann:
 
     home: str
     version: str | None
-    """As in its version.cfg or ascend_toolkit_install.info, e.g. 8.3.RC1."""
+    """From version.cfg or ascend_toolkit_install.info, e.g. 8.3.RC1."""
     set_env: str
-    """The script that sets its environment."""
+    """Path of the script that sets its environment variables."""
     sourced: bool
-    """Whether the environment looks as if that script had set it."""
+    """The environment variables of that script are set."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The file system /dev/shm, in bytes."""
+    """Size of the file system /dev/shm, in bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -58,38 +59,37 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything that is read of a machine and of the Python that reads it."""
+    """Facts about a machine and the Python that runs this command."""
 
     python: tuple[int, int, int]
     user: str
     groups: frozenset[str]
-    """The names of the process's groups."""
+    """Names of the process's groups."""
     environment: Mapping[str, str]
-    """Of the variables that matter, those that are set."""
+    """The variables in VARIABLES that are set."""
     packages: Mapping[str, str]
-    """Distribution, in lower case and with hyphens: its version. Installed, perhaps broken."""
-    imports: Mapping[str, Trial]
-    """Of each module in `trials.TRIED_MODULES`."""
+    """Normalized name of each installed distribution (PEP 503) -> version."""
+    imports: Mapping[str, ChildResult]
+    """Result of importing each module in `imports.CHECKED_MODULES`."""
     npu_driver: str | None
-    """The version of Ascend's driver; empty if it has a version.info that names none."""
-    npu_smi: Trial
+    """Version of Ascend's driver; "" if its version.info names none."""
+    npu_smi: ChildResult
     device_files: tuple[DeviceFile, ...]
-    """Ascend's."""
     cann: Cann | None
     atc: str | None
-    """The path of Ascend's compiler."""
+    """Path of Ascend's compiler."""
     acl_folders: tuple[str, ...]
-    """Of the folders in LD_LIBRARY_PATH, in order, those that hold a library of ACL."""
+    """Folders in LD_LIBRARY_PATH that contain a library of ACL, in order."""
     memory: tuple[MemoryLimit, ...]
-    """What bounds a process's memory."""
     shared_memory: SharedMemory | None
     service_folder: str
-    """Where the device services of this user are found."""
+    """Runtime folder of this user's device services."""
     service_fault: str
-    """Why no service can be started there; empty if one can."""
+    """Why no service can start there; empty if one can."""
     nvidia_driver: str | None
-    nvidia_smi: Trial
-    """Its facts are the GPUs, by number."""
+    """Version of NVIDIA's driver; "" if it is not known."""
+    nvidia_smi: ChildResult
+    """The facts map the number of each GPU to its name and memory."""
 
 
 VARIABLES: Final = (
@@ -101,8 +101,7 @@ VARIABLES: Final = (
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )
 _ASCEND: Final = "usr/local/Ascend"
-_CANN_HOMES: Final = (f"{_ASCEND}/cann", f"{_ASCEND}/ascend-toolkit/latest")
-_OWN_CANN_HOMES: Final = ("Ascend/cann", "Ascend/ascend-toolkit/latest")
+_CANN_HOMES: Final = ("cann", "ascend-toolkit/latest")
 _SET_ENV: Final = "set_env.sh"
 _ACL_LIBRARIES: Final = ("libascendcl.so", "libacl_rt.so")
 _DEVICE_FILE: Final = re.compile(r"v?davinci\d+|davinci_manager|devmm_svm|hisi_hdc", re.ASCII)
@@ -112,10 +111,15 @@ _NVIDIA_SMI: Final = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--fo
 
 
 def read_machine(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Machine:
-    """The machine below `root`, and the Python that runs this. Takes as long as its imports."""
-    # Two at a time: each is a process that imports a large library.
-    with ThreadPoolExecutor(max_workers=2) as trials:
-        imports = dict(zip(TRIED_MODULES, trials.map(try_import, TRIED_MODULES), strict=True))
+    """Read the machine below `root` and import the modules with this Python.
+
+    Blocks until all imports have ended, up to a minute for each.
+    """
+    # Two at a time, because each child process imports a large library.
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        imports = dict(
+            zip(CHECKED_MODULES, threads.map(module_facts, CHECKED_MODULES), strict=True)
+        )
     service_folder = runtime_folder(environment, os.geteuid())
     return Machine(
         python=sys.version_info[:3],
@@ -123,13 +127,13 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] = os.env
         groups=frozenset(filter(None, map(_group_name, {os.getegid(), *os.getgroups()}))),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         packages={
-            re.sub(r"[-_.]+", "-", each.name).lower(): each.version  # names as PEP 503 compares
+            re.sub(r"[-_.]+", "-", each.name).lower(): each.version
             for each in distributions()
             if each.name
         },
         imports=imports,
-        npu_driver=_npu_driver(root),
-        npu_smi=run_command(["npu-smi", "info"])[0],
+        npu_driver=_version(root / _ASCEND / "driver/version.info", _DRIVER_VERSION),
+        npu_smi=run_command(["npu-smi", "info"]),
         device_files=_device_files(root / "dev"),
         cann=_cann(root, environment),
         atc=shutil.which("atc"),
@@ -138,7 +142,7 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] = os.env
         shared_memory=_shared_memory(root / "dev/shm"),
         service_folder=str(service_folder),
         service_fault=_service_fault(service_folder),
-        nvidia_driver=_nvidia_driver(root),
+        nvidia_driver=_version(root / "proc/driver/nvidia/version", _NVIDIA_VERSION),
         nvidia_smi=_nvidia_smi(),
     )
 
@@ -157,11 +161,12 @@ def _group_name(number: int) -> str:
         return ""
 
 
-def _npu_driver(root: Path) -> str | None:
-    text = read_text_or_none(root / _ASCEND / "driver/version.info")
+def _version(file: Path, pattern: re.Pattern[str]) -> str | None:
+    """Return the version in a driver's file: None without the file, "" without a match."""
+    text = read_text_or_none(file)
     if text is None:
         return None
-    match = _DRIVER_VERSION.search(text)
+    match = pattern.search(text)
     return match[1] if match else ""
 
 
@@ -178,22 +183,20 @@ def _device_files(folder: Path) -> tuple[DeviceFile, ...]:
 
 
 def _cann(root: Path, environment: Mapping[str, str]) -> Cann | None:
-    named = environment.get("ASCEND_HOME_PATH")
-    homes = [Path(named)] if named else [root / home for home in _CANN_HOMES]
-    if not named and "HOME" in environment:  # where those who are not root install it
-        homes += [Path(environment["HOME"]) / home for home in _OWN_CANN_HOMES]
-    for home in homes:
-        if home.is_dir():
-            script = next(
-                (each for each in (home, home.parent) if (each / _SET_ENV).is_file()), home
-            )
-            return Cann(
-                home=str(home),
-                version=cann_version(home),
-                set_env=str(script / _SET_ENV),
-                sourced=bool(named) and "ASCEND_OPP_PATH" in environment,
-            )
-    return None
+    configured = environment.get("ASCEND_HOME_PATH")
+    homes = [Path(configured)] if configured else [root / _ASCEND / home for home in _CANN_HOMES]
+    if not configured and "HOME" in environment:  # the default of an installation without root
+        homes += [Path(environment["HOME"]) / "Ascend" / home for home in _CANN_HOMES]
+    home = next((each for each in homes if each.is_dir()), None)
+    if home is None:
+        return None
+    folder = next((each for each in (home, home.parent) if (each / _SET_ENV).is_file()), home)
+    return Cann(
+        home=str(home),
+        version=cann_version(home),
+        set_env=str(folder / _SET_ENV),
+        sourced=bool(configured) and "ASCEND_OPP_PATH" in environment,
+    )
 
 
 def _acl_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -214,29 +217,21 @@ def _shared_memory(folder: Path) -> SharedMemory | None:
 
 
 def _service_fault(folder: Path) -> str:
-    """Why nobody can start a service there; nothing is made."""
+    """Return why no service can start in the folder; does not create it."""
     try:
         found = folder.stat(follow_symlinks=False)
     except FileNotFoundError:
         writable = os.access(folder.parent, os.W_OK | os.X_OK)
-        return "" if writable else f"{folder.parent} cannot be written"
+        return "" if writable else f"{folder.parent} is not writable"
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not mode & 0o077:
         return ""
-    return f"{folder} is of user {found.st_uid} with mode {mode:04o}"
+    return f"{folder} belongs to user {found.st_uid} and has mode {mode:04o}"
 
 
-def _nvidia_driver(root: Path) -> str | None:
-    text = read_text_or_none(root / "proc/driver/nvidia/version")
-    if text is None:
-        return None
-    match = _NVIDIA_VERSION.search(text)
-    return match[1] if match else ""
-
-
-def _nvidia_smi() -> Trial:
-    trial, printed = run_command(_NVIDIA_SMI)
-    if trial.outcome is not Outcome.DONE:
-        return trial
-    gpus = (line.partition(",") for line in printed.splitlines() if line.strip())
-    return Trial(Outcome.DONE, facts={number.strip(): rest.strip() for number, _, rest in gpus})
+def _nvidia_smi() -> ChildResult:
+    result = run_command(_NVIDIA_SMI)
+    if result.outcome is not Outcome.DONE:
+        return result
+    gpus = (line.partition(",") for line in result.stdout.splitlines() if line.strip())
+    return ChildResult(Outcome.DONE, {number.strip(): rest.strip() for number, _, rest in gpus})

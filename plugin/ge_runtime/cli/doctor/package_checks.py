@@ -1,8 +1,4 @@
-"""Checks of Python, NumPy and the engines' packages, and which torch_npu fits which CANN.
-
-Source of the table: "Ascend Auxiliary Software" in the README of github.com/Ascend/pytorch, from
-January to August 2026.
-"""
+"""Check Python, NumPy, the engines' packages, and whether torch_npu fits torch and CANN."""
 
 from __future__ import annotations
 
@@ -10,19 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ge_runtime.cli.doctor.findings import ANY, Finding, State, Subject
+from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.cli.doctor.findings import ALWAYS, Check, Finding
 from ge_runtime.cli.doctor.machine import Machine
-from ge_runtime.cli.doctor.trials import Outcome, Trial
 
-PYTHON_GROUP: Final = "Python"
-ENGINES_GROUP: Final = "Engines"
-SERVER_GROUP: Final = "Reference server"
-TORCH_NPU_GROUP: Final = "torch_npu"
-_TORCH: Final = frozenset({"torch"})
-_TORCH_NPU: Final = frozenset({"torch_npu"})
-_GE_SESSION: Final = frozenset({"ge_session"})
+_PYTHON: Final = "Python"
+_ENGINES: Final = "Engines"
+_TORCH_NPU: Final = "torch_npu"
 
-_OR_BUILD: Final = "or build a model.om, which needs none of it: `ge-runtime build`"
+_OR_BUILD: Final = "or build a model.om, which does not need it: `ge-runtime build`"
 
 CANN_OF_TORCH_NPU: Final = {
     "2.12.0": "9.1.0",
@@ -40,18 +32,26 @@ CANN_OF_TORCH_NPU: Final = {
     "2.8.0": "8.3.RC1",
     "2.7.1": "8.3.RC1",
 }
-"""Version of torch_npu: the CANN that it is made for. The newest first."""
+"""Version of torch_npu -> the CANN that it is built for, newest first.
+
+Source: "Ascend Auxiliary Software" in the README of github.com/Ascend/pytorch, January to August
+2026.
+"""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: (8, 3) of 8.3.RC1, (2, 9, 0) of 2.9.0.post6."""
+    """Return the leading numbers of a version: (8, 3) of 8.3.RC1, (2, 9, 0) of 2.9.0.post6."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
+def _release(version: str) -> str:
+    return ".".join(map(str, version_numbers(version)))
+
+
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """Versions from `least` to `most`, both included with all that begin with them."""
+    """A range of versions. Both ends are inclusive prefixes: a `most` of (8, 5) includes 8.5.1."""
 
     least: tuple[int, ...]
     most: tuple[int, ...] | None = None
@@ -68,188 +68,167 @@ class VersionRange:
         return f"{least}.x" if most == least else f"{least} to {most}.x"
 
 
-_PYTHON: Final = VersionRange((3, 10))
-_NUMPY: Final = VersionRange((1, 26), (2,))
-_ONNXRUNTIME: Final = VersionRange((1, 18))
+_PYTHON_RANGE: Final = VersionRange((3, 10))
+_NUMPY_RANGE: Final = VersionRange((1, 26), (2,))
+_ONNXRUNTIME_RANGE: Final = VersionRange((1, 18))
+
+
+def failure(result: ChildResult) -> str:
+    """Return how an import failed, as text for a finding."""
+    return f"{result.outcome.value}: {result.error}"
 
 
 def check_python(machine: Machine) -> list[Finding]:
-    """Python and NumPy, which everything needs."""
+    """Check Python and NumPy."""
     version = ".".join(map(str, machine.python))
-    right = machine.python in _PYTHON
-    cure = "" if right else "give ge_runtime a newer Python"
-    state = State.OK if right else State.WRONG
+    check = Check(_PYTHON, "Python", str(_PYTHON_RANGE), ALWAYS)
     return [
-        Finding(PYTHON_GROUP, "Python", state, version, str(_PYTHON), cure, ANY),
-        _package(machine, PYTHON_GROUP, "numpy", _NUMPY, ANY, "pip install 'numpy>=1.26,<3'"),
+        check.ok(version)
+        if machine.python in _PYTHON_RANGE
+        else check.wrong(version, "run ge_runtime with a newer Python"),
+        _package(
+            machine,
+            Check(_PYTHON, "numpy", str(_NUMPY_RANGE), ALWAYS),
+            _NUMPY_RANGE,
+            "pip install 'numpy>=1.26,<3'",
+        ),
     ]
 
 
 def check_engines(machine: Machine) -> list[Finding]:
-    """ONNX Runtime and torch, on the CPU."""
-    return [
-        _package(
-            machine,
-            ENGINES_GROUP,
-            "onnxruntime",
-            _ONNXRUNTIME,
-            frozenset({"cpu"}),
-            "pip install 'onnxruntime>=1.18'",
-        ),
-        _torch(machine),
-    ]
+    """Check ONNX Runtime and torch on the CPU."""
+    check = Check(_ENGINES, "onnxruntime", str(_ONNXRUNTIME_RANGE), frozenset({"cpu"}))
+    pip = "pip install 'onnxruntime>=1.18'"
+    return [_package(machine, check, _ONNXRUNTIME_RANGE, pip), _torch(machine)]
+
+
+def check_server(machine: Machine) -> list[Finding]:
+    """Name the tritonserver version that an installed reference server behaves like."""
+    result = machine.imports["reference_server"]
+    if result.outcome is Outcome.ABSENT:
+        return []
+    check = Check("Reference server", "reference_server", "`import reference_server` to succeed")
+    if result.outcome is not Outcome.DONE:
+        return [check.wrong(failure(result), "`pip install reference-server --force-reinstall`")]
+    return [check.ok(f"as {result.facts['default']}; --triton-version={result.facts['proven']}")]
+
+
+def check_ge_py(machine: Machine) -> list[Finding]:
+    """Check GE-PY, which the engine ge_session needs."""
+    result, version = machine.imports["ge"], machine.packages.get("ge-py", "of unknown version")
+    expected = "GE-PY of CANN's toolkit, for model.air"
+    check = Check("GE-PY", "ge", expected, frozenset({"ge_session"}))
+    if result.outcome is Outcome.ABSENT:
+        cure = f"source set_env.sh of a CANN toolkit that contains it, {_OR_BUILD}"
+        return [check.missing("none", cure)]
+    if result.outcome is not Outcome.DONE:
+        cure = f"source set_env.sh of CANN, whose libraries it loads, {_OR_BUILD}"
+        return [check.wrong(failure(result), cure)]
+    if result.facts["lacking"]:
+        found = f"{version}, without {result.facts['lacking']}"
+        return [check.wrong(found, f"install another release of CANN's toolkit, {_OR_BUILD}")]
+    return [check.ok(f"{version}, {result.facts['file']}")]
 
 
 def check_torch_npu(machine: Machine) -> list[Finding]:
-    """Whether torch_npu works, and fits torch and CANN."""
+    """Check whether torch_npu can be imported, and fits torch and CANN."""
     version = machine.packages.get("torch-npu")
     torch = machine.packages.get("torch")
     if version is None:
-        base = ".".join(map(str, version_numbers(torch or "")))
-        cure = f"`pip install torch_npu=={base}`" if base else "`pip install torch_npu`"
-        expected = "torch_npu, for torch on Ascend"
+        cure = f"`pip install torch_npu=={_release(torch)}`" if torch else "`pip install torch_npu`"
         return [
-            Finding(TORCH_NPU_GROUP, "torch_npu", State.MISSING, "none", expected, cure, _TORCH_NPU)
+            _torch_npu_check("torch_npu", "torch_npu, for torch on Ascend").missing("none", cure)
         ]
-    findings = [_imported(machine.imports["torch_npu"], version)]
+    findings = [_import_of_torch_npu(machine.imports["torch_npu"], version)]
     if torch is not None:
-        findings += [_fits_torch(version, torch), _cuda_beside(machine, torch)]
+        findings += [_fits_torch(version, torch), _no_gpu(machine, torch)]
     if machine.cann is not None and machine.cann.version is not None:
         findings.append(_fits_cann(version, machine.cann.version))
     return findings
 
 
-def check_server(machine: Machine) -> list[Finding]:
-    """Which tritonserver the reference server stands in for, where it is installed."""
-    trial = machine.imports["reference_server"]
-    if trial.outcome is Outcome.ABSENT:
-        return []
-    subject = Subject(SERVER_GROUP, "reference_server", "`import reference_server` to succeed")
-    if trial.outcome is not Outcome.DONE:
-        return [subject.wrong(_failed(trial), "`pip install reference-server --force-reinstall`")]
-    found = f"as {trial.facts['default']}; --triton-version={trial.facts['proven']}"
-    return [subject.ok(found)]
-
-
-def check_ge_py(machine: Machine) -> list[Finding]:
-    """GE-PY, for models that ask for engine ge_session."""
-    trial, version = machine.imports["ge"], machine.packages.get("ge-py", "of no known version")
-    group, what, expected = "GE-PY", "ge", "GE-PY of CANN's toolkit, for model.air"
-    subject = Subject(group, what, expected, _GE_SESSION)
-    if trial.outcome is Outcome.ABSENT:
-        cure = f"source set_env.sh of a CANN toolkit that has it, {_OR_BUILD}"
-        return [subject.missing("none", cure)]
-    if trial.outcome is not Outcome.DONE:
-        cure = f"source CANN's set_env.sh, whose libraries it loads, {_OR_BUILD}"
-        return [subject.wrong(_failed(trial), cure)]
-    if trial.facts["lacking"]:
-        found = f"{version}, without {trial.facts['lacking']}"
-        cure = f"install another release of CANN's toolkit, {_OR_BUILD}"
-        return [subject.wrong(found, cure)]
-    found = f"{version}, {trial.facts['file']}"
-    return [subject.ok(found)]
-
-
-def _package(
-    machine: Machine,
-    group: str,
-    package: str,
-    range_: VersionRange,
-    needs: frozenset[str],
-    pip: str,
-) -> Finding:
-    """A package that must be of some version and can be imported."""
-    trial = machine.imports[package]
-    # onnxruntime comes in several distributions, e.g. onnxruntime-gpu.
-    version = next(
-        (
-            machine.packages[each]
-            for each in (package, f"{package}-gpu")
-            if each in machine.packages
-        ),
-        None,
-    )
-    subject = Subject(group, package, str(range_), needs)
-    if trial.outcome is Outcome.ABSENT:
-        return subject.missing("none", f"`{pip}`")
-    if trial.outcome is not Outcome.DONE:
-        cure = f"`{pip} --force-reinstall`"
-        return Finding(group, package, State.WRONG, _failed(trial), "importable", cure, needs)
+def _package(machine: Machine, check: Check, versions: VersionRange, pip: str) -> Finding:
+    """Check that a package can be imported and has one of the versions."""
+    package = check.what
+    result = machine.imports[package]
+    # onnxruntime is published in several distributions, e.g. onnxruntime-gpu.
+    version = machine.packages.get(package) or machine.packages.get(f"{package}-gpu")
+    if result.outcome is Outcome.ABSENT:
+        return check.missing("none", f"`{pip}`")
+    if result.outcome is not Outcome.DONE:
+        return check.wrong(failure(result), f"`{pip} --force-reinstall`")
     if version is None:
-        cure = f"`{pip}` if models fail"
-        return subject.unknown("importable, of no known version", cure)
-    right = version_numbers(version) in range_
-    state, cure = (State.OK, "") if right else (State.WRONG, f"`{pip}`")
-    return subject.finding(state, version, cure)
+        return check.unknown("importable, version unknown", f"`{pip}` if models fail")
+    if version_numbers(version) in versions:
+        return check.ok(version)
+    return check.wrong(version, f"`{pip}`")
 
 
 def _torch(machine: Machine) -> Finding:
-    trial, version = machine.imports["torch"], machine.packages.get("torch", "")
-    subject = Subject(ENGINES_GROUP, "torch", "torch, for model.pt2", _TORCH)
-    if trial.outcome is Outcome.ABSENT:
-        return subject.missing("none", "`pip install 'ge-runtime[torch]'`")
-    if trial.outcome is Outcome.DONE:
-        return subject.ok(version)
-    cure = "`pip install 'ge-runtime[torch]' --force-reinstall`"
+    result = machine.imports["torch"]
+    check = Check(_ENGINES, "torch", "torch, for model.pt2", frozenset({"torch"}))
+    pip = "pip install 'ge-runtime[torch]'"
+    if result.outcome is Outcome.ABSENT:
+        return check.missing("none", f"`{pip}`")
+    if result.outcome is Outcome.DONE:
+        return check.ok(machine.packages.get("torch", ""))
     autoload = machine.environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
     if "torch-npu" in machine.packages and autoload != "0":
         cure = (
-            "torch imports torch_npu by itself: make that work, or `export "
-            "TORCH_DEVICE_BACKEND_AUTOLOAD=0` where there is no CANN"
+            "torch imports torch_npu automatically: fix torch_npu, or `export "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0` on a machine without CANN"
         )
-    return subject.wrong(_failed(trial), cure)
+        return check.wrong(failure(result), cure)
+    return check.wrong(failure(result), f"`{pip} --force-reinstall`")
 
 
-def _imported(trial: Trial, version: str) -> Finding:
-    subject = Subject(TORCH_NPU_GROUP, "torch_npu", "`import torch_npu` to succeed", _TORCH_NPU)
-    if trial.outcome is Outcome.DONE:
-        return subject.ok(version)
-    cure = "source CANN's set_env.sh: torch_npu loads its libraries"
-    return subject.wrong(f"{version} {_failed(trial)}", cure)
+def _torch_npu_check(what: str, expected: str) -> Check:
+    return Check(_TORCH_NPU, what, expected, frozenset({"torch_npu"}))
+
+
+def _import_of_torch_npu(result: ChildResult, version: str) -> Finding:
+    check = _torch_npu_check("torch_npu", "`import torch_npu` to succeed")
+    if result.outcome is Outcome.DONE:
+        return check.ok(version)
+    cure = "source CANN's set_env.sh, because torch_npu loads CANN's libraries"
+    return check.wrong(f"{version} {failure(result)}", cure)
 
 
 def _fits_torch(version: str, torch: str) -> Finding:
-    found, expected = f"torch_npu {version}, torch {torch}", "the same release of both"
-    what, base = "fits torch", ".".join(map(str, version_numbers(version)))
-    subject = Subject(TORCH_NPU_GROUP, what, expected, _TORCH_NPU)
+    check = _torch_npu_check("fits torch", "the same release of both")
+    found = f"torch_npu {version}, torch {torch}"
     if version_numbers(version)[:3] == version_numbers(torch)[:3]:
-        return subject.ok(found)
-    return subject.wrong(found, f"`pip install torch=={base}`")
+        return check.ok(found)
+    return check.wrong(found, f"`pip install torch=={_release(version)}`")
 
 
-def _cuda_beside(machine: Machine, torch: str) -> Finding:
+def _no_gpu(machine: Machine, torch: str) -> Finding:
     facts = machine.imports["torch"].facts
-    what, expected = "only accelerator", "no GPU that torch sees: one kind for each process"
-    subject = Subject(TORCH_NPU_GROUP, what, expected, _TORCH_NPU)
+    expected = "no GPU visible to torch: a process uses one type of accelerator"
+    check = _torch_npu_check("only accelerator", expected)
     if not facts.get("cuda") or facts.get("cuda_devices") == "0":
-        return subject.ok("torch sees no GPU")
+        return check.ok("torch sees no GPU")
     found = f"torch {torch} sees {facts['cuda_devices']} GPU(s)"
-    return subject.wrong(found, "install the CPU build of torch, or `export CUDA_VISIBLE_DEVICES=`")
+    return check.wrong(found, "install the CPU build of torch, or `export CUDA_VISIBLE_DEVICES=`")
 
 
 def _fits_cann(version: str, cann: str) -> Finding:
-    found, what = f"torch_npu {version}, CANN {cann}", "fits CANN"
-    made_for = CANN_OF_TORCH_NPU.get(version)
-    if made_for is None:
-        expected = "a torch_npu of the table in github.com/Ascend/pytorch"
-        cure = "look this version up in that table; doctor does not know it"
-        return Finding(TORCH_NPU_GROUP, what, State.UNKNOWN, found, expected, cure, _TORCH_NPU)
-    subject = Subject(TORCH_NPU_GROUP, what, f"CANN {made_for} for torch_npu {version}", _TORCH_NPU)
-    if made_for.lower() == cann.lower():
-        return subject.ok(found)
-    if version_numbers(made_for)[:2] == version_numbers(cann)[:2]:  # e.g. 8.5.0 and 8.5.1
-        cure = f"install CANN {made_for} if models fail: the table has no other patch of it"
-        return subject.unknown(found, cure)
-    others = [each for each, its in CANN_OF_TORCH_NPU.items() if its.lower() == cann.lower()]
-    # torch may stay, if it can.
-    others.sort(key=lambda each: version_numbers(each) != version_numbers(version))
-    cure = f"install CANN {made_for}"
-    if others:
-        torch = ".".join(map(str, version_numbers(others[0])))
-        other = f" torch=={torch}" if version_numbers(others[0]) != version_numbers(version) else ""
-        cure = f"`pip install torch_npu=={others[0]}{other}`"
-    return subject.wrong(found, cure)
-
-
-def _failed(trial: Trial) -> str:
-    return f"{trial.outcome.value}: {trial.error}"
+    found = f"torch_npu {version}, CANN {cann}"
+    built_for = CANN_OF_TORCH_NPU.get(version)
+    if built_for is None:
+        expected = "a torch_npu in the table of github.com/Ascend/pytorch"
+        cure = "look up this version in that table; doctor's copy does not contain it"
+        return _torch_npu_check("fits CANN", expected).unknown(found, cure)
+    check = _torch_npu_check("fits CANN", f"CANN {built_for} for torch_npu {version}")
+    if built_for.lower() == cann.lower():
+        return check.ok(found)
+    if version_numbers(built_for)[:2] == version_numbers(cann)[:2]:  # e.g. 8.5.0 and 8.5.1
+        cure = f"install CANN {built_for} if models fail: the table names only this patch release"
+        return check.unknown(found, cure)
+    fitting = [each for each, its in CANN_OF_TORCH_NPU.items() if its.lower() == cann.lower()]
+    if not fitting:
+        return check.wrong(found, f"install CANN {built_for}")
+    # Prefer a torch_npu that fits the installed torch.
+    best = min(fitting, key=lambda each: version_numbers(each) != version_numbers(version))
+    other = "" if _release(best) == _release(version) else f" torch=={_release(best)}"
+    return check.wrong(found, f"`pip install torch_npu=={best}{other}`")

@@ -1,47 +1,44 @@
-"""`python -m ge_runtime.cli.probe_device PROBE DEVICE FOLDER`: one probe, in this process alone.
+"""`python -m ge_runtime.cli.probe_device PROBE DEVICE FOLDER`: run one probe in this process.
 
-Prints what came of it as one line of JSON, and only then gives back what the probe took: whoever
-started it has the answer even if that never ends.
+Prints the result as one line of JSON before it releases the probe's resources, so that the parent
+process has the answer even if the release hangs.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import traceback
 from pathlib import Path
 
 from ge_runtime.cli.probe_device.checks import PROBES
-from ge_runtime.cli.probe_device.session import RESULT_MARK, Answer, ProbeSession, Unavailable
+from ge_runtime.cli.probe_device.session import Answer, ProbeSession, Unavailable, print_result
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.npu.driver.return_codes import DriverFault
 
 
 def main(name: str, device: str, folder: str, *arguments: str) -> None:
-    """Run it. Ends the process."""
-    sys.path[:] = filter(None, sys.path)  # the current folder is no place to import from
+    """Run the probe and end the process."""
+    sys.path[:] = filter(None, sys.path)  # do not import from the current folder
     session = ProbeSession(importlib.import_module("acl"), Path(folder), int(device))
-    outcome, answer = "answered", Answer("")
+    outcome, answer, release = "answered", Answer(""), True
     try:
         answer = PROBES[name](session, *arguments)
     except Unavailable as absent:
         answer = Answer(str(absent))
-    except AssertionError as refusal:  # the simulator's way to say that a device might not tell
-        answer = Answer(f"refused: {refusal}")
+    except AssertionError as refusal:  # the simulator refuses what a device may not detect
+        answer, release = Answer(f"refused: {refusal}"), False
     except (DriverFault, RuntimeFault) as fault:
-        outcome, answer = "failed", Answer(str(fault))
+        outcome, answer, release = "failed", Answer(str(fault)), False
     except Exception as error:
         text = "".join(traceback.format_exception(error))
-        outcome, answer = "failed", Answer(repr(error), {"traceback": text})
-    told = json.dumps([outcome, answer.text, dict(answer.evidence)])
-    print(f"{RESULT_MARK}{told}", flush=True)
-    if outcome == "answered" and not answer.text.startswith("refused"):
+        outcome, answer, release = "failed", Answer(repr(error), {"traceback": text}), False
+    print_result(outcome, answer)
+    if release:
         session.close()
     sys.stderr.flush()
-    # Whatever is left goes with the process: its order of ending is the library's own affair.
-    os._exit(0)
+    os._exit(0)  # skip the exit handlers of the libraries
 
 
 if __name__ == "__main__":

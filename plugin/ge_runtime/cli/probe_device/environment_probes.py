@@ -1,4 +1,4 @@
-"""Probes of a model's environment: versions, Python's lock, host memory, GE-PY and torchair."""
+"""Probes of a model's environment: versions, the GIL, host memory, GE-PY and torchair."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.cli.probe_device.exact_graphs import RollingMatmul
+from ge_runtime.cli.probe_device.exact_graphs import rolling_matmul
 from ge_runtime.cli.probe_device.session import (
-    LONG_MS,
     TO_DEVICE,
     Answer,
     ProbeSession,
@@ -29,16 +28,16 @@ from ge_runtime.npu.driver.installation import Module, cann_version, import_cann
 
 _MIB: Final = 1 << 20
 _COPY_BYTES: Final = 64 * _MIB
-_TAKEN_BYTES: Final = 256 * _MIB
+_HELD_BYTES: Final = 256 * _MIB
 _HBM, _DDR = 1, 0
 _MAPPED, _PINNED = 0, 0x10000000
 _OLD_KERNEL: Final = (5, 10)
 _LONG_GRAPHS: Final = (
-    RollingMatmul(128, 512, 16),
-    RollingMatmul(512, 1024, 64),
-    RollingMatmul(4096, 4096, 64),
+    rolling_matmul(128, 512, 16),
+    rolling_matmul(512, 1024, 64),
+    rolling_matmul(4096, 4096, 64),
 )
-"""The first whose execution is long enough to tell is taken."""
+"""Tried in this order until an execution takes at least _LONG_S."""
 _LONG_S: Final = 0.01
 
 _EXAMPLE_NUMBERS: Final = (
@@ -47,17 +46,17 @@ _EXAMPLE_NUMBERS: Final = (
     (9, np.int64, 9, np.int64, (0, -1, 2**53 - 1)),
     (12, np.bool_, 4, np.uint8, (True, False)),
 )
-"""aclDataType and NumPy's type, the same of integers of that size, values that a text may cut."""
+"""aclDataType and NumPy type; those of integers of the same size; values that a text may round."""
 
 
 def versions(session: ProbeSession) -> Answer:
-    """Import what has to fit together, and ask for versions."""
+    """Import the packages that must fit together, and read their versions."""
     session.init_acl()
     found = {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "acl": str(getattr(session.acl, "__file__", "")),
-        "cann": cann_version(Path(os.environ.get("ASCEND_HOME_PATH", "/nowhere"))) or "unknown",
+        "cann": cann_version(Path(os.environ.get("ASCEND_HOME_PATH", "/nonexistent"))) or "unknown",
     }
     for package in ("torch", "torch_npu"):
         try:
@@ -68,12 +67,12 @@ def versions(session: ProbeSession) -> Answer:
         except ImportError as error:
             found[package] += f", import fails: {error!r}"
     names = ("python", "numpy", "torch", "torch_npu", "cann")
-    shown = ", ".join(f"{name} {found[name]}" for name in names)
-    return Answer(f"acl can be imported with {shown}", found)
+    versions = ", ".join(f"{name} {found[name]}" for name in names)
+    return Answer(f"acl can be imported with {versions}", found)
 
 
-def pythons_lock(session: ProbeSession) -> Answer:
-    """Watch from another thread which calls stop all of Python while they last."""
+def held_gil(session: ProbeSession) -> Answer:
+    """Measure from another thread which calls hold the GIL."""
     session.open_device()
     stream = session.stream()
     for graph in _LONG_GRAPHS:
@@ -84,25 +83,25 @@ def pythons_lock(session: ProbeSession) -> Answer:
             break
     host = np.frombuffer(mmap.mmap(-1, _COPY_BYTES), np.uint8)
     device = session.malloc(_COPY_BYTES)
-    both = (device, _COPY_BYTES, host.ctypes.data, _COPY_BYTES, TO_DEVICE)
+    copy = (device, _COPY_BYTES, host.ctypes.data, _COPY_BYTES, TO_DEVICE)
 
-    def waits() -> None:
+    def submit_and_wait() -> None:
         slot.submit(stream)
         session.wait(stream)
 
     calls: dict[str, Callable[[], object]] = {
         "mdl.execute": slot.execute,
-        "mdl.execute_async + rt.synchronize_stream_with_timeout": waits,
-        "rt.memcpy": lambda: session.call("rt.memcpy", *both),
+        "mdl.execute_async + rt.synchronize_stream_with_timeout": submit_and_wait,
+        "rt.memcpy": lambda: session.call("rt.memcpy", *copy),
         "mdl.load_from_file_with_mem": lambda: session.load(graph),
     }
     found = {name: _held(call) for name, call in calls.items()}
-    shown = (f"{name} {held:.0%} of {took * 1e3:.0f} ms" for name, (held, took) in found.items())
-    return Answer(f"the longest that Python stood still: {'; '.join(shown)}")
+    shares = (f"{name} {held:.0%} of {took * 1e3:.0f} ms" for name, (held, took) in found.items())
+    return Answer(f"longest pause of another thread: {'; '.join(shares)}")
 
 
 def _held(call: Callable[[], object]) -> tuple[float, float]:
-    """The longest stretch in which another thread had no turn, as a share of the call; seconds."""
+    """Return the longest pause of another thread as a share of the call, and the call's seconds."""
     ends = threading.Event()
     longest = 0.0
 
@@ -124,12 +123,12 @@ def _held(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def registered_memory(session: ProbeSession) -> Answer:
-    """Time queued copies from memory that was allocated pinned, registered, and neither."""
+    """Time queued copies from pinned, registered and ordinary memory."""
     kernel = tuple(map(int, platform.release().split(".")[:2]))
     if kernel <= _OLD_KERNEL:
         return Answer(
-            f"not tried on Linux {platform.release()}: up to 5.10, registering memory that is not "
-            "page-locked is documented to raise exceptions on the device"
+            f"not tried on Linux {platform.release()}: up to 5.10, the documents say that "
+            "registering memory that is not page-locked raises exceptions on the device"
         )
     session.open_device()
     stream, device = session.stream(), session.malloc(_COPY_BYTES)
@@ -137,7 +136,7 @@ def registered_memory(session: ProbeSession) -> Answer:
     os.truncate(file, _COPY_BYTES)
     view = np.frombuffer(mmap.mmap(file, _COPY_BYTES), np.uint8)
     address, found = view.ctypes.data, {}
-    # Shared memory, as the device service registers, and not memory of this process alone.
+    # Shared memory, because that is what the device service registers.
     ways: dict[str, tuple[str, tuple[int, ...]]] = {
         "not registered": ("", ()),
         "host_register MAPPED": ("rt.host_register", (_MAPPED,)),
@@ -151,8 +150,8 @@ def registered_memory(session: ProbeSession) -> Answer:
     pinned = session.call("rt.malloc_host", _COPY_BYTES)
     found["malloc_host"] = _copy_time(session, pinned, device, stream)
     session.call("rt.free_host", pinned)
-    shown = "; ".join(f"{name}: {what}" for name, what in found.items())
-    return Answer(f"call and wait: {shown}", {"kernel": platform.release()})
+    answers = "; ".join(f"{name}: {result}" for name, result in found.items())
+    return Answer(f"call and wait: {answers}", {"kernel": platform.release()})
 
 
 def _copy_time(session: ProbeSession, address: int, device: int, stream: int) -> str:
@@ -160,53 +159,55 @@ def _copy_time(session: ProbeSession, address: int, device: int, stream: int) ->
     copy = (device, _COPY_BYTES, address, _COPY_BYTES, TO_DEVICE, stream)
     code = session.code("rt.memcpy_async", *copy)
     called = time.perf_counter()
-    waited = session.code("rt.synchronize_stream_with_timeout", stream, LONG_MS)
+    waited = session.wait_code(stream)
     ended = time.perf_counter()
     if code or waited:
-        return f"memcpy_async gives {code}, the wait {waited}"
+        return f"memcpy_async returns {code}, the wait {waited}"
     return f"{(called - begin) * 1e3:.1f} ms and {(ended - called) * 1e3:.1f} ms"
 
 
-def memory_of_the_dead(session: ProbeSession) -> Answer:
-    """Kill a process that has device memory, and watch when it is free again."""
+def memory_of_a_killed_process(session: ProbeSession) -> Answer:
+    """Kill a process that holds device memory, and measure when the memory is free."""
     session.open_device()
     before = _free(session)
     other = session.start("holds_memory")
-    other.program.line()
+    assert other.stdout is not None
+    other.stdout.readline()
     during = _free(session)
-    other.program.kill()
+    other.kill()
+    other.wait()
     begin, after = time.perf_counter(), _free(session)
     while after < before and time.perf_counter() - begin < 10:
         after = _free(session)
     took = time.perf_counter() - begin
-    taken, left = (before - during) / _MIB, (before - after) / _MIB
+    held, left = (before - during) / _MIB, (before - after) / _MIB
     return Answer(
-        f"it took {taken:.0f} MiB; {took:.2f} s after its death {left:.0f} MiB are still taken",
+        f"it held {held:.0f} MiB; {took:.2f} s after its end {left:.0f} MiB are still allocated",
         {"before": before, "during": during, "after": after, "seconds": took},
     )
 
 
 def holds_memory(session: ProbeSession) -> Answer:
-    """The other process of `memory_of_the_dead`: waits to be killed."""
+    """The other process of `memory_of_a_killed_process`: waits to be killed."""
     session.open_device()
-    session.malloc(_TAKEN_BYTES)
+    session.malloc(_HELD_BYTES)
     print("ready", flush=True)
     time.sleep(60)
-    return Answer("nobody killed it")
+    return Answer("it was not killed")
 
 
 def _free(session: ProbeSession) -> int:
-    """Bytes of the card's own kind of memory."""
+    """Return the free bytes of the card's memory."""
     free: int
-    for kind in (_HBM, _DDR):
-        free, total = session.call("rt.get_mem_info", kind)
+    for memory in (_HBM, _DDR):
+        free, total = session.call("rt.get_mem_info", memory)
         if total:
             break
     return free
 
 
 def torch_export(session: ProbeSession) -> Answer:
-    """Look for what torchair exports, and takes of torch.export."""
+    """List the export functions of torchair and their signatures."""
     try:
         torchair = import_cann_module("torchair")
     except ImportError:
@@ -223,7 +224,7 @@ def torch_export(session: ProbeSession) -> Answer:
 
 
 def ge_py(session: ProbeSession) -> Answer:
-    """Compare GE-PY with what is used of it, as its source had it in version 0.0.1."""
+    """Compare GE-PY with the names that the engine uses, which version 0.0.1 has."""
     missing: list[str] = []
     signatures: dict[str, str] = {}
     for key, name in GE_PY_MODULES.items():
@@ -233,29 +234,29 @@ def ge_py(session: ProbeSession) -> Answer:
                 signatures[f"{name}.{path}"] = _signature(attrgetter(path)(module))
             except AttributeError:
                 missing.append(f"{name}.{path}")
-    lacks = f"lacks {', '.join(missing)}" if missing else "has all names that are used"
-    return Answer(f"it {lacks}", {"missing": missing, "signatures": signatures})
+    text = f"it lacks {', '.join(missing)}" if missing else "it has all names that are used"
+    return Answer(text, {"missing": missing, "signatures": signatures})
 
 
 def ge_numbers(session: ProbeSession) -> Answer:
-    """Make tensors of GE-PY of known numbers, and read them back, then as integers."""
+    """Create GE-PY tensors of known numbers, and read them back directly and as integers."""
     graph, types = _imported(GE_PY_MODULES["graph"]), _imported(GE_PY_MODULES["types"])
-    told, bits = {}, {}
-    for number, dtype, whole_number, whole, values in _EXAMPLE_NUMBERS:
+    direct, exact = {}, {}
+    for number, dtype, integer_number, integer, values in _EXAMPLE_NUMBERS:
         given = np.array(values, dtype)
         tensor = graph.Tensor(
             given.tolist(), None, types.DataType(number), types.Format.FORMAT_ND, [len(values)]
         )
         try:
-            told[dtype.__name__] = str(tensor.get_data())
+            direct[dtype.__name__] = str(tensor.get_data())
         except ValueError as error:
-            told[dtype.__name__] = f"ValueError, {error}"
-        tensor.set_data_type(types.DataType(whole_number))
-        read = np.asarray(tensor.get_data(), whole).view(dtype)
-        bits[dtype.__name__] = read.tobytes() == given.tobytes()
-    right = "yes" if all(bits.values()) else f"no: {bits}"
-    shown = "; ".join(f"{name}: {text}" for name, text in told.items())
-    return Answer(f"to the bit as integers: {right}; by itself {shown}", {"bits": bits, **told})
+            direct[dtype.__name__] = f"ValueError, {error}"
+        tensor.set_data_type(types.DataType(integer_number))
+        read = np.asarray(tensor.get_data(), integer).view(dtype)
+        exact[dtype.__name__] = read.tobytes() == given.tobytes()
+    right = "yes" if all(exact.values()) else f"no: {exact}"
+    texts = "; ".join(f"{name}: {text}" for name, text in direct.items())
+    return Answer(f"exact as integers: {right}; directly {texts}", {"exact": exact, **direct})
 
 
 def _imported(name: str) -> Module:

@@ -1,4 +1,4 @@
-"""Probes of what a card does with images: AIPP in a compiled file, and DVPP's decoder."""
+"""Probes of image processing: AIPP in a compiled file, and DVPP's decoder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.cli.probe_device.exact_graphs import RollingConv, rolled
+from ge_runtime.cli.probe_device.exact_graphs import rolled, rolling_conv
 from ge_runtime.cli.probe_device.session import (
-    TO_DEVICE,
-    TO_HOST,
     Answer,
     ProbeModel,
     ProbeSession,
@@ -23,17 +21,17 @@ from ge_runtime.npu.driver.pyacl_images import PyAclMedia
 from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 _SIDE: Final = 16
-"""Of an image: each of 256 values once."""
+"""Side of an image; it contains each of 256 values once."""
 _RGB888: Final = 3
 _LOW: Final = (123.675, 116.28, 103.53)
 _FACTOR: Final = (0.0171, 0.0175, 0.0174)
 _MEAN: Final = (3, 0, 1)
 _MATRIX: Final = ((256, 0, 359), (256, -88, -183), (256, 454, 0))
-"""Of ATC's guide: from the YUV of JPEG files."""
+"""From ATC's guide: converts the YUV of JPEG files."""
 _BIAS: Final = (0, 128, 128)
 _JPEG_SIDES: Final = (64, 48)
 _HALVES: Final = (50, 200)
-"""The brightness of the left half of the file, and of the right one."""
+"""Brightness of the left and right half of the file."""
 _JPEG: Final = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQDQ4RDgsL"
     "EBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU"
@@ -44,62 +42,65 @@ _JPEG: Final = base64.b64decode(
 
 
 def static_aipp(session: ProbeSession) -> Answer:
-    """Describe a file with static AIPP, and have it make numbers of all values of a pixel."""
+    """Describe a file with static AIPP, and convert all values of a pixel with it."""
     fields: dict[str, object] = {"aipp_mode": "static", "input_format": "RGB888_U8"}
     for channel in range(3):
         fields[f"mean_chn_{channel}"] = _MEAN[channel]
         fields[f"min_chn_{channel}"] = _LOW[channel]
         fields[f"var_reci_chn_{channel}"] = _FACTOR[channel]
-    model, text, told = _loaded(session, "static", fields)
-    info = session.call("mdl.get_first_aipp_info", model.number, 0)
-    shown = {**info}
+    model, text, evidence = _loaded(session, "static", fields)
+    info = {**session.call("mdl.get_first_aipp_info", model.number, 0)}
     kept = all(
-        np.float16(shown.get(f"{name}{channel}", 0)) == np.float16(values[channel])
+        np.float16(info.get(f"{name}{channel}", 0)) == np.float16(values[channel])
         for name, values in (("meanChn", _MEAN), ("minChn", _LOW), ("varReciChn", _FACTOR))
         for channel in range(3)
     )
     image = np.arange(3 * 256, dtype=np.int64).reshape(_SIDE, _SIDE, 3) * 7 % 256
-    made = _numbers(session, model, image.astype(np.uint8))
-    which = _rounding(image.astype(np.float32), made)
+    found = _Buffers(session, model).execute(image.astype(np.uint8))
+    rounding = _rounding(image.astype(np.float32), found)
     return Answer(
-        f"{text}; parameters are as they were set: {kept}; a pixel is rounded {which}",
-        {**told, "info": {name: repr(value) for name, value in shown.items()}, "rounded": which},
+        f"{text}; parameters are as they were set: {kept}; a pixel is rounded {rounding}",
+        {
+            **evidence,
+            "info": {name: repr(value) for name, value in info.items()},
+            "rounded": rounding,
+        },
     )
 
 
 def yuv_aipp(session: ProbeSession) -> Answer:
-    """Have static AIPP make blue, green and red of YUV420SP."""
+    """Convert YUV420SP to blue, green and red with static AIPP."""
     fields: dict[str, object] = {"aipp_mode": "static", "input_format": "YUV420SP_U8"}
     fields |= {"csc_switch": "true"}
     for row in range(3):
         fields[f"input_bias_{row}"] = _BIAS[row]
         fields |= {f"matrix_r{row}c{column}": _MATRIX[row][column] for column in range(3)}
-    model, text, told = _loaded(session, "yuv", fields)
+    model, text, evidence = _loaded(session, "yuv", fields)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 256, (_SIDE, _SIDE, 1), np.uint8)
     uv = rng.integers(0, 256, (_SIDE // 2, _SIDE // 2, 2), np.uint8)
-    made = _numbers(session, model, np.concatenate([y.ravel(), uv.ravel()]))
+    found = _Buffers(session, model).execute(np.concatenate([y.ravel(), uv.ravel()]))
     whole = np.concatenate([y, uv.repeat(2, 0).repeat(2, 1)], 2).astype(np.int64)
     products = (whole - np.array(_BIAS)) @ np.array(_MATRIX).T
     ways = {"without rounding": products >> 8, "to the nearest": (products + 128) >> 8}
-    apart = {
-        name: float(np.abs(np.moveaxis(way.clip(0, 255), 2, 0)[None] - made).max())
+    errors = {
+        name: float(np.abs(np.moveaxis(way.clip(0, 255), 2, 0)[None] - found).max())
         for name, way in ways.items()
     }
-    shown = ", ".join(f"{name}: {most:g}" for name, most in apart.items())
-    return Answer(f"{text}; largest difference, shifted {shown}", {**told, "apart": apart})
+    texts = ", ".join(f"{name}: {error:g}" for name, error in errors.items())
+    return Answer(f"{text}; largest difference, shifted {texts}", {**evidence, "errors": errors})
 
 
 def dynamic_aipp(session: ProbeSession) -> Answer:
     """Describe a file with dynamic AIPP, set its parameters once, and execute it twice."""
     size = _SIDE * _SIDE * 3
     fields = {"aipp_mode": "dynamic", "max_src_image_size": size}
-    model, text, told = _loaded(session, "dynamic", fields)
+    model, text, evidence = _loaded(session, "dynamic", fields)
     setting = session.handle("mdl.create_aipp", 1)
     session.call("mdl.set_aipp_input_format", setting, _RGB888)
     session.call("mdl.set_aipp_src_image_size", setting, _SIDE, _SIDE)
     slot = _Buffers(session, model)
-    place = int(told["attached"])
+    place = int(evidence["attached"])
     session.call("mdl.set_input_aipp", model.number, slot.inputs, place, setting)
     session.call("mdl.destroy_aipp", setting)
     right = []
@@ -108,23 +109,23 @@ def dynamic_aipp(session: ProbeSession) -> Answer:
         expected = np.moveaxis(image, 2, 0)[None].astype(np.float32)
         right.append(bool(np.array_equal(slot.execute(image), expected)))
     return Answer(
-        f"{text}; answers right with parameters set once: {right}",
-        {**told, "right": right},
+        f"{text}; results right with parameters set once: {right}",
+        {**evidence, "right": right},
     )
 
 
 def jpeg_by_dvpp(session: ProbeSession) -> Answer:
-    """Decode a small file, and resize it to half of its sides."""
+    """Decode a small file, and resize it to half its sides."""
     session.open_device()
     try:
         media = PyAclMedia(session.acl, ReturnCodeChecker(session.acl.get_recent_err_msg))
     except AttributeError as error:
-        raise Unavailable(f"{error}: there is no DVPP") from error
+        raise Unavailable(f"{error}: no DVPP") from error
     channel, stream = media.open_channel(), session.stream()
     host = np.frombuffer(_JPEG, np.uint8)
     least = media.decoded_bytes(Address(host.ctypes.data), host.nbytes)
     file = media.malloc(host.nbytes)
-    session.call("rt.memcpy", file, host.nbytes, host.ctypes.data, host.nbytes, TO_DEVICE)
+    session.copy_in(file, host)
     big = _picture(media, _JPEG_SIDES, JPEG_ALIGNMENT, least)
     small = _picture(media, (_JPEG_SIDES[0] // 2, _JPEG_SIDES[1] // 2), RESIZE_ALIGNMENT, 0)
     media.decode_and_resize(channel, (file, host.nbytes), big, small, Stream(stream))
@@ -133,14 +134,14 @@ def jpeg_by_dvpp(session: ProbeSession) -> Answer:
         media.free(address)
     media.close_channel(channel)
     return Answer(
-        f"{least} bytes are predicted for {'x'.join(map(str, _JPEG_SIDES))}; brightness is off by "
-        f"{errors[0]} at most decoded, {errors[1]} resized",
+        f"{least} bytes are predicted for {'x'.join(map(str, _JPEG_SIDES))}; largest error of "
+        f"brightness {errors[0]} decoded, {errors[1]} resized",
         {"predicted": least, "decoded": errors[0], "resized": errors[1]},
     )
 
 
 class _Buffers:
-    """Memory for all inputs of a model, and its output."""
+    """Device memory for the inputs and the output of a model."""
 
     def __init__(self, session: ProbeSession, model: ProbeModel) -> None:
         self._session = session
@@ -151,44 +152,37 @@ class _Buffers:
         self._outputs = session.dataset([self._output], [model.output_bytes])
 
     def execute(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What the graph got of the image: [1, 3, height, width]."""
-        session, image = self._session, np.ascontiguousarray(image)
-        size = image.nbytes
-        session.call("rt.memcpy", self._first, size, image.ctypes.data, size, TO_DEVICE)
+        """Return the graph's input that AIPP made of the image: [1, 3, height, width]."""
+        session = self._session
+        session.copy_in(self._first, np.ascontiguousarray(image))
         session.call("mdl.execute", self._model.number, self.inputs, self._outputs)
         y = np.empty(self._model.graph.shape(), np.float32)
-        session.call("rt.memcpy", y.ctypes.data, y.nbytes, self._output, y.nbytes, TO_HOST)
+        session.copy_out(y, self._output)
         return rolled(y, -1)
 
 
 def _loaded(
     session: ProbeSession, name: str, fields: Mapping[str, object]
 ) -> tuple[ProbeModel, str, dict[str, Any]]:
-    """A graph that shows what AIPP made, and what its file tells of the image: both ways."""
+    """Load a graph whose input is made by AIPP; describe the image input as text and values."""
     session.open_device()
     path = session.folder / f"{name}.cfg"
     if "input_format" in fields:
         fields = {**fields, "src_image_size_w": _SIDE, "src_image_size_h": _SIDE}
     lines = [f"  {field}: {value}" for field, value in fields.items()]
     path.write_text("\n".join(["aipp_op {", "  related_input_rank: 0", *lines, "}"]) + "\n")
-    model = session.load(RollingConv(3, ((_SIDE, _SIDE),), (name, path)))
+    model = session.load(rolling_conv(3, ((_SIDE, _SIDE),), path))
     desc = session.handle("mdl.create_desc")
     session.call("mdl.get_desc", desc, model.number)
     dims = session.call("mdl.get_input_dims", desc, 0)["dims"]
-    kind, attached = session.call("mdl.get_aipp_type", model.number, 0)
+    aipp_type, attached = session.call("mdl.get_aipp_type", model.number, 0)
     session.call("mdl.destroy_desc", desc)
-    text = f"input {dims}, inputs of {model.input_bytes} bytes, AIPP type {kind}"
-    return model, text, {"dims": dims, "type": kind, "attached": attached}
+    text = f"input {dims}, inputs of {model.input_bytes} bytes, AIPP type {aipp_type}"
+    return model, text, {"dims": dims, "type": aipp_type, "attached": attached}
 
 
-def _numbers(
-    session: ProbeSession, model: ProbeModel, image: NDArray[np.uint8]
-) -> NDArray[np.float32]:
-    return _Buffers(session, model).execute(image)
-
-
-def _rounding(image: NDArray[np.float32], made: NDArray[np.float32]) -> str:
-    """Which way of rounding gives these numbers."""
+def _rounding(image: NDArray[np.float32], found: NDArray[np.float32]) -> str:
+    """Return the way of rounding that gives these numbers."""
     low, factor = (np.array(v, np.float16).astype(np.float32) for v in (_LOW, _FACTOR))
     shifted = image - np.array(_MEAN, np.float32) - low
     ways = {
@@ -196,10 +190,10 @@ def _rounding(image: NDArray[np.float32], made: NDArray[np.float32]) -> str:
         "after each step": (shifted.astype(np.float16) * factor).astype(np.float16),
     }
     for name, way in ways.items():
-        if np.array_equal(np.moveaxis(way, 2, 0)[None].astype(np.float32), made):
+        if np.array_equal(np.moveaxis(way, 2, 0)[None].astype(np.float32), found):
             return name
-    most = np.abs(np.moveaxis(ways["once"], 2, 0)[None].astype(np.float32) - made).max()
-    return f"otherwise: off by {most:.3g} at most"
+    most = np.abs(np.moveaxis(ways["once"], 2, 0)[None].astype(np.float32) - found).max()
+    return f"in another way: largest error {most:.3g}"
 
 
 def _picture(
@@ -212,10 +206,9 @@ def _picture(
 
 
 def _brightness(session: ProbeSession, picture: Picture) -> int:
-    """How far a picture's brightness is from what it should be, at most; its middle left out."""
+    """Return the largest error of a picture's brightness, except in its middle."""
     whole = np.empty(picture.nbytes, np.uint8)
-    data = (whole.ctypes.data, whole.nbytes, picture.address, whole.nbytes)
-    session.call("rt.memcpy", *data, TO_HOST)
+    session.copy_out(whole, picture.address)
     rows = whole[: picture.width_stride * picture.height_stride].reshape(-1, picture.width_stride)
     y = rows[: picture.height, : picture.width].astype(int)
     middle, edge = picture.width // 2, 4

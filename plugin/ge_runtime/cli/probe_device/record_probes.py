@@ -1,4 +1,4 @@
-"""Probes of what CANN writes of executions, and of files for ranges of sizes."""
+"""Probes of dumps, profiles, and files for ranges of sizes."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.cli.dump_files import read_dump
-from ge_runtime.cli.probe_device.exact_graphs import RollingMatmul, exact_input, rolled
+from ge_runtime.cli.probe_device.exact_graphs import exact_input, rolled, rolling_matmul
 from ge_runtime.cli.probe_device.session import (
     SMALL_GRAPH,
-    TO_DEVICE,
-    TO_HOST,
     Answer,
     ProbeSession,
+    right_or_wrong,
 )
 from ge_runtime.errors import RuntimeFault
 
-_MOST_NAMES: Final = 20
+_MAX_NAMES: Final = 20
 _API, _TASKS, _METRICS, _PIPE = 1, 2, 4, 1
-_RANGED: Final = RollingMatmul(rows=8, width=64, layers=2, least=1)
+_RANGED: Final = rolling_matmul(rows=8, width=64, layers=2, least=1)
 _ROWS: Final = 5
 _FLOAT, _ND = 0, 2
 
 
 def dump_of_an_execution(session: ProbeSession) -> Answer:
-    """Have all operators of one execution dumped, and read what is there."""
+    """Dump all operators of one execution, and read the dump."""
     session.open_device()
     folder = _new_folder(session, "dump")
     config = folder / "acl_dump.json"
-    listed = [{"model_name": session.compiled(SMALL_GRAPH).stem}]
-    section = {"dump_path": str(folder), "dump_mode": "all", "dump_list": listed}
+    models = [{"model_name": session.compiled(SMALL_GRAPH).stem}]
+    section = {"dump_path": str(folder), "dump_mode": "all", "dump_list": models}
     config.write_text(json.dumps({"dump": section}))
     session.call("mdl.init_dump")
     session.call("mdl.set_dump", str(config))
@@ -50,18 +49,18 @@ def dump_of_an_execution(session: ProbeSession) -> Answer:
     expected = rolled(x, SMALL_GRAPH.layers)
     found = last[0].outputs[0].shaped(x.shape) if last and last[0].outputs else None
     right = found is not None and np.array_equal(found.astype(np.float32), expected)
-    own = [each.name for each in operators if each.name in names]
+    layers = [each.name for each in operators if each.name in names]
     depth = paths[0].count("/") if paths else 0
     return Answer(
-        f"{len(paths)} files, {depth} folders deep; {len(own)} of {len(names)} layers by their "
-        f"names, {len(operators) - len(own)} operators of other names; the last layer is "
-        f"{'right' if right else 'not there, or wrong'}",
+        f"{len(paths)} files, {depth} folders deep; {len(layers)} of {len(names)} layers by their "
+        f"names, {len(operators) - len(layers)} operators of other names; the last layer is "
+        f"{'right' if right else 'absent or wrong'}",
         {
-            "files": paths[:_MOST_NAMES],
-            "operators": [each.name for each in operators][:_MOST_NAMES],
+            "files": paths[:_MAX_NAMES],
+            "operators": [each.name for each in operators][:_MAX_NAMES],
             "tensors": [
                 [list(tensor.dims), tensor.format, tensor.original]
-                for each in operators[:_MOST_NAMES]
+                for each in operators[:_MAX_NAMES]
                 for tensor in each.outputs
             ],
         },
@@ -69,13 +68,13 @@ def dump_of_an_execution(session: ProbeSession) -> Answer:
 
 
 def profile_of_an_execution(session: ProbeSession) -> Answer:
-    """Profile one execution, and list what is there."""
+    """Profile one execution, and list the files of the profile."""
     session.open_device()
     folder = _new_folder(session, "profile")
     session.call("prof.init", str(folder))
     slot = session.load(SMALL_GRAPH).slot()
-    what = _API | _TASKS | _METRICS
-    config = session.handle("prof.create_config", [session.device], _PIPE, 0, what)
+    data = _API | _TASKS | _METRICS
+    config = session.handle("prof.create_config", [session.device], _PIPE, 0, data)
     session.call("prof.start", config)
     slot.execute()
     session.call("prof.stop", config)
@@ -86,12 +85,12 @@ def profile_of_an_execution(session: ProbeSession) -> Answer:
     tops = sorted({path.split("/")[0].split("_")[0] for path in paths})
     return Answer(
         f"{len(paths)} file(s) in {', '.join(tops)}_...: {', '.join(folders)}",
-        {"files": paths[:_MOST_NAMES]},
+        {"files": paths[:_MAX_NAMES]},
     )
 
 
 def ranges_of_sizes(session: ProbeSession) -> Answer:
-    """Describe a file that was compiled for ranges, and execute it without room for its output."""
+    """Describe a file that is compiled for ranges, and execute it with output address 0."""
     session.open_device()
     number = session.call("mdl.load_from_file", str(session.compiled(_RANGED)))
     desc = session.handle("mdl.create_desc")
@@ -102,25 +101,27 @@ def ranges_of_sizes(session: ProbeSession) -> Answer:
     ranges = session.call("mdl.get_input_dims_range", desc, 0)
     dims = session.call("mdl.get_input_dims", desc, 0)["dims"]
     session.call("mdl.destroy_desc", desc)
-    x = exact_input((_ROWS, _RANGED.width))
+    x = exact_input(_RANGED.shape(_ROWS))
     address = session.malloc(x.nbytes)
-    session.call("rt.memcpy", address, x.nbytes, x.ctypes.data, x.nbytes, TO_DEVICE)
+    session.copy_in(address, x)
     inputs = session.dataset([address], [x.nbytes])
     outputs = session.handle("mdl.create_dataset")
     buffer = session.handle("create_data_buffer", 0, 0)
     session.call("mdl.add_dataset_buffer", outputs, buffer)
-    given = session.handle("create_tensor_desc", _FLOAT, list(x.shape), _ND)
-    session.call("mdl.set_dataset_tensor_desc", inputs, given, 0)
-    session.raw("destroy_tensor_desc", given)
+    input_desc = session.handle("create_tensor_desc", _FLOAT, list(x.shape), _ND)
+    session.call("mdl.set_dataset_tensor_desc", inputs, input_desc, 0)
+    session.raw("destroy_tensor_desc", input_desc)
     session.call("mdl.execute", number, inputs, outputs)
-    told = session.raw("mdl.get_dataset_tensor_desc", outputs, 0)
-    count = int(session.raw("get_tensor_desc_num_dims", told)) if told else 0
-    made = [int(session.call("get_tensor_desc_dim_v2", told, place)) for place in range(count)]
+    output_desc = session.raw("mdl.get_dataset_tensor_desc", outputs, 0)
+    count = int(session.raw("get_tensor_desc_num_dims", output_desc)) if output_desc else 0
+    output_dims = [
+        int(session.call("get_tensor_desc_dim_v2", output_desc, place)) for place in range(count)
+    ]
     found = int(session.raw("get_data_buffer_addr", buffer))
     right = False
     if found:
         y = np.empty_like(x)
-        session.call("rt.memcpy", y.ctypes.data, y.nbytes, found, y.nbytes, TO_HOST)
+        session.copy_out(y, found)
         right = bool(np.array_equal(y, rolled(x, _RANGED.layers)))
         session.call("rt.free", found)
     session.call("mdl.destroy_dataset", outputs)
@@ -128,9 +129,15 @@ def ranges_of_sizes(session: ProbeSession) -> Answer:
     session.call("mdl.unload", number)
     return Answer(
         f"dims {dims}, ranges {ranges['range']}, input {sizes[0]} and output {sizes[1]} bytes; an "
-        f"output of address 0 {'got memory' if found else 'got none'}, its dims {made}, "
-        f"{'right' if right else 'wrong'}",
-        {"dims": dims, "ranges": ranges, "sizes": sizes, "output_dims": made, "right": right},
+        f"output of address 0 gets {'memory' if found else 'none'}, its dims {output_dims}, "
+        f"{right_or_wrong(right)}",
+        {
+            "dims": dims,
+            "ranges": ranges,
+            "sizes": sizes,
+            "output_dims": output_dims,
+            "right": right,
+        },
     )
 
 
@@ -141,6 +148,6 @@ def _new_folder(session: ProbeSession, name: str) -> Path:
 
 
 def _files(folder: Path) -> list[str]:
-    """All below it, in order."""
+    """Return the relative paths of all files below the folder, sorted."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in paths)

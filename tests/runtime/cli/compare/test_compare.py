@@ -1,4 +1,4 @@
-"""`ge-runtime compare`: on the simulated card, whose FP16 really rounds."""
+"""`ge-runtime compare` on the simulated card, which rounds FP16 as a card does."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ parameters { key: "range.x" value { string_value: "-1..1" } }
 
 
 def lossy():
-    """What is added to and taken from y is all that FP16 has bits for: 2048 and 2049 are one."""
+    """Add and subtract 2048, which rounds to multiples of 2 in FP16."""
     return onnx_model(
         [
             node("MatMul", ["x", "weight"], ["product"], name="project"),
@@ -53,13 +53,13 @@ def lossy():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """The model, compiled with FP16."""
+    """A model compiled for FP16 by the first test that uses it."""
     return {}, tmp_path_factory.mktemp("compiled") / "lossy"
 
 
 @pytest.fixture
 def folder(tmp_path, compiled, environment):  # noqa: F811
-    """A copy of it."""
+    """A copy of the compiled model's folder."""
     done, source = compiled
     if not done:
         (source / "1").mkdir(parents=True)
@@ -74,70 +74,74 @@ def run(*arguments):
     return cli.main([*map(str, arguments)])
 
 
-def told(capsys):
+def printed_json(capsys):
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
-def test_the_layer_that_loses_the_accuracy_is_named_by_parts(folder, tmp_path):
+def test_parts_find_the_layer_that_loses_accuracy(folder, tmp_path):
     found = compare(folder, None, by="parts")
-    assert found.beyond
-    told = found.as_json()
-    json.dumps(told, allow_nan=False)
-    assert told["first"]["node"] == "pull"
-    assert told["first"]["relative"] > 0.05
-    assert told["first"]["alone"]["relative"] > 0.05  # it rounds what it takes
-    assert told["outputs"]["y"]["relative"] > 0.05
-    errors = {layer["tensor"]: layer["relative"] for layer in told["layers"]}
+    assert found.exceeds_limit
+    report = found.as_json()
+    json.dumps(report, allow_nan=False)
+    assert report["first"]["node"] == "pull"
+    assert report["first"]["relative"] > 0.05
+    assert report["first"]["alone"]["relative"] > 0.05  # it rounds its inputs
+    assert report["outputs"]["y"]["relative"] > 0.05
+    errors = {layer["tensor"]: layer["relative"] for layer in report["layers"]}
     assert errors.keys() >= {"back", "far", "y"}
     assert errors["far"] < 0.01
-    assert told["compiled"] <= 3
+    assert report["compiled"] <= 3
     printed = "\n".join(found.lines())
     assert "model.om on npu:0, AscendSimulator, against model.onnx on the CPU" in printed
     assert "inputs of seed 0 at batch 4" in printed
     assert "first layer beyond 0.01: pull (Sub), tensor back, relative error 0." in printed
-    assert "by itself, on the inputs that the CPU computed: 0." in printed
+    assert "computed alone, on the CPU's inputs: 0." in printed
     found.draw(tmp_path / "layers.png")
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_layer_whose_own_error_is_small_makes_more_of_those_before():
+def test_a_layer_with_a_small_error_of_its_own_amplifies_earlier_errors():
     small, large = Difference(1, 0.001, 0.1), Difference(0.9, 0.5, 9)
     layer = Layer(7, "t", "n", "Sub", large)
     found = Comparison("title", "inputs", 0.01, {"y": large}, [layer], 9, 2, First(layer, small))
     assert found.lines()[-1] == (
-        "by itself, on the inputs that the CPU computed: 0.001, so it makes more of small errors "
-        "before"
+        "computed alone, on the CPU's inputs: 0.001, so it amplifies earlier errors"
     )
 
 
-def test_the_layer_that_loses_the_accuracy_is_named_by_a_dump(folder):
+def test_a_dump_finds_the_layer_that_loses_accuracy(folder):
     found = compare(folder, None)
-    told = found.as_json()
-    json.dumps(told, allow_nan=False)
-    assert told["dumped"]
-    assert not told["compiled"]
-    assert told["first"]["node"] == "pull"
-    assert told["first"]["relative"] > 0.05
-    # By itself it is exact: what it takes was rounded before, within the limit.
-    assert told["first"]["alone"]["relative"] < 0.01
-    assert [layer["tensor"] for layer in told["layers"]] == [
+    report = found.as_json()
+    json.dumps(report, allow_nan=False)
+    assert report["dumped"]
+    assert not report["compiled"]
+    assert report["first"]["node"] == "pull"
+    assert report["first"]["relative"] > 0.05
+    # Alone it is exact: its inputs are rounded, within the limit.
+    assert report["first"]["alone"]["relative"] < 0.01
+    assert [layer["tensor"] for layer in report["layers"]] == [
         *("product", "positive", "far", "back", "y")
     ]
-    assert told["untold"] == told["others"] == told["first"]["unseen"] == []
+    assert (
+        report["unmatched_layers"]
+        == report["unmatched_operators"]
+        == report["first"]["unmeasured"]
+        == []
+    )
     printed = "\n".join(found.lines())
     assert "5 of 5 layers, by the card's dump" in printed
-    assert "by itself, on the inputs that the card had: " in printed
-    assert ", so it makes more of small errors before" in printed
+    assert "computed alone, on the card's inputs: " in printed
+    assert ", so it amplifies earlier errors" in printed
 
 
-def test_what_the_compiler_fused_is_told_with_what_it_was_made_of(tmp_path, environment):  # noqa: F811
-    """As ATC names it: by its parts."""
+def test_fused_layers_are_listed(tmp_path, environment):  # noqa: F811
+    """ATC names a fused operator by its parts."""
     folder = tmp_path / "lossy"
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(LOSSY_CONFIG + ON_CARD)
     ends = ([("x", FLOAT, ["n", 4])], [("y", FLOAT, ["n", 4])], {"far": np.float32(2048)})
-    apart = [
+    separate = [
         node("Neg", ["x"], ["negative"], name="turn"),
         node("Abs", ["negative"], ["positive"], name="lift"),
         node("Add", ["positive", "far"], ["y"], name="push"),
@@ -145,21 +149,21 @@ def test_what_the_compiler_fused_is_told_with_what_it_was_made_of(tmp_path, envi
     fused = [node("Abs", ["x"], ["both"], name="turnlift"), node("Add", ["both", "far"], ["y"])]
     onnx.save(onnx_model(fused, *ends), folder / "1" / "model.onnx")
     assert run("build", folder, "--precision", "fp16") == 0
-    onnx.save(onnx_model(apart, *ends), folder / "1" / "model.onnx")
-    compared = compare(folder, None, limit=0.0001)  # less than the input loses as FP16
+    onnx.save(onnx_model(separate, *ends), folder / "1" / "model.onnx")
+    compared = compare(folder, None, limit=0.0001)  # smaller than the error of the input in FP16
     found = compared.as_json()
     assert [layer["tensor"] for layer in found["layers"]] == ["positive", "y"]
-    assert found["untold"] == ["negative"]
-    assert found["others"] == ["Add_1"]  # nobody named it, and so it is found by the output alone
-    assert (found["first"]["tensor"], found["first"]["unseen"]) == ("positive", ["negative"])
+    assert found["unmatched_layers"] == ["negative"]
+    assert found["unmatched_operators"] == ["Add_1"]  # without a name, only the output is found
+    assert (found["first"]["tensor"], found["first"]["unmeasured"]) == ("positive", ["negative"])
     printed = "\n".join(compared.lines())
-    assert "without a counterpart on the card, fused or folded: turn (Neg)" in printed
-    assert "on the card alone: Add_1" in printed
-    assert printed.endswith("or one that the card has fused with it: turn (Neg)")
+    assert "not found on the card, because fused or folded: turn (Neg)" in printed
+    assert "only on the card: Add_1" in printed
+    assert printed.endswith("or a layer that the card has fused with it: turn (Neg)")
 
 
 def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys):
-    # CANN says that dumps are not for containers.
+    # CANN's documents say that containers do not support dumps.
     monkeypatch.setattr(DumpConfig, "read", refuse)
     assert run("compare", folder, "--by", "dump") == 2
     assert "--by dump: found no dump of model.om, expected CANN to write one" in (
@@ -171,18 +175,18 @@ def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys
 
 
 def refuse(_config, what):
-    if what.startswith("set_dump"):  # acl.init reads one, too
+    if what.startswith("set_dump"):  # acl.init also reads a configuration
         raise Refused(Code.INVALID_DUMP_CONFIG, "found no dump here")
 
 
 @pytest.mark.slow
-def test_types_of_their_own_are_within_and_every_layer_can_be_measured(folder, capsys):
+def test_every_layer_can_be_measured(folder, capsys):
     assert run("build", folder, "--precision", "origin") == 0
     capsys.readouterr()
     assert (
         run("compare", folder, "--every", "--by", "parts", "--cuts", "2", "--format", "json") == 0
     )
-    found = told(capsys)
+    found = printed_json(capsys)
     assert found["first"] is None
     assert [layer["tensor"] for layer in found["layers"]] == [
         *("product", "positive", "far", "back", "y")
@@ -204,7 +208,7 @@ def test_inputs_of_a_file(folder, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_masks_and_gears_are_those_of_the_runtime(tmp_path, capsys):
+def test_inputs_have_the_runtimes_masks_and_gears(tmp_path, capsys):
     folder = tmp_path / "encoder"
     write(ENCODER, "onnxruntime", folder / "1")
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS + ON_CARD)
@@ -215,22 +219,22 @@ def test_masks_and_gears_are_those_of_the_runtime(tmp_path, capsys):
     assert run("compare", folder, "--gear", "batch=8,tokens=32", "--seed", "3") == 0
     assert "inputs of seed 3 at batch 8, tokens 32" in capsys.readouterr().out
     assert run("compare", folder, "--gear", "tokens=9", "--limit", "0.5") == 2
-    assert "found tokens=9, expected sizes of one of: batch=1,tokens=8; " in capsys.readouterr().err
+    assert "found tokens=9, expected one of: batch=1,tokens=8; " in capsys.readouterr().err
 
 
-def test_what_cannot_be_compared_is_told(folder, capsys):
+def test_models_that_cannot_be_compared_are_refused(folder, capsys):
     (folder / "1" / "model.om").unlink()
     capsys.readouterr()
     assert run("compare", folder) == 2
-    told = capsys.readouterr().err
-    assert "found none, expected model.simulator.om or model.om, for AscendSimulator: " in told
+    err = capsys.readouterr().err
+    assert "found none, expected model.simulator.om or model.om, for AscendSimulator: " in err
     (folder / "1" / "model.onnx").unlink()
     assert run("compare", folder) == 2
-    assert "model.onnx: found nothing, expected the graph" in capsys.readouterr().err
+    assert "model.onnx: file not found, expected the graph" in capsys.readouterr().err
     with (folder / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "stages" value { string_value: "a, b" } }\n')
     assert run("compare", folder) == 2
-    assert "found stages, expected one graph" in capsys.readouterr().err
+    assert "found parameter 'stages', expected one graph" in capsys.readouterr().err
     for limit in ("-1", "inf", "small"):
         with pytest.raises(SystemExit):
             run("compare", folder, "--limit", limit)
@@ -239,23 +243,23 @@ def test_what_cannot_be_compared_is_told(folder, capsys):
 # -- the graph, cut ------------------------------------------------------------------------------
 
 
-def test_a_graph_knows_what_depends_on_its_inputs(tmp_path):
+def test_tensors_that_depend_on_the_inputs(tmp_path):
     onnx.save(lossy(), tmp_path / "model.onnx")
     graph = CutGraph(tmp_path / "model.onnx")
     assert graph.tensors == ["product", "positive", "far", "back", "y"]
     assert graph.before("far") == ["product", "positive"]
-    assert graph.taken("far") == ["positive"]
+    assert graph.inputs_of("far") == ["positive"]
     assert graph.fixed("far") == ["offset"]
 
 
-def test_parts_have_what_they_need_and_no_more(tmp_path):
+def test_a_part_contains_only_the_needed_nodes(tmp_path):
     onnx.save(lossy(), tmp_path / "model.onnx")
     part = CutGraph(tmp_path / "model.onnx").computing(["positive"], None)
     assert [own.op_type for own in part.graph.node] == ["MatMul", "Relu"]
     assert [own.name for own in part.graph.initializer] == ["weight"]
 
 
-def test_a_node_with_a_graph_in_it_takes_what_that_takes_and_is_not_cut_out(tmp_path):
+def test_a_node_with_a_subgraph_is_not_cut_out(tmp_path):
     branch = helper.make_graph(
         [node("Add", ["product", "product"], ["twice"])],
         "branch",
@@ -275,11 +279,11 @@ def test_a_node_with_a_graph_in_it_takes_what_that_takes_and_is_not_cut_out(tmp_
     )
     onnx.save(model, tmp_path / "model.onnx")
     graph = CutGraph(tmp_path / "model.onnx")
-    assert sorted({*graph.taken("y")}) == ["positive", "product"]
+    assert sorted({*graph.inputs_of("y")}) == ["positive", "product"]
     assert graph.alone("y", {}) is None
 
 
-def test_what_is_no_graph_is_told(tmp_path):
-    (tmp_path / "model.onnx").write_bytes(b"nothing of the kind")
-    with pytest.raises(ArtifactFault, match="cannot be read"):
+def test_an_unreadable_graph_is_refused(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"not ONNX")
+    with pytest.raises(ArtifactFault, match="not a readable ONNX file"):
         CutGraph(tmp_path / "model.onnx")

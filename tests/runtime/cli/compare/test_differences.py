@@ -1,4 +1,4 @@
-"""How far two tensors are apart."""
+"""The difference between two tensors."""
 
 import math
 
@@ -14,20 +14,20 @@ def floats(*values):
     return np.array(values, np.float32)
 
 
-def test_floats_differ_by_norms_and_by_their_angle():
+def test_difference_of_floats():
     found = difference(floats(3, 4.5), floats(3, 4))
     assert found.relative == pytest.approx(0.1)
     assert found.largest == 0.5
     assert found.cosine == pytest.approx(27 / 5 / math.hypot(3, 4.5))
-    assert found.beyond(0.09)
-    assert not found.beyond(0.11)
+    assert found.exceeds(0.09)
+    assert not found.exceeds(0.11)
 
 
-def test_what_is_equal_is_within_any_limit():
+def test_equal_arrays_are_within_any_limit():
     for equal in (floats(1, 2), floats(0, 0), floats(), floats(INF, -INF, NAN, 1)):
         found = difference(equal, equal.copy())
         assert (found.relative, found.largest, found.cosine) == (0, 0, pytest.approx(1))
-        assert not found.beyond(0)
+        assert not found.exceeds(0)
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_what_is_equal_is_within_any_limit():
         (floats(1), np.array([1], np.float16)),
     ],
 )
-def test_what_no_norm_tells_is_infinite(found, expected):
+def test_infinite_differences(found, expected):
     assert difference(found, expected).relative == INF
-    assert difference(found, expected).beyond(1e9)
+    assert difference(found, expected).exceeds(1e9)
 
 
-def test_of_whole_numbers_and_truth_values_the_share_counts():
+def test_difference_of_integers_and_booleans():
     found = difference(np.array([1, 2, 3, 9]), np.array([1, 2, 3, 4]))
     assert found.relative == 0.25
     assert found.largest == 5

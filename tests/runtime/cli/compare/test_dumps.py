@@ -1,4 +1,4 @@
-"""A card's dumps: read from their files, and matched with the layers of a graph."""
+"""A card's dumps: reading their files, and matching them with the layers of a graph."""
 
 import struct
 
@@ -13,8 +13,7 @@ from runtime.support.graphs import onnx_model
 from ascend_simulator.models.dumps import dump_file
 from ge_runtime.cli.compare.cut_graphs import CutGraph
 from ge_runtime.cli.compare.differences import Difference
-from ge_runtime.cli.compare.dumped_layers import DumpedLayers, Matches, parted
-from ge_runtime.cli.compare.executions import Cpu
+from ge_runtime.cli.compare.dumped_layers import DumpedLayers, Matches, split_into_names
 from ge_runtime.cli.dump_files import DumpedOperator, DumpedTensor, read_dump
 from ge_runtime.errors import ArtifactFault
 
@@ -47,7 +46,7 @@ def written(tmp_path, name, *arrays_, kind="Add"):
     ),
     st.text(max_size=5),
 )
-def test_files_tell_what_was_dumped(tmp_path_factory, values, name):
+def test_read_dump_files(tmp_path_factory, values, name):
     folder = tmp_path_factory.mktemp("dump")
     (folder / "A.b.1.2.3").write_bytes(dump_file(name, values[:1], values[1:], 3))
     (operator,) = read_dump(folder)
@@ -58,7 +57,7 @@ def test_files_tell_what_was_dumped(tmp_path_factory, values, name):
         np.testing.assert_array_equal(each.shaped(value.shape), value)
 
 
-def test_operators_are_read_in_the_order_of_their_time_and_other_files_are_not(tmp_path):
+def test_operators_are_ordered_by_time_and_other_files_are_ignored(tmp_path):
     (tmp_path / "Z.first.9.1.10").write_bytes(dump_file("first", (), (), 10))
     (tmp_path / "A.second.1.1.11").write_bytes(dump_file("second", (), (), 11))
     (tmp_path / "acl_dump.json").write_text("{}")
@@ -66,16 +65,16 @@ def test_operators_are_read_in_the_order_of_their_time_and_other_files_are_not(t
 
 
 @given(st.integers(0, 60), st.binary(max_size=4))
-def test_a_file_that_was_cut_or_changed_is_told_and_no_crash(tmp_path_factory, keep, more):
+def test_a_truncated_or_changed_file_is_refused(tmp_path_factory, keep, more):
     folder = tmp_path_factory.mktemp("dump")
     whole = dump_file("n", (X,), (X,), 7)
     path = folder / "A.b.1.2.3"
     path.write_bytes(whole[:keep] + more)
-    with pytest.raises(ArtifactFault, match="found no dump that can be read"):
+    with pytest.raises(ArtifactFault, match="not a readable dump"):
         read_dump(folder)
 
 
-def test_a_dump_may_name_the_operator_that_gave_a_tensor_and_have_its_bytes_inside(tmp_path):
+def test_a_dump_with_an_original_operator_and_inline_data(tmp_path):
     data = X.tobytes()
     original = b"\x0a\x04relu\x10\x01"  # name, output 1
     shape = b"\x0a\x02\x02\x02"  # dims, packed
@@ -88,7 +87,7 @@ def test_a_dump_may_name_the_operator_that_gave_a_tensor_and_have_its_bytes_insi
     np.testing.assert_array_equal(found.shaped((2, 2)), X)
 
 
-def test_layouts_of_a_card_become_the_graphs_own():
+def test_card_layouts_are_converted():
     image = np.arange(2 * 5 * 2 * 3, dtype=np.float32).reshape(2, 5, 2, 3)
     padded = np.zeros((2, 8, 2, 3), np.float32)
     padded[:, :5] = image
@@ -113,7 +112,7 @@ def test_layouts_of_a_card_become_the_graphs_own():
 
 @pytest.fixture
 def graph(tmp_path):
-    """x -> project -> activate -> y, with a node in between that has no name."""
+    """x -> project -> (a node without a name) -> activate -> y."""
     model = onnx_model(
         [
             node("MatMul", ["x", "weight"], ["product"], name="project"),
@@ -129,7 +128,7 @@ def graph(tmp_path):
 
 
 def layers(graph, *operators, limit=0.01):
-    return DumpedLayers(graph, Cpu(), operators, {"x": X}, limit)
+    return DumpedLayers(graph, operators, {"x": X}, limit)
 
 
 def names(found):
@@ -139,51 +138,51 @@ def names(found):
 OFF = Difference(0.0, 1.0, 1.0)
 
 
-def test_a_fused_operator_is_the_last_of_those_in_its_name_and_the_others_are_listed(graph):
+def test_a_fused_operator_matches_the_last_node_in_its_name(graph):
     fused = DumpedOperator("projectNeg_1activate", [], [tensor(np.ones((2, 2), np.float16))])
     copy = DumpedOperator("trans_Cast_0", [tensor(X)], [tensor(X)])
     found = layers(graph, copy, fused)
     assert names(found.measured) == ["y"]
-    assert names(found.untold) == ["product", "negative"]
-    assert found.others == ["trans_Cast_0"]
-    first = found.look({"y": OFF})
+    assert names(found.unmatched) == ["product", "negative"]
+    assert found.unmatched_operators == ["trans_Cast_0"]
+    first = found.search({"y": OFF})
     assert first.layer.node == "activate"
-    assert names(first.unseen) == ["product", "negative"]
+    assert names(first.unmeasured) == ["product", "negative"]
     assert first.alone is None
 
 
-def test_an_operator_of_another_name_is_the_one_that_the_dump_says(graph):
+def test_a_renamed_operator_matches_the_original_in_the_dump(graph):
     given = DumpedOperator("te_fused", [], [tensor(X, original="project")])
     found = layers(graph, given)
     assert names(found.measured) == ["product"]
-    assert not found.others
+    assert not found.unmatched_operators
 
 
-def test_what_an_operator_took_tells_of_one_that_gave_no_file(graph):
+def test_inputs_of_an_operator_measure_a_layer_without_a_file(graph):
     relu = DumpedOperator("activate", [tensor(-X)], [tensor(np.maximum(-X, 0) + 1)])
     found = layers(graph, relu)
     assert names(found.measured) == ["negative", "y"]
-    first = found.look({"y": OFF})
+    first = found.search({"y": OFF})
     assert first.layer.node == "activate"
-    assert not first.unseen
-    assert first.alone.relative > 0.01  # on what the card had, the CPU gives something else
+    assert not first.unmeasured
+    assert first.alone.relative > 0.01  # on the card's inputs the CPU computes other values
 
 
 def test_the_first_layer_is_one_that_the_output_depends_on(graph):
     wrong = DumpedOperator("project", [tensor(X), tensor(X)], [tensor(X + 1)])
     found = layers(graph, wrong)
-    assert found.look({"y": OFF}).layer.node == "project"
-    assert found.look({"y": Difference(1.0, 0.0, 0.0)}) is None
+    assert found.search({"y": OFF}).layer.node == "project"
+    assert found.search({"y": Difference(1.0, 0.0, 0.0)}) is None
 
 
-def test_an_output_that_no_operator_tells_is_known_by_itself(graph):
+def test_an_output_without_an_operator_is_measured_by_its_result(graph):
     found = layers(graph)
-    first = found.look({"y": OFF})
+    first = found.search({"y": OFF})
     assert first.layer.tensor == "y"
-    assert names(first.unseen) == ["product", "negative"]
+    assert names(first.unmeasured) == ["product", "negative"]
 
 
-def test_whole_numbers_of_a_card_are_often_of_fewer_bits(tmp_path):
+def test_int32_of_the_card_is_compared_with_int64(tmp_path):
     model = onnx_model(
         [node("Shape", ["x"], ["y"], name="shape")],
         [("x", FLOAT, ["n", 2])],
@@ -196,23 +195,23 @@ def test_whole_numbers_of_a_card_are_often_of_fewer_bits(tmp_path):
     assert not layer.difference.relative
 
 
-def test_names_that_make_up_a_name():
+def test_split_into_names():
     known = ["conv1", "conv1_relu", "conv", "1", "", "bn"]
-    assert parted("conv1conv1_relu", known) in (
+    assert split_into_names("conv1conv1_relu", known) in (
         ["conv1", "conv1_relu"],
         ["conv", "1", "conv1_relu"],
     )
-    assert parted("conv1bn_x", known) == []
-    assert parted("", known) == []
+    assert split_into_names("conv1bn_x", known) == []
+    assert split_into_names("", known) == []
 
 
 @given(st.lists(st.sampled_from(["a", "ab", "ba", "c"]), min_size=1, max_size=8))
-def test_any_row_of_names_is_parted(row):
+def test_any_concatenation_of_names_is_split(row):
     text = "".join(row)
-    assert "".join(parted(text, ["a", "ab", "ba", "c"])) == text
+    assert "".join(split_into_names(text, ["a", "ab", "ba", "c"])) == text
 
 
-def test_results_of_one_node_are_told_one_by_one():
+def test_outputs_of_one_node_are_matched_separately():
     split = node("Split", ["x"], ["one", "", "two"], name="split")
     three = [tensor(np.full(2, each, np.float32)) for each in range(3)]
     found = Matches({"split": split}, [DumpedOperator("split", [], three)])

@@ -200,7 +200,7 @@ def test_images_that_another_team_compiled_are_served_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "parameters", "reported"),
     [
-        (RGB, AXES | {"gears.batch": "1, 4"}, "found gears of several axes, expected those of"),
+        (RGB, AXES | {"gears.batch": "1, 4"}, "found gears of several axes, expected gears of"),
     ],
 )
 def test_gears_that_images_exclude_are_reported(tmp_path, text, parameters, reported):

@@ -15,8 +15,8 @@ from runtime.support.graphs import ENCODER, NONZERO, TABLE, copy_of, write
 from ascend_simulator.models.loaded import models
 from ge_runtime import ArtifactFault, PlanFault, Runtime
 from ge_runtime.cli import main
+from ge_runtime.cli.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor.serving_checks import Model, check_models
-from ge_runtime.cli.doctor.trials import Outcome, Trial
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory
@@ -267,9 +267,9 @@ def test_log_metrics_and_inspect_report_unplanned_memory(version_dir, caplog):
     assert f"  not planned: {found.unplanned[0]}" in found.lines()
     assert not [line for line in found.lines() if "io_buffers" in line]
     assert found.as_json()["unplanned"] == [*found.unplanned]
-    inspected = Trial(Outcome.DONE, {"engine": "om", "unplanned": "yes"})
+    inspected = ChildResult(Outcome.DONE, {"engine": "om", "unplanned": "yes"})
     (finding,) = check_models([Model("encoder", frozenset({"npu"}), 1, 1, inspected)])
-    assert finding.found == "om, needs npu; a part of its memory is in no plan"
+    assert finding.found == "om, needs npu; part of its memory is not planned"
 
 
 def test_bench_reports_its_latency(version_dir, capsys):
