@@ -259,7 +259,7 @@ def test_inputs_are_named_once_and_are_images_of_floats(tmp_path):
             compile_to(tmp_path, model, input_format="NCHW", insert_op_conf=conf(tmp_path, *ops))
         assert caught.value.code == "E10001"
     mixed = conf(tmp_path, RGB, {**DYNAMIC, "related_input_rank": 1})
-    with pytest.raises(CompileFault, match="found static and dynamic, expected one aipp_mode"):
+    with pytest.raises(CompileFault, match="found static and dynamic, expected the same aipp_mode"):
         compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=mixed)
     with pytest.raises(CompileFault) as caught:
         compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=str(tmp_path / "none"))

@@ -188,7 +188,7 @@ def test_a_size_of_minus_one_is_the_largest_size(acl):
 
 def test_the_text_of_the_last_refusal_is_read_once(acl):
     assert acl.rt.free(0) == 100000
-    assert acl.get_recent_err_msg() == "free: found a null pointer"
+    assert acl.get_recent_err_msg() == "free: the pointer is null"
     assert acl.get_recent_err_msg() is None
     ok(acl.rt.malloc(64, 0))
     assert acl.get_recent_err_msg() is None

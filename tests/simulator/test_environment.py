@@ -69,7 +69,7 @@ def test_visible_devices_apply_as_on_the_device():
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("NOTHING", "1", "found an unknown name, expected one of "),
+        ("NOTHING", "1", "unknown name, expected one of "),
         ("DEVICES", "two", "found 'two', expected a whole number of at least 0, e.g. 2"),
         ("FAULTS", "execute@x=507010", "found 'execute@x=507010', expected PLACE@N=ACTION, "),
     ],
@@ -134,7 +134,7 @@ def test_a_fork_after_init_is_found(mode):
     assert found == (
         "code (0, 507899)"
         if mode == "lenient"
-        else "[process.forked] acl.rt.get_device_count: found a child of the process that called "
+        else "[process.forked] acl.rt.get_device_count: called in a child of the process that called "
         "acl.init()"
     )
 
@@ -185,5 +185,5 @@ def test_the_rules_are_listed(capsys):
     assert main(["rules"]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert listed.keys() == RULES.keys()
-    assert listed["memory.use-after-free"] == "Memory is not used after it was freed."
-    assert listed["util.deprecated"].endswith("does the same. (only warned of)")
+    assert listed["memory.use-after-free"] == "Memory must not be used after it is freed."
+    assert listed["util.deprecated"].endswith("use ctypes instead. (only a warning)")

@@ -122,7 +122,7 @@ def test_a_program_that_does_not_finalize_hears_what_it_left(run):
     assert done.returncode == 0
     assert done.stderr.splitlines()[1:] == [
         "[process.not-finalized] at the end of the program",
-        "    found no acl.finalize(), and left stream 1, device 0 set",
+        "    acl.finalize() was not called; not released: stream 1, device 0 set",
     ]
 
 

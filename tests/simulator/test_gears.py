@@ -147,7 +147,7 @@ def test_dim_count_is_what_counts(acl, tmp_path):
     inputs, place = loaded.inputs.dataset, loaded.gear_place
     longer = {"name": "", "dimCount": 4, "dims": [2, 8, 2, 8, 99]}
     assert acl.mdl.set_input_dynamic_dims(loaded.id, inputs, place, longer) == 0
-    with pytest.raises(ValueError, match="found 4 dims, expected 5"):
+    with pytest.raises(ValueError, match="found 4 dims, expected dimCount 5"):
         acl.mdl.set_input_dynamic_dims(
             loaded.id, inputs, place, {"name": "", "dimCount": 5, "dims": [2, 8, 2, 8]}
         )

@@ -142,7 +142,7 @@ def test_the_head_of_a_file_tells_its_dims_and_bytes(dvpp):
     [
         (jpeg(progressive=True), (WIDTH, HEIGHT), "a progressive file"),
         (jpeg(16, 16), (16, 16), "16 x 16 pixels"),
-        (jpeg(), (WIDTH, 64), "100 x 62 pixels, described otherwise"),
+        (jpeg(), (WIDTH, 64), "100 x 62 pixels, which differ from the description"),
         (b"no file", (WIDTH, HEIGHT), "cannot identify"),
         (jpeg()[:-200], (WIDTH, HEIGHT), "truncated"),
     ],
@@ -289,7 +289,7 @@ def test_formats_that_are_not_simulated_have_a_code(dvpp):
 def test_a_picture_without_data_is_refused(dvpp):
     given = (dvpp.channel, dvpp.picture(32, 32), dvpp.picture(32, 32, data=0), dvpp.scaling)
     assert dvpp.media.dvpp_vpc_resize_async(*given, dvpp.stream) == 100000
-    assert "found a picture without data" in dvpp.acl.get_recent_err_msg()
+    assert "the picture has no data" in dvpp.acl.get_recent_err_msg()
 
 
 def test_a_resize_needs_its_configuration(dvpp):

@@ -129,7 +129,7 @@ def test_another_acl_is_not_taken_for_the_simulators(outcome):
     files = {"acl.py": "", "test_it.py": "import acl\n\ndef test_it(ascend_card):\n    pass\n"}
     code, told = outcome(files, "-q")
     assert code == 1
-    assert "ascend_card: found acl imported from" in told
+    assert "ascend_card: acl was imported from" in told
 
 
 def test_the_plugin_loads_nothing_but_itself():

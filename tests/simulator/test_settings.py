@@ -62,7 +62,7 @@ def test_the_interpreter_of_atc_is_no_setting():
 def test_all_faults_of_the_environment_are_named():
     with pytest.raises(ValueError, match="DEVICES: found 'two'") as raised:
         from_environment({"ASCEND_SIMULATOR_DEVICES": "two", "ASCEND_SIMULATOR_SPEED": "1"})
-    assert "SPEED: found an unknown name" in str(raised.value)
+    assert "SPEED: unknown name" in str(raised.value)
 
 
 UNFIT = {

@@ -128,7 +128,7 @@ def test_a_key_that_leads_to_something_else_is_refused(acl, neighbour):
     standard_input = ok(neighbour.rt.device_get_bare_tgid()), 0, 0
     pipe = "{:08x}{:016x}{:08x}".format(*standard_input)
     assert acl.rt.ipc_mem_import_by_key(pipe, 0) == (0, 107000)
-    assert "found what is no memory" in acl.get_recent_err_msg()
+    assert "does not refer to shared memory" in acl.get_recent_err_msg()
     ok(neighbour.rt.ipc_mem_import_by_key(key, 0))
 
 

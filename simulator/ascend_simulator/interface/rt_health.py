@@ -1,4 +1,4 @@
-"""acl.rt: what a device tells of itself."""
+"""acl.rt: the status and utilization of a device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _NOT_TOLD = -1
 
 @value("rt.query_device_status", I32)
 def query_device_status(device: int) -> int:
-    """A `DeviceStatus`: what `Process.device_status` says."""
+    """Return a `DeviceStatus`, the value of `Process.device_status`."""
     _check(device, "query_device_status")
     return process.current().device_status
 
 
 @dictionary("rt.get_device_utilization_rate", I32)
 def get_device_utilization_rate(device: int) -> dict[str, int]:
-    """Percent, -1 for what is not told. The cube is busy or not: whether a stream has tasks."""
+    """Return percentages; -1 is unknown. The cube is 100 if a stream has tasks, else 0."""
     _check(device, "get_device_utilization_rate")
     now = process.current()
     busy = any(not stream.is_through for stream in now.streams_of(device))
