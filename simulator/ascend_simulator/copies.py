@@ -126,7 +126,7 @@ def copy_now(now: Process, copy: Copy) -> None:
     copy.perform(now)
 
 
-def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
+def submit_copy(now: Process, copy: Copy, stream: Stream) -> None:
     """Queue the copy on the stream; with pageable memory, also wait for it.
 
     Violates UNALIGNED, `claims.RACE` and, as a caution, PAGEABLE; CHANGED when the copy runs.

@@ -29,8 +29,8 @@ def install() -> None:
 
 def at_exit() -> None:
     """Write the report to stderr, and end with the exit code of the settings."""
-    now = process.begun()
-    if now is None or not now.is_a_programs:
+    now = process.existing()
+    if now is None or not now.started_by_program:
         return
     # After an uncaught exception, leftovers are expected, and Python has printed the exception.
     if now.init_count and not now.forked and getattr(sys, "last_value", None) is None:

@@ -1,6 +1,6 @@
 """Fault injection: a plan of faults, by place and count.
 
-A plan is `PLACE@N=ACTION` joined by semicolons, see `fault_plan`. ACTION happens the N-th time,
+A plan is `PLACE@N=ACTION` joined by semicolons, see `read_plan`. ACTION happens the N-th time,
 counted from now, that PLACE is reached.
 
 Places: `call` (any acl function), `malloc`, `malloc_host`, `mem_info` (after get_mem_info), `copy`
@@ -110,7 +110,7 @@ def read_plan(plan: str) -> list[Planned]:
     return planned
 
 
-def unreadable(plan: str) -> str | None:
+def first_invalid(plan: str) -> str | None:
     """Return the first invalid part of a plan; None if it is valid."""
     return next((item for item in _items(plan) if _read(item) is None), None)
 

@@ -70,7 +70,7 @@ class Process:
         self.device_status = DeviceStatus.ACL_RT_DEVICE_STATUS_NORMAL
         """The status that devices report; tests may change it."""
         self.lost = False
-        self.is_a_programs = False
+        self.started_by_program = False
         """True if a program started it, rather than a test."""
         self.forked = False
         """True if this is a child of the process that called acl.init()."""
@@ -144,10 +144,10 @@ class Process:
         """Return the thread's current context. Raises Refused RT_CONTEXT_NULL if it has none."""
         return self.contexts.get()
 
-    def stream(self, handle: int, what: str, *, abroad: bool = False) -> Stream:
+    def stream(self, handle: int, what: str, *, any_context: bool = False) -> Stream:
         """Return the stream; 0 is the current context's default stream. Violates DEAD_STREAM.
 
-        With `abroad` it may be of another context. Raises Refused: RT_CONTEXT_NULL,
+        With `any_context` it may be of another context. Raises Refused: RT_CONTEXT_NULL,
         RT_STREAM_CONTEXT for a stream of another context.
         """
         context = self.contexts.get()
@@ -159,7 +159,7 @@ class Process:
             violate(DEAD_STREAM, text)
             raise Refused(Code.RT_STREAM_CONTEXT, text)
         stream, home = found
-        if home is not context and not abroad:
+        if home is not context and not any_context:
             raise Refused(
                 Code.RT_STREAM_CONTEXT,
                 f"{what}: {stream.name}: not of this thread's context",
@@ -234,11 +234,11 @@ def current() -> Process:
         with _beginning:
             if _process is None:
                 _process = _make(from_environment())
-                _process.is_a_programs = True
+                _process.started_by_program = True
     return _process
 
 
-def begun() -> Process | None:
+def existing() -> Process | None:
     """Return the process, or None if `acl` was not used."""
     return _process
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ascend_simulator.faults import EXPECTED, unreadable
+from ascend_simulator.faults import EXPECTED, first_invalid
 from ascend_simulator.violations import Mode
 
 PREFIX: Final = "ASCEND_SIMULATOR_"
@@ -82,7 +82,7 @@ _FORMS: Final[Mapping[str, _Form]] = {
     "size_slack": _whole(0, 32),
     "timeline": _whole(0, 1000),
     "seed": _Form(int, _nothing, "a whole number, e.g. 1"),
-    "faults": _Form(str, unreadable, EXPECTED),
+    "faults": _Form(str, first_invalid, EXPECTED),
     _VISIBLE: _Form(_device_list, _nothing, "numbers of devices, e.g. 0,2"),
 }
 """The format of each field of Settings."""

@@ -43,12 +43,12 @@ class Inserted:
         return (*given, *(tensor.dims for tensor in self.inputs[len(dims) :]))
 
 
-def insert(options: Options, inputs: tuple[om.OmTensor, ...], asked: InputShapes) -> Inserted:
+def insert(options: Options, inputs: tuple[om.OmTensor, ...], requested: InputShapes) -> Inserted:
     """Apply --insert_op_conf to the inputs. Raises CompileFault."""
     if not options.insert_op_conf:
         return Inserted(inputs)
-    if asked.family in ("dims", "dynamic"):
-        found = "--dynamic_dims" if asked.family == "dims" else "free shapes"
+    if requested.family in ("dims", "dynamic"):
+        found = "--dynamic_dims" if requested.family == "dims" else "free shapes"
         raise CompileFault(
             "E10001", f"--insert_op_conf: found {found}, which cannot be combined with AIPP"
         )
@@ -63,8 +63,8 @@ def insert(options: Options, inputs: tuple[om.OmTensor, ...], asked: InputShapes
     hidden: list[om.OmTensor] = []
     for index, tensor in enumerate(inputs):
         op = ops.get(index)
-        dims = [gear.inputs[index] for gear in asked.gears]
-        own = None if op is None else _aipp(op, tensor, dims, asked.family)
+        dims = [gear.inputs[index] for gear in requested.gears]
+        own = None if op is None else _aipp(op, tensor, dims, requested.family)
         if own is not None and own.parameters is None:
             if hidden:
                 raise CompileFault("E10055", "dynamic AIPP is only simulated for one input")

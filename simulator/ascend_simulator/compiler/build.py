@@ -58,16 +58,16 @@ class _Compilation:
 
     def run(self) -> bytes:
         self._check_operators()
-        asked = shapes.input_shapes(self._options, list(map(graph_input, self._inputs)))
-        if any(map(_is_quantised, self._model.graph.node)) and asked.family not in _UNGEARED:
+        requested = shapes.input_shapes(self._options, list(map(graph_input, self._inputs)))
+        if any(map(_is_quantised, self._model.graph.node)) and requested.family not in _UNGEARED:
             raise CompileFault("E10055", "a model quantised to INT8 cannot have gears")
-        found = [self._at(gear) for gear in asked.gears]
+        found = [self._at(gear) for gear in requested.gears]
         unplanned = self._unplanned(found)
         if unplanned:
-            if asked.family != "static":
+            if requested.family != "static":
                 raise CompileFault("E10055", f"{unplanned}: such a model cannot have gears")
-            asked, found = replace(asked, family="dynamic", gears=()), []
-        if asked.family == "dynamic" and self._options.soc.startswith(_NO_FREE_SHAPES):
+            requested, found = replace(requested, family="dynamic", gears=()), []
+        if requested.family == "dynamic" and self._options.soc.startswith(_NO_FREE_SHAPES):
             raise CompileFault(
                 "E10055", f"{self._options.soc} does not support models with free shapes"
             )
@@ -79,7 +79,7 @@ class _Compilation:
             Graph.open(graph, threads=1)
         except Exception as error:  # onnxruntime raises various exceptions
             raise CompileFault("E10501", f"onnxruntime cannot execute it: {error}") from error
-        return om.serialize(self._manifest(asked, found, weight_bytes(model)), graph)
+        return om.serialize(self._manifest(requested, found, weight_bytes(model)), graph)
 
     def _check_operators(self) -> None:
         for node in self._model.graph.node:
@@ -156,22 +156,22 @@ class _Compilation:
             if kinds[name] not in (TensorProto.FLOAT, TensorProto.FLOAT16):
                 found = f"found '{name}' of type {kind_name(kinds[name])}, expected FLOAT"
                 raise CompileFault("E10055", f"--input_fp16_nodes: {found}")
-        asked = self._options.output_type
-        for value in self._model.graph.output if asked else ():
+        requested = self._options.output_type
+        for value in self._model.graph.output if requested else ():
             kind = value.type.tensor_type.elem_type
-            if kind in _OTHER_FLOATS and (kind, asked) != (TensorProto.FLOAT16, "FP16"):
+            if kind in _OTHER_FLOATS and (kind, requested) != (TensorProto.FLOAT16, "FP16"):
                 found = f"found output '{value.name}' of type {kind_name(kind)}, expected FLOAT"
-                raise CompileFault("E10055", f"--output_type={asked}: {found}")
+                raise CompileFault("E10055", f"--output_type={requested}: {found}")
 
     def _manifest(
         self,
-        asked: shapes.InputShapes,
+        requested: shapes.InputShapes,
         found: Sequence[Mapping[str, Value]],
         weights: int,
     ) -> om.Manifest:
         graph = self._model.graph
         inserted = aipp.insert(
-            self._options, input_tensors(self._options, self._inputs, asked), asked
+            self._options, input_tensors(self._options, self._inputs, requested), requested
         )
         inputs = inserted.inputs
         planned = tuple(
@@ -180,7 +180,7 @@ class _Compilation:
                 inserted.shapes(gear.inputs),
                 tuple(values[each.name].dims or () for each in graph.output),
             )
-            for gear, values in zip(asked.gears, found, strict=True)
+            for gear, values in zip(requested.gears, found, strict=True)
         )
         largest = max(
             range(len(planned)),
@@ -188,7 +188,7 @@ class _Compilation:
             default=0,
         )
         dims = planned[largest].outputs if planned else None
-        outputs = output_tensors(self._options, graph, dims, self._most(asked))
+        outputs = output_tensors(self._options, graph, dims, self._most(requested))
         lean = [sizes.FIXED_BYTES + self._values_bytes(values) for values in found]
         work = [
             each + sum(map(sizes.occupied, _io_bytes(inputs, outputs, shape)))
@@ -197,12 +197,12 @@ class _Compilation:
         return om.Manifest(
             soc=self._options.soc,
             precision=self._options.precision,
-            family=asked.family,
+            family=requested.family,
             inputs=inputs,
             outputs=outputs,
             shapes=planned,
             aipp=inserted.aipp,
-            order=asked.order,
+            order=requested.order,
             largest=largest,
             work_bytes=max(work, default=0),
             lean_work_bytes=max(lean, default=0),
@@ -210,12 +210,12 @@ class _Compilation:
             source_sha256=self._source,
         )
 
-    def _most(self, asked: shapes.InputShapes) -> list[om.Dims | None]:
+    def _most(self, requested: shapes.InputShapes) -> list[om.Dims | None]:
         """Return the dims of outputs at the upper bounds of free shapes; None if unknown."""
         graph = self._model.graph
-        largest = tuple(tuple(high for _, high in dims) for dims in asked.ranges)
+        largest = tuple(tuple(high for _, high in dims) for dims in requested.ranges)
         unknown: list[om.Dims | None] = [None] * len(graph.output)
-        if asked.family != "dynamic" or any(shapes.NO_END in dims for dims in largest):
+        if requested.family != "dynamic" or any(shapes.NO_END in dims for dims in largest):
             return unknown
         if any(subgraphs(node) for node in graph.node):
             return unknown

@@ -231,12 +231,12 @@ def _split(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _precision(given: Mapping[str, str]) -> str:
-    asked = [name for name in ("precision_mode_v2", "precision_mode") if given.get(name)]
-    if len(asked) > 1:
+    requested = [name for name in ("precision_mode_v2", "precision_mode") if given.get(name)]
+    if len(requested) > 1:
         raise CompileFault("E10056", "--precision_mode and --precision_mode_v2 exclude each other")
-    if not asked:
+    if not requested:
         return "fp16"
-    (name,) = asked
+    (name,) = requested
     precision = _PRECISIONS.get((name, given[name]))
     if precision is None:
         known = ", ".join(value for flag, value in _PRECISIONS if flag == name)

@@ -219,7 +219,7 @@ def check_count(family: Family, values: tuple[Dims, ...], soc: str) -> None:
     flag = _FLAGS[family]
     if len(values) < LEAST_GEARS:
         found = (
-            f"found {len(values)} gear, expected {LEAST_GEARS} or more. One gear is a static shape"
+            f"found {len(values)} gear, expected {LEAST_GEARS} or more; one is a static shape"
         )
         raise CompileFault("E10035", f"{flag}: {found}")
     if len(values) > most:

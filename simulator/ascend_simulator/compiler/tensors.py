@@ -41,7 +41,7 @@ _FORMATS: Final[Mapping[str, Format]] = {
 
 
 def input_tensors(
-    options: Options, values: Sequence[ValueInfo], asked: InputShapes
+    options: Options, values: Sequence[ValueInfo], requested: InputShapes
 ) -> tuple[om.OmTensor, ...]:
     """Return the data inputs; `values` are the graph's inputs."""
     tensors = []
@@ -50,8 +50,8 @@ def input_tensors(
         graph_name = half.graph_name(name, kind, "in") if options.precision == "fp16" else name
         if kind == TensorProto.FLOAT and name in options.fp16_inputs:
             kind = TensorProto.FLOAT16
-        ranges = asked.ranges[index] if asked.family == "dynamic" else ()
-        tensors.append(_tensor(options, name, graph_name, kind, asked.dims(index), ranges))
+        ranges = requested.ranges[index] if requested.family == "dynamic" else ()
+        tensors.append(_tensor(options, name, graph_name, kind, requested.dims(index), ranges))
     return tuple(tensors)
 
 

@@ -15,7 +15,7 @@ from ascend_simulator.models.aipp import (
     Parameters,
     data_bytes,
 )
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.resources import Handles
 
 _MOST_ROWS: Final = 1 << 16
@@ -90,7 +90,7 @@ def get_aipp_data_size(rows: int) -> int:
 @status("mdl.set_aipp_input_format", U64, U32)
 def set_aipp_input_format(handle: int, layout: int) -> None:
     """Set an aclAippInputFormat; unsimulated formats are refused on assignment to a model."""
-    own = living(aipp_settings(), handle, "set_aipp_input_format")
+    own = lookup(aipp_settings(), handle, "set_aipp_input_format")
     own.head = replace(own.head, input_format=layout)
 
 
@@ -98,7 +98,7 @@ def set_aipp_input_format(handle: int, layout: int) -> None:
 def set_aipp_csc_params(handle: int, switch: int, *values: int) -> None:
     """Set the color matrix by rows, then output and input biases; ignored if switched off."""
     what = "set_aipp_csc_params"
-    own = living(aipp_settings(), handle, what)
+    own = lookup(aipp_settings(), handle, what)
     own.head = replace(own.head, csc=_switch(what, switch))
     if switch:
         _check(what, values[:9], -32677, 32676)
@@ -111,14 +111,14 @@ def set_aipp_csc_params(handle: int, switch: int, *values: int) -> None:
 @status("mdl.set_aipp_rbuv_swap_switch", U64, I32)
 def set_aipp_rbuv_swap_switch(handle: int, switch: int) -> None:
     """Set whether the first and the last channel are swapped."""
-    own = living(aipp_settings(), handle, "set_aipp_rbuv_swap_switch")
+    own = lookup(aipp_settings(), handle, "set_aipp_rbuv_swap_switch")
     own.head = replace(own.head, swaps=_switch("set_aipp_rbuv_swap_switch", switch))
 
 
 @status("mdl.set_aipp_ax_swap_switch", U64, I32)
 def set_aipp_ax_swap_switch(handle: int, switch: int) -> None:
     """Set the swap for images with four channels, which are not simulated."""
-    own = living(aipp_settings(), handle, "set_aipp_ax_swap_switch")
+    own = lookup(aipp_settings(), handle, "set_aipp_ax_swap_switch")
     own.head = replace(own.head, swaps_x=_switch("set_aipp_ax_swap_switch", switch))
 
 
@@ -126,7 +126,7 @@ def set_aipp_ax_swap_switch(handle: int, switch: int) -> None:
 def set_aipp_src_image_size(handle: int, width: int, height: int) -> None:
     """Set the width and height of all images of a batch; required."""
     what = "set_aipp_src_image_size"
-    own = living(aipp_settings(), handle, what)
+    own = lookup(aipp_settings(), handle, what)
     _check(what, [width], 2, 4096)
     _check(what, [height], 1, 4096)
     own.head = replace(own.head, width=width, height=height)
@@ -190,7 +190,7 @@ def set_aipp_pixel_var_reci(
 
 
 def _change(what: str, handle: int, index: int, **values: object) -> None:
-    frames = living(aipp_settings(), handle, what).frames
+    frames = lookup(aipp_settings(), handle, what).frames
     if index >= len(frames):
         text = f"{what}: batch_index: found {index}, expected below {len(frames)}"
         raise Refused(Code.INVALID_PARAM, text)

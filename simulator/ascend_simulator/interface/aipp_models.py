@@ -15,9 +15,9 @@ from ascend_simulator.models.aipp import (
     InputFormat,
     InputType,
     Parameters,
-    packed,
+    pack,
 )
-from ascend_simulator.models.datasets import dataset, living
+from ascend_simulator.models.datasets import dataset, lookup
 from ascend_simulator.models.loaded import Model, check_context, models
 from ascend_simulator.models.om import OmAipp
 
@@ -117,7 +117,7 @@ def _dims_info(model: Model, index: int, own: OmAipp) -> dict[str, Any]:
 def set_aipp_by_input_index(number: int, handle: int, index: int, setting: int) -> None:
     """Assign parameters as set_input_aipp does, by the index of the image input."""
     what = "set_aipp_by_input_index"
-    living(aipp_settings(), setting, what)
+    lookup(aipp_settings(), setting, what)
     found = dataset(handle, what)
     if index >= len(found.buffers):
         raise Refused(Code.INVALID_PARAM, f"{what}: the dataset has no input {index}")
@@ -139,7 +139,7 @@ def set_input_aipp(number: int, handle: int, index: int, setting: int) -> None:
     """
     what = "set_input_aipp"
     dataset(handle, what)
-    living(aipp_settings(), setting, what)
+    lookup(aipp_settings(), setting, what)
     model = models().get(number, what)
     if index != model.manifest.aipp_place:
         text = f"{what}: {model.name}: input {index} is not the AIPP parameter input"
@@ -150,13 +150,13 @@ def set_input_aipp(number: int, handle: int, index: int, setting: int) -> None:
 def _set(what: str, model: Model, handle: int, index: int, setting: int) -> None:
     now = process.current()
     what = f"{what}: {model.name}"
-    parameters = living(aipp_settings(), setting, what).parameters
+    parameters = lookup(aipp_settings(), setting, what).parameters
     own = next(each for each in model.manifest.aipp if each and each.parameters is None)
     _check_parameters(what, model, own, parameters)
     buffers = dataset(handle, what).buffers
     if index >= len(buffers) or buffers[index].ptr == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: the buffer is missing or its address is null")
-    data, buffer = packed(parameters), buffers[index]
+    data, buffer = pack(parameters), buffers[index]
     if buffer.size < len(data):
         text = f"{what}: found a buffer of {buffer.size} bytes, expected {len(data)} or more"
         raise Refused(Code.GE_DYNAMIC_INPUT_LENGTH_INVALID, text)

@@ -15,7 +15,7 @@ from ascend_simulator.enumerations import DataType, Format
 from ascend_simulator.memory.blocks import host_view
 from ascend_simulator.memory.borrowed import Borrowed
 from ascend_simulator.models import om
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.om import Dims, Manifest
 from ascend_simulator.resources import Handles
@@ -90,8 +90,8 @@ def _handles() -> Handles[Desc]:
 
 
 def described(handle: int, what: str) -> Desc:
-    """Return the description of a handle. Raises as `datasets.living` does."""
-    return living(_handles(), handle, what)
+    """Return the description of a handle. Raises as `datasets.lookup` does."""
+    return lookup(_handles(), handle, what)
 
 
 # -- create, fill and destroy --------------------------------------------------------------------

@@ -17,7 +17,6 @@ import ascend_simulator.interface.media_tasks
 import ascend_simulator.interface.model_desc
 import ascend_simulator.interface.prof
 import ascend_simulator.interface.rt
-import ascend_simulator.interface.rt_health
 import ascend_simulator.interface.rt_ipc
 import ascend_simulator.interface.rt_memory
 import ascend_simulator.interface.rt_report

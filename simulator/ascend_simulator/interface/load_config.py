@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from ascend_simulator import process
 from ascend_simulator.calls import U32, U64, bare, status
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.resources import Handles
 
 Option: TypeAlias = Any  # an int or a str, by attribute
@@ -139,7 +139,7 @@ def create_config_handle() -> int:
 @status("mdl.set_config_opt", U64, U32, option)
 def set_config_opt(handle: int, attr: int, value: Option) -> None:
     """Set one option. Refused: INVALID_PARAM for an unknown option or an invalid value."""
-    options = living(configs().load, handle, "set_config_opt")
+    options = lookup(configs().load, handle, "set_config_opt")
     what = f"set_config_opt: attribute {attr}"
     if attr not in _CONFIG_ATTRS:
         raise Refused(Code.INVALID_PARAM, f"{what}: unknown")
@@ -169,7 +169,7 @@ def create_exec_config_handle() -> int:
 @status("mdl.set_exec_config_opt", U64, U32, U64)
 def set_exec_config_opt(handle: int, attr: int, value: int) -> None:
     """Set one option. Time limits have no effect in the simulator."""
-    options = living(configs().execute, handle, "set_exec_config_opt")
+    options = lookup(configs().execute, handle, "set_exec_config_opt")
     if attr not in _EXEC_ATTRS:
         raise Refused(Code.INVALID_PARAM, f"set_exec_config_opt: attribute {attr}: unknown")
     options[attr] = value

@@ -14,7 +14,7 @@ from ascend_simulator.interface import load_config
 from ascend_simulator.interface.descs import from_memory
 from ascend_simulator.interface.load_config import ConfigAttr, LoadType
 from ascend_simulator.models import datasets, om
-from ascend_simulator.models.datasets import living
+from ascend_simulator.models.datasets import lookup
 from ascend_simulator.models.execution import execute_free_shapes, submit
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.regions import Given
@@ -80,7 +80,7 @@ def load_from_mem_with_mem(
 @value("mdl.load_with_config", U64)
 def load_with_config(handle: int) -> int:
     """Load a model as the configuration says; return its id."""
-    options = living(load_config.configs().load, handle, "load_with_config")
+    options = lookup(load_config.configs().load, handle, "load_with_config")
     kind = load_config.checked(options)
     from_file = kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_FILE_WITH_MEM)
     found = (
@@ -156,7 +156,7 @@ def execute(model: int, inputs: int, outputs: int) -> None:
 @status("mdl.execute_v2", U32, U64, U64, U64, U64)
 def execute_v2(model: int, inputs: int, outputs: int, stream: int, config: int) -> None:
     """Execute on `stream` and wait."""
-    living(load_config.configs().execute, config, "execute_v2")
+    lookup(load_config.configs().execute, config, "execute_v2")
     _execute("execute_v2", model, inputs, outputs, stream)
 
 

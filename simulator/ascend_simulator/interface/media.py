@@ -13,7 +13,7 @@ from ascend_simulator.calls import I32, U32, U64, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.media import pixels
 from ascend_simulator.media.pictures import Picture
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.regions import allocate
 from ascend_simulator.resources import Handles
 from ascend_simulator.violations import declare, violate
@@ -76,13 +76,13 @@ def media() -> Media:
 
 
 def picture(handle: int, what: str) -> Picture:
-    """Return the picture description of a handle. Raises as `datasets.living` does."""
-    return living(media().pictures, handle, what)
+    """Return the picture description of a handle. Raises as `datasets.lookup` does."""
+    return lookup(media().pictures, handle, what)
 
 
 def channel(handle: int, what: str) -> Channel:
-    """Return a created channel. Raises Refused INVALID_PARAM, and as `datasets.living` does."""
-    found = living(media().channels, handle, what)
+    """Return a created channel. Raises Refused INVALID_PARAM, and as `datasets.lookup` does."""
+    found = lookup(media().channels, handle, what)
     if not found.is_open:
         raise Refused(Code.INVALID_PARAM, f"{what}: found no earlier dvpp_create_channel")
     return found
@@ -133,14 +133,14 @@ def dvpp_destroy_channel_desc(handle: int) -> None:
 @status("media.dvpp_set_channel_desc_mode", U64, U32)
 def dvpp_set_channel_desc_mode(handle: int, mode: int) -> None:
     """Set the bits of the channel's purpose, which have no effect in the simulator."""
-    living(media().channels, handle, "dvpp_set_channel_desc_mode").mode = mode
+    lookup(media().channels, handle, "dvpp_set_channel_desc_mode").mode = mode
 
 
 @status("media.dvpp_create_channel", U64)
 def dvpp_create_channel(handle: int) -> None:
     """Create the channel. Refused: RT_CONTEXT_NULL, INVALID_PARAM if already created."""
     process.current().context()
-    found = living(media().channels, handle, "dvpp_create_channel")
+    found = lookup(media().channels, handle, "dvpp_create_channel")
     if found.is_open:
         raise Refused(Code.INVALID_PARAM, "dvpp_create_channel: already created")
     pixels.pillow()  # report a missing Pillow early
@@ -280,7 +280,7 @@ def dvpp_create_resize_config() -> int:
 def dvpp_set_resize_config_interpolation(handle: int, interpolation: int) -> None:
     """Set the interpolation. The simulator always resizes bilinearly."""
     what = "dvpp_set_resize_config_interpolation"
-    living(media().scalings, handle, what).interpolation = interpolation
+    lookup(media().scalings, handle, what).interpolation = interpolation
 
 
 @status("media.dvpp_destroy_resize_config", U64)

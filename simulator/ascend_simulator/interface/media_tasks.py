@@ -10,7 +10,7 @@ from ascend_simulator.interface.media import HOLDER, Area, channel, media, pictu
 from ascend_simulator.media import pictures, pixels
 from ascend_simulator.media.pictures import Picture
 from ascend_simulator.memory.blocks import host_view
-from ascend_simulator.models.datasets import living
+from ascend_simulator.models.datasets import lookup
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 
@@ -85,7 +85,7 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
 def dvpp_vpc_resize_async(handle: int, given: int, output: int, scaling: int, stream: int) -> None:
     """Queue a resize of a picture to the dims of another."""
     what = "dvpp_vpc_resize_async"
-    living(media().scalings, scaling, what)
+    lookup(media().scalings, scaling, what)
     _convert(what, handle, given, output, None, None, stream)
 
 
@@ -93,7 +93,7 @@ def dvpp_vpc_resize_async(handle: int, given: int, output: int, scaling: int, st
 def dvpp_vpc_crop_async(handle: int, given: int, output: int, area: int, stream: int) -> None:
     """Queue a crop: resize an area of a picture to the dims of another."""
     what = "dvpp_vpc_crop_async"
-    _convert(what, handle, given, output, living(media().areas, area, what), None, stream)
+    _convert(what, handle, given, output, lookup(media().areas, area, what), None, stream)
 
 
 @status("media.dvpp_vpc_crop_and_paste_async", U64, U64, U64, U64, U64, U64)
@@ -102,7 +102,7 @@ def dvpp_vpc_crop_and_paste_async(
 ) -> None:
     """Queue a paste: resize an area of a picture to an area of another, whose rest is unchanged."""
     what = "dvpp_vpc_crop_and_paste_async"
-    cut, place = (living(media().areas, one, what) for one in (area, paste))
+    cut, place = (lookup(media().areas, one, what) for one in (area, paste))
     _convert(what, handle, given, output, cut, place, stream)
 
 

@@ -166,7 +166,7 @@ def start(config: int) -> None:
         (folder / part / "data").mkdir(parents=True)
     if not own.running:
         own.spans.clear()
-        now.streams.noted = own.spans.append
+        now.streams.on_task = own.spans.append
     own.running[config] = found, folder
 
 
@@ -213,7 +213,7 @@ def finalize() -> None:
 def _write(own: Profiler, config: int) -> None:
     found, folder = own.running.pop(config)
     if not own.running:
-        process.current().streams.noted = None
+        process.current().streams.on_task = None
     lines = "".join(json.dumps(span._asdict()) + "\n" for span in own.spans)
     for device in found.devices:
         target = folder / f"device_{device}" / "data" / "simulator.task_time.slice_0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ascend_simulator import process
-from ascend_simulator.calls import I32, U32, U64, pair, status, value
+from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import (
     EventFlag,
@@ -19,6 +19,7 @@ from ascend_simulator.process import Process
 from ascend_simulator.streams.stream import Stream
 
 _LEAST_PRIORITY: Final = 7
+_UNKNOWN: Final = -1
 #: The code that a wait returns after the device is lost.
 _LOST: Final = Code.RT_LOST_HEARTBEAT
 _STREAM_FLAGS: Final = sum(StreamFlag)
@@ -61,6 +62,27 @@ def reset_device_force(device: int) -> None:
 def get_run_mode() -> int:
     """Return the code of "runs on a host". Allowed before acl.init() and without a context."""
     return int(RunMode.ACL_HOST)
+
+
+@value("rt.query_device_status", I32)
+def query_device_status(device: int) -> int:
+    """Return a `DeviceStatus`, the value of `Process.device_status`."""
+    _check_device(device, "query_device_status")
+    return process.current().device_status
+
+
+@dictionary("rt.get_device_utilization_rate", I32)
+def get_device_utilization_rate(device: int) -> dict[str, int]:
+    """Return percentages; -1 is unknown. The cube is 100 if a stream has tasks, else 0."""
+    _check_device(device, "get_device_utilization_rate")
+    now = process.current()
+    busy = any(not stream.is_finished for stream in now.streams_of(device))
+    return {
+        "cube_utilization": 100 * busy,
+        "vector_utilization": _UNKNOWN,
+        "aicpu_utilization": _UNKNOWN,
+        "memory_utilization": 100 * now.memory.used(device) // now.settings.hbm_bytes,
+    }
 
 
 # -- contexts ------------------------------------------------------------------------------------
@@ -149,7 +171,7 @@ def set_stream_failure_mode(stream: int, mode: int) -> None:
 def synchronize_stream(stream: int) -> None:
     """Wait for all tasks of a stream of any context; report the first failure."""
     now = process.current()
-    found = now.stream(stream, "synchronize_stream", abroad=True)
+    found = now.stream(stream, "synchronize_stream", any_context=True)
     _wait(now, found, None)
 
 
@@ -168,7 +190,7 @@ def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
 def stream_query(stream: int) -> int:
     """Return 0 if all tasks of the stream are complete, else 1. Failures are not reported."""
     now = process.current()
-    return int(not now.streams.is_through(now.stream(stream, "stream_query")))
+    return int(not now.streams.is_finished(now.stream(stream, "stream_query")))
 
 
 @status("rt.set_op_wait_timeout", U32)
@@ -360,3 +382,10 @@ def seconds(timeout_ms: int, what: str) -> float | None:
     if timeout_ms <= 0:
         raise Refused(Code.RT_PARAM_INVALID, f"{what}: found {timeout_ms} ms, expected -1 or > 0")
     return timeout_ms / 1000
+
+
+def _check_device(device: int, what: str) -> None:
+    count = len(process.current().settings.device_ids)
+    if not 0 <= device < count:
+        text = f"{what}: device: found {device}, expected below {count}"
+        raise Refused(Code.RT_INVALID_DEVICEID, text)

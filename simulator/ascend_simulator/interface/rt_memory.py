@@ -11,9 +11,9 @@ from ascend_simulator.copies import (
     await_pageable,
     check_copy,
     check_fill,
-    copy_behind,
     copy_now,
     is_pageable,
+    submit_copy,
 )
 from ascend_simulator.enumerations import HostRegister, MemAttr
 from ascend_simulator.memory.blocks import NORMAL_PAGE, page_bytes
@@ -130,7 +130,7 @@ def memcpy_async(dst: int, dst_max: int, src: int, count: int, kind: int, stream
     found = now.stream(stream, "memcpy_async")
     copy = check_copy(now, "memcpy_async", dst, dst_max, src, count, kind)
     if copy is not None:
-        copy_behind(now, copy, found)
+        submit_copy(now, copy, found)
 
 
 @status("rt.memset", U64, U64, I32, U64)

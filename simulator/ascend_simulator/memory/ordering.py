@@ -71,12 +71,12 @@ class Ordering:
         """Add `knowledge` to the host's: all later submissions come after it."""
         self._merge(self._host, knowledge)
 
-    def hold(self, stream: int) -> None:
-        """Block the stream by a callback of the host: its later tasks start after `let_go`."""
+    def suspend(self, stream: int) -> None:
+        """Block the stream by a callback of the host: its later tasks start after `resume`."""
         self._held.add(stream)
 
-    def let_go(self, stream: int) -> None:
-        """Undo `hold`."""
+    def resume(self, stream: int) -> None:
+        """Undo `suspend`."""
         self._held.discard(stream)
 
     def is_over(self, stream: int, number: int) -> bool:
@@ -109,7 +109,7 @@ class Use(NamedTuple):
     end: int
     write: bool
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Describe the use for messages: "writes bytes 0 to 64"."""
         return f"{'writes' if self.write else 'reads'} bytes {self.first:,} to {self.end:,}"
 
@@ -155,7 +155,7 @@ class Uses:
         return found
 
 
-class Flights:
+class PendingExecutions:
     """The submitted executions that use a model, a dataset or a buffer.
 
     An execution counts until the host has waited for it, even if it is finished (see `ordering`).

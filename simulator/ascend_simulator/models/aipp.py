@@ -119,12 +119,12 @@ class Parameters:
         return cls(**plain(fields), frames=frames)
 
 
-def made(raw: Pixels, count: int, width: int, height: int, parameters: Parameters) -> Half:
+def preprocess(raw: Pixels, count: int, width: int, height: int, parameters: Parameters) -> Half:
     """Convert the first `count` images in `raw`; return [count, channels, height, width]."""
     nbytes = parameters.frame_bytes(width, height)
     return np.stack(
         [
-            _made(
+            _preprocess(
                 raw[index * nbytes : (index + 1) * nbytes],
                 width,
                 height,
@@ -136,7 +136,7 @@ def made(raw: Pixels, count: int, width: int, height: int, parameters: Parameter
     )
 
 
-def _made(raw: Pixels, width: int, height: int, parameters: Parameters, frame: Frame) -> Half:
+def _preprocess(raw: Pixels, width: int, height: int, parameters: Parameters, frame: Frame) -> Half:
     pixels = _opened(raw, width, height, parameters)
     if frame.crop is not None:
         left, top, wide, high = frame.crop
@@ -189,7 +189,7 @@ def data_bytes(count: int) -> int:
     return _HEAD.size + count * _FRAME.size
 
 
-def packed(parameters: Parameters) -> bytes:
+def pack(parameters: Parameters) -> bytes:
     """Return the parameters in the card's binary layout."""
     head = _HEAD.pack(
         parameters.input_format,
@@ -203,10 +203,10 @@ def packed(parameters: Parameters) -> bytes:
         *parameters.output_bias,
         *parameters.input_bias,
     )
-    return head + b"".join(map(_packed, parameters.frames))
+    return head + b"".join(map(_pack, parameters.frames))
 
 
-def _packed(frame: Frame) -> bytes:
+def _pack(frame: Frame) -> bytes:
     return _FRAME.pack(
         frame.crop is not None,
         frame.scales,
@@ -221,10 +221,10 @@ def _packed(frame: Frame) -> bytes:
     )
 
 
-def unpacked(data: bytes, count: int) -> Parameters:
-    """Parse the result of `packed` for a batch of `count` images."""
+def unpack(data: bytes, count: int) -> Parameters:
+    """Parse the result of `pack` for a batch of `count` images."""
     form, csc, swaps, swaps_x, _, width, height, *rest = _HEAD.unpack_from(data)
-    frames = [_unpacked(_FRAME.unpack_from(data, data_bytes(index))) for index in range(count)]
+    frames = [_unpack(_FRAME.unpack_from(data, data_bytes(index))) for index in range(count)]
     return Parameters(
         form,
         width,
@@ -239,7 +239,7 @@ def unpacked(data: bytes, count: int) -> Parameters:
     )
 
 
-def _unpacked(values: Sequence[Any]) -> Frame:
+def _unpack(values: Sequence[Any]) -> Frame:
     crops, scales, pads = values[:3]
     return Frame(
         tuple(values[4:8]) if crops else None,

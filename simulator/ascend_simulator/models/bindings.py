@@ -9,7 +9,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.memory.blocks import ALIGNMENT, Place, slice_bytes
 from ascend_simulator.memory.ordering import Range
-from ascend_simulator.models.datasets import DataBuffer, Dataset, data, living
+from ascend_simulator.models.datasets import DataBuffer, Dataset, data, lookup
 from ascend_simulator.models.loaded import Model
 from ascend_simulator.models.om import OmTensor
 from ascend_simulator.models.regions import UNALIGNED, system_memory
@@ -108,7 +108,7 @@ class Binding:
     def _check_count(self, what: str, given: Dataset, expected: int) -> None:
         name = f"execute: {self._model.name}"
         for handle in given.handles:
-            living(data().buffers, handle, name)
+            lookup(data().buffers, handle, name)
         if len(given.buffers) != expected:
             raise _unfit(f"{name}: {what}: found {len(given.buffers)}, expected {expected}")
 

@@ -14,7 +14,7 @@ from ascend_simulator import process
 from ascend_simulator.calls import I32, U64, bare, echo, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import DATA_TYPE_BYTES
-from ascend_simulator.memory.ordering import Flights
+from ascend_simulator.memory.ordering import PendingExecutions
 from ascend_simulator.models.om import Dims
 from ascend_simulator.resources import Handles
 from ascend_simulator.violations import declare, violate
@@ -43,7 +43,7 @@ class DataBuffer:
 
     ptr: int
     size: int
-    flights: Flights = field(default_factory=Flights)
+    executions: PendingExecutions = field(default_factory=PendingExecutions)
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Dataset:
     """The handles of the buffers."""
     descs: dict[int, int] = field(default_factory=dict)
     """Index -> handle of the tensor description that the dataset owns."""
-    flights: Flights = field(default_factory=Flights)
+    executions: PendingExecutions = field(default_factory=PendingExecutions)
 
 
 class Data:
@@ -91,7 +91,7 @@ def data() -> Data:
     return process.current().part(Data)
 
 
-def living(things: Handles[Thing], handle: int, what: str) -> Thing:
+def lookup(things: Handles[Thing], handle: int, what: str) -> Thing:
     """Return the object of a handle.
 
     Violates DEAD. Raises Refused INVALID_PARAM for null and for destroyed objects.
@@ -101,14 +101,14 @@ def living(things: Handles[Thing], handle: int, what: str) -> Thing:
 
 
 def remove(things: Handles[Thing], handle: int, what: str) -> Thing:
-    """Remove a handle and return its object. Raises as `living` does."""
-    living(things, handle, what)
+    """Remove a handle and return its object. Raises as `lookup` does."""
+    lookup(things, handle, what)
     return things.remove(handle)
 
 
 def dataset(handle: int, what: str) -> Dataset:
-    """Return the dataset of a handle. Raises as `living` does."""
-    return living(data().datasets, handle, what)
+    """Return the dataset of a handle. Raises as `lookup` does."""
+    return lookup(data().datasets, handle, what)
 
 
 def describe(target: Dataset, index: int, desc: TensorDesc) -> None:
@@ -118,7 +118,7 @@ def describe(target: Dataset, index: int, desc: TensorDesc) -> None:
         own = TensorDesc(desc.dtype, desc.dims, desc.format, is_owned=True)
         target.descs[index] = data().descs.add(own)
     else:
-        there = living(data().descs, handle, "dataset")
+        there = lookup(data().descs, handle, "dataset")
         there.dtype, there.dims, there.format = desc.dtype, desc.dims, desc.format
 
 
@@ -141,34 +141,34 @@ def create_data_buffer(ptr: int, size: int) -> int:
 @status("update_data_buffer", U64, U64, U64)
 def update_data_buffer(buffer: int, ptr: int, size: int) -> None:
     """Change the buffer's memory. Submitted executions keep the earlier memory."""
-    found = living(data().buffers, buffer, "update_data_buffer")
+    found = lookup(data().buffers, buffer, "update_data_buffer")
     found.ptr, found.size = ptr, size
 
 
 @status("destroy_data_buffer", U64)
 def destroy_data_buffer(buffer: int) -> None:
     """Destroy the buffer; its memory is not freed. Violates IN_USE."""
-    found = living(data().buffers, buffer, "destroy_data_buffer")
-    _check_idle(found.flights, "destroy_data_buffer")
+    found = lookup(data().buffers, buffer, "destroy_data_buffer")
+    _check_idle(found.executions, "destroy_data_buffer")
     data().buffers.remove(buffer)
 
 
 @bare("get_data_buffer_addr", U64)
 def get_data_buffer_addr(buffer: int) -> int:
     """Return the buffer's address."""
-    return living(data().buffers, buffer, "get_data_buffer_addr").ptr
+    return lookup(data().buffers, buffer, "get_data_buffer_addr").ptr
 
 
 @bare("get_data_buffer_size", U64)
 def get_data_buffer_size(buffer: int) -> int:
     """Return the low 32 bits of the buffer's bytes. Deprecated on the device."""
-    return living(data().buffers, buffer, "get_data_buffer_size").size & _U32_MASK
+    return lookup(data().buffers, buffer, "get_data_buffer_size").size & _U32_MASK
 
 
 @bare("get_data_buffer_size_v2", U64)
 def get_data_buffer_size_v2(buffer: int) -> int:
     """Return the buffer's bytes."""
-    return living(data().buffers, buffer, "get_data_buffer_size_v2").size
+    return lookup(data().buffers, buffer, "get_data_buffer_size_v2").size
 
 
 # -- datasets ------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def create_dataset() -> int:
 def destroy_dataset(handle: int) -> None:
     """Destroy the dataset and its descriptions; its buffers stay. Violates IN_USE."""
     found = dataset(handle, "destroy_dataset")
-    _check_idle(found.flights, "destroy_dataset")
+    _check_idle(found.executions, "destroy_dataset")
     for desc in found.descs.values():
         data().descs.remove(desc)
     data().datasets.remove(handle)
@@ -194,7 +194,7 @@ def destroy_dataset(handle: int) -> None:
 def add_dataset_buffer(handle: int, buffer: int) -> None:
     """Append a buffer, which may be in several datasets."""
     found = dataset(handle, "add_dataset_buffer")
-    found.buffers.append(living(data().buffers, buffer, "add_dataset_buffer"))
+    found.buffers.append(lookup(data().buffers, buffer, "add_dataset_buffer"))
     found.handles.append(buffer)
 
 
@@ -219,7 +219,7 @@ def set_dataset_tensor_desc(handle: int, desc: int, index: int) -> None:
     description.
     """
     found = dataset(handle, "set_dataset_tensor_desc")
-    given = living(data().descs, desc, "set_dataset_tensor_desc") if desc else None
+    given = lookup(data().descs, desc, "set_dataset_tensor_desc") if desc else None
     if index >= len(found.buffers):
         raise Refused(
             Code.INVALID_PARAM,
@@ -262,7 +262,7 @@ def destroy_tensor_desc(desc: int) -> None:
     Violates OWNED; in lenient mode an owned description is then left to its dataset.
     """
     what = "destroy_tensor_desc"
-    if living(data().descs, desc, what).is_owned:
+    if lookup(data().descs, desc, what).is_owned:
         text = f"{what}: {desc:#x}: owned by a dataset"
         violate(OWNED, text)
         raise Refused(Code.INVALID_PARAM, text)
@@ -272,13 +272,13 @@ def destroy_tensor_desc(desc: int) -> None:
 @bare("get_tensor_desc_num_dims", U64)
 def get_tensor_desc_num_dims(desc: int) -> int:
     """Return the number of dims."""
-    return len(living(data().descs, desc, "get_tensor_desc_num_dims").dims)
+    return len(lookup(data().descs, desc, "get_tensor_desc_num_dims").dims)
 
 
 @value("get_tensor_desc_dim_v2", U64, U64)
 def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
     """Return dim `index`."""
-    dims = living(data().descs, desc, "get_tensor_desc_dim_v2").dims
+    dims = lookup(data().descs, desc, "get_tensor_desc_dim_v2").dims
     if index >= len(dims):
         raise Refused(
             Code.INVALID_PARAM,
@@ -290,7 +290,7 @@ def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
 @bare("get_tensor_desc_size", U64)
 def get_tensor_desc_size(desc: int) -> int:
     """Return the bytes of the elements; 0 if a dim is open."""
-    found = living(data().descs, desc, "get_tensor_desc_size")
+    found = lookup(data().descs, desc, "get_tensor_desc_size")
     count = 1
     for dim in found.dims:
         count *= max(dim, 0)
@@ -300,13 +300,13 @@ def get_tensor_desc_size(desc: int) -> int:
 @bare("get_tensor_desc_type", U64)
 def get_tensor_desc_type(desc: int) -> int:
     """Return the aclDataType."""
-    return living(data().descs, desc, "get_tensor_desc_type").dtype
+    return lookup(data().descs, desc, "get_tensor_desc_type").dtype
 
 
 @bare("get_tensor_desc_format", U64)
 def get_tensor_desc_format(desc: int) -> int:
     """Return the aclFormat."""
-    return living(data().descs, desc, "get_tensor_desc_format").format
+    return lookup(data().descs, desc, "get_tensor_desc_format").format
 
 
 # -- helpers -------------------------------------------------------------------------------------
@@ -320,9 +320,9 @@ def _missing(kind: str, handle: int, what: str) -> NoReturn:
     raise Refused(Code.INVALID_PARAM, text)
 
 
-def _check_idle(flights: Flights, what: str) -> None:
+def _check_idle(executions: PendingExecutions, what: str) -> None:
     now = process.current()
     with now.lock:
-        pending = flights.pending(now.streams.ordering)
+        pending = executions.pending(now.streams.ordering)
     if pending:
         violate(IN_USE, f"{what}: an unfinished execution uses it; wait for its stream first")

@@ -17,7 +17,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.memory.blocks import Place
 from ascend_simulator.memory.ordering import Range
 from ascend_simulator.models.bindings import Binding, check_apart, gear_bytes, located
-from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
+from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, data, describe, lookup
 from ascend_simulator.models.graph import Array, Bound
 from ascend_simulator.models.images import graph_inputs
 from ascend_simulator.models.loaded import Model, check_context
@@ -61,12 +61,12 @@ def submit(
         task = Task(
             execution.run, binding.reads(), binding.writes(), f"execute {model.name}", "execute"
         )
-        depart(now, model, inputs, outputs, stream, task)
+        submit_execution(now, model, inputs, outputs, stream, task)
         execution.workspace.submitted()
     return execution
 
 
-def depart(
+def submit_execution(
     now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream, task: Task
 ) -> None:
     """Submit the task of an execution and mark its resources as in use until the host waits.
@@ -75,13 +75,13 @@ def depart(
     """
     with now.lock:
         ordering = now.streams.ordering
-        if model.flights.unordered(ordering, stream.number):
+        if model.executions.unordered(ordering, stream.number):
             violate(BUSY, f"execute: {model.name}: still executing on another stream")
         stream.submit(task)
         number = ordering.last(stream.number)
-        flights = [model.flights, inputs.flights, outputs.flights]
-        flights += [buffer.flights for buffer in (*inputs.buffers, *outputs.buffers)]
-        for each in flights:
+        executions = [model.executions, inputs.executions, outputs.executions]
+        executions += [buffer.executions for buffer in (*inputs.buffers, *outputs.buffers)]
+        for each in executions:
             each.add(stream.number, number)
 
 
@@ -212,7 +212,7 @@ def execute_free_shapes(
     """Execute after the earlier tasks of `stream`, and wait. Fills the outputs' descriptions.
 
     Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and the rules of `bindings.located`,
-    `check_apart` and `execution.depart`. Raises Refused: INVALID_PARAM for missing inputs, missing
+    `check_apart` and `submit_execution`. Raises Refused: INVALID_PARAM for missing inputs, missing
     descriptions and shapes outside the compiled ranges; GE_FAILURE for short buffers, with the
     needed bytes in its text (an inference); RT_MODEL_EXECUTE.
     """
@@ -224,7 +224,7 @@ def execute_free_shapes(
             found = f"found {len(given.buffers)} buffers, expected {len(tensors)}"
             raise Refused(Code.INVALID_PARAM, f"{what}: {found}")
         for handle in given.handles:
-            living(data().buffers, handle, what)
+            lookup(data().buffers, handle, what)
     bound = []
     reads: list[Range] = []
     for index, tensor in enumerate(manifest.inputs):
@@ -256,7 +256,7 @@ def execute_free_shapes(
             failures.append(error)
 
     task = Task(run, reads, writes, f"execute {model.name}", "execute")
-    depart(now, model, inputs, outputs, stream, task)
+    submit_execution(now, model, inputs, outputs, stream, task)
     now.streams.wait(stream.record(), None)
     if failures:
         raise _refusal(model, failures[0]) from failures[0]
@@ -274,7 +274,7 @@ def _dims(model: Model, inputs: Dataset, index: int, tensor: OmTensor) -> Dims:
             text = f"'{tensor.name}': no tensor description, required for dims {tensor.dims}"
             raise Refused(Code.INVALID_PARAM, f"execute: {model.name}: {text}")
         return tensor.dims
-    dims = living(data().descs, handle, "execute").dims
+    dims = lookup(data().descs, handle, "execute").dims
     fits = len(dims) == len(tensor.ranges) and all(
         low <= dim and (high < 0 or dim <= high)
         for dim, (low, high) in zip(dims, tensor.ranges, strict=True)

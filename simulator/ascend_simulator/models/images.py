@@ -48,7 +48,7 @@ def graph_inputs(
         if manifest.family == "image":
             height, width = shapes.gear
         rows = shapes.gear[0] if manifest.family == "batch" else tensor.dims[0]
-        made = aipp.made(place.content, rows, width, height, parameters)
+        made = aipp.preprocess(place.content, rows, width, height, parameters)
         halves = own.dtype == DataType.ACL_FLOAT16
         array = np.ascontiguousarray(made if halves else made.astype(np.float32))
         arrays.append(array)
@@ -68,4 +68,4 @@ def _set_parameters(model: Model, places: Sequence[Place]) -> Parameters:
         text = f"execute: {model.name}: found {found} in the AIPP parameter buffer"
         violate(NOT_SET, text)
         raise Refused(Code.RT_MODEL_EXECUTE, text)
-    return aipp.unpacked(data, model.manifest.aipp_rows)
+    return aipp.unpack(data, model.manifest.aipp_rows)

@@ -16,7 +16,7 @@ from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.memory.blocks import Block
-from ascend_simulator.memory.ordering import Flights, Range
+from ascend_simulator.memory.ordering import PendingExecutions, Range
 from ascend_simulator.models.dumps import Dumps, ModelDump
 from ascend_simulator.models.graph import Graph
 from ascend_simulator.models.om import Manifest, Om
@@ -62,7 +62,7 @@ class Model:
     """Address of a gear buffer -> index of the gear that a setter last wrote there."""
     aipp_at: dict[int, bytes] = field(default_factory=dict)
     """Address of a dynamic AIPP parameter buffer -> the bytes that a setter last wrote there."""
-    flights: Flights = field(default_factory=Flights)
+    executions: PendingExecutions = field(default_factory=PendingExecutions)
 
     @property
     def name(self) -> str:
@@ -176,7 +176,7 @@ class Models:
         model = self.get(number, "unload")
         check_context(now, model, "unload")
         with now.lock:
-            busy = model.flights.pending(now.streams.ordering)
+            busy = model.executions.pending(now.streams.ordering)
         if busy:
             violate(
                 UNLOAD_BUSY,

@@ -55,8 +55,8 @@ class Claims:
                 if other is not None:
                     violate(
                         RACE,
-                        f"{label}: {self.names[stream]} {use.in_words()} of {block!r}: "
-                        f"{self._in_words(other)}, and nothing orders the two",
+                        f"{label}: {self.names[stream]} {use.describe()} of {block!r}: "
+                        f"{self._describe(other)}, and nothing orders the two",
                     )
                 uses.append((block, use))
         return uses
@@ -74,7 +74,7 @@ class Claims:
         if other is not None:
             violate(
                 BUSY,
-                f"{what}: the host {use.in_words()} of {block!r}: {self._in_words(other)}, "
+                f"{what}: the host {use.describe()} of {block!r}: {self._describe(other)}, "
                 "and the host has not waited for it",
             )
 
@@ -83,8 +83,8 @@ class Claims:
         with self._lock:
             other = block.uses.conflict(self._ordering, Use(OWNER, 0, block.size, True))
         if other is not None:
-            found = f"{self._in_words(other)}, and the host has not waited for it"
+            found = f"{self._describe(other)}, and the host has not waited for it"
             violate(FREE_BUSY, f"{what}: {block!r}: {found}")
 
-    def _in_words(self, use: Use) -> str:
-        return f"{self.names[use.stream]} {use.in_words()} of it"
+    def _describe(self, use: Use) -> str:
+        return f"{self.names[use.stream]} {use.describe()} of it"

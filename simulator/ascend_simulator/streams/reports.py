@@ -45,7 +45,7 @@ class _Callback:
 
 
 @dataclass(eq=False)
-class _Desk:
+class _CallbackQueue:
     """The callbacks that wait for one thread."""
 
     thread_id: int
@@ -71,9 +71,9 @@ class Reports:
     def __init__(self, streams: Streams) -> None:
         self._streams: Final = streams
         self._lock: Final = threading.Lock()
-        self._desks: dict[int, _Desk] = {}
-        self._of_stream: dict[Stream, _Desk] = {}
-        self._launched: dict[_Callback, _Desk] = {}
+        self._queues: dict[int, _CallbackQueue] = {}
+        self._of_stream: dict[Stream, _CallbackQueue] = {}
+        self._launched: dict[_Callback, _CallbackQueue] = {}
         """Callbacks that have not returned, oldest first."""
         self._inside: Final = _Inside()
 
@@ -93,12 +93,14 @@ class Reports:
             if stream in self._of_stream:
                 text = f"subscribe_report: {stream.name}: already subscribed"
                 raise Refused(Code.RT_STREAM_SUBSCRIBE, text)
-            desk = self._desks.setdefault(thread_id, _Desk(thread_id, device, _thread(thread_id)))
-            if desk.device != device:
+            queue = self._queues.setdefault(
+                thread_id, _CallbackQueue(thread_id, device, _thread(thread_id))
+            )
+            if queue.device != device:
                 text = f"subscribe_report: thread {thread_id:#x}: already serves device "
-                raise Refused(Code.RT_THREAD_SUBSCRIBE, f"{text}{desk.device}")
-            desk.streams.add(stream)
-            self._of_stream[stream] = desk
+                raise Refused(Code.RT_THREAD_SUBSCRIBE, f"{text}{queue.device}")
+            queue.streams.add(stream)
+            self._of_stream[stream] = queue
 
     def unsubscribe(self, thread_id: int, stream: Stream) -> None:
         """End the stream's subscription. Violates PENDING; waiting callbacks are then lost.
@@ -106,14 +108,14 @@ class Reports:
         Raises Refused RT_THREAD_SUBSCRIBE if the thread does not serve the stream (an inference).
         """
         with self._lock:
-            desk = self._desks.get(thread_id)
-            if desk is None or stream not in desk.streams:
+            queue = self._queues.get(thread_id)
+            if queue is None or stream not in queue.streams:
                 text = f"unsubscribe_report: {stream.name}: not subscribed with "
                 raise Refused(Code.RT_THREAD_SUBSCRIBE, f"{text}thread {thread_id:#x}")
-            desk.streams.remove(stream)
+            queue.streams.remove(stream)
             del self._of_stream[stream]
-            if not desk.streams:
-                del self._desks[thread_id]
+            if not queue.streams:
+                del self._queues[thread_id]
             lost = [each for each in self._launched if each.stream is stream]
         if lost:
             self._drop(lost)
@@ -131,15 +133,15 @@ class Reports:
         Raises Refused RT_STREAM_NO_CB_REG for a stream that is not subscribed.
         """
         with self._lock, self._streams.lock:
-            desk = self._of_stream.get(stream)
-            if desk is None:
+            queue = self._of_stream.get(stream)
+            if queue is None:
                 text = f"launch_callback: {stream.name}: found no earlier subscribe_report"
                 raise Refused(Code.RT_STREAM_NO_CB_REG, text)
             ordering = self._streams.ordering
             done = Mark(ordering.upto(stream.number))
             callback = _Callback(function, argument, stream, blocks, done, origin())
-            self._launched[callback] = desk
-            stream.submit(Task(lambda: self._arrive(desk, callback), (), (), "launch_callback"))
+            self._launched[callback] = queue
+            stream.submit(Task(lambda: self._arrive(queue, callback), (), (), "launch_callback"))
             if blocks:
                 stream.wait_for(done)
 
@@ -149,19 +151,19 @@ class Reports:
         Violates RAISED, a caution. Raises Refused: RT_THREAD_SUBSCRIBE without a subscription,
         RT_REPORT_TIMEOUT if none arrives.
         """
-        desk = self._desks.get(threading.get_ident())
-        if desk is None:
+        queue = self._queues.get(threading.get_ident())
+        if queue is None:
             raise Refused(
                 Code.RT_THREAD_SUBSCRIBE, "process_report: this thread has no subscription"
             )
-        while not desk.waiting and self._streams.look():
+        while not queue.waiting and self._streams.poll():
             pass
-        with desk.arrived:
-            if not desk.arrived.wait_for(lambda: desk.waiting, timeout_s):
+        with queue.arrived:
+            if not queue.arrived.wait_for(lambda: queue.waiting, timeout_s):
                 raise Refused(
                     Code.RT_REPORT_TIMEOUT, f"process_report: no callback within {timeout_s} s"
                 )
-            callback = desk.waiting.popleft()
+            callback = queue.waiting.popleft()
         self._run(callback)
 
     def awaited(self) -> Mark | None:
@@ -170,7 +172,7 @@ class Reports:
         Violates NOT_SERVED; lenient mode then drops callbacks whose thread has ended.
         """
         with self._lock:
-            lost = [each for each, desk in self._launched.items() if not desk.is_served]
+            lost = [each for each, queue in self._launched.items() if not queue.is_served]
             waiting = [each.done for each in self._launched if each not in lost]
         if lost:
             self._drop(lost)
@@ -193,17 +195,17 @@ class Reports:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    def _arrive(self, desk: _Desk, callback: _Callback) -> None:
-        with desk.arrived:
-            desk.waiting.append(callback)
-            desk.arrived.notify_all()
+    def _arrive(self, queue: _CallbackQueue, callback: _Callback) -> None:
+        with queue.arrived:
+            queue.waiting.append(callback)
+            queue.arrived.notify_all()
 
     def _run(self, callback: _Callback) -> None:
         stream, ordering = callback.stream, self._streams.ordering
         with self._streams.lock:
             ordering.observe(callback.done.knowledge)
             if callback.blocks:
-                ordering.hold(stream.number)
+                ordering.suspend(stream.number)
         self._inside.callback = callback
         try:
             callback.function(callback.argument)
@@ -218,7 +220,7 @@ class Reports:
             self._inside.callback = None
             if callback.blocks:
                 with self._streams.lock:
-                    ordering.let_go(stream.number)
+                    ordering.resume(stream.number)
             self._drop([callback])
 
     def _drop(self, callbacks: list[_Callback]) -> None:

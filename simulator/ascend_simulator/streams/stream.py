@@ -57,7 +57,7 @@ class Owner(Protocol):
         """The latest tasks with a kind; its length is bounded."""
 
     @property
-    def noted(self) -> Callable[[Span], object] | None:
+    def on_task(self) -> Callable[[Span], object] | None:
         """Called with each of these tasks; None if not recorded."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
@@ -167,7 +167,7 @@ class Stream:
         """
         owner = self._owner
         with owner.lock:
-            over = self.is_through
+            over = self.is_finished
             if over:
                 owner.ordering.observe(owner.ordering.upto(self.number))
         if not over:
@@ -207,7 +207,7 @@ class Stream:
         return ordering.is_over(self.number, ordering.last(self.number))
 
     @property
-    def is_through(self) -> bool:
+    def is_finished(self) -> bool:
         """True if no task and no mark is left; the host need not know it."""
         is_done = self._passed == self._owner.ordering.last(self.number)
         return is_done and (self._mark is None or self._mark.done)
@@ -219,7 +219,7 @@ class Stream:
     def close(self) -> None:
         """Run the remaining tasks and end the thread. Drops failures; see `Streams.rethrow`."""
         owner = self._owner
-        if not self.is_through:
+        if not self.is_finished:
             owner.wait(self.record(), None)
         raised, self._raised = self._raised, None
         with owner.lock:
@@ -291,9 +291,9 @@ class Stream:
             if task.kind:
                 span = Span(self.name, task.kind, task.label, begin_ns, perf_counter_ns())
                 self._owner.timeline.append(span)
-                noted = self._owner.noted
-                if noted is not None:
-                    noted(span)
+                on_task = self._owner.on_task
+                if on_task is not None:
+                    on_task(span)
         self._passed = number
 
     def _fail(self, failure: Refused) -> None:

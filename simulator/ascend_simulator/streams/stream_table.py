@@ -42,7 +42,7 @@ class Streams:
         self.seed: Final = seed
         self.queue: Final = queue
         self.timeline: Final[deque[Span]] = deque(maxlen=timeline)
-        self.noted: Callable[[Span], object] | None = None
+        self.on_task: Callable[[Span], object] | None = None
         """Called with each finished task, from any thread; None if not recorded."""
         self.ordering: Final = Ordering()
         self.claims: Final = Claims(memory, self.ordering, lock)
@@ -82,7 +82,7 @@ class Streams:
     def drain(self) -> None:
         """Wait until all submitted tasks are done, without adding to the host's knowledge."""
         for stream in self.alive():
-            if not stream.is_through:
+            if not stream.is_finished:
                 self._runner.wait(stream.record(), None)
 
     def alive(self) -> Sequence[Stream]:
@@ -97,19 +97,19 @@ class Streams:
             self.ordering.observe(mark.knowledge)
         return True
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Run one step if streams have no threads; return whether one ran. Never blocks."""
-        return self._runner.look()
+        return self._runner.poll()
 
-    def is_through(self, stream: Stream) -> bool:
+    def is_finished(self, stream: Stream) -> bool:
         """Return whether the stream is finished; if so the host knows it. Never blocks."""
-        self._runner.look()
-        if stream.is_through:
+        self._runner.poll()
+        if stream.is_finished:
             stream.wait()
             return True
         return False
 
     def is_done(self, mark: Mark) -> bool:
         """Return whether `mark` is passed; if so add its knowledge to the host's. Never blocks."""
-        self._runner.look()
+        self._runner.poll()
         return mark.done and self.wait(mark, None)

@@ -83,7 +83,7 @@ class Runner(Protocol):
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """Block until `mark` is passed; False after `timeout_s`."""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Run something if the host only polls; return whether something ran."""
 
 
@@ -111,7 +111,7 @@ class ThreadRunner:
                 return False
             self._outside()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Do nothing: the threads run by themselves."""
         return False
 
@@ -138,7 +138,7 @@ class SeededRunner:
                 raise AssertionError("deadlock: the streams wait for each other")
         return True
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Run one step, so that a polling host makes progress."""
         with self._lock:
             return self._step()
