@@ -1,12 +1,12 @@
-"""A stand-in for the Ascend device and its Python interface `acl`, stricter than the device.
+"""A simulator of the Ascend device and its Python interface `acl`, stricter than the device.
 
-It takes the device's place as CANN does, by the environment: `eval "$(python -m ascend_simulator
-env)"`, and from then on `import acl` and the command `atc` are the simulator's. What it refuses and
-a device would not is a rule of its own, see `RULES`; what is simulated, see `Settings`.
+It replaces CANN in the environment: after `eval "$(python -m ascend_simulator env)"`, `import acl`
+and the command `atc` are the simulator's. Its own rules, which a device does not check, are in
+`RULES`; the simulated hardware is described by `Settings`.
 
-Tests in the same process use `reset_for_tests` and what `report` gives, or the fixture
-`ascend_card` of `pytest_plugin`. Nothing is imported before it is used: pytest loads that module at
-its start wherever this package is installed.
+Tests in the same process use `reset_for_tests` and `report`, or the fixture `ascend_card` of
+`pytest_plugin`. Modules are imported at first use, because pytest loads the plugin at its start
+wherever this package is installed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HOMES: Final = {
     "reset_for_tests": "process",
     "thaw": "reporting",
 }
-"""Name -> the module of this package that has it."""
+"""Name -> the module of this package that defines it."""
 
 
 def __getattr__(name: str) -> object:

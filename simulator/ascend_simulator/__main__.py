@@ -1,4 +1,4 @@
-"""The command `ascend-simulator`: the environment of a simulated `acl` and `atc`, and its rules."""
+"""The command `ascend-simulator`: prints the environment for `acl` and `atc`, or the rules."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OPTIONS: Final = [field.name for field in fields(Settings) if field.name != "vi
 def main(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> int:
-    """Run one command; its exit code: 2 for settings that cannot be."""
+    """Run one command; return the exit code, 2 for invalid settings."""
     parser = argparse.ArgumentParser(
         prog="python -m ascend_simulator",
-        description='eval "$(python -m ascend_simulator env)" puts simulated acl and atc first.',
+        description='Replaces acl and atc: eval "$(python -m ascend_simulator env)".',
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"ascend-simulator {_version()}")
@@ -42,7 +42,9 @@ def main(
             help=f"sets {PREFIX}{name.upper()}, default: {getattr(Settings, name)!r}",
         )
     rules = commands.add_parser(
-        "rules", help="print what is refused that a device does not notice", allow_abbrev=False
+        "rules",
+        help="print the rules that the simulator checks and a device does not",
+        allow_abbrev=False,
     )
     rules.set_defaults(run=_rules)
     given = vars(parser.parse_args(arguments))
@@ -54,7 +56,7 @@ def _version() -> str:
     try:
         return version("ascend-simulator")
     except PackageNotFoundError:
-        return f"of {_PACKAGE.parent}, which is not installed"
+        return f"(not installed, from {_PACKAGE.parent})"
 
 
 def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
@@ -69,7 +71,7 @@ def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
         "PATH": [str(_PACKAGE / "site" / "bin")],
     }
     for variable, first in paths.items():
-        # Without what an earlier `eval` put there.
+        # Drop entries that an earlier `eval` added.
         rest = [part for part in environment.get(variable, "").split(":") if part not in first]
         print(f"export {variable}={shlex.quote(':'.join([*first, *filter(None, rest)]))}")
     for variable, value in {PYTHON: sys.executable, **chosen}.items():
@@ -82,7 +84,7 @@ def _rules(given: dict[str, str], environment: Mapping[str, str]) -> int:
         importlib.import_module(f"ascend_simulator.{room}")
     width = max(map(len, RULES))
     for name, rule in sorted(RULES.items()):
-        print(f"{name:{width}}  {rule.text}{' (only warned of)' if rule.caution else ''}")
+        print(f"{name:{width}}  {rule.text}{' (only a warning)' if rule.caution else ''}")
     return 0
 
 

@@ -1,10 +1,10 @@
-r"""The command `atc`: an ONNX file to a simulated .om, with ATC's flags, limits and codes.
+r"""The command `atc`: compiles an ONNX file to a simulated .om, with ATC's flags, limits and codes.
 
     atc --framework=5 --model=m.onnx --output=m --soc_version=AscendSimulator \
         --input_format=ND --input_shape="ids:-1,-1" --dynamic_dims="1,64;8,64;8,128"
 
-A file is there whole or not at all. Exit status 0, or 1 with a line `CODE: what is wrong`, or 2 for
-settings of the simulator that cannot be.
+The file is written atomically. The exit status is 0, 1 with a line `CODE: error`, or 2 for invalid
+settings of the simulator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ascend_simulator.compiler.flags import CompileFault
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
+    """Run the command; return the exit status."""
     if set(arguments) & {"--help", "-h"}:
         print(flags.usage())
         return 0
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         print("ATC run failed (Ascend simulator); try atc --help", file=sys.stderr)
         print(f"{fault.code}: {fault}", file=sys.stderr)
         return 1
-    except ValueError as error:  # of the simulator's settings
+    except ValueError as error:  # the simulator's settings are invalid
         print(f"ascend_simulator: {error}", file=sys.stderr)
         return 2
     print(f"{target}: simulated model, {target.stat().st_size:,} bytes")
@@ -42,15 +42,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> Path:
-    """Compile as the command line says; the file that was written.
+    """Compile as the command line says; return the path of the written file.
 
-    Raises CompileFault, and ValueError for settings in the environment that cannot be.
+    Raises CompileFault, and ValueError for invalid settings in the environment.
     """
     simulated = settings.from_environment()
     options = flags.read(arguments, simulated.soc)
     target = Path(options.output + ".om")
     if not target.parent.is_dir():
-        raise CompileFault("E10001", f"--output={options.output}: found no folder {target.parent}")
+        raise CompileFault(
+            "E10001", f"--output={options.output}: folder {target.parent} does not exist"
+        )
     data = compile_model(options)
     time.sleep(simulated.compile_ms / 1000)
     part = target.with_name(f".{target.name}.{os.getpid()}")

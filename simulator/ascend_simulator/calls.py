@@ -1,9 +1,10 @@
-"""The call shapes of pyACL: what turns a typed Python function into one that `acl` exports.
+"""The call shapes of pyACL: decorators that turn a typed Python function into one of `acl`.
 
-A function inside takes checked arguments, returns its values, and raises `Refused`. What `acl`
-exports takes positional arguments only, converts them as the binding does (sizes and addresses are
-masked, not checked), and gives back values followed by a return code. Only TypeError, ValueError
-and, in strict mode, SimulatorViolation leave it, but for what is documented of single functions.
+The decorated function receives checked arguments, returns its values, and raises `Refused`. The
+exported function takes positional arguments only, converts them as the binding does (sizes and
+addresses are masked, not checked), and returns values followed by a return code. It raises only
+TypeError, ValueError and, in strict mode, SimulatorViolation, unless its documentation says
+otherwise.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ __all__ = [
 ]
 
 NOT_INITIALISED = declare(
-    "process.not-initialised", "acl.init() comes before every other call, and finalize after."
+    "process.not-initialised",
+    "acl.init() must be called before every other function, and acl.finalize() after.",
 )
-FORKED = declare("process.forked", "A process that called acl.init() does not go on in a fork.")
+FORKED = declare("process.forked", "Do not use acl in a fork of a process that called acl.init().")
 
 _EXECUTIONS: Final = ("mdl.execute", "mdl.execute_async", "mdl.execute_v2")
 
@@ -47,11 +49,14 @@ Exported: TypeAlias = Callable[..., Any]
 
 
 class Shape(Protocol):
-    """Decorates a function as `acl.<name>`, with one converter for each argument.
+    """A decorator for `acl.<name>`, with one converter for each argument.
 
-    failed: what stands for the value after a refusal. optional: how many of the last arguments may
-    be left out. anytime: legal before acl.init() and with the device lost. lost: the code when the
-    device is lost. releases_gil: on a device other Python threads go on meanwhile.
+    Args:
+        failed: the value returned after a refusal.
+        optional: the number of trailing arguments that may be omitted.
+        anytime: allowed before acl.init() and after the device is lost.
+        lost: the code after the device is lost.
+        releases_gil: on a device other Python threads run during the call.
     """
 
     def __call__(
@@ -64,7 +69,7 @@ class Shape(Protocol):
         lost: int = Code.RT_DRV_INTERNAL_ERROR,
         releases_gil: bool = False,
     ) -> Callable[[Function], Exported]:
-        """The decorator."""
+        """Return the decorator."""
 
 
 _U64_MASK: Final = (1 << 64) - 1
@@ -72,19 +77,25 @@ _U32_MASK: Final = (1 << 32) - 1
 
 
 def U64(given: object) -> int:
-    """Unsigned long: any int, masked. Raises TypeError for others, NumPy's integers too."""
+    """Convert to unsigned long: any int, masked.
+
+    Raises TypeError for other types, including NumPy's integers.
+    """
     if not isinstance(given, int):
         raise TypeError(f"an integer is required (found {type(given).__name__})")
     return given & _U64_MASK
 
 
 def U32(given: SupportsIndex) -> int:
-    """Unsigned int: anything with __index__, masked. Raises TypeError for others."""
+    """Convert to unsigned int: anything with __index__, masked. Raises TypeError for others."""
     return index(given) & _U32_MASK
 
 
 def I32(given: SupportsIndex) -> int:
-    """int: anything with __index__. Raises TypeError for others, and beyond 32 bits, as pyACL."""
+    """Convert to int: anything with __index__.
+
+    Raises TypeError for others, and beyond 32 bits, as pyACL does.
+    """
     number = index(given)
     if not -(1 << 31) <= number < 1 << 31:
         raise TypeError("signed integer is out of range for a C int")
@@ -92,7 +103,10 @@ def I32(given: SupportsIndex) -> int:
 
 
 def STR(given: object) -> str:
-    """Const char *: str. Raises TypeError for others, and for embedded nulls, as pyACL."""
+    """Convert to const char *: str.
+
+    Raises TypeError for others, and for embedded nulls, as pyACL does.
+    """
     if not isinstance(given, str):
         raise TypeError(f"a str is required (found {type(given).__name__})")
     if "\0" in given:
@@ -101,14 +115,14 @@ def STR(given: object) -> str:
 
 
 EXPORTED: Final[dict[str, Exported]] = {}
-"""Name below `acl`, e.g. "rt.malloc" or "init" -> the function, of all modules imported so far."""
+"""Name in `acl`, e.g. "rt.malloc" or "init" -> the function, of all modules imported so far."""
 
 Pack: TypeAlias = Callable[[list[Any], Any], Any]
-"""(arguments, value or code) -> what the caller gets."""
+"""(arguments, value or code) -> the result for the caller."""
 
 
 def _shape(succeed: Pack, refuse: Callable[[list[Any], int, Any], Any]) -> Shape:
-    """A call shape. refuse: (arguments, code, what stands for the value) -> the answer."""
+    """Make a call shape. `refuse` maps (arguments, code, failed value) to the result."""
 
     def shape(
         name: str,
@@ -150,7 +164,7 @@ def _export(
     def decorate(function: Function) -> Exported:
         def exported(*given: object) -> object:
             if not most:
-                given = ()  # the binding does not look at what such calls are given
+                given = ()  # the binding ignores the arguments of such calls
             if not least <= len(given) <= most:
                 raise TypeError(f"{full_name}: found {len(given)} argument(s), expected {most}")
             arguments = [convert(one) for convert, one in zip(converters, given, strict=False)]
@@ -158,7 +172,7 @@ def _export(
             HERE.call = full_name
             begin = perf_counter_ns()
             try:
-                if not (anytime or now.all_clear):  # of nearly all calls no more than a flag
+                if not (anytime or now.all_clear):  # nearly every call only tests this flag
                     _check_state(now, name, lost)
                 return succeed(arguments, function(*arguments))
             except Refused as refused:
@@ -176,21 +190,21 @@ def _export(
 
 
 status: Final = _shape(lambda _, __: ACL_SUCCESS, lambda _, code, __: code)
-"""`ret`. The function inside returns None."""
+"""`ret`. The decorated function returns None."""
 
 value: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed: (failed, code))
 """`(value, ret)`; `(failed, ret)` after a refusal."""
 
 pair: Final = _shape(lambda _, got: (*got, ACL_SUCCESS), lambda _, code, __: (0, 0, code))
-"""`(a, b, ret)`; `(0, 0, ret)` after a refusal. The function inside returns a pair."""
+"""`(a, b, ret)`; `(0, 0, ret)` after a refusal. The decorated function returns a pair."""
 
 triple: Final = _shape(lambda _, got: (*got, ACL_SUCCESS), lambda _, code, __: (0, 0, 0, code))
-"""`(a, b, c, ret)`; `(0, 0, 0, ret)` after a refusal. The function inside returns three."""
+"""`(a, b, c, ret)`; `(0, 0, 0, ret)` after a refusal. The decorated function returns a triple."""
 
 echo: Final = _shape(
     lambda given, _: (given[0], ACL_SUCCESS), lambda given, code, _: (given[0], code)
 )
-"""`(first argument, ret)`. The function inside returns None."""
+"""`(first argument, ret)`. The decorated function returns None."""
 
 dictionary: Final = _shape(
     lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed: (failed or {}, code)
@@ -201,18 +215,18 @@ listing: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, __: (
 """`(list, ret)`; `(None, ret)` after a refusal."""
 
 bare: Final = _shape(lambda _, got: got, lambda _, __, failed: failed)
-"""`value` alone; `failed` after a refusal, whose code the caller never sees."""
+"""`value` alone; `failed` after a refusal, whose code is not returned."""
 
 
 def _check_state(now: process.Process, name: str, lost: int) -> None:
     if now.forked:
-        violate(FORKED, f"acl.{name}: found a child of the process that called acl.init()")
+        violate(FORKED, f"acl.{name}: called in a child of the process that called acl.init()")
         raise Refused(Code.RT_DRV_INTERNAL_ERROR, f"acl.{name}: called after a fork")
     if now.init_count == 0 and name not in ("init", "finalize", "finalize_reference"):
-        violate(NOT_INITIALISED, f"acl.{name}: found no acl.init() before")
+        violate(NOT_INITIALISED, f"acl.{name}: found no earlier acl.init()")
         code = Code.GE_EXEC_NOT_INIT if name in _EXECUTIONS else Code.UNINITIALIZE
         raise Refused(code, f"acl.{name}: acl.init() was not called")
     if now.lost:
         raise Refused(lost, f"acl.{name}: the device is lost")
     now.faults.strike("call")
-    now.update_all_clear()  # the plan may be empty now
+    now.update_all_clear()  # the fault plan may be empty now

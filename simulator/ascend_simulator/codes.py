@@ -1,4 +1,4 @@
-"""Return codes, named as in CANN's headers, and `Refused`, by which a caller gets one."""
+"""Return codes, named as in CANN's headers, and the exception `Refused` that returns one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ACL_SUCCESS: Final = 0
 
 
 class Code(IntEnum):
-    """Return codes; the names are CANN's without their prefix ACL_ERROR_."""
+    """CANN's return codes, without their prefix ACL_ERROR_."""
 
     INVALID_PARAM = 100000
     UNINITIALIZE = 100001
@@ -158,7 +158,7 @@ class Code(IntEnum):
 
 
 class Refused(Exception):
-    """The caller gets `code`; `text` is what acl.get_recent_err_msg() then returns."""
+    """Makes the call return `code`; acl.get_recent_err_msg() then returns `text`."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)

@@ -1,4 +1,4 @@
-"""The copies and fills of acl.rt: their checks, their directions, and how the bytes move."""
+"""The copies and fills of acl.rt: checks, directions and execution."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from ascend_simulator.streams.stream import Stream
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 
-KIND = declare("memcpy.kind", "The kind of a copy says what its two addresses are.")
+KIND = declare("memcpy.kind", "The kind of a copy must match its two addresses.")
 UNALIGNED = declare(
-    "memcpy.unaligned", "Addresses of an asynchronous copy are multiples of 64, as up to CANN 8.1."
+    "memcpy.unaligned",
+    "Addresses of an asynchronous copy must be multiples of 64, as up to CANN 8.1.",
 )
 PAGEABLE = declare(
     "memcpy.pageable-async",
-    "Host memory of an asynchronous copy or fill is pinned; with pageable memory the call waits.",
+    "Host memory of an asynchronous copy or fill should be pinned; else the call waits.",
     caution=True,
 )
 CHANGED = declare(
-    "memcpy.source-changed", "The source of an asynchronous copy stays as it is until it is done."
+    "memcpy.source-changed", "The source of an asynchronous copy must not change until it is done."
 )
 OVERLAP = declare(
-    "memcpy.overlap", "The two ends of a copy lie apart: no document says what comes about else."
+    "memcpy.overlap", "The two ends of a copy must not overlap: no document defines the result."
 )
-OTHER_DEVICE = declare(
-    "memory.other-device", "Memory is used in a context of the device that it belongs to."
-)
+OTHER_DEVICE = declare("memory.other-device", "Use memory only in a context of its device.")
 
 MAPPED_ADDRESS = declare(
-    "memcpy.mapped-address", "The device's address of registered host memory is used in no copy."
+    "memcpy.mapped-address", "Do not copy to or from the device address of registered host memory."
 )
 
 _DIRECTIONS: Final = (
@@ -49,16 +48,16 @@ _DIRECTIONS: Final = (
 """2 * (from a device) + (to a device) -> kind."""
 
 _FITS: Final[tuple[tuple[int, ...], ...]] = ((0, 4), (1, 4, 5), (2, 4), (3, 4))
-"""The same -> kinds that a caller may name."""
+"""2 * (from a device) + (to a device) -> kinds that a caller may name."""
 
 _KINDS: Final = 6
-"""Of these two more are named, which both calls refuse."""
+"""The number of kinds in the enumeration, including two that both calls refuse."""
 _WHOLE_BYTES: Final = 16 * 1024
 _PIECES: Final = 16
 
 
 class _End(NamedTuple):
-    """One end of a copy: where it is for the caller, in which block, where for memmove."""
+    """One end of a copy: the caller's address, the block, and the host address for memmove."""
 
     ptr: int
     block: Block | None
@@ -67,17 +66,17 @@ class _End(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """`nbytes` (1 or more) bytes from one place to another, checked."""
+    """A checked copy of `nbytes` (1 or more) bytes."""
 
     what: str
     source: _End
     target: _End
     nbytes: int
     kind: MemcpyKind
-    """The direction that the addresses have."""
+    """The direction, derived from the addresses."""
 
     def perform(self, now: Process) -> None:
-        """Move the bytes, at the simulated rate. Blocks without the GIL."""
+        """Move the bytes, at the simulated rate. Releases the GIL."""
         now.faults.strike("copy")
         rate = now.settings.copy_gbps
         if rate and self.source.on_device != self.target.on_device:
@@ -89,11 +88,11 @@ class Copy(NamedTuple):
 def check_copy(
     now: Process, what: str, dst: int, dst_max: int, src: int, count: int, kind: int
 ) -> Copy | None:
-    """The copy that a caller wants; None if it is of 0 bytes.
+    """Return the requested copy; None for 0 bytes.
 
     Violates KIND, OVERLAP, OTHER_DEVICE, MAPPED_ADDRESS and the rules of `AddressSpace.locate` and
-    `Borrowed`. Raises Refused: INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID
-    where `count` is more than `dst_max`, RT_CONTEXT_NULL.
+    `Borrowed`. Raises Refused: INVALID_PARAM for null and unknown kinds, RT_PARAM_INVALID if
+    `count` exceeds `dst_max`, RT_CONTEXT_NULL.
     """
     if count == 0:
         return None
@@ -103,37 +102,38 @@ def check_copy(
         raise Refused(Code.INVALID_PARAM, f"{what}: kind: found {kind}, expected 0 to {_KINDS - 1}")
     if count > dst_max:
         raise Refused(
-            Code.RT_PARAM_INVALID, f"{what}: found {count:,} bytes for {dst_max:,} at the target"
+            Code.RT_PARAM_INVALID,
+            f"{what}: found {count:,} bytes, expected at most the target's {dst_max:,}",
         )
     context = now.context()
     source = _end(now, what, src, count, context.device, write=False)
     target = _end(now, what, dst, count, context.device, write=True)
-    # By the host's addresses: an alias and its memory have different ones, and the same bytes.
+    # Compare host addresses: an alias has another device address than its memory.
     if abs(source.real - target.real) < count:
-        violate(OVERLAP, f"{what}: found {count:,} bytes from {src:#x} to {dst:#x}")
+        violate(OVERLAP, f"{what}: {count:,} bytes from {src:#x} to {dst:#x} overlap")
     direction = 2 * source.on_device + target.on_device
     if kind not in _FITS[direction]:
-        violate(KIND, f"{what}: found {MemcpyKind(kind).name} for {_DIRECTIONS[direction].name}")
+        expected = _DIRECTIONS[direction].name
+        violate(KIND, f"{what}: found {MemcpyKind(kind).name}, expected {expected}")
     return Copy(what, source, target, count, _DIRECTIONS[direction])
 
 
 def copy_now(now: Process, copy: Copy) -> None:
-    """Do the copy while the caller waits. Violates `claims.BUSY`."""
+    """Perform the copy before returning. Violates `claims.BUSY`."""
     claims = now.claims
     claims.host_access(copy.source.ptr, copy.nbytes, write=False, what=copy.what)
     claims.host_access(copy.target.ptr, copy.nbytes, write=True, what=copy.what)
     copy.perform(now)
 
 
-def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
-    """Have the stream do the copy; with pageable memory return after it, else at once.
+def submit_copy(now: Process, copy: Copy, stream: Stream) -> None:
+    """Queue the copy on the stream; with pageable memory, also wait for it.
 
-    Violates UNALIGNED, `claims.RACE` and, as a caution, PAGEABLE; CHANGED when the stream comes to
-    it. Raises Refused RT_FEATURE_NOT_SUPPORT between host addresses, and what `Stream.submit`
-    raises.
+    Violates UNALIGNED, `claims.RACE` and, as a caution, PAGEABLE; CHANGED when the copy runs.
+    Raises Refused RT_FEATURE_NOT_SUPPORT between host addresses, and as `Stream.submit`.
     """
     if not (copy.source.on_device or copy.target.on_device):
-        raise Refused(Code.RT_FEATURE_NOT_SUPPORT, f"{copy.what}: found host memory at both ends")
+        raise Refused(Code.RT_FEATURE_NOT_SUPPORT, f"{copy.what}: both ends are host memory")
     for end in (copy.source, copy.target):
         if end.ptr % ALIGNMENT:
             violate(
@@ -143,7 +143,7 @@ def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
             )
     pageable = is_pageable(copy.source.block) or is_pageable(copy.target.block)
     if pageable or copy.source.on_device:
-        # Nobody can change it unseen: the caller waits, or the rules of streams cover the source.
+        # No check needed: either the caller waits, or the rules of streams cover the source.
         task = _task(copy, lambda: copy.perform(now))
     else:
         task = _watched(now, copy)
@@ -153,34 +153,35 @@ def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
 
 
 def is_pageable(block: Block | None) -> bool:
-    """Whether host memory there, which no block has or this one, is not pinned."""
+    """Return whether host memory in this block, or in no block, is not pinned."""
     return block is None or block.kind == "mapped"
 
 
 def await_pageable(now: Process, stream: Stream, what: str) -> None:
-    """The stream got work on pageable memory, which the caller waits for. Violates PAGEABLE."""
+    """Wait for submitted work on pageable memory. Violates PAGEABLE."""
     violate(PAGEABLE, f"{what}: found pageable host memory; the call waits")
     now.streams.wait(stream.record(), None)
 
 
 def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Bytes | None:
-    """The bytes that a caller wants filled; None if there are none. Raises as `check_copy` does."""
+    """Return the bytes to fill; None for 0 bytes. Raises as `check_copy` does."""
     if count == 0:
         return None
     if ptr == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
     if count > most:
-        raise Refused(Code.RT_PARAM_INVALID, f"{what}: found {count:,} bytes for {most:,}")
+        text = f"{what}: found {count:,} bytes, expected at most {most:,}"
+        raise Refused(Code.RT_PARAM_INVALID, text)
     context = now.context()
     _end(now, what, ptr, count, context.device, write=True)
     return now.memory.resolve(ptr, count, want="any", write=True, what=what)
 
 
 def fingerprint(content: Bytes) -> int:
-    """A number that tells contents apart.
+    """Return a checksum that detects changes of the content.
 
-    Of all bytes up to 16 KiB, beyond that of sixteen pieces spread evenly, so that watching a large
-    copy costs less than the copy.
+    Covers all bytes up to 16 KiB, and sixteen evenly spread pieces of larger content, so that
+    watching a large copy costs less than the copy.
     """
     if content.nbytes <= _WHOLE_BYTES:
         return zlib.adler32(content.data)
@@ -190,7 +191,7 @@ def fingerprint(content: Bytes) -> int:
 
 
 def _watched(now: Process, copy: Copy) -> Task:
-    """The copy, and the check that its source did not change while it was queued."""
+    """Return a task for the copy that also checks its source for changes while queued."""
     block = copy.source.block
     assert block is not None
     offset = copy.source.ptr - block.start
@@ -201,7 +202,7 @@ def _watched(now: Process, copy: Copy) -> Task:
         if fingerprint(source) != before:
             violate(
                 CHANGED,
-                f"{copy.what}: found another content of {copy.nbytes:,} bytes at "
+                f"{copy.what}: found changed content of {copy.nbytes:,} bytes at "
                 f"{copy.source.ptr:#x} than when it was submitted",
             )
         copy.perform(now)
@@ -228,5 +229,5 @@ def _end(now: Process, what: str, ptr: int, nbytes: int, device: int, *, write: 
         violate(MAPPED_ADDRESS, f"{what}: {ptr:#x}: found {block!r}")
     owner = block.device
     if owner is not None and owner != device:
-        violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+        violate(OTHER_DEVICE, f"{what}: {block!r}: the context is of device {device}")
     return _End(ptr, block, block.real + ptr - block.start, owner is not None)

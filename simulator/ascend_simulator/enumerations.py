@@ -1,4 +1,4 @@
-"""Enumerations and flags of the interface, named as in CANN's headers. Nothing but numbers."""
+"""Enumerations and flags of the interface, named as in CANN's headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MallocPolicy(IntEnum):
 
 
 class MemType(IntFlag):
-    """Bits that may be or-ed into a malloc policy."""
+    """Bits that may be combined with a malloc policy."""
 
     ACL_MEM_TYPE_LOW_BAND_WIDTH = 0x0100
     ACL_MEM_TYPE_HIGH_BAND_WIDTH = 0x1000
@@ -34,7 +34,7 @@ class DeviceStatus(IntEnum):
 
 
 class MemAttr(IntEnum):
-    """aclrtMemAttr: which memory acl.rt.get_mem_info is asked about."""
+    """aclrtMemAttr: the memory that acl.rt.get_mem_info reports."""
 
     ACL_DDR_MEM = 0
     ACL_HBM_MEM = 1
@@ -86,7 +86,7 @@ class StreamFlag(IntFlag):
 
 
 class FailureMode(IntEnum):
-    """aclrtStreamFailureMode: what a failed task means to those behind it."""
+    """aclrtStreamFailureMode: how a failed task affects later tasks."""
 
     ACL_CONTINUE_ON_FAILURE = 0
     ACL_STOP_ON_FAILURE = 1
@@ -104,14 +104,14 @@ class EventFlag(IntFlag):
 
 
 class EventStatus(IntEnum):
-    """What the deprecated acl.rt.query_event answers."""
+    """The result of the deprecated acl.rt.query_event."""
 
     ACL_EVENT_STATUS_COMPLETE = 0
     ACL_EVENT_STATUS_NOT_READY = 1
 
 
 class EventRecordedStatus(IntEnum):
-    """What acl.rt.query_event_status answers: the other way round."""
+    """The result of acl.rt.query_event_status, with the opposite meaning of EventStatus."""
 
     ACL_EVENT_RECORDED_STATUS_NOT_READY = 0
     ACL_EVENT_RECORDED_STATUS_COMPLETE = 1
@@ -166,19 +166,19 @@ DATA_TYPE_BYTES: Final[dict[int, int]] = {
     DataType.ACL_COMPLEX64: 8,
     DataType.ACL_COMPLEX128: 16,
     DataType.ACL_BF16: 2,
-    DataType.ACL_INT4: 1,  # reported so
-    DataType.ACL_UINT1: 1,  # reported so
+    DataType.ACL_INT4: 1,  # the size that CANN reports
+    DataType.ACL_UINT1: 1,  # the size that CANN reports
     DataType.ACL_COMPLEX32: 4,
     DataType.ACL_HIFLOAT8: 1,
     DataType.ACL_FLOAT8_E5M2: 1,
     DataType.ACL_FLOAT8_E4M3FN: 1,
     DataType.ACL_FLOAT8_E8M0: 1,
 }
-"""Bytes of one element; types that are not here have 0."""
+"""Bytes of one element; 0 for types that are missing here."""
 
 
 class Format(IntEnum):
-    """aclFormat, as far as the inputs and outputs of a model have it."""
+    """aclFormat, the formats of a model's inputs and outputs."""
 
     ACL_FORMAT_UNDEFINED = -1
     ACL_FORMAT_NCHW = 0
@@ -212,4 +212,4 @@ NPY_DTYPES: Final[dict[int, str]] = {
     12: "f8",
     23: "f2",
 }
-"""NumPy's type numbers as acl.util.ptr_to_numpy takes them -> dtype."""
+"""NumPy's type number, as acl.util.ptr_to_numpy accepts it -> dtype."""

@@ -1,4 +1,4 @@
-"""What a program hears of the rules that it broke when it ends, whatever the mode."""
+"""The report of violated rules at the end of a program, in every mode."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ascend_simulator.violations import Finding, declare
 
 NOT_FINALIZED = declare(
     "process.not-finalized",
-    "Everything is released, and acl.finalize() called, before the process ends.",
+    "Release everything and call acl.finalize() before the process ends.",
 )
 
 
 def install() -> None:
-    """From now on the end of this Python tells what was found. To be called when `acl` is imported.
+    """Print a report when this Python process ends. Called when `acl` is imported.
 
-    Whatever the program has registered with `atexit` since then comes before it.
+    Functions that the program registers with `atexit` after that run before the report.
     """
     atexit.unregister(at_exit)
     atexit.register(at_exit)
 
 
 def at_exit() -> None:
-    """Write the report to stderr, and end with the exit code that the settings want."""
-    now = process.begun()
-    if now is None or not now.is_a_programs:
+    """Write the report to stderr, and end with the exit code of the settings."""
+    now = process.existing()
+    if now is None or not now.started_by_program:
         return
-    # An exception that nobody caught is why things are left, and Python has told of it.
+    # After an uncaught exception, leftovers are expected, and Python has printed the exception.
     if now.init_count and not now.forked and getattr(sys, "last_value", None) is None:
         left = left_over(now)
         if left:
-            text = f"found no acl.finalize(), and left {', '.join(left)}"
+            text = f"acl.finalize() was not called; not released: {', '.join(left)}"
             violations.note(NOT_FINALIZED, text, Origin("at the end of the program", "", 0, ""))
     found = violations.findings()
     if not found:
@@ -44,17 +44,17 @@ def at_exit() -> None:
     _print(summary(found, now.settings.mode))
     if now.settings.exit_code and not all(finding.caution for finding in found):
         sys.stdout.flush()
-        # An exit handler has no other way to set it.
+        # os._exit is the only way for an exit handler to set the exit code.
         os._exit(now.settings.exit_code)
 
 
 def left_over(now: process.Process) -> list[str]:
-    """Names of what the program should have released by now."""
+    """Name everything that the program should have released by now."""
     return now.live() + [f"device {device} set" for device, _ in now.contexts.sets()]
 
 
 def summary(found: Sequence[Finding], mode: str) -> str:
-    """The findings, line by line, below a line that counts them."""
+    """Format the findings below a line with their count."""
     cautions = sum(finding.caution for finding in found)
     kinds = (("violation", len(found) - cautions), ("caution", cautions))
     counts = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in kinds if count]
@@ -62,5 +62,5 @@ def summary(found: Sequence[Finding], mode: str) -> str:
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(text, file=sys.stderr, flush=True)

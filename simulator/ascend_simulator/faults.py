@@ -1,12 +1,12 @@
-"""Fault injection: a plan of what goes wrong, by place and count.
+"""Fault injection: a plan of faults, by place and count.
 
-A plan is `PLACE@N=ACTION` joined by semicolons, see `fault_plan`: at the N-th time from now that
-PLACE is reached, ACTION happens.
+A plan is `PLACE@N=ACTION` joined by semicolons, see `read_plan`. ACTION happens the N-th time,
+counted from now, that PLACE is reached.
 
 Places: `call` (any acl function), `malloc`, `malloc_host`, `mem_info` (after get_mem_info), `copy`
-and `execute` (when the task runs), `sync` (any synchronize), `load`. Actions: a return code;
-`lost` (the device is gone); `slow:SECONDS`; `taken:BYTES` (other processes then hold so much).
-For example `malloc@3=207001;execute@5=507011;mem_info@1=taken:1000000;device_lost@90`.
+and `execute` (when the task runs), `sync` (any synchronize), `load`. Actions: a return code; `lost`
+(the device is lost); `slow:SECONDS`; `taken:BYTES` (other processes then hold this many bytes). For
+example `malloc@3=207001;execute@5=507011;mem_info@1=taken:1000000;device_lost@90`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from ascend_simulator.codes import Code, Refused
 
 
 class Faults:
-    """The plan and how far it has come. Safe from any thread."""
+    """The plan and its progress. Safe from any thread."""
 
     def __init__(
         self, lose: Callable[[], None], take: Callable[[int], None], changed: Callable[[], None]
     ) -> None:
-        """What the actions do, and `changed`: what to do when the plan was.
+        """Make an empty plan.
 
-        lose: the device is gone. take: other processes hold so many bytes of it.
+        Args:
+            lose: makes the device lost.
+            take: sets the bytes of the device that other processes hold.
+            changed: called after the plan has changed.
         """
         self._lose = lose
         self._take = take
@@ -39,7 +42,7 @@ class Faults:
         self._plan: dict[tuple[str, int], Planned] = {}
 
     def arm(self, plan: str) -> None:
-        """Add to the plan; counts begin now. Raises ValueError for what cannot be read."""
+        """Add to the plan; counts begin now. Raises ValueError for an invalid plan."""
         items = read_plan(plan)
         with self._lock:
             for item in items:
@@ -47,17 +50,17 @@ class Faults:
         self._changed()
 
     def clear(self) -> None:
-        """No fault is left in the plan."""
+        """Remove all faults from the plan."""
         self._plan.clear()
         self._changed()
 
     @property
     def is_armed(self) -> bool:
-        """Whether a fault is left in the plan."""
+        """True if a fault is left in the plan."""
         return bool(self._plan)
 
     def strike(self, place: str) -> None:
-        """`place` is reached. Raises Refused where the plan says so."""
+        """Count one visit of `place`. Raises Refused if the plan says so."""
         with self._lock:
             self._reached[place] += 1
             item = self._plan.pop((place, self._reached[place]), None) if self._plan else None
@@ -86,7 +89,7 @@ EXPECTED: Final = (
 
 
 class Planned(NamedTuple):
-    """What happens at the `number`-th time that `place` is reached."""
+    """The fault at the `number`-th time that `place` is reached."""
 
     place: str
     number: int
@@ -97,7 +100,7 @@ class Planned(NamedTuple):
 
 
 def read_plan(plan: str) -> list[Planned]:
-    """Raises ValueError for what cannot be read."""
+    """Parse a plan. Raises ValueError if it is invalid."""
     planned = []
     for item in _items(plan):
         read = _read(item)
@@ -107,8 +110,8 @@ def read_plan(plan: str) -> list[Planned]:
     return planned
 
 
-def unreadable(plan: str) -> str | None:
-    """The first part of it that cannot be read."""
+def first_invalid(plan: str) -> str | None:
+    """Return the first invalid part of a plan; None if it is valid."""
     return next((item for item in _items(plan) if _read(item) is None), None)
 
 

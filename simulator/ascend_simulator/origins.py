@@ -1,6 +1,6 @@
-"""Which call of which line of a program led here: for whoever tells people of what was found.
+"""The call and line of a program that led to a finding.
 
-A task runs later, on a stream's thread: its origin is that of its submission, see `of_task`.
+A task runs later, on a stream's thread; its origin is that of its submission, see `of_task`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PACKAGE: Final = f"{Path(__file__).parent}/"
 
 
 class Origin(NamedTuple):
-    """A call and the line that made it; all empty where no program is behind it."""
+    """A call and the line that made it; all empty without a program."""
 
     call: str
     """The function, e.g. "acl.rt.free"."""
@@ -36,11 +36,11 @@ class _Here(threading.local):
 
 
 HERE: Final = _Here()
-"""Of this thread: `call` is the last function of `acl` that it called."""
+"""Thread-local; `call` is the last function of `acl` that this thread called."""
 
 
 def origin() -> Origin:
-    """Of what runs in this thread: the nearest line outside of this package."""
+    """Return the origin of the running code: the nearest line outside of this package."""
     if HERE.task is not None:
         return HERE.task
     frame = sys._getframe(1)
@@ -54,7 +54,7 @@ def origin() -> Origin:
 
 @contextmanager
 def of_task(submitted: Origin) -> Iterator[None]:
-    """What runs meanwhile was submitted there."""
+    """Attribute findings in this block to a task's submission."""
     before, HERE.task = HERE.task, submitted
     try:
         yield

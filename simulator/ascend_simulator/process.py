@@ -1,6 +1,6 @@
-"""The simulated process: one object that holds all state of `acl` and ends with `reset_for_tests`.
+"""The simulated process: one object with all state of `acl`, replaced by `reset_for_tests`.
 
-`current()` gives it. Rooms that keep state of their own (models) keep it as a part: see
+`current()` returns it. Packages with their own state, such as models, store it as a part: see
 `Process.part`.
 """
 
@@ -25,24 +25,24 @@ from ascend_simulator.streams.stream import Stream
 from ascend_simulator.streams.stream_table import Streams
 from ascend_simulator.violations import declare, violate
 
-DEAD_STREAM = declare("stream.dead", "A stream is used until it is destroyed, and not after.")
+DEAD_STREAM = declare("stream.dead", "A stream must not be used after it is destroyed.")
 
 
 class Part(Protocol):
-    """State of a room above, that lives as long as the process."""
+    """State of another package that lives as long as the process."""
 
     def live(self) -> list[str]:
-        """Names of what should be gone at acl.finalize()."""
+        """Name everything that should be released before acl.finalize()."""
 
     def close(self) -> None:
-        """The process ends: let go of everything, whatever rules say."""
+        """Release everything at the end of the process, without checking rules."""
 
 
 P = TypeVar("P", bound=Part)
 
 
 class Process:
-    """Everything behind `acl`. Safe from any thread."""
+    """All state of `acl`. Safe from any thread."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings: Final = settings
@@ -62,42 +62,42 @@ class Process:
         self.events: Final = Events(self.contexts, self.lock, settings.events)
         self.counters: Final = Counters()
         self.phase = "load"
-        """"run" from `freeze` on: device memory is then no longer allocated."""
+        """"load" or, after `freeze`, "run", in which device memory must not be allocated."""
         self.init_count = 0
         self.config = ""
-        """What acl.init() was given, normalised."""
+        """The configuration of acl.init(), normalised."""
         self.error_per_process = False
         self.device_status = DeviceStatus.ACL_RT_DEVICE_STATUS_NORMAL
-        """What devices say of themselves; for tests to change."""
+        """The status that devices report; tests may change it."""
         self.lost = False
-        self.is_a_programs = False
-        """Whether a program began it, and no test."""
+        self.started_by_program = False
+        """True if a program started it, rather than a test."""
         self.forked = False
-        """Whether this is a child of the process that called acl.init()."""
+        """True if this is a child of the process that called acl.init()."""
         self.faults: Final = Faults(self.lose_device, self._others_take, self.update_all_clear)
         self.faults.arm(settings.faults)
         self.all_clear = False
-        """Whether a call need check no more: initialised, the device there, no fault armed."""
+        """True if calls need no state check: initialised, device not lost, no fault armed."""
         self._error = ""
         self._parts: dict[type[Any], Any] = {}
         self._stream_handles: Handles[tuple[Stream, Context]] = Handles("stream")
         self._names = count(1)
 
-    # -- state of the whole -----------------------------------------------------------------------
+    # -- overall state ----------------------------------------------------------------------------
 
     def update_all_clear(self) -> None:
-        """To be called when something changed that `all_clear` speaks of."""
+        """Update `all_clear`. To be called when one of its conditions has changed."""
         self.all_clear = (
             self.init_count > 0 and not self.lost and not self.forked and not self.faults.is_armed
         )
 
     def lose_device(self) -> None:
-        """From now on every call fails and nothing queued is done."""
+        """Make every later call fail, and stop running queued tasks."""
         self.lost = self.streams.lost = True
         self.update_all_clear()
 
     def part(self, kind: type[P]) -> P:
-        """The one `kind()` of this process, made at its first use."""
+        """Return the process's only `kind()`, made at its first use."""
         part: P | None = self._parts.get(kind)
         if part is None:
             with self.lock:
@@ -105,7 +105,7 @@ class Process:
         return part
 
     def live(self) -> list[str]:
-        """Names of what should be gone at acl.finalize()."""
+        """Name everything that should be released before acl.finalize()."""
         names = [name for part in self._parts.values() for name in part.live()]
         names += self.reports.live()
         for context in self.contexts.all():
@@ -115,22 +115,22 @@ class Process:
         return names + [repr(block) for block in self.memory.blocks() if block.kind != "alias"]
 
     def close(self) -> None:
-        """End streams and forget everything, whatever rules say."""
+        """End streams and forget everything, without checking rules."""
         for part in self._parts.values():
             part.close()
         self.contexts.close()
 
-    # -- errors' texts ----------------------------------------------------------------------------
+    # -- error texts ------------------------------------------------------------------------------
 
     def set_error(self, text: str) -> None:
-        """What `take_error` gives next in this thread, or process where that was configured."""
+        """Set the next result of `take_error`, for this thread or (if configured) the process."""
         if self.error_per_process:
             self._error = text
         else:
             self.contexts.current.error = text
 
     def take_error(self) -> str | None:
-        """The last text, once; then None."""
+        """Return the last text once; after that, None."""
         if self.error_per_process:
             text, self._error = self._error, ""
         else:
@@ -141,33 +141,33 @@ class Process:
     # -- contexts and streams ----------------------------------------------------------------
 
     def context(self) -> Context:
-        """The thread's current context. Raises Refused RT_CONTEXT_NULL if it has none."""
+        """Return the thread's current context. Raises Refused RT_CONTEXT_NULL if it has none."""
         return self.contexts.get()
 
-    def stream(self, handle: int, what: str, *, abroad: bool = False) -> Stream:
-        """The stream, 0 being the current context's default one. Violates DEAD_STREAM.
+    def stream(self, handle: int, what: str, *, any_context: bool = False) -> Stream:
+        """Return the stream; 0 is the current context's default stream. Violates DEAD_STREAM.
 
-        abroad: it may be of another context. Raises Refused: RT_CONTEXT_NULL, RT_STREAM_CONTEXT
-        for a stream of another context.
+        With `any_context` it may be of another context. Raises Refused: RT_CONTEXT_NULL,
+        RT_STREAM_CONTEXT for a stream of another context.
         """
         context = self.contexts.get()
         if handle == 0:
             return context.default_stream
         found = self._stream_handles.get(handle)
         if found is None:
-            text = f"{what}: {handle:#x}: found no living stream"
+            text = f"{what}: {handle:#x}: not a stream, or destroyed"
             violate(DEAD_STREAM, text)
             raise Refused(Code.RT_STREAM_CONTEXT, text)
         stream, home = found
-        if home is not context and not abroad:
+        if home is not context and not any_context:
             raise Refused(
                 Code.RT_STREAM_CONTEXT,
-                f"{what}: {stream.name}: found it in another context than this thread's",
+                f"{what}: {stream.name}: not of this thread's context",
             )
         return stream
 
     def streams_of(self, device: int) -> list[Stream]:
-        """All streams of a device, the default ones first."""
+        """Return all streams of a device, the default ones first."""
         with self.lock:
             contexts = [found for found in self.contexts.all() if found.device == device]
             return [context.default_stream for context in contexts] + [
@@ -175,7 +175,10 @@ class Process:
             ]
 
     def create_stream(self) -> int:
-        """Handle of a new stream. Raises Refused: RT_CONTEXT_NULL, RT_NO_STREAM_RESOURCE."""
+        """Create a stream; return its handle.
+
+        Raises Refused: RT_CONTEXT_NULL, RT_NO_STREAM_RESOURCE.
+        """
         context = self.contexts.get()
         with self.lock:
             self.stream_budget.take(context.device, "create_stream")
@@ -185,16 +188,18 @@ class Process:
         return handle
 
     def destroy_stream(self, handle: int) -> None:
-        """The stream goes, after its tasks. Violates DEAD_STREAM and, as a caution, PENDING.
+        """Destroy a stream after its tasks have run.
 
-        Raises Refused: INVALID_PARAM for null, and as `stream` does; and what `Streams.rethrow`
-        raises.
+        Violates DEAD_STREAM and, as a caution, PENDING. Raises Refused: INVALID_PARAM for null, and
+        as `stream` does; and as `Streams.rethrow`.
         """
         if handle == 0:
             raise Refused(Code.INVALID_PARAM, "destroy_stream: found a null stream")
         stream = self.stream(handle, "destroy_stream")
         if not stream.is_idle:
-            violate(PENDING, f"destroy_stream: {stream.name}: found tasks nobody waited for")
+            violate(
+                PENDING, f"destroy_stream: {stream.name}: the host has not waited for its tasks"
+            )
         with self.lock:
             _, context = self._stream_handles.remove(handle)
             del context.contents[handle]
@@ -203,7 +208,7 @@ class Process:
         self.streams.rethrow()
 
     def _end_contents(self, context: Context) -> None:
-        # Handles of events and of streams; what is neither is the number of a model.
+        # Keys are handles of events and streams; all others are model ids.
         for handle in list(context.contents):
             if self.events.drop(handle):
                 continue
@@ -223,25 +228,25 @@ _beginning = Lock()
 
 
 def current() -> Process:
-    """The process; made from the environment at the first use."""
+    """Return the process; made from the environment at the first use."""
     global _process
     if _process is None:
         with _beginning:
             if _process is None:
                 _process = _make(from_environment())
-                _process.is_a_programs = True
+                _process.started_by_program = True
     return _process
 
 
-def begun() -> Process | None:
-    """The process, if anything was asked of it."""
+def existing() -> Process | None:
+    """Return the process, or None if `acl` was not used."""
     return _process
 
 
 def reset_for_tests(settings: Settings | None = None) -> Process:
-    """End the process as if it had exited, and begin another; all counters are 0.
+    """End the process as if it had exited, and start another with all counters 0.
 
-    settings: None reads the environment again.
+    `settings` of None reads the environment again.
     """
     global _process
     if _process is not None:
@@ -257,11 +262,11 @@ def _make(settings: Settings) -> Process:
 
 def _note_fork() -> None:
     global _process
-    violations.forget()  # it is the parent's to tell
+    violations.forget()  # the parent reports them
     if _process is not None and _process.init_count:
         _process.forked = True
         _process.update_all_clear()
-    else:  # nothing was begun, so the child may begin
+    else:  # `acl` was not used, so the child may use it
         _process = None
 
 

@@ -1,6 +1,6 @@
-"""What pytest finds where this package is installed: the fixture `ascend_card`.
+"""The pytest plugin of this package: the fixture `ascend_card`.
 
-The simulator is loaded when a test asks for it, not with pytest.
+The simulator is loaded when a test uses the fixture, not with pytest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INI: Final = "ascend_simulator"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One setting of pytest.ini."""
-    text = "`import acl` is the Ascend simulator's at the head of a test file, too"
+    """Add one setting of pytest.ini."""
+    text = "provide the Ascend simulator's `acl` to module-level imports of test files"
     parser.addini(_INI, text, type="bool", default=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The mark of the fixture, and `acl` for the imports of the collection if that is wanted."""
-    text = f"{_MARK}(**settings): settings of the card that the fixture ascend_card gives"
+    """Register the fixture's mark, and provide `acl` to the collection if configured."""
+    text = f"{_MARK}(**settings): settings of the card of the fixture ascend_card"
     config.addinivalue_line("markers", text)
     if config.getini(_INI):
         sys.path.insert(0, str(_SITE))
@@ -40,11 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def ascend_card(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ModuleType]:
-    """The module `acl` with a simulated card of its own, as at the start of a process.
+    """Provide the module `acl` with a new simulated card, as at the start of a process.
 
-    `import acl` gives the same module meanwhile, and the command `atc` is the simulator's. The test
-    fails if a rule was broken, whoever swallowed that, or if something is left on the card.
-    Settings are those of the environment and of the mark `ascend_card`.
+    During the test `import acl` gives the same module, and the command `atc` is the simulator's.
+    The test fails if a rule was broken, even if the exception was caught, or if something is left
+    on the card. Settings are those of the environment and of the mark `ascend_card`.
     """
     from ascend_simulator.process import reset_for_tests
     from ascend_simulator.settings import PYTHON, from_environment
@@ -70,13 +70,13 @@ def _acl() -> ModuleType:
         return _load()
     file = str(_SITE / "acl" / "__init__.py")
     if imported.__file__ != file:
-        pytest.fail(f"ascend_card: found acl imported from {imported.__file__}, expected {file}")
+        pytest.fail(f"ascend_card: acl was imported from {imported.__file__}, expected {file}")
     return imported
 
 
 @functools.cache
 def _load() -> ModuleType:
-    """The module, which `import acl` does not give before it is entered in sys.modules."""
+    """Load the module, which `import acl` returns only after it is added to sys.modules."""
     sys.path.insert(0, str(_SITE))
     try:
         module = importlib.import_module("acl")
@@ -86,12 +86,12 @@ def _load() -> ModuleType:
 
 
 def _problems() -> str:
-    """What the test did wrong, for people; '' if nothing, or if it failed of that anyway."""
+    """Describe the test's violations; '' if there are none, or if the test failed of one."""
     from ascend_simulator.exit_report import left_over, summary
     from ascend_simulator.process import current
     from ascend_simulator.violations import SimulatorViolation, findings
 
-    # pytest keeps here what the test raised.
+    # pytest stores the test's exception here.
     raised = getattr(sys, "last_value", None)
     told = raised.rule if isinstance(raised, SimulatorViolation) else None
     found = [each for each in findings() if not each.caution and each.rule != told]

@@ -1,4 +1,4 @@
-"""Reports of the simulated process for tests, and the end of its load phase."""
+"""Reports of the simulated process for tests, and the switch between load and run phase."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ascend_simulator.violations import Finding
 
 @dataclass(frozen=True)
 class Report:
-    """The process at one moment. Each dict is a copy."""
+    """A snapshot of the process. Each dict is a copy."""
 
     live: list[str]
-    """What acl.finalize() would miss: contexts, streams, events, models, memory."""
+    """Objects that acl.finalize() would report: contexts, streams, events, models, memory."""
     broken: dict[str, int]
-    """Rule id -> how often it was broken."""
+    """Rule id -> number of violations."""
     findings: list[Finding]
-    """What was broken, with the lines of the program that did."""
+    """The violations, with the lines of the program."""
     calls: dict[str, int]
     """Function -> calls."""
     mallocs: dict[str, int]
@@ -26,17 +26,17 @@ class Report:
     copied_bytes: dict[str, int]
     """Name of the copy kind -> bytes."""
     used_bytes: list[int]
-    """Device -> bytes of it that are taken, rounding included."""
+    """Device -> used bytes, including rounding."""
     executions: int
     synchronizations: int
     gil_held_s: float
-    """Seconds spent in functions that on a device keep the GIL."""
+    """Seconds in functions that hold the GIL on a device."""
     timeline: list[Span]
-    """The last copies and executions in streams, as many as `Settings.timeline` says."""
+    """The latest copies and executions in streams, at most `Settings.timeline`."""
 
 
 def report() -> Report:
-    """The state of the current process."""
+    """Return the state of the current process."""
     now = process.current()
     counters = now.counters
     return Report(
@@ -55,10 +55,10 @@ def report() -> Report:
 
 
 def freeze() -> None:
-    """The load phase is over: from now on allocating device memory is a violation."""
+    """End the load phase: from now on an allocation of device memory is a violation."""
     process.current().phase = "run"
 
 
 def thaw() -> None:
-    """Back to the load phase."""
+    """Return to the load phase."""
     process.current().phase = "load"

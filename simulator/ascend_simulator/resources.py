@@ -1,4 +1,4 @@
-"""Handles of what is no memory, budgets of what a device has so many of, and counters."""
+"""Handles of objects, budgets of limited device resources, and counters."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from ascend_simulator.enumerations import MemcpyKind
 Thing = TypeVar("Thing")
 
 BASE: Final = 0x00AC_0000_0000_0000
-"""Handles lie from here on, where no host mapping and no device memory is: one that is passed as
-an address, or an address as a handle, is found."""
+"""The lowest handle.
+
+No host mapping or device memory has such an address, so a handle used as an address, or an address
+used as a handle, is detected.
+"""
 
 _KIND_BYTES: Final = 1 << 40
 _kinds = count()
 
 
 class Handles(Generic[Thing]):
-    """Things of one kind by handle. A handle is never given twice, in no process state.
+    """Objects of one kind by handle. A handle is never reused, even after `reset_for_tests`.
 
-    Handles of different kinds differ, so that one passed for another is no match by chance. Callers
-    hold the process's lock where they need more than one step to be one.
+    Handles of different kinds differ, so that one passed for another is always detected. Callers
+    hold the process's lock for compound operations.
     """
 
-    # Of the class: a handle of a process that `reset_for_tests` ended is none in the next.
+    # Shared by all instances, so that handles stay unique after `reset_for_tests`.
     _next: Final[dict[str, Iterator[int]]] = {}
 
     def __init__(self, kind: str) -> None:
@@ -39,17 +42,17 @@ class Handles(Generic[Thing]):
             self._next[kind] = count(first + 0x40, 0x40)
 
     def add(self, thing: Thing) -> int:
-        """The handle under which `thing` is from now on."""
+        """Add an object; return its handle."""
         handle = next(self._next[self.kind])
         self._alive[handle] = thing
         return handle
 
     def get(self, handle: int) -> Thing | None:
-        """The thing, None if there is none (any more)."""
+        """Return the object of a handle; None for an unknown or removed handle."""
         return self._alive.get(handle)
 
     def remove(self, handle: int) -> Thing:
-        """The thing, which its handle no longer leads to. Raises KeyError if it never did."""
+        """Remove and return the object of a handle. Raises KeyError for an unknown handle."""
         return self._alive.pop(handle)
 
     def __len__(self) -> int:
@@ -60,17 +63,17 @@ class Handles(Generic[Thing]):
 
 
 class Budget:
-    """So many of one kind for each device. Callers hold the process's lock."""
+    """A limited number of resources of one kind per device. Callers hold the process's lock."""
 
     def __init__(self, kind: str, most: int, code: Code) -> None:
-        """kind: in the plural, for people. code: of the refusal when there are no more."""
+        """Make a budget. `kind` is a plural for messages; `code` is the code of a refusal."""
         self._kind: Final = kind
         self._most: Final = most
         self._code: Final = code
         self._taken: Counter[int] = Counter()
 
     def take(self, device: int, what: str, count: int = 1) -> None:
-        """`count` more are in use. Raises Refused where there are not as many, and takes none."""
+        """Reserve `count` resources. Raises Refused, without reserving, if too few are left."""
         if self._taken[device] + count > self._most:
             raise Refused(
                 self._code,
@@ -80,12 +83,12 @@ class Budget:
         self._taken[device] += count
 
     def give(self, device: int, count: int = 1) -> None:
-        """`count` are no longer in use."""
+        """Release `count` resources."""
         self._taken[device] -= count
 
 
 class Counters:
-    """What happened since the process began. Safe from any thread."""
+    """Counters since the start of the process. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -97,30 +100,30 @@ class Counters:
         """Phase ("load", "run") -> device allocations."""
         self.executions = 0
         self.gil_held_ns = 0
-        """Time in functions that on a device keep the GIL."""
+        """Time in functions that hold the GIL on a device."""
 
     def count(self, name: str, gil_held_ns: int) -> None:
-        """A call of `name` ended."""
+        """Count a finished call of `name`."""
         with self._lock:
             self.calls[name] += 1
             self.gil_held_ns += gil_held_ns
 
     def copied(self, kind: MemcpyKind, nbytes: int) -> None:
-        """Bytes were copied."""
+        """Count copied bytes."""
         with self._lock:
             self.copied_bytes[kind.name] += nbytes
 
     def allocated(self, phase: str) -> None:
-        """Device memory was allocated."""
+        """Count an allocation of device memory."""
         with self._lock:
             self.mallocs[phase] += 1
 
     def executed(self) -> None:
-        """A model ran."""
+        """Count an execution."""
         with self._lock:
             self.executions += 1
 
     @property
     def synchronizations(self) -> int:
-        """Calls that waited for the device."""
+        """The number of calls that waited for the device."""
         return sum(n for name, n in self.calls.items() if name.startswith("rt.synchronize_"))

@@ -1,4 +1,4 @@
-"""The simulated machine, as the environment describes it: ASCEND_SIMULATOR_*, read once.
+"""The settings of the simulated machine, read once from ASCEND_SIMULATOR_* variables.
 
 Each field of `Settings` has a variable named after it: `hbm_mib` is ASCEND_SIMULATOR_HBM_MIB.
 """
@@ -11,32 +11,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ascend_simulator.faults import EXPECTED, unreadable
+from ascend_simulator.faults import EXPECTED, first_invalid
 from ascend_simulator.violations import Mode
 
 PREFIX: Final = "ASCEND_SIMULATOR_"
 PYTHON: Final = PREFIX + "PYTHON"
-"""No setting: the interpreter that the command atc is run with."""
+"""The interpreter that runs the command atc. This variable is not a setting."""
 
 VISIBLE_DEVICES: Final = "ASCEND_RT_VISIBLE_DEVICES"
 
 
 class _Form(NamedTuple):
-    """What a setting may be."""
+    """The format of a setting."""
 
     read: Callable[[str], Any]
-    """The value that a text stands for; raises ValueError."""
+    """Parse a text; raises ValueError."""
     wrong: Callable[[Any], object]
-    """What of a value is not as expected; None if all is."""
+    """Return the invalid part of a value; None if it is valid."""
     expected: str
 
     def problem(self, value: object) -> str | None:
-        """What is wrong with the value."""
+        """Return the error text for the value; None if it is valid."""
         wrong = self.wrong(value)
         return None if wrong is None else self.found(wrong)
 
     def found(self, wrong: object) -> str:
-        """That this is wrong, in words."""
+        """Return the error text for an invalid value or part."""
         return f"found '{wrong}', expected {self.expected}"
 
 
@@ -60,7 +60,7 @@ def _device_list(text: str) -> tuple[int, ...]:
 
 
 def _nothing(value: object) -> None:
-    """Any is right."""
+    """Accept any value."""
 
 
 _VISIBLE: Final = "visible_devices"
@@ -82,75 +82,80 @@ _FORMS: Final[Mapping[str, _Form]] = {
     "size_slack": _whole(0, 32),
     "timeline": _whole(0, 1000),
     "seed": _Form(int, _nothing, "a whole number, e.g. 1"),
-    "faults": _Form(str, unreadable, EXPECTED),
+    "faults": _Form(str, first_invalid, EXPECTED),
     _VISIBLE: _Form(_device_list, _nothing, "numbers of devices, e.g. 0,2"),
 }
-"""Each field of Settings."""
+"""The format of each field of Settings."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is simulated. Raises ValueError for what cannot be."""
+    """The simulated machine. Raises ValueError for invalid values."""
 
     mode: Mode = "strict"
-    """strict: what a device would not notice raises. lenient: it is warned of. report: nothing is
-    said of it before the program ends."""
+    """strict: a violation raises. lenient: it warns. report: it is reported only at the end."""
 
     exit_code: int = 0
-    """The program ends with it where a rule was broken; 0 leaves the program's own."""
+    """The program's exit code if a rule was broken; 0 keeps the program's own."""
 
     soc: str = "AscendSimulator"
-    """What acl.get_soc_name() answers and what a model file must be made for."""
+    """The result of acl.get_soc_name(), and the chip that a model file must be made for."""
 
     devices: int = 1
     hbm_mib: int = 32 * 1024
     """Memory of each device, MiB."""
 
     streams: int = 1984
-    """Streams that a process may have on a device, those of contexts and models too; 2048 on 910,
-    1024 on 310P, 512 on 310B."""
+    """Maximum streams of a process on a device, including those of contexts and models.
+
+    2048 on 910, 1024 on 310P, 512 on 310B.
+    """
 
     model_streams: int = 1
-    """Streams that a loaded model takes of these."""
+    """Streams of this maximum that a loaded model uses."""
 
     queue: int = 0
-    """Tasks that a stream takes before one of them is done; 0 is no limit."""
+    """Maximum pending tasks of a stream; 0 is no limit."""
 
     events: int = 65536
-    """Events that a process may have on a device; 65535 on 910, 1023 on 310P."""
+    """Maximum events of a process on a device; 65535 on 910, 1023 on 310P."""
 
     launch_us: float = 0.0
-    """Time that each execution takes beside its arithmetic, microseconds."""
+    """Time of each execution in addition to its computation, microseconds."""
 
     copy_gbps: float = 0.0
-    """Rate of copies between host and device, 10^9 bytes per second; 0 is as fast as they go."""
+    """Rate of copies between host and device, 10^9 bytes per second; 0 is unlimited."""
 
     compile_ms: float = 0.0
-    """Time that atc takes for a model, milliseconds."""
+    """Time of a run of atc, milliseconds."""
 
     load_ms: float = 0.0
-    """Time that loading a model takes beside reading it, milliseconds."""
+    """Time of loading a model in addition to reading it, milliseconds."""
 
     threads: int = 1
-    """Threads of the host that compute one execution."""
+    """Host threads that compute one execution."""
 
     size_slack: int = 0
-    """Bytes by which a model's inputs and outputs are larger than their dims need, as compilers
-    that pad make them."""
+    """Bytes by which inputs and outputs are larger than their dims, as padding compilers do."""
 
     timeline: int = 0
-    """Of how many tasks that ran, the last, `report` tells when."""
+    """Number of latest tasks that `report` lists with their times."""
 
     seed: int | None = None
-    """None: streams run behind on threads of their own. A number: nothing runs until the host
-    waits, then in an order among streams that the number decides, the same each time."""
+    """Order of streams: None runs them asynchronously on their own threads.
+
+    With a number tasks run only while the host waits, in a reproducible order among streams that
+    the number determines.
+    """
 
     faults: str = ""
-    """What goes wrong: a plan as `ascend_simulator.faults` reads it."""
+    """Injected faults: a plan in the format of `ascend_simulator.faults`."""
 
     visible_devices: tuple[int, ...] | None = None
-    """Devices that the process sees, renumbered from 0; None is all. From
-    ASCEND_RT_VISIBLE_DEVICES."""
+    """Devices that the process sees, renumbered from 0; None is all.
+
+    Set by ASCEND_RT_VISIBLE_DEVICES.
+    """
 
     def __post_init__(self) -> None:
         problems = [
@@ -163,7 +168,7 @@ class Settings:
 
     @property
     def device_ids(self) -> tuple[int, ...]:
-        """Physical ids of the devices that the process sees; their places are its own ids."""
+        """Physical ids of the devices that the process sees, by the process's own ids."""
         present = range(self.devices)
         if self.visible_devices is None:
             return tuple(present)
@@ -176,9 +181,9 @@ class Settings:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings that `environment` describes.
+    """Return the settings in `environment`.
 
-    Raises ValueError naming each variable at fault in it, those with an unknown name too.
+    Raises ValueError that names each invalid or unknown variable.
     """
     given: dict[str, Any] = {}
     problems = []
@@ -195,27 +200,27 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
             if problem:
                 problems.append(f"{variable}: {problem}")
         elif variable.startswith(PREFIX) and variable != PYTHON:
-            problems.append(f"{variable}: found an unknown name, expected one of {sorted(names)}")
+            problems.append(f"{variable}: unknown name, expected one of {sorted(names)}")
     if problems:
         raise ValueError("; ".join(problems))
     return Settings(**given)
 
 
 def has_hbm(soc: str) -> bool:
-    """Whether its memory is HBM; else it is DDR."""
+    """Return whether the chip's memory is HBM; else it is DDR."""
     return not soc.startswith("Ascend310")
 
 
 def has_fp16_matrices(soc: str) -> bool:
-    """Whether its matrix units compute FP16 and INT8 alone."""
+    """Return whether the chip's matrix units support only FP16 and INT8."""
     return soc.startswith("Ascend310") and not soc.startswith("Ascend310B")
 
 
 def shares_memory(soc: str) -> bool:
-    """Whether processes can share its memory."""
+    """Return whether processes can share the chip's memory."""
     return soc != "Ascend310" and not soc.startswith("Ascend310B")
 
 
 def registers_host_memory(soc: str) -> bool:
-    """Whether it can have memory that the host allocated without it."""
+    """Return whether the chip can use host memory that the program allocated itself."""
     return not soc.startswith("Ascend310")

@@ -1,10 +1,9 @@
-"""The rules that the simulator enforces and a device does not: declaring and violating them.
+"""The rules that the simulator checks and a device does not: declaration and violations.
 
-A module declares its rules where it enforces them. Each break is a finding, with the line of the
-program that it comes from. Strict mode raises `SimulatorViolation`, which no `except Exception`
-meant for return codes should swallow unseen; lenient mode warns, and lets the call go on as a
-device would; the mode "report" does so without a word. A caution is never more than a warning. Safe
-from any thread.
+A module declares its rules where it checks them. Each violation is a finding, with the line of the
+program that caused it. Strict mode raises `SimulatorViolation`, which is an AssertionError, so that
+programs rarely catch it by accident. Lenient mode warns, and the call continues as on a device. The
+mode "report" continues without a warning. A caution only ever warns. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Mode: TypeAlias = Literal["strict", "lenient", "report"]
 
 
 class SimulatorViolation(AssertionError):
-    """A rule was broken that a device breaks silently: corruption, a fault or a hang there.
+    """A violation of a rule, which a device would not report: corruption, a fault or a hang there.
 
     `rule` is its id in RULES.
     """
@@ -32,12 +31,12 @@ class SimulatorViolation(AssertionError):
 
 
 class SimulatorWarning(UserWarning):
-    """A caution, or in lenient mode a violation."""
+    """A caution, or a violation in lenient mode."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What must hold, in one sentence, and whether breaking it only warns."""
+    """A requirement, in one sentence, and whether its violation only warns."""
 
     text: str
     caution: bool
@@ -45,7 +44,7 @@ class Rule:
 
 @dataclass
 class Finding:
-    """A rule that one call of one line broke, `count` times; `text` tells of the first."""
+    """`count` violations of a rule by one call on one line; `text` describes the first."""
 
     rule: str
     caution: bool
@@ -62,28 +61,28 @@ class Finding:
 RULES: Final[dict[str, Rule]] = {}
 """Rule id -> rule, of all modules imported so far."""
 
-_MOST: Final = 1000  # findings: of more than that only the rules are counted
+_MOST: Final = 1000  # findings; further ones are only counted by rule
 
 _broken: Counter[str] = Counter()
 _findings: dict[tuple[str, Origin], Finding] = {}
-_warned: dict[Any, Any] = {}  # Python's own record of what it need not say again
+_warned: dict[Any, Any] = {}  # Python's record of warnings that were already shown
 _lock = Lock()
 _mode: Mode = "strict"
 
 
 def declare(rule: str, text: str, *, caution: bool = False) -> str:
-    """Enter a rule in RULES; its id. Raises ValueError for an id that is taken."""
+    """Add a rule to RULES; return its id. Raises ValueError for an id that exists."""
     if rule in RULES:
-        raise ValueError(f"rule '{rule}': found a second declaration, expected one")
+        raise ValueError(f"rule '{rule}': declared twice")
     RULES[rule] = Rule(text, caution)
     return rule
 
 
 def violate(rule: str, text: str) -> None:
-    """Rule `rule` was broken, `text` says how.
+    """Record a violation of `rule`; `text` describes it.
 
-    Raises SimulatorViolation in strict mode, unless the rule is a caution; else warns, or in the
-    mode "report" does not, and returns.
+    Raises SimulatorViolation in strict mode, unless the rule is a caution. Otherwise warns, except
+    in the mode "report", and returns.
     """
     where = origin()
     note(rule, text, where)
@@ -96,7 +95,7 @@ def violate(rule: str, text: str) -> None:
 
 
 def note(rule: str, text: str, where: Origin) -> None:
-    """Rule `rule` was broken by `where`: counted, and nothing else."""
+    """Record a violation of `rule` by `where` without raising or warning."""
     with _lock:
         _broken[rule] += 1
         finding = _findings.get((rule, where))
@@ -108,19 +107,19 @@ def note(rule: str, text: str, where: Origin) -> None:
 
 
 def broken() -> dict[str, int]:
-    """How often each rule was broken since the last reset, in any mode."""
+    """Return the number of violations of each rule since the last reset, in any mode."""
     with _lock:
         return dict(_broken)
 
 
 def findings() -> list[Finding]:
-    """What was found since the last reset, in any mode, in the order of the first of each."""
+    """Return the findings since the last reset, in any mode, by first occurrence."""
     with _lock:
         return list(_findings.values())
 
 
 def forget() -> None:
-    """Nothing was found so far."""
+    """Remove all findings."""
     with _lock:
         _broken.clear()
         _findings.clear()
@@ -128,7 +127,7 @@ def forget() -> None:
 
 
 def reset(mode: Mode) -> None:
-    """Forget what was found and set the mode."""
+    """Remove all findings and set the mode."""
     global _mode
     forget()
     _mode = mode

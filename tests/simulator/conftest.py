@@ -12,7 +12,7 @@ SITE = Path(ascend_simulator.__file__).parent / "site"
 
 
 def load_acl():
-    """The module `acl` as `import acl` gives it with the simulator's environment."""
+    """Return the module `acl` that `import acl` gives in the simulator's environment."""
     if "simulated_acl" not in sys.modules:
         spec = importlib.util.spec_from_file_location("simulated_acl", SITE / "acl/__init__.py")
         module = importlib.util.module_from_spec(spec)
@@ -23,7 +23,7 @@ def load_acl():
 
 @pytest.fixture
 def machine():
-    """`machine(**settings)` begins a new process; the module `acl`, not initialised."""
+    """Start a process with `machine(**settings)`; return the module `acl`, not initialised."""
 
     def start(**settings):
         reset_for_tests(Settings(**settings))

@@ -1,4 +1,4 @@
-"""AIPP: what atc makes of --insert_op_conf, what the model tells, and what becomes of images."""
+"""AIPP: compilation of --insert_op_conf, the model's interface, and the processing of images."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def build(folder, op, /, channels=3, **flags):
 
 
 def shown(acl, path, *images, setting=None):
-    """What the graph gets of a batch of images."""
+    """Return the graph's input for a batch of images."""
     loaded = Loaded(acl, path)
     loaded.write(0, np.concatenate([image.ravel() for image in images]))
     if setting is not None:
@@ -68,7 +68,7 @@ def test_channels_come_first_and_are_normalised_to_fp16(acl, tmp_path):
     np.testing.assert_array_equal(found[:, 2], images[..., 2])
 
 
-def test_it_is_swapped_then_cut_out_and_gets_zeros_around_it(acl, tmp_path):
+def test_channels_are_swapped_then_the_crop_is_cut_and_padded(acl, tmp_path):
     sides = {"src_image_size_w": 9, "src_image_size_h": 7}
     crop = {"crop": "true", "load_start_pos_w": 2, "crop_size_w": 5, "crop_size_h": 3}
     padding = {"padding": "true", "left_padding_size": 1, "bottom_padding_size": 1}
@@ -82,7 +82,7 @@ def test_it_is_swapped_then_cut_out_and_gets_zeros_around_it(acl, tmp_path):
 
 
 @pytest.mark.parametrize("side", ["crop_size_w", "crop_size_h"])
-def test_a_crop_without_both_sides_is_as_large_as_the_graph_takes_it(acl, tmp_path, side):
+def test_a_crop_without_sides_has_the_size_of_the_graphs_input(acl, tmp_path, side):
     place = {"load_start_pos_w": 1, "load_start_pos_h": 2, side: 4}
     sizes = {"src_image_size_w": 8, "src_image_size_h": 6}
     images = pixels(2, 6, 8, 3)
@@ -91,7 +91,7 @@ def test_a_crop_without_both_sides_is_as_large_as_the_graph_takes_it(acl, tmp_pa
 
 
 def test_yuv_is_of_three_bytes_for_two_pixels(acl, tmp_path):
-    """By a matrix that gives red, green, blue, as ATC's guide has it for JPEG."""
+    """Uses the matrix for red, green and blue that ATC's guide has for JPEG."""
     matrix = {
         f"matrix_r{row}c{column}": value
         for row, values in enumerate([(256, 0, 359), (256, -88, -183), (256, 454, 0)])
@@ -111,7 +111,7 @@ def test_yuv_is_of_three_bytes_for_two_pixels(acl, tmp_path):
     np.testing.assert_array_equal(found[1], np.clip(expected, 0, 255))
 
 
-def test_colours_without_a_matrix_are_those_of_video(acl, tmp_path):
+def test_the_default_color_matrix_is_the_video_range(acl, tmp_path):
     csc = {"aipp_mode": "static", "csc_switch": "true"}
     image = pixels(36)
     y, uv = image[:24].reshape(4, 6).astype(int) - 16, image[24:].reshape(2, 3, 2).astype(int) - 128
@@ -129,7 +129,7 @@ def test_colours_without_a_matrix_are_those_of_video(acl, tmp_path):
     np.testing.assert_array_equal(np.moveaxis(found, 1, 0), expected)
 
 
-def test_gears_of_rows_have_images_each(acl, tmp_path):
+def test_batch_gears_change_the_number_of_images(acl, tmp_path):
     flags = {"input_shape": "image:-1,3,4,6", "dynamic_batch_size": "1,3"}
     loaded = Loaded(acl, build(tmp_path, RGB, **flags))
     images = pixels(3, 4, 6, 3)
@@ -140,7 +140,7 @@ def test_gears_of_rows_have_images_each(acl, tmp_path):
         np.testing.assert_array_equal(loaded.read(0), np.moveaxis(images[:rows], 3, 1))
 
 
-def test_gears_of_sides_are_those_of_the_images(acl, tmp_path):
+def test_image_size_gears_change_the_images_sides(acl, tmp_path):
     flags = {"input_shape": "image:1,3,-1,-1", "dynamic_image_size": "2,4;4,4"}
     loaded = Loaded(acl, build(tmp_path, RGB, **flags))
     images = pixels(1, 2, 4, 3)
@@ -151,12 +151,12 @@ def test_gears_of_sides_are_those_of_the_images(acl, tmp_path):
     np.testing.assert_array_equal(loaded.read(0), np.moveaxis(images, 3, 1))
 
 
-def test_parameters_are_told(acl, tmp_path):
+def test_aipp_parameters_are_returned(acl, tmp_path):
     op = {**RGB, "mean_chn_1": 7, "var_reci_chn_2": 0.5, "rbuv_swap_switch": "true"}
     loaded = Loaded(acl, build(tmp_path, op))
     info = ok(acl.mdl.get_first_aipp_info(loaded.id, 0))
-    told = [info[key] for key in ("inputFormat", "srcImageSizeW", "srcImageSizeH", "meanChn1")]
-    assert told == [3, 6, 4, 7]
+    reported = [info[key] for key in ("inputFormat", "srcImageSizeW", "srcImageSizeH", "meanChn1")]
+    assert reported == [3, 6, 4, 7]
     assert (info["varReciChn2"], info["rbuvSwapSwitch"], info["cropSwitch"]) == (0.5, 1, 0)
     sides = [f"{side}PaddingSize" for side in ("top", "bottom", "left", "right")]
     not_cut = ["loadStartPosW", "loadStartPosH", "cropSizeW", "cropSizeH", "paddingSwitch"]
@@ -165,7 +165,7 @@ def test_parameters_are_told(acl, tmp_path):
     assert (dims["srcSize"], dims["aippOutSize"]) == (144, 576)
 
 
-def test_an_input_without_aipp_tells_none(acl, tmp_path):
+def test_an_input_without_aipp_returns_none(acl, tmp_path):
     path = compile_to(tmp_path, shown_graph(), **SHAPE)
     loaded = Loaded(acl, path)
     assert ok(acl.mdl.get_aipp_type(loaded.id, 0)) == (0, 0xFFFFFFFF)
@@ -215,7 +215,7 @@ def test_an_input_without_aipp_tells_none(acl, tmp_path):
         ("E10055", {**RGB, "padding_value": 1}, {}),
     ],
 )
-def test_atc_turns_down_what_cannot_be(tmp_path, code, op, flags):
+def test_atc_refuses_invalid_aipp(tmp_path, code, op, flags):
     with pytest.raises(CompileFault) as caught:
         build(tmp_path, op, **flags)
     assert caught.value.code == code
@@ -227,7 +227,7 @@ def test_a_yuv_image_has_even_sides(tmp_path):
         build(tmp_path, op)
 
 
-def test_colours_become_brightness_and_two_colours_around_their_bias(acl, tmp_path):
+def test_rgb_is_converted_to_luma_and_chroma_around_the_bias(acl, tmp_path):
     matrix = {"matrix_r0c0": 256, "matrix_r1c0": 0, "matrix_r2c2": 128, "output_bias_2": 100}
     rest = {f"matrix_r{r}c{c}": 0 for r, c in ((0, 1), (0, 2), (1, 1), (1, 2), (2, 0), (2, 1))}
     images = pixels(2, 4, 6, 3) // 2
@@ -241,7 +241,7 @@ def test_colours_become_brightness_and_two_colours_around_their_bias(acl, tmp_pa
     "text",
     ["", "aipp_op {", "aipp {}", "aipp_op { aipp_mode static }", "aipp_op { mean_chn_0: }"],
 )
-def test_a_file_that_is_no_configuration_is_told(tmp_path, text):
+def test_an_invalid_aipp_file_is_refused(tmp_path, text):
     path = conf(tmp_path, more=text)
     with pytest.raises(CompileFault) as caught:
         compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=path)
@@ -259,7 +259,7 @@ def test_inputs_are_named_once_and_are_images_of_floats(tmp_path):
             compile_to(tmp_path, model, input_format="NCHW", insert_op_conf=conf(tmp_path, *ops))
         assert caught.value.code == "E10001"
     mixed = conf(tmp_path, RGB, {**DYNAMIC, "related_input_rank": 1})
-    with pytest.raises(CompileFault, match="found static and dynamic, expected one aipp_mode"):
+    with pytest.raises(CompileFault, match="found static and dynamic, expected the same aipp_mode"):
         compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=mixed)
     with pytest.raises(CompileFault) as caught:
         compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=str(tmp_path / "none"))
@@ -272,7 +272,7 @@ def _of(kind, dims):
     )
 
 
-def test_comments_and_commas_are_passed_over(acl, tmp_path):
+def test_comments_and_commas_are_ignored(acl, tmp_path):
     text = "aipp_op { # of the first\n aipp_mode: static, input_format: RGB888_U8; }"
     path = conf(tmp_path, more=text)
     om = compile_to(tmp_path, shown_graph(), **SHAPE, insert_op_conf=path)
@@ -353,7 +353,7 @@ def test_padding_and_colours_are_set_as_well(acl, tmp_path):
     np.testing.assert_array_equal(loaded.read(0)[1], [grey] * 3)
 
 
-def test_a_bias_that_is_set_is_added_to_its_colour(acl, tmp_path):
+def test_a_configured_bias_is_added_to_its_channel(acl, tmp_path):
     loaded = Loaded(acl, build(tmp_path, DYNAMIC))
     setting = setting_of(acl)
     matrix = (256, 0, 0, 0, 256, 0, 0, 0, 256)
@@ -365,7 +365,7 @@ def test_a_bias_that_is_set_is_added_to_its_colour(acl, tmp_path):
     np.testing.assert_array_equal(loaded.read(0), np.moveaxis(images + np.array([1, 20, 30]), 3, 1))
 
 
-def test_gears_of_rows_have_parameters_for_the_largest(acl, tmp_path):
+def test_batch_gears_have_parameters_for_the_largest_gear(acl, tmp_path):
     flags = {"input_shape": "image:-1,3,4,6", "dynamic_batch_size": "1,2"}
     loaded = Loaded(acl, build(tmp_path, DYNAMIC, **flags))
     assert loaded.gear_place == 2
@@ -385,7 +385,7 @@ def test_an_execution_without_parameters_is_found(acl, tmp_path):
         loaded.execute()
 
 
-def test_parameters_that_no_setter_wrote_are_found(acl, tmp_path):
+def test_parameters_not_written_by_a_setter_are_detected(acl, tmp_path):
     loaded = Loaded(acl, build(tmp_path, DYNAMIC))
     ok(set_aipp(acl, loaded, setting_of(acl)))
     fill(loaded.inputs.ptrs[1], b"\x04")
@@ -407,7 +407,7 @@ def test_parameters_that_do_not_fit_the_model_are_refused(acl, tmp_path):
     assert changed(None, layout=2) == INVALID
     assert changed(None, layout=4) == INVALID  # one channel
     assert changed(None, width=8) == INVALID
-    assert changed(None, width=100, height=100) == INVALID  # beyond max_src_image_size
+    assert changed(None, width=100, height=100) == INVALID  # exceeds max_src_image_size
     assert changed(lambda own: mdl.set_aipp_crop_params(own, 1, 2, 0, 5, 4, 0)) == INVALID
     assert changed(lambda own: mdl.set_aipp_scf_params(own, 1, 16, 16, 16, 16, 0)) == INVALID
     assert changed(lambda own: mdl.set_aipp_padding_params(own, 1, 1, 0, 0, 0, 0)) == INVALID
@@ -429,7 +429,7 @@ def test_parameters_that_do_not_fit_the_model_are_refused(acl, tmp_path):
     )
 
 
-def test_setters_check_what_they_get(acl):
+def test_setters_check_their_arguments(acl):
     mdl = acl.mdl
     assert mdl.create_aipp(0) == 0
     assert mdl.get_aipp_data_size(0) == (0, INVALID)

@@ -1,4 +1,4 @@
-"""The command atc: its flags, its limits, its codes, and what its models look like."""
+"""The command atc: its flags, limits, codes, and the interface of its models."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ from ascend_simulator.models import om
 
 
 def refusal(folder, model, /, **flags):
-    """The code with which atc turns a command line down; no file is left of it."""
+    """Return the code with which atc refuses a command line, and check that it leaves no file."""
     before = set(folder.glob("*.om"))
     with pytest.raises(CompileFault) as caught:
         compile_to(folder, model, **flags)
@@ -150,7 +150,7 @@ def test_atc_refuses_with_the_code_of_its_list(tmp_path, code, model, flags):
         (rows, {**BATCH, "dynamic_batch_size": "1;2"}, "--dynamic_batch_size=1;2: found"),
         (rows, {**BATCH, "dynamic_batch_size": MANY}, "--dynamic_batch_size: found 101 gears"),
         (image, {**IMAGE, "dynamic_image_size": "4,4;5"}, "--dynamic_image_size=4,4;5: gear (5,)"),
-        (image, {**IMAGE, "dynamic_image_size": "4,4;4,4"}, "=4,4;4,4: found a gear twice"),
+        (image, {**IMAGE, "dynamic_image_size": "4,4;4,4"}, "=4,4;4,4: found a repeated gear"),
         (
             texts,
             {**DIMS, "dynamic_dims": "1,2,1,2;1,0,1,2"},
@@ -169,7 +169,7 @@ def test_atc_refuses_with_the_code_of_its_list(tmp_path, code, model, flags):
             "--log=verbose: expected one of default, debug, info, warning, error, null",
         ),
         (rows, {"disable_reuse_memory": "2"}, "--disable_reuse_memory=2: expected one of 0, 1"),
-        (rows, {"output": "/tmp/"}, "--output=/tmp/: expected the name of a file"),
+        (rows, {"output": "/tmp/"}, "--output=/tmp/: expected a file name"),
     ],
 )
 def test_a_refusal_names_the_flag_and_what_was_found(tmp_path, model, flags, text):
@@ -177,7 +177,7 @@ def test_a_refusal_names_the_flag_and_what_was_found(tmp_path, model, flags, tex
         compile_to(tmp_path, model(), **flags)
 
 
-def test_blanks_around_a_name_are_none_of_it(tmp_path):
+def test_blanks_around_a_name_are_stripped(tmp_path):
     path = compile_to(tmp_path, texts(), input_shape="ids:2,4; mask:2,4")
     assert om.read(path).manifest.family == "static"
 
@@ -189,20 +189,20 @@ def test_paths_may_be_chinese(tmp_path):
 
 
 @pytest.mark.parametrize("soc", ["Ascend910B3", "Ascend310P3", "Ascend910_9392"])
-def test_chips_of_the_documents_are_compiled_for(tmp_path, soc):
+def test_documented_chips_are_accepted(tmp_path, soc):
     path = compile_to(tmp_path, rows(2), soc_version=soc, precision_mode_v2="fp16")
     assert om.read(path).manifest.soc == soc
 
 
 @pytest.mark.parametrize("soc", ["Ascend310", "Ascend310P3"])
-def test_matrix_units_without_fp32_do_not_keep_it(tmp_path, soc):
-    with pytest.raises(CompileFault, match=f"MatMul of FP32: the matrix units of {soc} have FP16"):
+def test_origin_is_refused_on_matrix_units_without_fp32(tmp_path, soc):
+    with pytest.raises(CompileFault, match=f"MatMul of FP32: the matrix units of {soc} support"):
         compile_to(tmp_path, rows(2), soc_version=soc)
     assert compile_to(tmp_path, texts(), "texts", soc_version=soc)  # none of FP32
     assert compile_to(tmp_path, rows(2), soc_version="Ascend310B1")
 
 
-def test_a_chip_that_is_simulated_is_one(tmp_path, monkeypatch):
+def test_the_simulated_chip_is_accepted(tmp_path, monkeypatch):
     with pytest.raises(CompileFault, match=r"expected one of Ascend310, .*, AscendSimulator$"):
         compile_to(tmp_path, rows(2), soc_version="Simulated9")
     monkeypatch.setenv("ASCEND_SIMULATOR_SOC", "Simulated9")
@@ -268,7 +268,7 @@ def test_a_separator_may_end_a_list_of_gears(tmp_path, model, flags):
 
 
 def two_inputs():
-    """a [n, 2], b [m, 2]: their dims are independent."""
+    """a [n, 2], b [m, 2], with independent dims."""
     return onnx_model(
         [node("ReduceSum", ["a"], ["y"]), node("ReduceSum", ["b"], ["z"])],
         [("a", FLOAT, ["n", 2]), ("b", FLOAT, ["m", 2])],
@@ -319,9 +319,7 @@ def test_an_input_that_is_not_listed_keeps_its_fixed_dims(tmp_path):
         (lambda folder: compile_to(folder, nonzero(), input_shape="x:5"), "dynamic", (5,), False),
     ],
 )
-def test_how_a_model_was_compiled_decides_what_it_looks_like(
-    tmp_path, compiled, family, dims, planned
-):
+def test_the_flags_determine_the_models_interface(tmp_path, compiled, family, dims, planned):
     manifest = om.read(compiled(tmp_path)).manifest
     assert manifest.family == family
     assert manifest.inputs[0].dims == dims
@@ -334,12 +332,12 @@ def test_ranges_are_kept(tmp_path):
     assert tensor.ranges == ((2, 8), (4, 4))
 
 
-def test_dims_that_depend_on_data_take_no_gears(tmp_path):
+def test_gears_are_refused_for_dims_that_depend_on_data(tmp_path):
     flags = {"input_shape": "x:-1", "dynamic_batch_size": "1,2"}
     assert refusal(tmp_path, nonzero(), **flags) == "E10055"
 
 
-def test_a_branch_takes_no_gears(tmp_path):
+def test_gears_are_refused_for_a_graph_with_a_branch(tmp_path):
     branch = onnx.helper.make_graph(
         [node("Identity", ["x"], ["inner"])],
         "branch",
@@ -360,7 +358,7 @@ def test_a_branch_takes_no_gears(tmp_path):
     assert om.read(path).manifest.family == "dynamic"
 
 
-def test_a_quantised_model_takes_no_gears(tmp_path):
+def test_gears_are_refused_for_a_quantised_model(tmp_path):
     model = onnx_model(
         [node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])],
         [("x", FLOAT, ["n", 4])],
@@ -399,12 +397,12 @@ def test_operators_that_are_not_onnx_s_are_refused(tmp_path):
         (onnx.TensorProto.FLOAT16, {"output_type": "FP32"}),
     ],
 )
-def test_types_that_would_not_come_about_are_refused(tmp_path, kind, flags):
+def test_impossible_input_and_output_types_are_refused(tmp_path, kind, flags):
     model = onnx_model([node("Identity", ["x"], ["y"])], [("x", kind, [2])], [("y", kind, [2])])
     assert refusal(tmp_path, model, precision_mode_v2="fp16", **flags) == "E10055"
 
 
-def test_types_that_are_there_already_may_be_asked_for(tmp_path):
+def test_types_that_the_graph_already_has_are_accepted(tmp_path):
     kind = onnx.TensorProto.FLOAT16
     model = onnx_model([node("Identity", ["x"], ["y"])], [("x", kind, [2])], [("y", kind, [2])])
     flags = {"input_fp16_nodes": "x", "output_type": "FP16", "precision_mode_v2": "fp16"}
@@ -418,7 +416,7 @@ def test_strings_are_refused(tmp_path):
     assert refusal(tmp_path, model) == "E10501"
 
 
-def test_shapes_that_do_not_go_through_the_graph_are_refused(tmp_path):
+def test_shapes_that_do_not_fit_the_graph_are_refused(tmp_path):
     model = onnx_model(
         [node("Add", ["a", "b"], ["y"])],
         [("a", FLOAT, ["n", 2]), ("b", FLOAT, ["m", 2])],
@@ -427,7 +425,7 @@ def test_shapes_that_do_not_go_through_the_graph_are_refused(tmp_path):
     assert refusal(tmp_path, model, input_shape="a:2,2;b:3,2") == "E10059"
 
 
-def test_a_file_that_is_no_onnx_is_refused(tmp_path):
+def test_a_file_that_is_not_onnx_is_refused(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
     with pytest.raises(CompileFault) as caught:
         atc.run(
@@ -446,7 +444,7 @@ def test_names_of_outputs_say_node_and_port(tmp_path):
     assert names == ["sum:0:total", "mul:0:kept"]
 
 
-def test_an_output_that_is_an_input_or_a_constant_is_told(tmp_path):
+def test_an_output_may_be_an_input_or_a_constant(tmp_path):
     model = onnx_model(
         [], [("x", FLOAT, [2])], [("x", FLOAT, [2]), ("c", FLOAT, [1])], {"c": np.float32([1])}
     )
@@ -459,9 +457,9 @@ def test_the_command_says_simulator_and_leaves_a_file(tmp_path, capsys):
     onnx.save(rows(2), tmp_path / "m.onnx")
     arguments = ["--framework=5", f"--model={tmp_path / 'm.onnx'}", f"--soc_version={SOC}"]
     assert atc.main([*arguments, f"--output={tmp_path / 'm'}"]) == 0
-    told = capsys.readouterr().out
-    assert "simulator" in told.splitlines()[0]
-    assert told.splitlines()[-1] == "ATC run success, welcome to the next use."
+    reported = capsys.readouterr().out
+    assert "simulator" in reported.splitlines()[0]
+    assert reported.splitlines()[-1] == "ATC run success, welcome to the next use."
     assert (tmp_path / "m.om").is_file()
 
 
@@ -470,13 +468,13 @@ def test_the_command_fails_with_code_and_reason(capsys):
     assert "E10054: --model is missing or empty" in capsys.readouterr().err
 
 
-def test_settings_that_cannot_be_are_named(capsys, monkeypatch):
+def test_invalid_settings_are_named(capsys, monkeypatch):
     monkeypatch.setenv("ASCEND_SIMULATOR_COMPILE_MS", "long")
     assert atc.main(["--framework=5"]) == 2
     assert "ASCEND_SIMULATOR_COMPILE_MS" in capsys.readouterr().err
 
 
-def test_compiling_may_cost_time(tmp_path, monkeypatch):
+def test_compile_ms_delays_atc(tmp_path, monkeypatch):
     monkeypatch.setenv("ASCEND_SIMULATOR_COMPILE_MS", "20")
     begin = time.perf_counter()
     static_om(tmp_path)

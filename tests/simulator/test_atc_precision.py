@@ -1,4 +1,4 @@
-"""FP16, which is what atc makes unless told otherwise: answers are those of half precision."""
+"""FP16, atc's default: answers have half precision."""
 
 import numpy as np
 import onnx
@@ -11,7 +11,7 @@ from ascend_simulator.models import om
 
 
 def played(acl, folder, model, *arrays, **flags):
-    """The outputs of a model of fixed shapes."""
+    """Return the outputs of a model of fixed shapes."""
     shapes = {
         value.name: ",".join(map(str, array.shape))
         for value, array in zip(model.graph.input, arrays, strict=True)
@@ -87,7 +87,7 @@ def test_weights_are_rounded_and_sums_inside_an_operator_are_not(acl, tmp_path):
         ("Exp", ["x"], ["y"]),
     ],
 )
-def test_what_leaves_is_half_precise_and_fp32(acl, tmp_path, operator, inputs, outputs):
+def test_fp32_outputs_have_half_precision_values(acl, tmp_path, operator, inputs, outputs):
     x = np.linspace(0.1, 3, 50, dtype=np.float32)
     model = through(node(operator, inputs, outputs))
     (found,) = played(acl, tmp_path, model, x, precision_mode_v2="fp16")
@@ -110,7 +110,7 @@ def test_integers_stay_exact(acl, tmp_path):
     assert found.tolist() == [2050, (1 << 40) + 1]
 
 
-def test_scales_of_a_resize_are_no_values_to_round(acl, tmp_path):
+def test_scales_of_a_resize_are_not_rounded(acl, tmp_path):
     model = onnx_model(
         [node("Resize", ["x", "", "scales"], ["y"], mode="nearest")],
         [("x", FLOAT, [1, 1, 3, 3])],

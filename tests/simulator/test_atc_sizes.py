@@ -1,4 +1,4 @@
-"""How much memory a compiled model is said to need: never less than it could."""
+"""The memory of a compiled model: the result is never too small."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def test_a_slice_has_32_bytes_more_and_a_boundary_of_512(nbytes, expected):
 
 @st.composite
 def graphs(draw):
-    """Steps that each read some of what was made before, and the bytes of what they make."""
+    """Steps that each read some earlier values, and the bytes of the values."""
     steps, made, nbytes = [], [], {}
     for index in range(draw(st.integers(1, 12))):
         reads = draw(st.lists(st.sampled_from(made), max_size=3)) if made else []
@@ -41,7 +41,7 @@ def graphs(draw):
 
 
 def alive(steps, step):
-    """What is held while `step` runs: made by then, and read then or later."""
+    """Return the values held while `step` runs: made by then, and read then or later."""
     return {
         name
         for index, maker in enumerate(steps[: step + 1])
@@ -107,7 +107,7 @@ def test_the_largest_gear_decides(tmp_path):
     assert manifest(gears).work_bytes == manifest(largest).work_bytes
 
 
-def test_fp16_counts_what_inputs_become(tmp_path):
+def test_fp16_copies_of_inputs_are_counted(tmp_path):
     path = compile_to(tmp_path, chain(2), input_shape="x:1,1000", precision_mode_v2="fp16")
     half, full = occupied(2000), occupied(4000)
     # Halves: the input and what Relu makes of it, then that and the output.
@@ -132,7 +132,7 @@ def test_weights_are_all_constants_each_with_its_rounding(tmp_path):
     assert manifest(path).weight_bytes == occupied(400) + occupied(400)
 
 
-def test_query_size_tells_what_the_file_says(acl, tmp_path):
+def test_query_size_returns_the_sizes_in_the_file(acl, tmp_path):
     for path in (static_om(tmp_path), rows_om(tmp_path), texts_om(tmp_path)):
         found = manifest(path)
         answer = found.work_bytes, found.weight_bytes, 0

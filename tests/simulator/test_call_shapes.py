@@ -1,4 +1,4 @@
-"""How `acl` takes its arguments and gives its answers, whatever the function does."""
+"""The call shapes of `acl`: conversion of arguments and form of results."""
 
 import numpy as np
 import pytest
@@ -70,14 +70,14 @@ def test_arguments_are_positional_only_and_counted(acl, name):
     assert function(acl, name).__doc__
 
 
-def test_calls_that_take_nothing_do_not_look_at_what_they_are_given(acl):
+def test_calls_without_parameters_ignore_arguments(acl):
     assert acl.rt.get_device(3, "x") == acl.rt.get_device()
     with pytest.raises(TypeError):
         acl.rt.get_device(nothing=1)
     assert acl.rt.synchronize_device(None) == 0
 
 
-# What each shape answers: (name, arguments, answer), an int in its place for any int but 0.
+# The result of each shape: (name, arguments, result); `int` stands for any int but 0.
 ANSWERS = [
     # success
     ("rt.set_device", (0,), 0),
@@ -138,7 +138,7 @@ def test_sizes_and_addresses_are_masked_not_checked():
 
 
 @pytest.mark.parametrize("given", [1.0, "1", None, np.int64(1), np.uint64(1)])
-def test_sizes_and_addresses_are_ints_and_no_relatives(given):
+def test_sizes_and_addresses_must_be_python_ints(given):
     with pytest.raises(TypeError):
         U64(given)
 
@@ -188,7 +188,7 @@ def test_a_size_of_minus_one_is_the_largest_size(acl):
 
 def test_the_text_of_the_last_refusal_is_read_once(acl):
     assert acl.rt.free(0) == 100000
-    assert acl.get_recent_err_msg() == "free: found a null pointer"
+    assert acl.get_recent_err_msg() == "free: the pointer is null"
     assert acl.get_recent_err_msg() is None
     ok(acl.rt.malloc(64, 0))
     assert acl.get_recent_err_msg() is None

@@ -1,4 +1,4 @@
-"""Callbacks: a stream has a function run on the thread that serves it, between its tasks."""
+"""Callbacks: functions that a stream runs between its tasks, on the subscribed thread."""
 
 import ctypes
 import threading
@@ -14,7 +14,7 @@ NO_BLOCK, BLOCK = 0, 1
 
 
 class Server:
-    """A thread that serves callbacks until it is stopped, as programs have it."""
+    """A thread that processes callbacks until it is stopped, as programs have it."""
 
     def __init__(self, acl):
         self.acl = acl
@@ -36,7 +36,7 @@ class Server:
 
 @pytest.fixture(params=[None, 1], ids=["threads", "seed"])
 def served(request, machine):
-    """acl, a stream that is subscribed, and its server."""
+    """acl, a subscribed stream, and its server."""
     acl = machine(seed=request.param)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -52,7 +52,7 @@ def acl_threads():
     return {thread.ident for thread in threading.enumerate() if thread.name == "acl helper"}
 
 
-def test_a_callback_runs_in_its_turn_on_the_thread_that_serves_the_stream(served):
+def test_a_callback_runs_in_order_on_the_subscribed_thread(served):
     acl, stream, server = served
     ran = []
     for number in range(3):
@@ -72,7 +72,7 @@ def test_a_callback_runs_in_its_turn_on_the_thread_that_serves_the_stream(served
 
 
 def test_a_blocking_callback_reads_what_the_next_task_writes(served):
-    """Every slot of a small pool is used again before its callback has run."""
+    """Every slot of a small pool is reused before its callback has run."""
     acl, stream, _ = served
     device = ok(acl.rt.malloc(64, 0))
     pinned = [ok(acl.rt.malloc_host(64)) for _ in range(4)]
@@ -104,7 +104,7 @@ def test_after_a_blocking_callback_the_host_waits_as_before(served):
         acl.rt.memcpy(out.ctypes.data, 64, device, 64, D2H)
 
 
-def test_a_callback_that_does_not_block_races_with_the_next_task(machine):
+def test_a_nonblocking_callback_races_with_the_next_task(machine):
     acl = machine(mode="report", seed=1)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -124,7 +124,7 @@ def test_a_callback_that_does_not_block_races_with_the_next_task(machine):
     assert acl.rt.synchronize_stream(stream) == 0
     assert ran.wait(30)
     server.stop()
-    # Which of the two comes first is left to chance; that it is so is found whenever it matters.
+    # The order of the two is random; the race is found in either order.
     assert set(report().broken) <= {"memory.busy"}
 
 
@@ -132,7 +132,7 @@ def ptr_array(ptr):
     return np.ctypeslib.as_array((ctypes.c_uint8 * 64).from_address(ptr))
 
 
-def test_a_callback_that_does_not_block_lets_the_stream_go_on(machine):
+def test_a_nonblocking_callback_does_not_stop_the_stream(machine):
     acl = machine()
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -153,7 +153,7 @@ def test_a_callback_that_does_not_block_lets_the_stream_go_on(machine):
     server.stop()
 
 
-def test_codes_of_what_is_not_subscribed(acl):
+def test_return_codes_without_a_subscription(acl):
     stream, other = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
     assert acl.rt.process_report(10) == 107012
     assert acl.rt.launch_callback(print, None, BLOCK, stream) == 107015
@@ -173,7 +173,7 @@ def test_a_limit_is_positive_or_minus_one(acl, timeout):
     assert acl.rt.process_report(timeout) == 100000
 
 
-def test_what_cannot_be_launched(acl):
+def test_invalid_callbacks_are_refused(acl):
     with pytest.raises(TypeError, match="callable"):
         acl.rt.launch_callback(5, None, BLOCK, 0)
     for block_type in (-1, 2):
@@ -189,8 +189,8 @@ def test_a_thread_serves_one_device(machine):
     assert acl.rt.subscribe_report(5, 0) == 107012
 
 
-def test_any_thread_serves_by_its_number_of_the_system(acl):
-    """As programs do that start their thread themselves, and the default stream."""
+def test_any_thread_serves_by_its_system_thread_id(acl):
+    """For programs that start the thread themselves, and for the default stream."""
     ran = []
     assert acl.rt.subscribe_report(threading.get_ident(), 0) == 0
     assert acl.rt.launch_callback(ran.append, "here", NO_BLOCK, 0) == 0
@@ -198,7 +198,7 @@ def test_any_thread_serves_by_its_number_of_the_system(acl):
     assert ran == ["here"]
 
 
-def test_under_a_seed_a_thread_that_waits_for_callbacks_has_the_streams_run(machine):
+def test_with_a_seed_a_thread_that_waits_for_callbacks_runs_the_streams(machine):
     acl = machine(seed=1)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -210,13 +210,13 @@ def test_under_a_seed_a_thread_that_waits_for_callbacks_has_the_streams_run(mach
     assert acl.rt.synchronize_stream(0) == 0
 
 
-def test_a_subscription_that_is_left_is_named_at_the_end(acl):
+def test_a_leftover_subscription_is_reported_at_finalize(acl):
     stream = ok(acl.rt.create_stream())
     assert acl.rt.subscribe_report(threading.get_ident(), stream) == 0
     assert "the callbacks of stream 1" in report().live
 
 
-def test_what_a_callback_raises_is_said_and_nothing_else(machine):
+def test_an_exception_of_a_callback_only_warns(machine):
     acl = machine(mode="report")
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -241,7 +241,7 @@ def test_a_violation_in_a_callback_is_raised_by_the_next_wait(served):
 
 
 @pytest.mark.parametrize("mode", ["strict", "report"])
-def test_callbacks_whose_thread_has_ended_do_not_hang(machine, mode):
+def test_callbacks_of_an_ended_thread_do_not_hang(machine, mode):
     acl = machine(mode=mode)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -252,7 +252,7 @@ def test_callbacks_whose_thread_has_ended_do_not_hang(machine, mode):
     if mode == "strict":
         with breaks("callback.not-served"):
             acl.rt.synchronize_stream(0)
-    assert acl.rt.synchronize_stream(0) == 0  # they are dropped
+    assert acl.rt.synchronize_stream(0) == 0  # the callbacks are dropped
     assert report().broken == {"callback.not-served": 1}
 
 
@@ -279,11 +279,11 @@ def test_a_stream_that_is_unsubscribed_has_no_callbacks_left(machine):
     with pytest.warns(SimulatorWarning, match="callback.unsubscribed-pending"):
         assert acl.rt.unsubscribe_report(threading.get_ident(), 0) == 0
     blocked.release()
-    assert acl.rt.synchronize_stream(0) == 0  # it is lost, and holds nothing up
+    assert acl.rt.synchronize_stream(0) == 0  # the callback is lost and does not block
     assert ran == []
 
 
-def test_what_the_function_of_a_thread_raised_is_told_by_stop_thread(acl):
+def test_stop_thread_raises_the_exception_of_the_threads_function(acl):
     thread = ok(acl.util.start_thread(lambda _: 1 / 0, []))
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         acl.util.stop_thread(thread)

@@ -1,4 +1,4 @@
-"""Devices and contexts: which is current where, and what goes with them."""
+"""Devices and contexts: which is current in a thread, and what is destroyed with them."""
 
 import pytest
 from runtime.support.threads import Beside
@@ -17,7 +17,7 @@ def two(machine):
     return acl
 
 
-def test_a_thread_without_a_context_is_refused_what_needs_one(two):
+def test_calls_that_need_a_context_are_refused_without_one(two):
     assert two.rt.get_device() == (0, 107002)
     assert two.rt.get_context() == (0, 107002)
     assert two.rt.get_mem_info(1) == (0, 0, 107002)
@@ -103,7 +103,7 @@ def test_contexts_go_before_the_last_reset_of_their_device(two):
     ptr = ok(two.rt.malloc(64, 0))
     with pytest.raises(SimulatorViolation, match=r"device\.reset-leaks.*context of device 0"):
         two.rt.reset_device(0)
-    assert current().memory.find(ptr) is not None  # a context of the device is still there
+    assert current().memory.find(ptr) is not None  # a context of the device still exists
 
 
 def test_reset_by_force_is_not_counted(two):
@@ -142,7 +142,7 @@ def test_reset_waits_for_tasks(two):
     assert done == ["done"]
 
 
-def test_a_created_context_is_current_and_apart(two):
+def test_a_created_context_is_current_and_separate(two):
     ok(two.rt.set_device(0))
     default = ok(two.rt.get_context())
     created = ok(two.rt.create_context(1))
@@ -210,7 +210,7 @@ def test_device_memory_belongs_to_the_device_not_to_a_context(two):
     ok(two.rt.free(ptr))
 
 
-def test_a_device_tells_how_it_is(acl):
+def test_the_status_of_a_device_is_returned(acl):
     assert acl.rt.query_device_status(0) == (0, 0)
     current().device_status = DeviceStatus.ACL_RT_DEVICE_STATUS_ABNORMAL
     assert acl.rt.query_device_status(0) == (1, 0)
@@ -218,14 +218,14 @@ def test_a_device_tells_how_it_is(acl):
         assert call(1)[1] == 107001
 
 
-def test_a_device_tells_how_busy_it_is(machine):
+def test_the_utilization_of_a_device_is_returned(machine):
     acl = machine(hbm_mib=8)
     ok(acl.init())
     ok(acl.rt.set_device(0))
     ok(acl.rt.malloc(current().settings.hbm_bytes // 2 - 32, 0))
-    told = {"vector_utilization": -1, "aicpu_utilization": -1, "memory_utilization": 50}
+    expected = {"vector_utilization": -1, "aicpu_utilization": -1, "memory_utilization": 50}
     blocked = Blocked()
-    assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 100, **told}
+    assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 100, **expected}
     blocked.release()
     ok(acl.rt.synchronize_stream(0))
-    assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 0, **told}
+    assert ok(acl.rt.get_device_utilization_rate(0)) == {"cube_utilization": 0, **expected}

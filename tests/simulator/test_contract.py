@@ -1,4 +1,4 @@
-"""contract.md, held against the simulator and its tests."""
+"""Compare contract.md with the simulator and its tests."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 from simulator.test_record import RECORD, SIMULATOR, TESTS, decorated_shapes, quoted
 
 import ascend_simulator.exit_report
-import ascend_simulator.interface.exports  # noqa: F401 - every function and rule is declared then
+import ascend_simulator.interface.exports  # noqa: F401 - declares every function and rule
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
 
@@ -26,7 +26,7 @@ RELEASING = {
     "util.start_thread",
     "util.stop_thread",
 }
-"""Of the functions here, those in which the binding lets other Python threads go on."""
+"""Functions during which the binding releases the GIL."""
 
 GROUPS = {
     "status": """
@@ -113,7 +113,7 @@ GROUPS = {
 
 
 def tables():
-    """The cells of each table below a heading, heading and header included, row by row."""
+    """Return the cells of each table below a heading, including heading and header, by rows."""
     found = []
     for section in PAGE.split("\n## ")[1:]:
         heading = section.splitlines()[0]
@@ -136,7 +136,7 @@ STATEMENTS = [
 
 @cache
 def scanned():
-    """Functions of the simulator whose decorator says that they release the lock."""
+    """Return the functions of the simulator whose decorator declares that they release the GIL."""
     found = set()
     for file in SIMULATOR.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -170,7 +170,7 @@ def test_the_page_counts_its_rows():
     assert counted == [*all_of_them, len(STATEMENTS) - left_out, left_out]
 
 
-def test_what_is_said_not_to_be_there_is_not():
+def test_functions_listed_as_missing_do_not_exist():
     ((rows),) = [rows for _, header, rows in TABLES if header == ["Functions", "Why"]]
     names = {name for row in rows for name in quoted(row[0])}
     assert names
@@ -190,7 +190,7 @@ def test_the_tests_of_functions_call_them(row):
 
 
 @pytest.mark.parametrize("row", STATEMENTS)
-def test_a_statement_is_held_by_a_test_or_a_rule_or_says_why_not(row):
+def test_each_statement_names_a_test_or_rule_or_a_reason(row):
     statement, tests, rules = row
     assert statement
     if tests.startswith(NOT_SIMULATED):
@@ -202,14 +202,14 @@ def test_a_statement_is_held_by_a_test_or_a_rule_or_says_why_not(row):
     assert set(quoted(rules)) <= set(RULES)
 
 
-def test_every_test_that_the_page_names_is_there():
+def test_every_test_named_on_the_page_exists():
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
     assert len(named) == PAGE.count(".py::")
     for file, test in named:
         assert f"def {test}(" in source(file), f"{file}::{test}"
 
 
-def test_every_rule_is_on_the_page_or_only_a_remark():
+def test_every_rule_is_on_the_page_or_a_caution():
     named = {rule for row in STATEMENTS for rule in quoted(row.values[0][-1]) if rule in RULES}
     assert set(RULES) == named
 

@@ -1,4 +1,4 @@
-"""Copies and fills: checks in order, and the bytes that arrive."""
+"""Copies and fills: the order of checks, and the copied bytes."""
 
 import warnings
 
@@ -45,16 +45,16 @@ def test_the_host_copies_its_own_memory_itself(acl, places, kind):
     assert acl.rt.memcpy_async(places[2], 256, places[3], 64, kind, 0) == 207000
 
 
-def test_what_is_refused_before_anything_is_copied(acl, places):
+def test_invalid_copies_are_refused_before_copying(acl, places):
     device, _, pinned, _ = places
     for copy in (acl.rt.memcpy, lambda *given: acl.rt.memcpy_async(*given, 0)):
         assert copy(device, 63, pinned, 64, H2D) == 107000
         assert copy(device, 64, pinned, 64, 6) == 100000
         assert copy(device, 64, pinned, 64, 7) == 100000
-        assert copy(0, 0, 0, 0, 99) == 0  # first of all
+        assert copy(0, 0, 0, 0, 99) == 0  # checked first
         assert copy(device, 64, pinned, 64, -1) == 100000
         assert copy(device, 0, pinned, 0, H2D) == 0
-        assert copy(device + MIB, 0, 0x40, 0, H2D) == 0  # nothing is looked at
+        assert copy(device + MIB, 0, 0x40, 0, H2D) == 0  # nothing is checked
     assert content(device, 256) == b"\x7f" * 256
     assert acl.rt.memset(device, 63, 0, 64) == 107000
     assert acl.rt.memset_async(device, 63, 0, 64, 0) == 107000
@@ -63,7 +63,7 @@ def test_what_is_refused_before_anything_is_copied(acl, places):
     assert acl.rt.memset(device + MIB, 0, 0, 0) == 0
 
 
-def test_host_memory_that_nobody_allocated_ends_where_that_of_devices_begins(acl, places):
+def test_pageable_memory_ends_where_device_memory_begins(acl, places):
     with pytest.raises(ascend_simulator.SimulatorViolation, match="the end of the host's memory"):
         acl.rt.memcpy(places[0], 64, BASE - 32, 64, H2D)
 
@@ -83,7 +83,7 @@ def test_fills_take_the_low_byte(acl, places):
     assert content(places[0], 30) == b"\xff" * 10 + b"\xfe" * 10 + b"\x7f" * 10
 
 
-def test_an_asynchronous_copy_is_behind(acl, places):
+def test_an_asynchronous_copy_runs_after_the_call(acl, places):
     device, _, pinned, _ = places
     fill(pinned, PATTERN)
     blocked = Blocked()
@@ -106,7 +106,7 @@ def test_a_pageable_copy_is_done_when_the_call_returns(acl, places):
     assert content(aligned, 256) == b"\x7f" * 256
 
 
-def test_plain_copies_of_pageable_memory_are_not_remarked(acl, places):
+def test_synchronous_copies_of_pageable_memory_do_not_warn(acl, places):
     array = np.arange(256, dtype=np.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -148,7 +148,7 @@ def test_copies_take_the_time_that_the_settings_say(machine):
 
 
 @pytest.mark.parametrize("nbytes", [1, 255, 16 * 1024, 16 * 1024 + 1, MIB + 3])
-def test_fingerprints_tell_the_first_and_last_piece_apart(nbytes):
+def test_fingerprints_cover_the_first_and_last_piece(nbytes):
     bytes_ = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
     before = fingerprint(bytes_)
     assert fingerprint(bytes_.copy()) == before

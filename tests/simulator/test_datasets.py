@@ -13,7 +13,7 @@ def test_a_buffer_is_an_address_and_bytes(acl):
     buffer = acl.create_data_buffer(64, 1 << 33)
     assert acl.get_data_buffer_addr(buffer) == 64
     assert acl.get_data_buffer_size_v2(buffer) == 1 << 33
-    assert acl.get_data_buffer_size(buffer) == 0  # 32 bits of it
+    assert acl.get_data_buffer_size(buffer) == 0  # the low 32 bits
     assert acl.update_data_buffer(buffer, 128, 7) == 0
     assert acl.get_data_buffer_addr(buffer) == 128
     assert acl.get_data_buffer_size(buffer) == 7
@@ -42,7 +42,7 @@ def test_one_buffer_may_be_in_two_datasets(acl):
         assert acl.mdl.add_dataset_buffer(dataset, buffer) == (dataset, 0)
 
 
-def test_what_a_dataset_lists_outlives_it(acl):
+def test_buffers_outlive_their_dataset(acl):
     dataset = acl.mdl.create_dataset()
     buffer = acl.create_data_buffer(64, 64)
     ok(acl.mdl.add_dataset_buffer(dataset, buffer))
@@ -101,7 +101,7 @@ def test_use_after_destruction_and_of_other_handles_is_found(acl, use):
         use(acl, dataset, buffer, desc)
 
 
-def test_a_tensor_description_tells_what_it_was_made_of(acl):
+def test_a_tensor_description_returns_its_values(acl):
     desc = acl.create_tensor_desc(9, [2, 3, 4], 2)
     assert acl.get_tensor_desc_type(desc) == 9
     assert acl.get_tensor_desc_format(desc) == 2
@@ -115,7 +115,7 @@ def test_a_tensor_description_tells_what_it_was_made_of(acl):
     assert acl.get_tensor_desc_size(desc) == 2 * 3 * 4 * 8
     assert acl.get_tensor_desc_size(acl.create_tensor_desc(0, [-1, 3], 2)) == 0
     assert acl.create_tensor_desc(0, [-5], 2) == 0
-    assert acl.create_tensor_desc(0, [-2], 2) != 0  # its rank is not known
+    assert acl.create_tensor_desc(0, [-2], 2) != 0  # unknown rank
 
 
 @pytest.mark.parametrize("dims", [3, "2,3", None, [2.5], {"a": 1}])
@@ -135,7 +135,7 @@ def test_a_dataset_keeps_a_copy_of_a_tensor_description(acl):
     assert acl.get_tensor_desc_num_dims(own) == 2
     assert acl.mdl.get_dataset_tensor_desc(dataset, 1) == 0
     assert acl.mdl.set_dataset_tensor_desc(dataset, 0, 1) == (dataset, INVALID)
-    assert acl.mdl.set_dataset_tensor_desc(dataset, 0, 0) == (dataset, 0)  # takes it away
+    assert acl.mdl.set_dataset_tensor_desc(dataset, 0, 0) == (dataset, 0)  # removes the description
     assert acl.mdl.get_dataset_tensor_desc(dataset, 0) == 0
     ok(acl.mdl.destroy_dataset(dataset))
     with breaks("model.dead-handle"):
@@ -160,7 +160,7 @@ def test_buffers_and_datasets_outlive_the_executions_that_use_them(acl, tmp_path
     loaded.release()
 
 
-def test_what_is_left_is_named_at_the_end(acl):
+def test_leftover_objects_are_reported_at_finalize(acl):
     acl.mdl.create_dataset()
     acl.create_data_buffer(0, 0)
     acl.mdl.create_desc()

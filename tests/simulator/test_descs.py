@@ -1,4 +1,4 @@
-"""Model descriptions: what acl.mdl tells of a model."""
+"""Model descriptions: acl.mdl's functions that read a model's interface."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_sizes_are_those_of_the_largest_gear(acl, tmp_path):
     assert [mdl.get_output_size_by_index(desc, place) for place in range(2)] == [4 * 8, 4 * 8 * 8]
 
 
-def test_sizes_hold_every_gear_where_none_is_largest_in_all(acl, tmp_path):
+def test_sizes_fit_every_gear_if_no_gear_is_largest_everywhere(acl, tmp_path):
     mdl, desc = acl.mdl, described(acl, texts_om(tmp_path, "1,64,1,64;16,2,16,2;1,1,1,1"))
     assert mdl.get_input_size_by_index(desc, 0) == 64 * 8
     assert [mdl.get_output_size_by_index(desc, place) for place in range(2)] == [16 * 8, 64 * 8]
@@ -87,7 +87,7 @@ def test_types_and_formats(acl, tmp_path):
     assert mdl.get_input_format(described(acl, rows_om(tmp_path)), 0) == ND
 
 
-def test_each_family_tells_its_gears_and_no_other(acl, tmp_path):
+def test_each_family_returns_only_its_own_gears(acl, tmp_path):
     mdl = acl.mdl
     batch, hw, all_dims, static = (
         described(acl, make(tmp_path)) for make in (rows_om, image_om, texts_om, static_om)
@@ -115,7 +115,7 @@ def test_gears_of_dims_list_all_inputs_one_after_another(acl, tmp_path):
 
 def test_the_reserved_index_is_minus_one(acl, tmp_path):
     desc = described(acl, texts_om(tmp_path))
-    assert acl.mdl.get_dynamic_hw(desc, 0)[1] == 0  # its index is not looked at
+    assert acl.mdl.get_dynamic_hw(desc, 0)[1] == 0  # its index is ignored
     assert acl.mdl.get_input_dynamic_gear_count(desc, 0) == (0, INVALID)
     assert acl.mdl.get_input_dynamic_dims(desc, 0, 3) == (None, INVALID)
 
@@ -152,11 +152,11 @@ def test_the_reserved_index_is_minus_one(acl, tmp_path):
         (lambda mdl, desc: mdl.destroy_desc(0), INVALID),
     ],
 )
-def test_what_is_not_there_is_refused_as_each_call_does(acl, tmp_path, call, answer):
+def test_unknown_tensors_are_refused_as_each_call_does(acl, tmp_path, call, answer):
     assert call(acl.mdl, described(acl, rows_om(tmp_path))) == answer
 
 
-def test_an_unknown_model_leaves_a_description_of_nothing(acl, tmp_path):
+def test_an_unknown_model_empties_the_description(acl, tmp_path):
     desc = described(acl, rows_om(tmp_path))
     assert acl.mdl.get_desc(desc, 5) == Code.GE_EXEC_MODEL_ID_INVALID
     assert acl.mdl.get_num_inputs(desc) == 0
@@ -183,7 +183,7 @@ def test_a_model_that_is_unloaded_has_no_current_dims(acl, tmp_path):
     assert acl.mdl.get_num_inputs(desc) == 2
 
 
-def test_a_model_with_free_shapes_tells_ranges_and_the_most_bytes(acl, tmp_path):
+def test_a_model_with_free_shapes_returns_ranges_and_maximum_bytes(acl, tmp_path):
     mdl = acl.mdl
     desc = described(acl, compile_to(tmp_path, rows(), input_shape="x:2~8,4"))
     assert mdl.get_input_dims(desc, 0) == (dims("x", -1, 4), 0)
@@ -239,7 +239,7 @@ def test_more_than_128_gears_are_over_a_limit(machine, tmp_path):
     assert acl.mdl.get_dynamic_batch(desc) == ({}, Code.STORAGE_OVER_LIMIT)
 
 
-def test_gears_of_dims_that_are_more_can_be_compiled_and_not_be_read(machine, tmp_path):
+def test_more_gears_of_dims_than_readable_can_be_compiled(machine, tmp_path):
     soc = "Ascend950PR_9599"
     acl = machine(soc=soc)
     ok(acl.init())

@@ -14,7 +14,7 @@ from ascend_simulator.models.dumps import dump_file
 
 @pytest.fixture
 def written(tmp_path):
-    """A function: a configuration's file; its folder is `dump`, which is there."""
+    """Return a function that writes a configuration file; its dump folder exists."""
     (tmp_path / "dump").mkdir()
 
     def write(**section):
@@ -28,7 +28,7 @@ def written(tmp_path):
 
 
 def dumped(tmp_path):
-    """The files, below the folder of their time."""
+    """Return the files below the folder named after the time."""
     (began,) = (tmp_path / "dump").iterdir()
     return sorted(file.relative_to(began) for file in began.rglob("*") if file.is_file())
 
@@ -60,7 +60,7 @@ def test_each_operator_of_each_execution_has_a_file(acl, tmp_path, written):
 
 
 def fields(message):
-    """Number and content of each field of a message: protobuf, as far as dumps go."""
+    """Return number and content of each field of a Protobuf message, as far as dumps need."""
 
     def varint():
         nonlocal at
@@ -84,20 +84,20 @@ def fields(message):
     return found
 
 
-def test_a_file_tells_types_dims_and_bytes_of_its_tensors():
+def test_a_dump_file_contains_types_dims_and_bytes():
     given, made = np.zeros((1, 300), np.int64), np.zeros((129, 2), np.float16)
     content = dump_file("product", [given], [made], 2**40 + 1)
     (head,) = struct.unpack_from("<Q", content)
     assert len(content) == 8 + head + given.nbytes + made.nbytes
-    told = fields(content[8 : 8 + head])
-    assert [number for number, _ in told] == [1, 2, 3, 4, 6]
-    version, stamp, output, taken, name = (value for _, value in told)
+    message = fields(content[8 : 8 + head])
+    assert [number for number, _ in message] == [1, 2, 3, 4, 6]
+    version, stamp, output, taken, name = (value for _, value in message)
     assert (version, stamp, name) == (b"2.0", 2**40 + 1, b"product")
     for tensor, kind, array, size in ((output, 2, made, 6), (taken, 8, given, 5)):
-        told = fields(tensor)
-        assert told[0] == (1, kind)
-        assert told[-1] == (size, array.nbytes)
-        (shape,) = (value for number, value in told if number == 3)
+        message = fields(tensor)
+        assert message[0] == (1, kind)
+        assert message[-1] == (size, array.nbytes)
+        (shape,) = (value for number, value in message if number == 3)
         assert fields(shape) == [(1, dim) for dim in array.shape]
 
 
@@ -125,7 +125,7 @@ def test_operators_may_be_chosen_and_any_model_meant(acl, tmp_path, written):
     ok(acl.mdl.finalize_dump())
 
 
-def test_each_call_has_its_turn(acl, tmp_path, written):
+def test_calls_in_the_wrong_order_are_refused(acl, tmp_path, written):
     mdl = acl.mdl
     path = written()
     assert mdl.set_dump(path) == mdl.finalize_dump() == Code.DUMP_NOT_RUN
@@ -138,7 +138,7 @@ def test_each_call_has_its_turn(acl, tmp_path, written):
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ({"dump_path": "/nowhere/at/all"}, "dump_path: found '/nowhere/at/all'"),
         ({"dump_mode": "some"}, "dump_mode: found 'some', expected output or input or all"),
@@ -146,14 +146,14 @@ def test_each_call_has_its_turn(acl, tmp_path, written):
         ({"dump_data": "stats"}, "dump_data: found 'stats'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_key(acl, written, section, told):
+def test_an_invalid_dump_configuration_is_refused_with_its_key(acl, written, section, message):
     ok(acl.mdl.init_dump())
     assert acl.mdl.set_dump(written(**section)) == Code.INVALID_DUMP_CONFIG
-    assert told in acl.get_recent_err_msg()
+    assert message in acl.get_recent_err_msg()
     ok(acl.mdl.finalize_dump())
 
 
-def test_a_dump_of_init_is_for_all_models_and_leaves_none_to_calls(machine, tmp_path, written):
+def test_a_dump_of_acl_init_covers_all_models_and_excludes_init_dump(machine, tmp_path, written):
     acl = machine()
     ok(acl.init(written()))
     ok(acl.rt.set_device(0))
@@ -162,7 +162,7 @@ def test_a_dump_of_init_is_for_all_models_and_leaves_none_to_calls(machine, tmp_
     assert len(dumped(tmp_path)) == 1
 
 
-def test_a_list_of_nothing_dumps_nothing(acl, tmp_path, written):
+def test_an_empty_dump_list_dumps_nothing(acl, tmp_path, written):
     ok(acl.mdl.init_dump())
     ok(acl.mdl.set_dump(written(dump_list=[])))
     ok(Loaded(acl, compile_to(tmp_path, rows(2))).execute())

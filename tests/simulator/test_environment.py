@@ -1,4 +1,4 @@
-"""The simulator in the device's place: another process that only ever says `import acl`."""
+"""The simulator in another process that only executes `import acl`."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from ascend_simulator.__main__ import main
 
 
 def shell(command, **variables):
-    """Run a command in a shell that has evaluated what `env` prints."""
+    """Run a command in a shell that has evaluated the output of `env`."""
     line = f'eval "$({sys.executable} -m ascend_simulator env $OPTIONS)" && {command}'
     environment = {
         **os.environ,
@@ -29,7 +29,7 @@ def shell(command, **variables):
 
 
 def python(script, **variables):
-    """Run a script there."""
+    """Run a script in that environment."""
     return shell(f'{sys.executable} -W error -c "$SCRIPT"', SCRIPT=dedent(script), **variables)
 
 
@@ -67,21 +67,21 @@ def test_visible_devices_apply_as_on_the_device():
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
-        ("NOTHING", "1", "found an unknown name, expected one of "),
+        ("NOTHING", "1", "unknown name, expected one of "),
         ("DEVICES", "two", "found 'two', expected a whole number of at least 0, e.g. 2"),
         ("FAULTS", "execute@x=507010", "found 'execute@x=507010', expected PLACE@N=ACTION, "),
     ],
 )
-def test_settings_that_cannot_be_are_told_by_who_imports_acl(name, text, told):
+def test_importing_acl_reports_invalid_settings(name, text, message):
     variable = f"ASCEND_SIMULATOR_{name}"
     done = python(f"import os; os.environ['{variable}'] = '{text}'; import acl")
     assert done.returncode != 0
-    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {variable}: {told}")
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {variable}: {message}")
 
 
-def test_an_interpreter_of_atc_that_is_not_there_is_named():
+def test_a_missing_interpreter_of_atc_is_named():
     done = subprocess.run(
         [Path(ascend_simulator.__file__).parent / "site" / "bin" / "atc", "--help"],
         env=os.environ | {"ASCEND_SIMULATOR_PYTHON": "/nowhere/python3"},
@@ -134,13 +134,13 @@ def test_a_fork_after_init_is_found(mode):
     assert found == (
         "code (0, 507899)"
         if mode == "lenient"
-        else "[process.forked] acl.rt.get_device_count: found a child of the process that called "
-        "acl.init()"
+        else "[process.forked] acl.rt.get_device_count: called in a child of the process that "
+        "called acl.init()"
     )
 
 
 @pytest.mark.brute_force
-def test_a_fork_before_init_is_none_of_its_business():
+def test_a_fork_before_init_is_allowed():
     done = python(
         """
         import os
@@ -174,7 +174,7 @@ def test_the_environment_can_be_evaluated_twice(capsys, tmp_path):
         (["--faults", "malloc@1"], "ASCEND_SIMULATOR_FAULTS: found 'malloc@1', expected PLACE@N="),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_anything_runs(capsys, arguments, message):
+def test_invalid_settings_are_refused_before_anything_runs(capsys, arguments, message):
     assert main(["env", *arguments], {}) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -185,5 +185,5 @@ def test_the_rules_are_listed(capsys):
     assert main(["rules"]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert listed.keys() == RULES.keys()
-    assert listed["memory.use-after-free"] == "Memory is not used after it was freed."
-    assert listed["util.deprecated"].endswith("does the same. (only warned of)")
+    assert listed["memory.use-after-free"] == "Memory must not be used after it is freed."
+    assert listed["util.deprecated"].endswith("use ctypes instead. (only a warning)")

@@ -5,7 +5,7 @@ from runtime.support.threads import Beside
 from simulator.support.driving import Blocked, ok
 
 
-def test_more_events_than_there_are(machine):
+def test_events_beyond_the_limit_are_refused(machine):
     acl = machine(events=2)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -41,7 +41,7 @@ def test_flags_of_the_documents(acl, flag):
 
 
 @pytest.mark.parametrize("flag", [0, 0x80, 0x4, 0x21, 0x41])
-def test_flags_that_no_document_names(acl, flag):
+def test_undocumented_event_flags_are_refused(acl, flag):
     assert acl.rt.create_event_with_flag(flag) == (0, 100000)
     assert acl.rt.create_event_ex_with_flag(flag) == (0, 100000)
 
@@ -51,7 +51,7 @@ def test_an_ex_event_that_was_never_recorded_is_complete(acl):
     assert acl.rt.query_event_status(event) == (1, 0)
 
 
-def test_the_two_queries_answer_the_other_way_round(acl):
+def test_the_two_event_queries_have_opposite_values(acl):
     event = ok(acl.rt.create_event())
     blocked = Blocked()
     ok(acl.rt.record_event(event, 0))
@@ -116,7 +116,7 @@ def test_time_between_two_events(acl, make):
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_whoever_waited_for_a_stream_finds_its_events_complete(machine, seed):
+def test_after_a_wait_for_a_stream_its_events_are_complete(machine, seed):
     acl = machine(seed=seed)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -144,7 +144,7 @@ def test_an_event_is_destroyed_while_its_record_is_queued(acl):
     event = ok(acl.rt.create_event())
     blocked = Blocked()
     ok(acl.rt.record_event(event, 0))
-    ok(acl.rt.destroy_event(event))  # does not wait, and nobody else does
+    ok(acl.rt.destroy_event(event))  # does not wait, and no stream waits for it
     blocked.release()
     ok(acl.rt.synchronize_stream(0))
 

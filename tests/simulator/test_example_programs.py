@@ -1,6 +1,6 @@
-"""examples/ascend: each program runs without a fault, and with one that such programs often have.
+"""examples/ascend: each program runs without a violation, and with each common mistake.
 
-docs/simulator.md shows both tables; a fault is a line of the program that is changed.
+docs/simulator.md shows both tables; a mistake is one changed line of the program.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ FAULTS = {
         "context.destroyed-in-use",
     ),
 }
-"""What a program does wrong: file, its text, the text instead, the rule."""
+"""The mistakes of a program: file, its text, the replacement, the violated rule."""
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, monkeypatch, capsys):
-    """Runs a program as `python PROGRAM.py FILES` does, on a new card; what it prints."""
+    """Run a program as `python PROGRAM.py FILES` does, on a new card; return its output."""
 
     def run_(program, where=folder, **settings):
         reset_for_tests(Settings(**settings))

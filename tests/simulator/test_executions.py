@@ -1,4 +1,4 @@
-"""Executions: what must be right before them, and what they do to memory."""
+"""Executions: preconditions, and effects on memory."""
 
 import warnings
 
@@ -44,7 +44,7 @@ def datasets(loaded):
 
 
 def free_shapes(acl, folder):
-    """`rows` with free shapes, told of two: its id and datasets."""
+    """`rows` with free shapes, described as two rows: its id and datasets."""
     mid = ok(acl.mdl.load_from_file(compile_to(folder, rows(), input_shape="x:-1,4")))
     made = []
     for nbytes in (32, 24):
@@ -56,21 +56,21 @@ def free_shapes(acl, folder):
 
 
 def resized(loaded, side, place, by):
-    """The buffer of an input or output is longer by so many bytes."""
+    """Make the buffer of an input or output longer by this many bytes."""
     buffers = getattr(loaded, side)
     size = buffers.sizes[place] + by
     ok(loaded.acl.update_data_buffer(buffers.handles[place], buffers.ptrs[place], size))
 
 
-# -- answers -------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------
 
 
-def test_it_answers(loaded):
+def test_an_execution_computes_the_outputs(loaded):
     assert loaded.execute() == 0
     assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
 
 
-def test_it_answers_behind_the_host(acl, loaded):
+def test_an_asynchronous_execution_computes_the_outputs(acl, loaded):
     stream = ok(acl.rt.create_stream())
     blocked = Blocked(stream)
     before = loaded.output_bytes(0)
@@ -168,7 +168,7 @@ def test_a_larger_workspace_of_the_same_block_is_overwritten_too(acl, tmp_path, 
 
 
 def other_model(acl, loaded, folder):
-    """A model whose output lies at the start of the workspace."""
+    """A model whose output is at the start of the workspace."""
     other = Loaded(acl, static_om(folder))
     ok(acl.update_data_buffer(other.outputs.handles[0], loaded.work, 24))
     return other
@@ -188,7 +188,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_whoever_writes_into_a_workspace_finds_it_gone(acl, loaded, tmp_path, writer, times):
+def test_data_written_into_a_workspace_is_overwritten(acl, loaded, tmp_path, writer, times):
     ok(loaded.execute())
     for _ in range(times):
         WRITERS[writer](acl, loaded, tmp_path)
@@ -198,7 +198,7 @@ def test_whoever_writes_into_a_workspace_finds_it_gone(acl, loaded, tmp_path, wr
         assert content(loaded.work, loaded.work_bytes) == bytes([PATTERN]) * loaded.work_bytes
 
 
-def test_a_write_between_two_executions_of_a_stream_is_gone_after_them(acl, loaded):
+def test_a_workspace_write_between_two_executions_is_overwritten(acl, loaded):
     stream = ok(acl.rt.create_stream())
     for _ in range(3):
         blocked = Blocked(stream)
@@ -237,7 +237,7 @@ def test_an_output_over_an_input_is_found(acl, tmp_path, shift):
         loaded.execute()
 
 
-def test_neighbours_begin_where_the_tail_of_those_before_them_ends(acl, tmp_path):
+def test_adjacent_tensors_begin_after_the_tail_of_the_preceding_tensor(acl, tmp_path):
     loaded = Loaded(acl, static_om(tmp_path, 30))  # 480 bytes in, 360 out
     block = ok(acl.rt.malloc(4096, 0))
     ok(acl.update_data_buffer(loaded.inputs.handles[0], block, 480))
@@ -255,7 +255,7 @@ def test_outputs_have_tails_too(acl, tmp_path):
         loaded.execute()
 
 
-def test_neighbours_are_32_bytes_apart(acl, tmp_path):
+def test_adjacent_tensors_must_be_32_bytes_apart(acl, tmp_path):
     loaded = Loaded(acl, static_om(tmp_path, 32))
     block = ok(acl.rt.malloc(4096, 0))
     x = np.arange(128, dtype=np.float32).reshape(32, 4)
@@ -288,7 +288,7 @@ def test_two_inputs_may_be_the_same_memory(acl, tmp_path):
 
 
 def registered(acl, nbytes):
-    """The address under which the device reaches memory of the host."""
+    """Return the address under which the device accesses host memory."""
     return ok(acl.rt.host_register(pages().ctypes.data, nbytes, 0))
 
 
@@ -302,7 +302,7 @@ def registered(acl, nbytes):
         ("memory.unknown", lambda acl: 0xDE00000000FFFF40),
     ],
 )
-def test_memory_that_is_not_the_device_s_is_found(acl, loaded, side, rule, given):
+def test_memory_that_is_not_on_the_device_is_detected(acl, loaded, side, rule, given):
     buffers = getattr(loaded, side)
     ok(acl.update_data_buffer(buffers.handles[0], given(acl), 32))
     with breaks(rule):
@@ -320,7 +320,7 @@ def test_memory_of_an_execution_is_not_freed_before_its_end_is_known(acl, loaded
     ok(acl.rt.synchronize_stream(stream))
 
 
-def test_inputs_are_not_written_and_outputs_not_read_before_it_is_over(acl, loaded):
+def test_tensors_must_not_be_accessed_before_the_execution_ends(acl, loaded):
     stream = ok(acl.rt.create_stream())
     blocked = Blocked(stream)
     ok(loaded.execute_async(stream))
@@ -338,7 +338,7 @@ def test_inputs_are_not_written_and_outputs_not_read_before_it_is_over(acl, load
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
-def test_counts_must_be_those_of_the_model(acl, loaded, side, asynchronous):
+def test_the_number_of_buffers_must_match_the_model(acl, loaded, side, asynchronous):
     run = loaded.execute_async if asynchronous else loaded.execute
     made = getattr(loaded, side)
     ok(acl.mdl.add_dataset_buffer(made.dataset, made.handles[0]))
@@ -350,14 +350,14 @@ def test_counts_must_be_those_of_the_model(acl, loaded, side, asynchronous):
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @pytest.mark.parametrize("by", [-1, -24])
-def test_a_buffer_too_short_for_us_and_not_for_a_device_is_found(loaded, side, by):
+def test_a_short_buffer_that_a_device_accepts_is_a_violation(loaded, side, by):
     resized(loaded, side, 0, by)
     with breaks("model.short-buffer"):
         loaded.execute()
 
 
 @pytest.mark.parametrize(("by", "found"), [(-64, "violation"), (-65, "code")])
-def test_a_device_lets_64_bytes_be_missing_and_no_more(acl, tmp_path, by, found):
+def test_a_device_accepts_buffers_up_to_64_bytes_too_short(acl, tmp_path, by, found):
     loaded = Loaded(acl, static_om(tmp_path, 16))
     resized(loaded, "inputs", 0, by)
     if found == "code":
@@ -381,7 +381,7 @@ def test_lenient_mode_does_as_a_device_with_short_buffers(machine, tmp_path):
     assert report().broken["model.short-buffer"] == 1
 
 
-def test_longer_buffers_are_taken_and_left_alone_beyond(acl, loaded):
+def test_longer_buffers_are_accepted_and_unchanged_after_the_tensor(acl, loaded):
     ptr = loaded.malloc(256)
     fill(ptr, bytes(256))
     ok(acl.update_data_buffer(loaded.outputs.handles[0], ptr, 256))
@@ -401,7 +401,7 @@ def test_at_a_gear_buffers_have_its_size_or_the_largest(acl, tmp_path, size):
             loaded.execute()
 
 
-def test_sizes_with_slack_are_asked_for(machine, tmp_path):
+def test_buffers_must_include_the_size_slack(machine, tmp_path):
     acl = machine(size_slack=32)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -464,7 +464,7 @@ def test_a_destroyed_buffer_in_a_dataset_is_found(acl, loaded):
 # -- contexts, streams, models -------------------------------------------------------------------
 
 
-def test_it_runs_in_the_context_of_its_load(acl, loaded):
+def test_a_model_is_executed_in_the_context_of_its_load(acl, loaded):
     ok(acl.rt.create_context(0))
     for execute in (loaded.execute, loaded.execute_async):
         with breaks("model.other-context"):
@@ -515,7 +515,7 @@ def test_a_failure_shows_at_the_wait_once_and_leaves_garbage(acl, loaded):
     assert acl.rt.synchronize_stream(stream) == 507011
     assert "injected" in acl.get_recent_err_msg()
     assert acl.rt.synchronize_stream(stream) == 0
-    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()  # the third ran all the same
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()  # the third execution still ran
 
 
 def test_a_failed_execution_leaves_the_pattern(acl, loaded):
@@ -525,7 +525,7 @@ def test_a_failed_execution_leaves_the_pattern(acl, loaded):
     assert loaded.execute() == 0
 
 
-def test_what_the_arithmetic_refuses_is_a_failed_execution(acl, tmp_path):
+def test_an_error_of_onnxruntime_is_a_failed_execution(acl, tmp_path):
     model = onnx_model(
         [node("Gather", ["table", "ids"], ["y"])],
         [("ids", INT64, [2])],
@@ -540,7 +540,7 @@ def test_what_the_arithmetic_refuses_is_a_failed_execution(acl, tmp_path):
     assert acl.rt.synchronize_stream(0) == Code.RT_MODEL_EXECUTE
 
 
-def test_a_violation_on_a_stream_reaches_who_waits(acl, loaded):
+def test_a_violation_on_a_stream_is_raised_by_a_wait(acl, loaded):
     stream = ok(acl.rt.create_stream())
     fill(loaded.weights, b"other weights")
     ok(loaded.execute_async(stream))
@@ -548,7 +548,7 @@ def test_a_violation_on_a_stream_reaches_who_waits(acl, loaded):
         acl.rt.synchronize_stream(stream)
 
 
-def test_a_violation_on_a_stream_reaches_who_waits_for_an_event_behind_it(acl, loaded):
+def test_a_violation_on_a_stream_is_raised_by_a_wait_for_a_later_event(acl, loaded):
     stream, event = ok(acl.rt.create_stream()), ok(acl.rt.create_event())
     fill(loaded.weights, b"other weights")
     ok(loaded.execute_async(stream))
@@ -558,8 +558,8 @@ def test_a_violation_on_a_stream_reaches_who_waits_for_an_event_behind_it(acl, l
     ok(acl.rt.synchronize_stream(stream))
 
 
-def test_a_violation_on_a_stream_reaches_who_asks_for_an_event_behind_it(machine, tmp_path):
-    acl = machine(seed=1)  # then asking is what runs the stream
+def test_a_violation_on_a_stream_is_raised_by_a_query_of_a_later_event(machine, tmp_path):
+    acl = machine(seed=1)  # with a seed, polling runs the stream
     ok(acl.init())
     ok(acl.rt.set_device(0))
     loaded = Loaded(acl, static_om(tmp_path))
@@ -573,7 +573,7 @@ def test_a_violation_on_a_stream_reaches_who_asks_for_an_event_behind_it(machine
     ok(acl.rt.synchronize_stream(0))
 
 
-def test_a_violation_that_nobody_waited_for_shows_when_its_stream_goes(acl, loaded):
+def test_a_violation_without_a_wait_is_raised_when_the_stream_is_destroyed(acl, loaded):
     stream = ok(acl.rt.create_stream())
     fill(loaded.weights, b"other weights")
     ok(loaded.execute_async(stream))
@@ -584,7 +584,7 @@ def test_a_violation_that_nobody_waited_for_shows_when_its_stream_goes(acl, load
         acl.rt.destroy_stream(stream)
 
 
-def test_a_device_that_is_lost_while_one_waits_has_a_code(acl, loaded):
+def test_a_wait_for_a_lost_device_returns_a_code(acl, loaded):
     current().faults.arm("execute@1=lost")
     assert loaded.execute() == Code.RT_LOST_HEARTBEAT
     assert loaded.execute() == Code.RT_DRV_INTERNAL_ERROR
@@ -592,7 +592,7 @@ def test_a_device_that_is_lost_while_one_waits_has_a_code(acl, loaded):
 
 @pytest.mark.parametrize("shapes", ["fixed", "free"])
 @pytest.mark.parametrize("lost", [True, False])
-def test_whoever_waits_for_an_execution_that_is_dropped_is_told_why(acl, tmp_path, shapes, lost):
+def test_a_wait_for_a_dropped_execution_reports_the_reason(acl, tmp_path, shapes, lost):
     if shapes == "fixed":
         loaded = Loaded(acl, static_om(tmp_path))
         mid, inputs, outputs = loaded.id, *datasets(loaded)
@@ -617,7 +617,7 @@ def test_whoever_waits_for_an_execution_that_is_dropped_is_told_why(acl, tmp_pat
     assert waiting.result() == (Code.RT_LOST_HEARTBEAT if lost else Code.RT_STREAM_ABORT)
 
 
-def test_launching_may_cost_time(machine, tmp_path):
+def test_launch_us_delays_executions(machine, tmp_path):
     slow = 20_000
     acl = machine(launch_us=slow)
     ok(acl.init())
@@ -631,7 +631,7 @@ def test_launching_may_cost_time(machine, tmp_path):
     assert ok(acl.rt.event_elapsed_time(start, end)) >= slow / 1000
 
 
-def test_under_a_seed_an_execution_runs_when_the_host_waits(machine, tmp_path):
+def test_with_a_seed_an_execution_runs_when_the_host_waits(machine, tmp_path):
     acl = machine(seed=7)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -647,7 +647,7 @@ def test_under_a_seed_an_execution_runs_when_the_host_waits(machine, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16])
-def test_elements_of_every_type_go_through(acl, tmp_path, kind):
+def test_elements_of_every_type_are_computed(acl, tmp_path, kind):
     model = onnx_model([node("Identity", ["x"], ["y"])], [("x", kind, [5])], [("y", kind, [5])])
     loaded = Loaded(acl, compile_to(tmp_path, model))
     given = bytes(place % 2 for place in range(loaded.inputs.sizes[0]))
@@ -656,7 +656,7 @@ def test_elements_of_every_type_go_through(acl, tmp_path, kind):
     assert loaded.output_bytes(0) == given
 
 
-def test_scalars_go_through(acl, tmp_path):
+def test_scalars_are_computed(acl, tmp_path):
     model = onnx_model([node("Neg", ["x"], ["y"])], [("x", FLOAT, [])], [("y", FLOAT, [])])
     for flags in ({}, {"input_shape": "x:"}):
         loaded = Loaded(acl, compile_to(tmp_path, model, **flags))
@@ -674,7 +674,7 @@ def test_an_execution_takes_time_limits_and_no_workspace(acl, loaded):
     stream = ok(acl.rt.create_stream())
     for limit in (0, 1):
         ok(mdl.set_exec_config_opt(config, limit, 1000))
-    work, size = 2, 3  # in the headers, and taken by nothing
+    work, size = 2, 3  # in the headers, accepted by no call
     assert [mdl.set_exec_config_opt(config, attr, 64) for attr in (work, size, 8, 99)] == [
         INVALID
     ] * 4
@@ -684,7 +684,7 @@ def test_an_execution_takes_time_limits_and_no_workspace(acl, loaded):
     assert mdl.execute_v2(loaded.id, *datasets(loaded), stream, 0) == INVALID
 
 
-def test_executions_that_break_no_rule_warn_of_nothing(loaded):
+def test_correct_executions_do_not_warn(loaded):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a program hears at its end of the rules that it broke: as its user runs it."""
+"""The report at the end of a program, run in its own process."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ for _ in range(3):
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program of these lines in a folder of its own, as program.py."""
+    """Run a program of these lines in its own folder, as program.py."""
 
     def run_(*parts, **settings):
         path = tmp_path / "program.py"
@@ -58,10 +58,10 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["strict", "lenient", "report"])
-def test_what_was_broken_is_told_with_rule_call_and_line(run, mode):
+def test_the_report_names_rule_call_and_line(run, mode):
     done = run(BEGIN, FREES_TWICE, END, MODE=mode)
     ptr = "0xde000000000040"
-    told = dedent(
+    expected = dedent(
         f"""\
         Ascend simulator, mode {mode}: 1 violation
         [memory.bad-free] acl.rt.free, program.py:6 in release, 2 times
@@ -69,41 +69,41 @@ def test_what_was_broken_is_told_with_rule_call_and_line(run, mode):
         """
     )
     assert done.returncode == 0
-    assert done.stderr.endswith(told)
-    warned = done.stderr.removesuffix(told)
+    assert done.stderr.endswith(expected)
+    warned = done.stderr.removesuffix(expected)
     assert ("SimulatorWarning" in warned) == (mode == "lenient")
     assert mode == "lenient" or not warned
 
 
-def test_a_warning_of_lenient_mode_is_of_the_programs_line(run):
+def test_a_lenient_warning_names_the_programs_line(run):
     done = run(BEGIN, FREES_TWICE, END, MODE="lenient")
     (line,) = [line for line in done.stderr.splitlines() if "SimulatorWarning" in line]
     assert "program.py:6: SimulatorWarning: [memory.bad-free] free: " in line
 
 
 @pytest.mark.brute_force
-def test_a_program_without_fault_hears_nothing(run):
+def test_a_correct_program_prints_no_report(run):
     done = run(BEGIN, END, "print('done')", EXIT_CODE="23")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 @pytest.mark.parametrize(("program", "code"), [(FREES_TWICE, 23), ("sys.exit(4)", 23)])
-def test_the_exit_code_is_that_of_the_settings_where_a_rule_was_broken(run, program, code):
+def test_a_violation_sets_the_configured_exit_code(run, program, code):
     done = run(BEGIN, "print('said')\n", program, MODE="report", EXIT_CODE="23")
     assert (done.returncode, done.stdout) == (code, "said\n")
 
 
 @pytest.mark.brute_force
-def test_a_caution_is_told_and_leaves_the_exit_code(run):
+def test_a_caution_is_reported_and_keeps_the_exit_code(run):
     program = "import numpy\nacl.util.numpy_to_ptr(numpy.zeros(4))\n"
     done = run(BEGIN, program, END, MODE="report", EXIT_CODE="23")
     assert done.returncode == 0
-    told = "1 caution\ncaution [util.deprecated] acl.util.numpy_to_ptr, program.py:5 in"
-    assert told in done.stderr
+    expected = "1 caution\ncaution [util.deprecated] acl.util.numpy_to_ptr, program.py:5 in"
+    assert expected in done.stderr
 
 
 @pytest.mark.brute_force
-def test_what_a_stream_finds_is_of_the_line_that_submitted_it(run):
+def test_a_violation_on_a_stream_names_the_submitting_line(run):
     program = """\
 import ctypes
 stream, ret = acl.rt.create_stream()
@@ -117,24 +117,24 @@ acl.rt.synchronize_stream(stream)
     assert "[memcpy.source-changed] acl.rt.memcpy_async, program.py:8 in <module>" in done.stderr
 
 
-def test_a_program_that_does_not_finalize_hears_what_it_left(run):
+def test_a_missing_finalize_reports_leftovers(run):
     done = run(BEGIN, "acl.rt.create_stream()\n")
     assert done.returncode == 0
     assert done.stderr.splitlines()[1:] == [
         "[process.not-finalized] at the end of the program",
-        "    found no acl.finalize(), and left stream 1, device 0 set",
+        "    acl.finalize() was not called; not released: stream 1, device 0 set",
     ]
 
 
 @pytest.mark.brute_force
-def test_nothing_is_said_of_what_an_uncaught_exception_left(run):
+def test_leftovers_of_an_uncaught_exception_are_not_reported(run):
     done = run(BEGIN, "acl.rt.create_stream()\nraise RuntimeError('of the program')\n")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "RuntimeError: of the program"
 
 
 @pytest.mark.brute_force
-def test_a_forked_child_tells_its_own_findings_only(run):
+def test_a_forked_child_reports_only_its_own_findings(run):
     program = """\
 import os
 if os.fork() == 0:
@@ -151,7 +151,7 @@ os.wait()
     ]
 
 
-def test_a_test_hears_nothing_at_the_end_of_the_tests(capfd):
+def test_tests_print_no_report_at_exit(capfd):
     reset_for_tests(Settings(mode="report"))
     violations.violate("memory.bad-free", "free: found it")
     exit_report.at_exit()
@@ -159,12 +159,12 @@ def test_a_test_hears_nothing_at_the_end_of_the_tests(capfd):
     (finding,) = report().findings
     assert (finding.rule, finding.origin.function) == (
         "memory.bad-free",
-        "test_a_test_hears_nothing_at_the_end_of_the_tests",
+        "test_tests_print_no_report_at_exit",
     )
     reset_for_tests(Settings())
 
 
-def test_of_many_findings_the_first_thousand_are_kept_and_all_are_counted():
+def test_the_first_thousand_findings_are_kept_and_all_are_counted():
     reset_for_tests(Settings(mode="report"))
     for line in range(1500):
         violations.note("memory.bad-free", "", Origin("acl.rt.free", "x.py", line, "f"))

@@ -1,4 +1,4 @@
-"""Faults on purpose: where, at which time, and what they do."""
+"""Fault injection: places, counts and actions."""
 
 import pytest
 from simulator.support.driving import H2D, MIB, ok
@@ -11,7 +11,7 @@ from ascend_simulator.faults import PLACES, Faults
 
 @pytest.fixture
 def acts():
-    """What the actions of a plan did."""
+    """The effects of a plan's actions."""
     return []
 
 
@@ -21,7 +21,7 @@ def faults(acts):
 
 
 def struck(faults, place, times):
-    """The codes that so many strikes gave, 0 for none."""
+    """Return the codes of this many strikes, 0 for none."""
     codes = []
     for _ in range(times):
         try:
@@ -52,7 +52,7 @@ def test_a_cleared_plan_does_nothing(faults):
     assert struck(faults, "copy", 1) == [0]
 
 
-def test_actions(faults, acts):
+def test_each_action_takes_effect(faults, acts):
     faults.arm("mem_info@1=taken:5000;execute@1=slow:0;call@1=lost;load@1=245000")
     assert struck(faults, "mem_info", 1) == struck(faults, "execute", 1) == [0]
     assert struck(faults, "call", 1) == [507010]
@@ -67,7 +67,7 @@ UNREADABLE = """
 
 
 @pytest.mark.parametrize("plan", UNREADABLE.split())
-def test_a_plan_that_cannot_be_read(faults, plan):
+def test_an_invalid_plan_is_refused(faults, plan):
     with pytest.raises(ValueError, match=f"found '{plan}', expected PLACE@N=ACTION"):
         faults.arm(f"malloc@1=207001;{plan}")
     assert not faults.is_armed
@@ -96,7 +96,7 @@ def test_a_copy_fails_at_the_next_wait(acl):
     assert acl.rt.memcpy(device, 64, pinned, 64, H2D) == 507053
 
 
-def test_waiting_fails(acl):
+def test_a_wait_can_be_made_to_fail(acl):
     current().faults.arm("sync@1=507046;sync@2=507047;sync@3=507899")
     event = ok(acl.rt.create_event())
     ok(acl.rt.record_event(event, 0))

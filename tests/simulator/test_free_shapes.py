@@ -1,4 +1,4 @@
-"""Models whose shapes are free: executed while the caller waits, and planned nowhere."""
+"""Models with free shapes: executed synchronously, without a memory plan."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ INVALID = Code.INVALID_PARAM
 
 @pytest.fixture
 def free(acl, tmp_path):
-    """`rows` of 2 to 8 rows, loaded, with room for 8 rows each way."""
+    """`rows` of 2 to 8 rows, loaded, with buffers for 8 rows."""
     return FreeModel(acl, compile_to(tmp_path, rows(), input_shape="x:2~8,4"))
 
 
@@ -62,7 +62,7 @@ class FreeModel:
         return [ok(self.acl.get_tensor_desc_dim_v2(desc, place)) for place in range(count)]
 
 
-def test_dims_are_told_and_answered(free):
+def test_input_dims_are_set_and_output_dims_are_returned(free):
     for n in (3, 8, 2):
         x = np.random.default_rng(n).random((n, 4), np.float32)
         free.write(x)
@@ -81,7 +81,7 @@ def test_execute_v2_is_the_same_on_a_stream(acl, free):
     assert free.output_dims() == [2, 3]
 
 
-def test_what_an_execution_has_is_in_use_until_it_was_waited_for(acl, free):
+def test_an_executions_objects_are_in_use_until_a_wait(acl, free):
     context, stream = ok(acl.rt.get_context()), ok(acl.rt.create_stream())
     other = ok(acl.rt.create_stream())
     config = acl.mdl.create_exec_config_handle()
@@ -109,18 +109,18 @@ def test_what_an_execution_has_is_in_use_until_it_was_waited_for(acl, free):
     assert acl.mdl.unload(free.id) == 0
 
 
-def test_dims_must_be_told(acl, free):
+def test_input_dims_must_be_set(acl, free):
     assert free.execute() == INVALID
-    assert "found no tensor description" in acl.get_recent_err_msg()
+    assert "no tensor description" in acl.get_recent_err_msg()
 
 
 @pytest.mark.parametrize("dims", [(1, 4), (9, 4), (2, 5), (2,), (2, 4, 1)])
-def test_dims_outside_what_was_compiled_are_refused(free, dims):
+def test_dims_outside_the_compiled_ranges_are_refused(free, dims):
     free.tell(*dims)
     assert free.execute() == INVALID
 
 
-def test_short_buffers_are_refused_with_what_they_need(acl, free):
+def test_short_buffers_are_refused_with_the_needed_bytes(acl, free):
     free.tell(8, 4)
     ok(acl.update_data_buffer(free.handles[0], free.ptrs[0], 127))
     assert free.execute() == Code.GE_FAILURE
@@ -144,7 +144,7 @@ def test_an_output_without_an_address_gets_memory(acl, tmp_path):
     assert acl.rt.free(ptr) == 0
 
 
-def test_what_the_arithmetic_refuses_is_a_failed_execution(acl, tmp_path):
+def test_an_error_of_onnxruntime_is_a_failed_execution(acl, tmp_path):
     model = onnx_model(
         [node("Gather", ["table", "x"], ["y"])],
         [("x", INT64, ["n"])],
@@ -175,7 +175,7 @@ def test_missing_buffers_are_refused(acl, free):
         ("memory.host-for-device", lambda free: ok(free.acl.rt.malloc_host(64))),
     ],
 )
-def test_memory_is_what_a_device_wants(free, rule, given):
+def test_memory_rules_apply_to_free_shapes(free, rule, given):
     free.tell(2, 4)
     ok(free.acl.update_data_buffer(free.handles[0], given(free), 32))
     with breaks(rule):
@@ -189,13 +189,13 @@ def test_a_destroyed_buffer_is_found(acl, free):
         free.execute()
 
 
-def test_it_is_not_executed_behind_the_host(acl, free):
+def test_free_shapes_cannot_be_executed_asynchronously(acl, free):
     free.tell(2, 4)
     code = acl.mdl.execute_async(free.id, free.inputs, free.outputs, 0)
     assert code == Code.API_NOT_SUPPORT
 
 
-def test_failures_are_the_caller_s(free):
+def test_failures_are_returned_to_the_caller(free):
     free.tell(2, 4)
     current().faults.arm("execute@1=507015")
     assert free.execute() == 507015
@@ -204,7 +204,7 @@ def test_failures_are_the_caller_s(free):
     assert free.execute() == Code.RT_LOST_HEARTBEAT
 
 
-def test_what_a_stream_still_writes_is_not_read(acl, free, tmp_path):
+def test_a_busy_gear_buffer_is_a_violation(acl, free, tmp_path):
     planned = Loaded(acl, static_om(tmp_path))
     ok(acl.update_data_buffer(planned.outputs.handles[0], free.ptrs[0], 24))
     stream = ok(acl.rt.create_stream())

@@ -1,4 +1,4 @@
-"""Gears: what setters check and in which order, what they write, what an execution makes of it."""
+"""Gears: the order of the setters' checks, the values they write, and their use by executions."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def test_a_compiled_gear_is_set(acl, tmp_path, family):
 
 
 def test_setters_check_in_the_order_of_the_documents(acl, tmp_path, family):
-    """Each row has all faults of the rows below it, and its own is the one told."""
+    """Each row also has the faults of all rows below it, but reports its own."""
     make, _, right, wrong = family
     loaded = Loaded(acl, make(tmp_path))
     place = loaded.gear_place
@@ -83,14 +83,16 @@ def test_setters_check_in_the_order_of_the_documents(acl, tmp_path, family):
         assert call(unknown, short.dataset, place, *wrong) == UNKNOWN
         assert call(loaded.id, short.dataset, place, *wrong) == NO_GEAR
         assert call(loaded.id, short.dataset, place, *right) == LENGTH
-        assert ok(acl.mdl.get_cur_output_dims(loaded.desc, 0))["dims"] == [2]  # it has changed
+        assert ok(acl.mdl.get_cur_output_dims(loaded.desc, 0))["dims"] == [
+            2
+        ]  # the gear has changed
     else:
         assert call(unknown, short.dataset, place, *wrong) == LENGTH
         assert call(unknown, loaded.inputs.dataset, place, *wrong) == UNKNOWN
         assert call(loaded.id, loaded.inputs.dataset, place, *wrong) == NO_GEAR
 
 
-def test_other_families_have_no_such_gear(acl, tmp_path, family):
+def test_a_gear_of_another_family_is_refused(acl, tmp_path, family):
     make, _, _, _ = family
     loaded = Loaded(acl, make(tmp_path))
     inputs, place = loaded.inputs.dataset, loaded.gear_place
@@ -142,12 +144,12 @@ def test_dims_are_a_dict(acl, given):
         acl.mdl.set_input_dynamic_dims(0, 0, 0, given)
 
 
-def test_dim_count_is_what_counts(acl, tmp_path):
+def test_dim_count_determines_the_dims(acl, tmp_path):
     loaded = Loaded(acl, texts_om(tmp_path))
     inputs, place = loaded.inputs.dataset, loaded.gear_place
     longer = {"name": "", "dimCount": 4, "dims": [2, 8, 2, 8, 99]}
     assert acl.mdl.set_input_dynamic_dims(loaded.id, inputs, place, longer) == 0
-    with pytest.raises(ValueError, match="found 4 dims, expected 5"):
+    with pytest.raises(ValueError, match="found 4 dims, expected dimCount 5"):
         acl.mdl.set_input_dynamic_dims(
             loaded.id, inputs, place, {"name": "", "dimCount": 5, "dims": [2, 8, 2, 8]}
         )
@@ -173,7 +175,7 @@ def test_only_open_dims_are_written(acl, tmp_path):
     assert np.frombuffer(content(loaded.inputs.ptrs[-1], 16), np.int64).tolist() == [2, 3]
 
 
-def test_a_gear_buffer_on_the_host_is_found(acl, tmp_path):
+def test_a_gear_buffer_on_the_host_is_detected(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     pinned = ok(acl.rt.malloc_host(64))
     ok(acl.update_data_buffer(loaded.inputs.handles[-1], pinned, 64))
@@ -235,7 +237,7 @@ def test_a_gear_is_set_in_the_context_of_the_model(acl, tmp_path):
         loaded.set_batch(4)
 
 
-def test_without_a_gear_the_largest_runs_and_it_is_said(acl, tmp_path):
+def test_without_a_gear_the_largest_runs_with_a_caution(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     loaded.write(0, x)
@@ -270,8 +272,8 @@ def test_a_gear_that_no_setter_wrote_runs(acl, tmp_path):
     assert loaded.output_bytes(0)[12:] == before[12:]
 
 
-def test_a_gear_that_no_setter_wrote_must_have_room(acl, tmp_path):
-    """Unset means the gear of the largest inputs: others may have larger outputs."""
+def test_an_unset_gear_must_fit_the_buffers(acl, tmp_path):
+    """Without a set gear, the one with the largest inputs runs; others may have larger outputs."""
     model = onnx_model(
         [
             node("ReduceSum", ["x", "axis"], ["sum"], name="sum"),
@@ -293,7 +295,7 @@ def test_a_gear_that_no_setter_wrote_must_have_room(acl, tmp_path):
         loaded.execute()
 
 
-def test_a_gear_that_came_by_another_way_must_have_room(acl, tmp_path):
+def test_a_gear_not_written_by_a_setter_must_fit_the_buffers(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     ok(loaded.set_batch(4))
     ok(acl.update_data_buffer(loaded.inputs.handles[0], loaded.inputs.ptrs[0], 4 * 16))
@@ -302,7 +304,7 @@ def test_a_gear_that_came_by_another_way_must_have_room(acl, tmp_path):
         loaded.execute()
 
 
-def test_lenient_mode_runs_a_gear_that_came_by_another_way_where_there_is_room(machine, tmp_path):
+def test_lenient_mode_runs_a_gear_not_written_by_a_setter_if_it_fits(machine, tmp_path):
     acl = machine(mode="lenient")
     ok(acl.init())
     ok(acl.rt.set_device(0))

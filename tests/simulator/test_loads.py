@@ -1,4 +1,4 @@
-"""Loading and unloading: whose memory, which context, and what is refused."""
+"""Loading and unloading: memory, contexts and refusals."""
 
 import time
 import weakref
@@ -33,7 +33,7 @@ NONE = (0, 0)
 
 
 def memory(acl, path):
-    """Workspace and weights as a load wants them: (ptr, bytes) twice."""
+    """Workspace and weights in the form that a load needs: (ptr, bytes) twice."""
     return [(ok(acl.rt.malloc(nbytes, 0)), nbytes) for nbytes in ok(acl.mdl.query_size(path))]
 
 
@@ -41,7 +41,7 @@ def load(acl, path, work=NONE, weights=NONE):
     return acl.mdl.load_from_file_with_mem(path, *work, *weights)
 
 
-# -- where it lies -------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------
 
 
 def test_ids_of_models_begin_at_1_and_are_not_used_again(acl, tmp_path):
@@ -53,7 +53,7 @@ def test_ids_of_models_begin_at_1_and_are_not_used_again(acl, tmp_path):
     assert acl.mdl.load_from_file(free) == (1 << 31, 0)
 
 
-def test_the_system_gives_memory_and_takes_it_back(acl, tmp_path):
+def test_the_system_allocates_and_frees_model_memory(acl, tmp_path):
     path = rows_om(tmp_path)
     before = current().memory.used(0)
     mid = ok(acl.mdl.load_from_file(path))
@@ -95,7 +95,7 @@ def test_memory_that_is_short_by_one_byte_is_refused(acl, tmp_path, place):
         ok(acl.rt.free(ptr))  # nothing holds it
 
 
-def test_more_memory_than_needed_is_taken(acl, tmp_path):
+def test_more_memory_than_needed_is_accepted(acl, tmp_path):
     path = static_om(tmp_path)
     parts = [(ok(acl.rt.malloc(4 * MIB, 0)), 4 * MIB) for _ in range(2)]
     assert load(acl, path, *parts) == (1, 0)
@@ -204,7 +204,7 @@ def test_weights_of_a_model_that_executes_are_not_written(acl, tmp_path):
     ok(acl.rt.synchronize_stream(stream))
 
 
-def test_other_weights_are_found_by_the_next_execution(acl, tmp_path):
+def test_changed_weights_are_detected_by_the_next_execution(acl, tmp_path):
     loaded = Loaded(acl, static_om(tmp_path))
     assert loaded.execute() == 0
     fill(loaded.weights + loaded.weight_bytes - 1, b"\1")
@@ -236,7 +236,7 @@ def test_another_file_in_the_weight_block_is_found(acl, tmp_path):
     assert loaded.execute() == 0
     with breaks("model.weights-changed"):
         load(acl, texts_om(tmp_path), NONE, (loaded.weights, loaded.weight_bytes))
-    assert loaded.execute() == 0  # nothing was written
+    assert loaded.execute() == 0  # the weights are unchanged
 
 
 @pytest.mark.parametrize("part", ["work", "weights"])
@@ -252,7 +252,7 @@ def test_a_workspace_over_the_weights_of_another_model_is_found(acl, tmp_path, p
         load(acl, path, second["work"], second["weights"])
 
 
-def test_other_weights_of_a_large_model_are_found_when_it_goes(acl, tmp_path):
+def test_changed_weights_of_a_large_model_are_detected_at_unload(acl, tmp_path):
     side = 512  # four slices of weights
     model = onnx_model(
         [node("MatMul", ["x", "w"], ["y"])],
@@ -266,7 +266,7 @@ def test_other_weights_of_a_large_model_are_found_when_it_goes(acl, tmp_path):
         acl.mdl.unload(loaded.id)
 
 
-# -- context, chip, life -------------------------------------------------------------------------
+# -- context, chip, unload -----------------------------------------------------------------------
 
 
 def test_a_load_needs_a_context(machine, tmp_path):
@@ -287,7 +287,7 @@ def test_a_model_belongs_to_the_context_of_its_load(acl, tmp_path):
     assert acl.mdl.unload(mid) == 0
 
 
-def test_a_context_goes_after_its_models(acl, tmp_path):
+def test_a_context_is_destroyed_after_its_models(acl, tmp_path):
     context = ok(acl.rt.create_context(0))
     ok(acl.mdl.load_from_file(static_om(tmp_path)))
     with pytest.raises(SimulatorViolation, match=r"context.destroyed-in-use.*model 1"):
@@ -324,8 +324,10 @@ def test_a_file_for_another_chip_is_refused_at_load_only(machine, tmp_path):
     assert text in acl.get_recent_err_msg()
 
 
-def test_loads_of_one_file_share_what_computes(acl, tmp_path):
-    path = static_om(tmp_path, 7)  # in no other test, whose exceptions may keep what it loaded
+def test_loads_of_one_file_share_a_graph(acl, tmp_path):
+    path = static_om(
+        tmp_path, 7
+    )  # unique: an exception of another test may keep the same graph alive
     first, second = Loaded(acl, path), Loaded(acl, path)
     other = Loaded(acl, rows_om(tmp_path))
     graphs = [models().get(each.id, "test").graph for each in (first, second, other)]
@@ -358,7 +360,7 @@ def test_a_configuration_loads_a_model_with_free_shapes_into_memory_of_the_syste
     assert acl.mdl.load_with_config(config) == (1 << 31, 0)
 
 
-def test_a_load_may_cost_time(machine, tmp_path):
+def test_load_ms_delays_loads(machine, tmp_path):
     acl = machine(load_ms=20)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -487,7 +489,7 @@ def test_a_configuration_loads_from_memory(acl, tmp_path):
         ({1: 1, 2: "/no/such.om"}, Code.GE_EXEC_MODEL_PATH_INVALID),
     ],
 )
-def test_a_configuration_that_lacks_something_loads_nothing(acl, options, code):
+def test_an_incomplete_configuration_is_refused(acl, options, code):
     assert acl.mdl.load_with_config(configured(acl, options)) == (0, code)
 
 
@@ -507,7 +509,7 @@ def test_a_configuration_that_lacks_something_loads_nothing(acl, options, code):
         (77, 1),
     ],
 )
-def test_an_option_is_refused_for_what_it_cannot_be(acl, attr, value):
+def test_invalid_option_values_are_refused(acl, attr, value):
     handle = acl.mdl.create_config_handle()
     assert acl.mdl.set_config_opt(handle, attr, value) == Code.INVALID_PARAM
 
@@ -527,7 +529,7 @@ def test_null_and_dead_configurations_are_refused(acl):
 # -- free shapes, bundles ------------------------------------------------------------------------
 
 
-def test_a_model_with_free_shapes_has_no_place_in_a_plan(acl, machine, tmp_path):
+def test_a_model_with_free_shapes_cannot_use_the_callers_memory(acl, machine, tmp_path):
     path = compile_to(tmp_path, rows(), input_shape="x:-1,4")
     work = ok(acl.rt.malloc(MIB, 0)), MIB
     weights = ok(acl.rt.malloc(MIB, 0)), MIB
@@ -536,7 +538,7 @@ def test_a_model_with_free_shapes_has_no_place_in_a_plan(acl, machine, tmp_path)
     assert acl.mdl.load_from_file(path)[1] == 0
 
 
-def test_a_simulated_file_is_no_bundle(acl, tmp_path):
+def test_a_simulated_file_is_not_a_bundle(acl, tmp_path):
     path = static_om(tmp_path)
     assert acl.mdl.bundle_load_from_file(path) == (0, Code.API_NOT_SUPPORT)
     assert acl.mdl.bundle_load_from_file("/no/such.om") == (0, Code.GE_EXEC_MODEL_PATH_INVALID)

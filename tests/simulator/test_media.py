@@ -1,4 +1,4 @@
-"""DVPP: JPEG files decoded, pictures resized and cut, and what its tables want of them."""
+"""DVPP: decoding of JPEG files, resizing and cropping, and the requirements on pictures."""
 
 import io
 import sys
@@ -29,7 +29,7 @@ def up(side, multiple):
 
 
 class Dvpp:
-    """As helper classes have it: a channel, a stream, descriptions of pictures in new memory."""
+    """A helper as programs have it: a channel, a stream, picture descriptions in new memory."""
 
     def __init__(self, acl):
         self.acl, self.media = acl, acl.media
@@ -70,7 +70,7 @@ class Dvpp:
         return self.acl.rt.synchronize_stream(self.stream)
 
     def planes(self, desc):
-        """Brightness and the two colours of a picture, without its strides."""
+        """Return luma and the two chroma planes of a picture, without its strides."""
         media, host = self.media, np.zeros(self.media.dvpp_get_pic_desc_size(desc), np.uint8)
         data = media.dvpp_get_pic_desc_data(desc)
         ok(self.acl.rt.memcpy(host.ctypes.data, host.nbytes, data, host.nbytes, D2H))
@@ -87,7 +87,7 @@ def dvpp(acl):
     return Dvpp(acl)
 
 
-def test_a_file_is_decoded_behind_the_host(dvpp):
+def test_a_file_is_decoded_asynchronously(dvpp):
     desc = dvpp.decoded(jpeg())
     assert dvpp.wait() == 0
     y, colours = dvpp.planes(desc)
@@ -100,7 +100,7 @@ def test_a_file_is_decoded_behind_the_host(dvpp):
     assert dvpp.media.dvpp_get_pic_desc_format(desc) == NV12
 
 
-def test_the_colours_of_the_other_format_are_the_other_way_round(dvpp):
+def test_nv21_has_the_chroma_order_swapped(dvpp):
     one, other = dvpp.decoded(jpeg()), dvpp.decoded(jpeg(), layout=NV21)
     assert dvpp.wait() == 0
     np.testing.assert_array_equal(dvpp.planes(one)[1], dvpp.planes(other)[1][..., ::-1])
@@ -124,7 +124,7 @@ def test_the_smallest_file_is_decoded(dvpp):
     assert dvpp.wait() == 0
 
 
-def test_the_head_of_a_file_tells_its_dims_and_bytes(dvpp):
+def test_the_header_of_a_file_has_its_dims_and_bytes(dvpp):
     data = np.frombuffer(jpeg(), np.uint8)
     media, given = dvpp.media, (data.ctypes.data, data.nbytes)
     assert media.dvpp_jpeg_get_image_info(*given) == (WIDTH, HEIGHT, 3, 0)
@@ -138,19 +138,19 @@ def test_the_head_of_a_file_tells_its_dims_and_bytes(dvpp):
 
 
 @pytest.mark.parametrize(
-    ("data", "dims", "told"),
+    ("data", "dims", "message"),
     [
         (jpeg(progressive=True), (WIDTH, HEIGHT), "a progressive file"),
         (jpeg(16, 16), (16, 16), "16 x 16 pixels"),
-        (jpeg(), (WIDTH, 64), "100 x 62 pixels, described otherwise"),
+        (jpeg(), (WIDTH, 64), "100 x 62 pixels, which differ from the description"),
         (b"no file", (WIDTH, HEIGHT), "cannot identify"),
         (jpeg()[:-200], (WIDTH, HEIGHT), "truncated"),
     ],
 )
-def test_a_file_that_cannot_be_decoded_is_a_failure_of_the_stream(dvpp, data, dims, told):
+def test_a_file_that_cannot_be_decoded_is_a_failure_of_the_stream(dvpp, data, dims, message):
     desc = dvpp.decoded(data, *dims)
     assert dvpp.wait() == 507018
-    assert told in dvpp.acl.get_recent_err_msg()
+    assert message in dvpp.acl.get_recent_err_msg()
     assert dvpp.media.dvpp_get_pic_desc_ret_code(desc) == 507018
 
 
@@ -204,7 +204,7 @@ def test_an_area_is_cut_and_pasted(dvpp):
     assert (dvpp.planes(cut)[0] >= 250).all()
     y, _ = dvpp.planes(board)
     assert (y[32:48, :16] >= 250).all()
-    assert (y[:32] == 0x7F).all()  # beside it all is as it was
+    assert (y[:32] == 0x7F).all()  # the rest is unchanged
     for handle in (right, place):
         assert media.dvpp_destroy_roi_config(handle) == 0
 
@@ -231,7 +231,7 @@ def test_colours_that_rgb_lacks_are_decoded_as_the_file_has_them(dvpp):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"width": 31}, "width 31, expected an even number"),
         ({"width_stride": 40}, "width stride 40, expected 32 (a multiple of 16)"),
@@ -242,13 +242,13 @@ def test_colours_that_rgb_lacks_are_decoded_as_the_file_has_them(dvpp):
         ({"height": 4}, "height 4, expected 6 to 4096"),
     ],
 )
-def test_what_a_picture_must_be(dvpp, changed, told):
+def test_picture_requirements_are_checked(dvpp, changed, message):
     small, big = dvpp.picture(32, 32), dvpp.decoded(jpeg())
     for name, given in changed.items():
         ok(getattr(dvpp.media, f"dvpp_set_pic_desc_{name}")(small, given))
     with breaks("dvpp.picture") as raised:
         dvpp.media.dvpp_vpc_resize_async(dvpp.channel, big, small, dvpp.scaling, dvpp.stream)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_lenient_mode_refuses_a_picture_by_its_code(machine):
@@ -273,7 +273,7 @@ def test_a_side_grows_sixteen_times_at_most(dvpp, dims, fits):
 
 
 @pytest.mark.parametrize("area", [(1, 31, 0, 31), (0, 30, 0, 31), (0, 31, 0, 33), (8, 7, 0, 31)])
-def test_an_area_lies_within_and_begins_even_and_ends_odd(dvpp, area):
+def test_an_area_is_inside_with_even_start_and_odd_end(dvpp, area):
     one, other = dvpp.picture(32, 32), dvpp.picture(32, 32)
     roi = dvpp.media.dvpp_create_roi_config(*area)
     with breaks("dvpp.picture"):
@@ -289,7 +289,7 @@ def test_formats_that_are_not_simulated_have_a_code(dvpp):
 def test_a_picture_without_data_is_refused(dvpp):
     given = (dvpp.channel, dvpp.picture(32, 32), dvpp.picture(32, 32, data=0), dvpp.scaling)
     assert dvpp.media.dvpp_vpc_resize_async(*given, dvpp.stream) == 100000
-    assert "found a picture without data" in dvpp.acl.get_recent_err_msg()
+    assert "the picture has no data" in dvpp.acl.get_recent_err_msg()
 
 
 def test_a_resize_needs_its_configuration(dvpp):
@@ -298,7 +298,7 @@ def test_a_resize_needs_its_configuration(dvpp):
 
 
 def test_an_area_is_shrunk_by_its_own_sides(dvpp):
-    """From column 576 on 64 are left, which is not too many for 16."""
+    """From column 576 on there are 64 columns, which is not too many for 16."""
     wide, small = dvpp.picture(640, 64), dvpp.picture(16, 16)
     area = dvpp.media.dvpp_create_roi_config(576, 639, 0, 63)
     assert dvpp.media.dvpp_vpc_crop_async(dvpp.channel, wide, small, area, dvpp.stream) == 0
@@ -312,7 +312,7 @@ def test_pictures_lie_in_memory_of_dvpp(dvpp):
         dvpp.media.dvpp_vpc_resize_async(*given)
 
 
-def test_memory_of_dvpp_and_of_rt_are_given_back_to_whom_they_came_from(dvpp):
+def test_dvpp_and_rt_memory_are_freed_by_their_own_functions(dvpp):
     ptr, plain = ok(dvpp.media.dvpp_malloc(64)), ok(dvpp.acl.rt.malloc(64, 0))
     with breaks("memory.free-while-held"):
         dvpp.acl.rt.free(ptr)
@@ -343,7 +343,7 @@ def test_a_channel_is_created_before_it_is_used(dvpp):
     assert media.dvpp_create_channel(dvpp.channel) == 100000
 
 
-def test_what_is_left_of_it_is_named_at_the_end(dvpp):
+def test_leftover_media_objects_are_reported_at_finalize(dvpp):
     media = dvpp.media
     picture, area = media.dvpp_create_pic_desc(), media.dvpp_create_roi_config(0, 1, 0, 1)
     assert set(report().live) >= {
@@ -358,7 +358,7 @@ def test_what_is_left_of_it_is_named_at_the_end(dvpp):
     assert report().live == ["stream 1"]
 
 
-def test_who_lacks_pillow_hears_what_to_install(acl, monkeypatch):
+def test_a_missing_pillow_is_reported_with_instructions(acl, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ImportError, match=r'pip install "ascend-simulator\[media\]"'):
         acl.media.dvpp_create_channel(acl.media.dvpp_create_channel_desc())

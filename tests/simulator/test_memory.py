@@ -1,4 +1,4 @@
-"""Allocation: what is given, what it costs, what is refused."""
+"""Allocation: addresses, charged bytes and refusals."""
 
 import ctypes
 import warnings
@@ -29,7 +29,7 @@ GIB = 1024 * MIB
     [
         (1, "NORMAL_ONLY", 4096),
         (4064, "NORMAL_ONLY", 4096),
-        (4065, "NORMAL_ONLY", 8192),  # 4096 after rounding to 32, and 32 more
+        (4065, "NORMAL_ONLY", 8192),  # 4096 after rounding to 32, plus 32
         (4096, "NORMAL_ONLY_P2P", 8192),
         (MIB, "HUGE_FIRST", MIB + 4096),
         (MIB + 1, "HUGE_FIRST", 2 * MIB),
@@ -37,7 +37,7 @@ GIB = 1024 * MIB
         (2 * MIB - 31, "HUGE_FIRST", 4 * MIB),
         (1, "HUGE_ONLY", 2 * MIB),
         (1, "HUGE_ONLY_P2P", 2 * MIB),
-        (GIB, "HUGE1G_ONLY", GIB),  # no 32 more here
+        (GIB, "HUGE1G_ONLY", GIB),  # without the additional 32
         (GIB + 1, "HUGE1G_ONLY_P2P", 2 * GIB),
     ],
 )
@@ -50,14 +50,14 @@ def test_malloc_align32_is_not_charged_32_more():
     assert charged_bytes(4096, 2, tail=False) == 4096
 
 
-def test_only_malloc_align32_saves_them(acl):
+def test_only_malloc_align32_avoids_the_32_bytes(acl):
     for malloc, taken in [("malloc", 2), ("malloc_cached", 4), ("malloc_align32", 5)]:
         ok(getattr(acl.rt, malloc)(4096, 2))
         assert current().memory.used(0) == taken * 4096
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_bits_for_band_width_change_nothing_of_the_pages(policy):
+def test_bandwidth_bits_do_not_change_the_page_size(policy):
     for bits in (0x0100, 0x1000):
         assert charged_bytes(4065, POLICIES[policy] | bits) == charged_bytes(4065, POLICIES[policy])
 
@@ -67,7 +67,7 @@ def test_an_unknown_policy_takes_huge_pages_from_2_mib_on(nbytes, expected):
     assert charged_bytes(nbytes, 99) == expected
 
 
-def test_normal_pages_are_taken_for_any_size_where_they_are_asked_for():
+def test_requested_normal_pages_are_used_for_any_size():
     for policy in (2, 5, 0x100 | 2):
         assert charged_bytes(4 * MIB, policy) == 4 * MIB + 4096
 
@@ -148,7 +148,7 @@ def test_freed_pinned_memory_is_not_kept_beyond_a_limit(acl):
     ptr = ok(acl.rt.malloc_host(65 * MIB))
     ok(acl.rt.free_host(ptr))
     space = current().memory
-    assert space.locate(ptr, 64, want="host") is None  # nothing is known of it any more
+    assert space.locate(ptr, 64, want="host") is None  # pageable again
 
 
 def test_new_memory_holds_no_zeros(acl):
@@ -176,7 +176,7 @@ MAPPED, PINNED = 0x2, 0x10000000
 
 
 def copies_behind(acl, host):
-    """Whether a queued copy of registered memory is one, and no call that waits."""
+    """Return whether a copy of registered memory is queued, rather than waited for."""
     device = ok(acl.rt.malloc(64, 0))
     with warnings.catch_warnings(record=True) as cautions:
         warnings.simplefilter("always")
@@ -215,7 +215,7 @@ def test_host_register_maps_and_does_not_pin(acl):
 
 
 @pytest.mark.parametrize("soc", ["Ascend310P3", "Ascend310B1"])
-def test_chips_of_ddr_tell_of_it_and_register_nothing(machine, soc):
+def test_ddr_chips_report_ddr_and_refuse_registration(machine, soc):
     acl = machine(soc=soc, hbm_mib=16)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -228,7 +228,7 @@ def test_chips_of_ddr_tell_of_it_and_register_nothing(machine, soc):
 
 
 @pytest.mark.parametrize("flag", [0, 1, 0x4, MAPPED | 0x8])
-def test_a_flag_that_no_document_names_registers_nothing(acl, flag):
+def test_undocumented_register_flags_are_refused(acl, flag):
     array = pages()
     assert acl.rt.host_register_v2(array.ctypes.data, 4096, flag) == 107000
     assert current().memory.find(array.ctypes.data) is None
@@ -257,7 +257,7 @@ def test_neighbours_are_registered_side_by_side(acl):
 
 
 @pytest.mark.parametrize("beside", [-1, 64])
-def test_the_bytes_beside_a_block_are_nobodys(acl, beside):
+def test_writes_beside_a_block_are_detected(acl, beside):
     ptr = ok(acl.rt.malloc(64, 0))
     with pytest.raises(SimulatorViolation, match=r"memory\.unknown"):
         current().memory.resolve(ptr + beside, 1, want="any", write=False)
@@ -301,7 +301,7 @@ def test_no_bytes_of_a_place_are_a_view_too(acl):
     assert current().memory.resolve(ptr, 0, want="any", write=True).nbytes == 0
 
 
-def test_a_host_that_has_no_more_memory(acl):
+def test_exhausted_host_memory_is_refused(acl):
     assert acl.rt.malloc_host(1 << 50) == (0, 200000)
 
 
@@ -314,7 +314,7 @@ def test_a_simulated_card_larger_than_the_host(machine):
     assert current().memory.used(0) == 0
 
 
-def test_the_map_says_what_is_in_use(acl):
+def test_the_repr_shows_used_memory(acl):
     ok(acl.rt.malloc(100, 2))
     ok(acl.rt.malloc_host(100))
     assert repr(current().memory) == (

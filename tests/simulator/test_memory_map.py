@@ -1,4 +1,4 @@
-"""The memory map under any sequence of calls: blocks apart, books exact, no address twice."""
+"""The memory map under any sequence of calls: separate blocks, exact sums, unique addresses."""
 
 from itertools import pairwise
 from threading import RLock
@@ -20,7 +20,7 @@ sizes = st.integers(1, 70 * KIB)
 
 
 class MemoryMap(RuleBasedStateMachine):
-    """Blocks by start -> (content, kind, device, charged); `gone` are those that were freed."""
+    """Blocks by start -> (content, kind, device, charged); `gone` has the freed blocks."""
 
     device = Bundle("device")
     pinned = Bundle("pinned")

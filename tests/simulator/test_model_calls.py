@@ -1,4 +1,4 @@
-"""The functions of acl and acl.mdl that models need are there, with the shapes of the documents."""
+"""All functions of acl and acl.mdl that models need exist, with the documented call shapes."""
 
 import pytest
 
@@ -160,7 +160,7 @@ def test_a_call_that_fails_has_the_shape_of_its_group(acl, name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_arguments_are_positional_and_counted(acl, name):
-    if ALL[name]:  # calls that take none do not look at them
+    if ALL[name]:  # calls without parameters ignore arguments
         with pytest.raises(TypeError):
             call_with(acl, name, *ALL[name], 1)
     with pytest.raises(TypeError):
@@ -177,11 +177,11 @@ def call_with(acl, name, *arguments, **named):
 def test_acl_mdl_has_these_and_no_others(acl):
     there = {name for name in vars(acl.mdl) if not name.startswith("__")}
     named = {name.removeprefix("mdl.") for name in ALL if name.startswith("mdl.")}
-    assert there == named | {"init_dump"}  # which succeeds of nothing: test_dumps.py
+    assert there == named | {"init_dump"}  # which succeeds without arguments: test_dumps.py
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in CREATORS])
-def test_before_init_nothing_of_a_model_is_there(machine, name):
+def test_model_calls_before_init_are_violations(machine, name):
     acl = machine(mode="lenient")
     with pytest.warns(UserWarning, match="process.not-initialised"):
         answer = call(acl, name)

@@ -1,7 +1,7 @@
-"""Each rule about models: what breaks it, in strict mode and in lenient mode.
+"""Each rule about models: a scenario that violates it, in strict and in lenient mode.
 
-A scenario ends with the one call that breaks its rule. In lenient mode that call then answers as
-the table says: with a code where the simulator cannot go on, else as a device would.
+A scenario ends with the one call that violates its rule. In lenient mode that call returns the
+table's result: a code if the simulator cannot continue, else a device's result.
 """
 
 import warnings
@@ -18,7 +18,7 @@ CAUTIONS = {"model.gear-not-set"}
 
 
 def scenario(rule, lenient=0):
-    """lenient: what the last call answers in lenient mode."""
+    """`lenient` is the result of the last call in lenient mode."""
 
     def enter(function):
         SCENARIOS[function.__name__] = rule, lenient, function
@@ -208,7 +208,7 @@ def test_a_caution_only_warns(machine, tmp_path, name, mode):
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_lenient_mode_counts_and_goes_on_as_a_device(machine, tmp_path, name):
+def test_lenient_mode_counts_and_continues_as_a_device(machine, tmp_path, name):
     rule, answer, run = SCENARIOS[name]
     acl = start(machine, "lenient")
     with warnings.catch_warnings(record=True) as caught:
@@ -224,7 +224,7 @@ def test_every_rule_about_models_has_a_scenario():
     assert {rule for rule, _, _ in SCENARIOS.values()} == rules
 
 
-def test_a_stream_that_is_held_up_holds_up_its_model(machine, tmp_path):
+def test_a_blocked_stream_blocks_its_model(machine, tmp_path):
     acl = start(machine, "strict")
     loaded = Loaded(acl, static_om(tmp_path))
     one, two = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())

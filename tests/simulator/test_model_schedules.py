@@ -1,4 +1,4 @@
-"""Correct programs over models: whatever the order, answers are right and no rule is broken."""
+"""Correct programs with models: in any order, results are right and no rule is violated."""
 
 import warnings
 
@@ -23,7 +23,7 @@ def path(tmp_path_factory):
 
 
 class Slot:
-    """Buffers for one request, and what it should answer."""
+    """Buffers for one request, and the expected result."""
 
     def __init__(self, loaded):
         acl = self.acl = loaded.acl
@@ -34,7 +34,7 @@ class Slot:
         self.expected = None
 
     def submit(self, loaded, stream, x):
-        """One request, as the documents do it."""
+        """Submit one request, in the documented way."""
         acl, batch = self.acl, len(x)
         fill(self.host_in, x.tobytes())
         place, size = self.inputs.ptrs[0], self.inputs.sizes[0]
@@ -51,7 +51,7 @@ class Slot:
         self.expected = x @ MATRIX
 
     def check(self):
-        """The answer, once it is there."""
+        """Check the result after a wait."""
         if self.expected is not None:
             found = np.frombuffer(content(self.host_out, self.expected.nbytes), np.float32)
             np.testing.assert_array_equal(found.reshape(self.expected.shape), self.expected)
@@ -59,7 +59,7 @@ class Slot:
 
 
 class Lane:
-    """A model loaded once more, its stream, and two slots that take turns."""
+    """A further load of a model, its stream, and two alternating slots."""
 
     def __init__(self, acl, path):
         self.loaded = Loaded(acl, path)
@@ -90,8 +90,8 @@ STEPS = st.lists(
 @pytest.mark.brute_force
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS, seed=st.none() | st.integers(0, 1000))
-def test_lanes_with_two_slots_answer_right_and_break_no_rule(path, steps, seed):
-    """steps: a lane, and the rows of a request to submit there, None to wait for it."""
+def test_lanes_with_two_slots_compute_correctly_without_violations(path, steps, seed):
+    """`steps`: a lane, and the rows of a request to submit there; None waits for it."""
     reset_for_tests(Settings(seed=seed))
     acl = load_acl()
     ok(acl.init())

@@ -1,4 +1,4 @@
-"""The numbers of CANN's headers, once more: what the simulator calls by a name has this number."""
+"""The numbers of CANN's headers, repeated here to check the simulator's enumerations."""
 
 import pytest
 
@@ -145,7 +145,7 @@ BYTES = """
     -1:0 0:4 1:2 2:1 3:4 4:1 6:2 7:2 8:4 9:8 10:8 11:8 12:1 13:0 16:8 17:16 27:2 29:1 30:1 33:4
     34:1 35:1 36:1 37:1 38:8 39:8 40:8 41:8
 """
-"""aclDataType : bytes as acl tells them."""
+"""aclDataType -> bytes that acl reports."""
 NAMES = {
     "MallocPolicy": "HUGE_FIRST HUGE_ONLY NORMAL_ONLY HUGE_FIRST_P2P HUGE_ONLY_P2P NORMAL_ONLY_P2P "
     "HUGE1G_ONLY HUGE1G_ONLY_P2P",
@@ -190,7 +190,7 @@ def test_return_codes():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_enumerations_that_count(name):
+def test_consecutive_enumerations(name):
     enumeration = getattr(enumerations, name)
     assert [int(member) for member in enumeration] == list(range(len(enumeration)))
     for member, wanted in zip(enumeration, NAMES[name].split(), strict=True):

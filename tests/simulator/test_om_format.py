@@ -1,4 +1,4 @@
-"""The simulated .om file: what is written is read, and what is damaged is refused."""
+"""The simulated .om file: a round trip returns the same data, and damage is refused."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ DAMAGED = {Code.GE_EXEC_MODEL_DATA_SIZE_INVALID, Code.PARSE_MODEL}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     return Path(rows_om(tmp_path_factory.mktemp("om"))).read_bytes()
 
 
@@ -90,7 +90,7 @@ def test_noise_is_refused(noise):
         {"unknown": 1},
     ],
 )
-def test_a_manifest_that_is_none_is_refused_though_its_digest_is_right(whole, change):
+def test_an_invalid_manifest_is_refused_despite_a_valid_digest(whole, change):
     found = om.parse(whole)
     right = json.loads(whole[64 : whole.index(found.graph)])
     text = json.dumps({**right, **change}).encode()
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_read_is_refused(acl, tmp_path, name):
     assert acl.mdl.load_from_file_with_mem(path, 0, 0, 0, 0) == (0, code)
 
 
-def test_query_and_load_tell_of_damage_by_documented_codes(acl, tmp_path, whole):
+def test_query_and_load_return_documented_codes_for_damage(acl, tmp_path, whole):
     short, changed = tmp_path / "short.om", tmp_path / "changed.om"
     short.write_bytes(whole[:-1])
     changed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -1,4 +1,4 @@
-"""Who comes after whom, against all paths of the graph that events and waiting make."""
+"""The order of tasks, compared with all paths of the graph of events and waits."""
 
 import pytest
 from hypothesis import given
@@ -20,13 +20,13 @@ steps = st.lists(
 
 
 class Graph:
-    """The same by brute force: nodes, edges, reachability."""
+    """A brute-force model of `Ordering`: nodes, edges, reachability."""
 
     def __init__(self):
-        self.before = {}  # node -> nodes straight before it
+        self.before = {}  # node -> direct predecessors
         self.last = dict.fromkeys(range(STREAMS + 1))
         self.tasks = {stream: [] for stream in range(1, STREAMS + 1)}
-        self.host = [None]  # what the host waited for
+        self.host = [None]  # nodes for which the host has waited
 
     def add(self, stream, *others):
         node = len(self.before)
@@ -81,7 +81,7 @@ def test_knowledge_is_reachability(steps):
                 assert ordering.comes_after(stream, other, number) == (after or stream == other)
 
 
-def test_a_stream_that_is_gone_is_over():
+def test_a_dropped_stream_counts_as_finished():
     ordering = Ordering()
     ordering.add(1)
     ordering.add(2)
@@ -130,6 +130,6 @@ def test_uses_that_the_host_knows_to_be_over_are_forgotten():
     assert not uses._last
 
 
-def test_a_use_in_words():
-    assert Use(1, 0, 2048, True).in_words() == "writes bytes 0 to 2,048"
-    assert Use(HOST, 5, 6, False).in_words() == "reads bytes 5 to 6"
+def test_the_description_of_a_use():
+    assert Use(1, 0, 2048, True).describe() == "writes bytes 0 to 2,048"
+    assert Use(HOST, 5, 6, False).describe() == "reads bytes 5 to 6"

@@ -1,4 +1,4 @@
-"""init, finalize, the device lost, and what is counted."""
+"""init, finalize, the loss of the device, and counters."""
 
 import ctypes
 import json
@@ -26,7 +26,7 @@ def config(tmp_path, text):
 
 
 def nested(depth, kind):
-    """JSON with `depth` objects, or arrays in one object, within each other."""
+    """Return JSON with `depth` nested objects, or nested arrays in one object."""
     value = 0
     for _ in range(depth):
         value = [value] if kind == "list" else {"key": value}
@@ -76,7 +76,7 @@ def test_legal_configurations(fresh, tmp_path, text):
 
 def test_a_second_init_with_another_configuration_is_refused(fresh, tmp_path):
     assert fresh.init(config(tmp_path, '{"max_opqueue_num": 5}')) == 0
-    assert fresh.init() == 100002  # while it is initialised nothing is read
+    assert fresh.init() == 100002  # the file is not read while initialised
     assert fresh.init(str(tmp_path / "none.json")) == 100002
     assert fresh.finalize() == 0
     assert fresh.init() == 100000
@@ -90,7 +90,7 @@ def test_a_configuration_that_cannot_be_read(fresh, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", "nothing", "\xff"])
-def test_a_configuration_that_is_no_object(fresh, tmp_path, text):
+def test_a_configuration_must_be_an_object(fresh, tmp_path, text):
     path = tmp_path / "acl.json"
     path.write_bytes(text.encode("latin-1"))
     assert fresh.init(str(path)) == 100006
@@ -154,7 +154,7 @@ def test_finalize_looks_at_what_was_written_after_it_was_freed(acl):
         acl.finalize()
 
 
-def test_a_context_that_goes_tells_what_its_streams_found(acl):
+def test_destroying_a_context_raises_violations_of_its_streams(acl):
     def finds():
         raise ascend_simulator.SimulatorViolation("stream.race", "a test wants it")
 
@@ -164,7 +164,7 @@ def test_a_context_that_goes_tells_what_its_streams_found(acl):
         acl.rt.destroy_context(ok(acl.rt.get_context()))
 
 
-def test_a_lost_device_answers_nothing_but_that_it_is_lost(acl):
+def test_every_call_on_a_lost_device_fails(acl):
     stream, ptr = ok(acl.rt.create_stream()), ok(acl.rt.malloc(64, 0))
     current().lose_device()
     assert acl.rt.malloc(64, 0) == (0, 507899)
@@ -178,7 +178,7 @@ def test_a_lost_device_answers_nothing_but_that_it_is_lost(acl):
 
 
 @pytest.mark.parametrize("wait_for", ["stream", "device", "event"])
-def test_who_waits_when_the_device_is_lost_is_told(acl, wait_for):
+def test_a_wait_fails_when_the_device_is_lost(acl, wait_for):
     ptr, event = ok(acl.rt.malloc(64, 0)), ok(acl.rt.create_event())
     blocked = Blocked()
     ok(acl.rt.memset_async(ptr, 64, 1, 64, 0))
@@ -201,7 +201,7 @@ def test_who_waits_when_the_device_is_lost_is_told(acl, wait_for):
     current().lose_device()
     blocked.release()
     assert waiting.result() == 507010
-    assert set(current().memory.find(ptr).content) == {0x7F}  # what was queued is not done
+    assert set(current().memory.find(ptr).content) == {0x7F}  # queued tasks are not run
 
 
 def test_calls_bytes_and_allocations_are_counted(acl):
@@ -236,7 +236,7 @@ def test_waiting_counts_as_no_time_under_the_gil(acl):
     assert current().counters.gil_held_ns == held
 
 
-def test_allocations_of_the_run_are_counted_apart(machine):
+def test_allocations_of_the_run_phase_are_counted_separately(machine):
     acl = machine(mode="lenient")
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -249,9 +249,9 @@ def test_allocations_of_the_run_are_counted_apart(machine):
     assert ascend_simulator.report().mallocs == {"load": 2, "run": 1}
 
 
-@pytest.mark.parametrize(("least", "told"), [("1", True), ("3", False), (None, False)])
-def test_a_programs_log_is_printed_where_canns_variables_say_so(
-    machine, monkeypatch, capsys, least, told
+@pytest.mark.parametrize(("least", "expected"), [("1", True), ("3", False), (None, False)])
+def test_app_log_is_printed_if_canns_variables_enable_it(
+    machine, monkeypatch, capsys, least, expected
 ):
     acl = machine()
     monkeypatch.setenv("ASCEND_SLOG_PRINT_TO_STDOUT", "1")
@@ -259,11 +259,11 @@ def test_a_programs_log_is_printed_where_canns_variables_say_so(
     if least:
         monkeypatch.setenv("ASCEND_GLOBAL_LOG_LEVEL", least)
     assert acl.app_log(2, "it is late") is None
-    assert capsys.readouterr().out.endswith("): it is late\n") == told
+    assert capsys.readouterr().out.endswith("): it is late\n") == expected
     assert acl.app_log(3, "it is too late") is None
     assert capsys.readouterr().out.startswith("[ERROR] APP(")
     monkeypatch.setenv("ASCEND_SLOG_PRINT_TO_STDOUT", "0")
-    acl.app_log(3, "nobody listens")
+    acl.app_log(3, "not printed")
     assert capsys.readouterr().out == ""
 
 
@@ -272,10 +272,10 @@ def test_the_version_of_the_interface(acl):
 
 
 @pytest.mark.parametrize(("number", "bits"), [(1.0, 0x3C00), (-2.5, 0xC100), (1e9, 0x7C00)])
-def test_half_precision_numbers_there_and_back(acl, number, bits):
+def test_half_precision_numbers_are_converted_in_both_directions(acl, number, bits):
     assert acl.float_to_float16(number) == bits
     assert acl.float16_to_float(bits) == (number if number < 1e5 else float("inf"))
 
 
-def test_limits_of_operators_are_taken(acl):
+def test_operator_timeouts_are_accepted(acl):
     assert acl.rt.set_op_wait_timeout(5) == acl.rt.set_op_execute_time_out(5) == 0

@@ -1,4 +1,4 @@
-"""acl.prof: the order of its calls, and what lies in its folders."""
+"""acl.prof: the order of its calls, and the content of its folders."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_what_runs_between_start_and_stop_is_in_a_folder_for_each_device(
     assert prof.finalize() == 0
 
 
-def test_each_call_has_its_turn(acl, folder, config):
+def test_calls_in_the_wrong_order_are_refused(acl, folder, config):
     prof = acl.prof
     for early in (prof.start, prof.stop):
         assert early(config) == Code.PROF_NOT_RUN
@@ -82,7 +82,7 @@ def test_each_call_has_its_turn(acl, folder, config):
         ([0], 0, 0, 1 << 40),
     ],
 )
-def test_a_configuration_that_is_none_is_null(acl, given):
+def test_an_invalid_prof_configuration_is_null(acl, given):
     assert acl.prof.create_config(*given) == 0
     assert "prof.create_config: " in acl.get_recent_err_msg()
 
@@ -93,7 +93,7 @@ def test_devices_are_a_list_of_ints(acl, devices):
         acl.prof.create_config(devices, 0, 0, ALL)
 
 
-def test_a_profiler_of_the_configuration_leaves_none_to_calls(machine, tmp_path, folder):
+def test_a_profiler_of_acl_init_excludes_prof_init(machine, tmp_path, folder):
     acl = machine()
     path = tmp_path / "acl.json"
     path.write_text(json.dumps({"profiler": {"switch": "on", "output": "output"}}))
@@ -101,7 +101,7 @@ def test_a_profiler_of_the_configuration_leaves_none_to_calls(machine, tmp_path,
     assert acl.prof.init(str(folder)) == Code.REPEAT_INITIALIZE
 
 
-def test_models_loaded_before_alone_are_not_what_is_to_be_profiled(acl, tmp_path, folder, config):
+def test_profiling_only_models_loaded_before_init_is_a_violation(acl, tmp_path, folder, config):
     model = Loaded(acl, static_om(tmp_path))
     ok(acl.prof.init(str(folder)))
     ok(acl.prof.start(config))

@@ -1,4 +1,4 @@
-"""The fixture `ascend_card` in the tests of a program that says `import acl`, run by pytest."""
+"""The fixture `ascend_card` in the tests of a program that imports `acl`, run by pytest."""
 
 import os
 import re
@@ -73,7 +73,7 @@ def test_without():
 
 @pytest.fixture
 def outcome(tmp_path):
-    """Runs pytest on files; its code, and what it printed."""
+    """Run pytest on files; return its code and its output."""
 
     def run(files, *arguments):
         for name, text in files.items():
@@ -95,41 +95,41 @@ def outcome(tmp_path):
     return run
 
 
-def test_each_test_has_a_card_of_its_own_and_fails_of_what_it_breaks_or_leaves(outcome):
+def test_each_test_has_its_own_card_and_fails_on_violations_and_leftovers(outcome):
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
     (shown,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     files = {"program.py": PROGRAM, "test_it.py": TESTS, "test_page.py": shown}
-    code, told = outcome(files, "-q", "-rA", "--strict-markers", "-W", "error")
-    assert code == 1, told
-    results = {line for line in told.splitlines() if line[:6] in ("PASSED", "FAILED", "ERROR ")}
+    code, output = outcome(files, "-q", "-rA", "--strict-markers", "-W", "error")
+    assert code == 1, output
+    results = {line for line in output.splitlines() if line[:6] in ("PASSED", "FAILED", "ERROR ")}
     assert {line.partition(" - ")[0].replace("test_it.py::test_", "") for line in results} == {
         "PASSED test_page.py::test_of_the_page",
         *("PASSED right[0]", "PASSED right[1]", "PASSED settings", "PASSED atc", "PASSED without"),
         *("PASSED swallowed", "ERROR swallowed", "PASSED leaves", "ERROR leaves"),
         *("FAILED raised", "FAILED own_failure"),
     }
-    assert "Ascend simulator, mode strict: 1 violation" in told
-    assert "[memory.bad-free] acl.rt.free, program.py:11 in release\n" in told
+    assert "Ascend simulator, mode strict: 1 violation" in output
+    assert "[memory.bad-free] acl.rt.free, program.py:11 in release\n" in output
     left = "<device 0xde000000000040, 64 bytes, device 0>, device 0 set"
-    assert f"Ascend simulator: left on the card: {left}" in told
+    assert f"Ascend simulator: left on the card: {left}" in output
 
 
 @pytest.mark.brute_force
-def test_acl_at_the_head_of_a_file_is_the_simulators_where_pytest_ini_says_so(outcome):
+def test_pytest_ini_enables_module_level_imports_of_acl(outcome):
     files = {
         "pytest.ini": "[pytest]\nascend_simulator = true\n",
         "test_it.py": "import acl\n\ndef test_it(ascend_card):\n    assert acl is ascend_card\n",
     }
-    code, told = outcome(files, "-q")
-    assert code == 0, told
+    code, output = outcome(files, "-q")
+    assert code == 0, output
 
 
 @pytest.mark.brute_force
 def test_another_acl_is_not_taken_for_the_simulators(outcome):
     files = {"acl.py": "", "test_it.py": "import acl\n\ndef test_it(ascend_card):\n    pass\n"}
-    code, told = outcome(files, "-q")
+    code, output = outcome(files, "-q")
     assert code == 1
-    assert "ascend_card: found acl imported from" in told
+    assert "ascend_card: acl was imported from" in output
 
 
 def test_the_plugin_loads_nothing_but_itself():

@@ -1,4 +1,4 @@
-"""The project's own graphs as simulated models: the answers are those of their .onnx files."""
+"""The project's own graphs as simulated models: results equal those of their .onnx files."""
 
 import os
 from pathlib import Path
@@ -50,7 +50,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS)
 def real(request, tmp_path_factory):
-    """A name, its .om at either precision, and its file in ONNX Runtime."""
+    """A name, its .om at each precision, and its file in ONNX Runtime."""
     source = REPOSITORY / request.param / "1" / "model.onnx"
     if not source.is_file():
         pytest.skip(f"{source} is not built: make models")
@@ -88,7 +88,7 @@ def _flat(shape):
 
 
 def answers(acl, real, precision):
-    """For each gear what the model answers, and what its .onnx does."""
+    """For each gear the results of the model and of its .onnx."""
     name, paths, session = real
     _, gears, make = MODELS[name]
     loaded = Loaded(acl, paths[precision])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ascend_simulator
-import ascend_simulator.interface.exports  # every rule and function is declared then
+import ascend_simulator.interface.exports  # declares every rule and function
 import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
@@ -34,14 +34,14 @@ CHECKS = {"ret": "_status", "(value, ret)": "_value", "(a, b, ret)": "_status"}
 
 
 def rows(heading):
-    """The cells of the first table below a heading."""
+    """Return the cells of the first table below a heading."""
     section = PAGE.split(f"## {heading}\n")[-1]
     lines = re.search(r"^\|.*?(?=^[^|]|\Z)", section, re.MULTILINE | re.DOTALL)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
 def functions():
-    """Function: answer, where it was read, rules, tests."""
+    """Function -> result, source, rules, tests."""
     section = PAGE.split("| Function | Answer |")[1].split("\n\n")[0]
     found = [line.strip("|").split("|") for line in section.splitlines()[2:]]
     return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in found}
@@ -59,23 +59,23 @@ def test_the_page_counts_what_its_functions_rest_on():
         {mark for mark in "DSI" if re.search(rf"(^|[ ;]){mark} ", read)}
         for _, read, *_ in RECORD.values()
     ]
-    told = re.search(
+    expected = re.search(
         r"Of the (\d+) functions below (\d+) rest on a document, (\d+) on source, (\d+) on both, "
         r"and (\d+) on an inference",
         PAGE,
     )
     counts = [sum(wanted <= own for own in marks) for wanted in ({"D"}, {"S"}, {"D", "S"}, {"I"})]
-    assert [*map(int, told.groups())] == [len(marks), *counts]
+    assert [*map(int, expected.groups())] == [len(marks), *counts]
 
 
 def called_to_serve():
-    """Functions that the runtime calls."""
+    """The functions that the runtime calls."""
     return frozenset().union(*(called(file.read_text()) for file in PYACL))
 
 
 @cache
 def called(source):
-    """Functions below `acl` that this code calls, as attributes of the module or a part of it."""
+    """Return the functions of `acl` that this code calls, as attributes of the module or a part."""
     prefixes = {
         "acl": "",
         "module": "",
@@ -96,7 +96,7 @@ def called(source):
 
 
 def doctors_question():
-    """What doctor's process asks `acl`."""
+    """The functions of `acl` that doctor's process calls."""
     for node in ast.walk(ast.parse(DOCTOR.read_text())):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -107,7 +107,7 @@ def doctors_question():
 
 @cache
 def decorated_shapes():
-    """Function of the simulator: the name of its call shape."""
+    """Function of the simulator -> the name of its call shape."""
     found = {}
     for file in SIMULATOR.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -119,7 +119,7 @@ def decorated_shapes():
 
 @cache
 def checked():
-    """Function: the method of the checker that its answer is given to."""
+    """Function -> the method of the checker that receives its result."""
     found = {}
     for node in (node for file in PYACL for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -176,14 +176,14 @@ def test_every_return_code_goes_through_the_checker(function):
 
 
 @pytest.mark.parametrize("function", RECORD)
-def test_a_contract_was_read_somewhere_and_something_holds_it(function):
+def test_each_contract_has_a_source_and_a_test(function):
     _, read, rules, tests = RECORD[function]
     assert re.match(r"[DSI] \w", read)
     assert set(quoted(rules)) <= set(RULES)
     assert quoted(tests)
 
 
-def test_every_rule_and_test_that_the_page_names_is_there():
+def test_every_rule_and_test_on_the_page_exists():
     named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", PAGE)
     assert len(named) == PAGE.count(".py::")
     for file, test in named:

@@ -1,4 +1,4 @@
-"""The simulated machine from the environment."""
+"""The settings of the simulated machine, from the environment."""
 
 import dataclasses
 
@@ -55,14 +55,14 @@ def test_each_variable_is_a_field():
     )
 
 
-def test_the_interpreter_of_atc_is_no_setting():
+def test_the_interpreter_of_atc_is_not_a_setting():
     assert from_environment({"ASCEND_SIMULATOR_PYTHON": "/usr/bin/python3"}) == Settings()
 
 
-def test_all_faults_of_the_environment_are_named():
+def test_all_errors_of_the_environment_are_named():
     with pytest.raises(ValueError, match="DEVICES: found 'two'") as raised:
         from_environment({"ASCEND_SIMULATOR_DEVICES": "two", "ASCEND_SIMULATOR_SPEED": "1"})
-    assert "SPEED: found an unknown name" in str(raised.value)
+    assert "SPEED: unknown name" in str(raised.value)
 
 
 UNFIT = {
@@ -92,24 +92,24 @@ UNFIT = {
 @pytest.mark.parametrize(
     ("name", "text"), [(n, text) for n, texts in UNFIT.items() for text in texts]
 )
-def test_what_cannot_be_is_told_with_its_variable_and_what_is_expected(name, text):
+def test_an_invalid_value_is_reported_with_variable_and_expectation(name, text):
     own = "ASCEND_RT_VISIBLE_DEVICES" if name == "visible_devices" else PREFIX + name.upper()
     with pytest.raises(ValueError, match=f"^{own}: found '{text}', expected ") as raised:
         from_environment({own: text})
     assert ", e.g. " in str(raised.value) or name == "mode"
 
 
-def test_of_a_plan_of_faults_the_part_that_cannot_be_read_is_told():
+def test_the_invalid_part_of_a_fault_plan_is_reported():
     variable = f"{PREFIX}FAULTS"
     with pytest.raises(ValueError, match=r"^ASCEND_SIMULATOR_FAULTS: found 'sync@0=1', expected"):
         from_environment({variable: "malloc@1=207001; sync@0=1; execute@2=lost"})
 
 
-def test_every_setting_says_what_it_may_be():
+def test_every_setting_has_an_expectation_text():
     assert UNFIT.keys() == {field.name for field in dataclasses.fields(Settings)}
 
 
-def test_what_cannot_be_is_refused_by_name_in_a_process_of_tests():
+def test_reset_for_tests_refuses_invalid_settings():
     with pytest.raises(ValueError, match=r"^hbm_mib: found '0', expected .*; faults: found 'x'"):
         Settings(hbm_mib=0, faults="x")
 
@@ -117,5 +117,5 @@ def test_what_cannot_be_is_refused_by_name_in_a_process_of_tests():
 @pytest.mark.parametrize(
     ("visible", "expected"), [(None, (0, 1, 2)), ((), ()), ((2,), (2,)), ((2, 5, 1), (2, 1))]
 )
-def test_visible_devices_are_those_that_are_there(visible, expected):
+def test_visible_devices_are_limited_to_existing_ones(visible, expected):
     assert Settings(devices=3, visible_devices=visible).device_ids == expected

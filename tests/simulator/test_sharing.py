@@ -1,4 +1,4 @@
-"""Device memory that processes of one device share: keys, who may use them, and when they end."""
+"""Device memory shared between processes of one device: keys, permissions and lifetime."""
 
 import os
 from pathlib import Path
@@ -24,14 +24,14 @@ def one_neighbour():
 
 @pytest.fixture
 def neighbour(one_neighbour):
-    """Another process with the same devices, as if it had begun anew: device 0 is current."""
+    """Another process with the same devices, in a new state: device 0 is current."""
     one_neighbour.begin()
     return one_neighbour
 
 
 @pytest.fixture
 def mortal():
-    """Another process, to be killed."""
+    """Another process that the test kills."""
     other = Neighbour()
     other.begin()
     yield other
@@ -39,7 +39,7 @@ def mortal():
 
 
 def exported(acl, nbytes=PAGE, flag=EVERYONE):
-    """Address and key of shared memory."""
+    """Address and key of exported memory."""
     ptr = ok(acl.rt.malloc(nbytes, 0))
     return ptr, ok(acl.rt.ipc_mem_get_export_key(ptr, nbytes, KEY, flag))
 
@@ -56,8 +56,8 @@ def test_two_processes_have_the_same_bytes(acl, neighbour):
     fill(ptr, b"ours..")
     assert content(ptr + 100, 6) == b"theirs"
     assert neighbour.content(there, 6) == b"ours.."
-    assert content(ptr + PAGE, PAGE) == b"\x7f" * PAGE  # not exported, and still there
-    # In the order of the documents.
+    assert content(ptr + PAGE, PAGE) == b"\x7f" * PAGE  # not exported, and unchanged
+    # In the documented order.
     assert neighbour.rt.ipc_mem_close(key) == 0
     ok(acl.rt.ipc_mem_close(key))
     assert content(ptr, 6) == b"ours.."
@@ -91,16 +91,16 @@ def test_only_processes_that_are_allowed_import(acl, neighbour):
     assert neighbour.rt.ipc_mem_import_by_key(key, 0) == (0, 107000)
     ok(acl.rt.ipc_mem_set_import_pid(key, [pid]))
     ok(neighbour.rt.ipc_mem_import_by_key(key, 0))
-    assert neighbour.rt.ipc_mem_set_import_pid(key, [pid]) == 107000  # it is not its key
+    assert neighbour.rt.ipc_mem_set_import_pid(key, [pid]) == 107000  # not the importer's key
 
 
 @pytest.mark.parametrize("pids", [[], [0], [-1], list(range(1, 300))])
-def test_processes_that_cannot_be_are_refused(acl, pids):
+def test_invalid_process_ids_are_refused(acl, pids):
     _, key = exported(acl, flag=ALLOWED)
     assert acl.rt.ipc_mem_set_import_pid(key, pids) == 107000
 
 
-def test_what_cannot_be_exported_is_refused(acl):
+def test_invalid_exports_are_refused(acl):
     ptr = ok(acl.rt.malloc(PAGE, 0))
     get = acl.rt.ipc_mem_get_export_key
     assert get(0, PAGE, KEY, EVERYONE) == ("", 100000)
@@ -114,13 +114,13 @@ def test_what_cannot_be_exported_is_refused(acl):
 
 
 @pytest.mark.parametrize("key", ["", "key", "0" * 32, "0" * 64, "z" * 32])
-def test_a_key_of_nothing_leads_nowhere(acl, key):
+def test_an_unknown_key_is_refused(acl, key):
     assert acl.rt.ipc_mem_import_by_key(key, 0) == (0, 107000)
     assert acl.rt.ipc_mem_close(key) == 107000
     assert acl.rt.ipc_mem_set_import_pid(key, [1]) == 107000
 
 
-def test_a_key_that_leads_to_something_else_is_refused(acl, neighbour):
+def test_a_key_of_another_file_is_refused(acl, neighbour):
     _, key = exported(acl)
     process, number, place = key[:8], key[8:24], key[24:]
     other = f"{int(number, 16) ^ 1:016x}"
@@ -128,7 +128,7 @@ def test_a_key_that_leads_to_something_else_is_refused(acl, neighbour):
     standard_input = ok(neighbour.rt.device_get_bare_tgid()), 0, 0
     pipe = "{:08x}{:016x}{:08x}".format(*standard_input)
     assert acl.rt.ipc_mem_import_by_key(pipe, 0) == (0, 107000)
-    assert "found what is no memory" in acl.get_recent_err_msg()
+    assert "does not refer to shared memory" in acl.get_recent_err_msg()
     ok(neighbour.rt.ipc_mem_import_by_key(key, 0))
 
 
@@ -138,7 +138,7 @@ def test_a_process_does_not_import_its_own_memory(acl):
     assert acl.rt.ipc_mem_import_by_key(key, 2) == (0, 107000)
 
 
-def test_a_key_that_was_closed_leads_nowhere(acl, neighbour):
+def test_a_closed_key_is_refused(acl, neighbour):
     ptr, key = exported(acl)
     ok(acl.rt.ipc_mem_close(key))
     assert acl.rt.ipc_mem_close(key) == 107000
@@ -148,7 +148,7 @@ def test_a_key_that_was_closed_leads_nowhere(acl, neighbour):
     ok(neighbour.rt.ipc_mem_import_by_key(again, 0))
 
 
-def test_a_key_of_a_dead_process_leads_nowhere_and_its_memory_is_found(acl, mortal):
+def test_a_key_of_an_ended_process_is_refused_and_uses_are_detected(acl, mortal):
     theirs = ok(mortal.rt.malloc(PAGE, 0))
     key = ok(mortal.rt.ipc_mem_get_export_key(theirs, PAGE, KEY, EVERYONE))
     here = ok(acl.rt.ipc_mem_import_by_key(key, 0))
@@ -156,11 +156,11 @@ def test_a_key_of_a_dead_process_leads_nowhere_and_its_memory_is_found(acl, mort
     mortal.kill()
     with breaks("ipc.exporter-gone"):
         acl.rt.memset(here, PAGE, 1, PAGE)
-    ok(acl.rt.ipc_mem_close(key))  # what is left of it goes all the same
+    ok(acl.rt.ipc_mem_close(key))  # the remaining memory is still released
     assert acl.rt.ipc_mem_import_by_key(key, 0) == (0, 107000)
 
 
-def test_memory_that_its_exporter_took_back_is_found(acl, neighbour):
+def test_uses_after_the_exporter_closed_are_detected(acl, neighbour):
     ptr, key = exported(acl)
     there = ok(neighbour.rt.ipc_mem_import_by_key(key, 0))
     with breaks("ipc.closed-before-importers"):
@@ -168,11 +168,11 @@ def test_memory_that_its_exporter_took_back_is_found(acl, neighbour):
     with breaks("memory.free-while-held"):
         acl.rt.free(ptr)
     assert neighbour.rt.memset(there, PAGE, 1, PAGE) == 0
-    current().memory.discard(current().memory.find(ptr))  # as a device that is reset does
+    current().memory.discard(current().memory.find(ptr))  # as the reset of a device does
     assert neighbour.rt.memset(there, PAGE, 1, PAGE) == "ipc.exporter-gone"
 
 
-def test_an_importer_that_died_is_none(acl, mortal):
+def test_an_ended_importer_does_not_count(acl, mortal):
     ptr, key = exported(acl)
     ok(mortal.rt.ipc_mem_import_by_key(key, 0))
     mortal.kill()
@@ -219,7 +219,7 @@ def test_imported_memory_in_use_is_not_closed(acl, neighbour):
         acl.rt.ipc_mem_close(key)
 
 
-def test_what_is_left_of_sharing_is_named_at_the_end(acl, neighbour):
+def test_leftover_keys_are_reported_at_finalize(acl, neighbour):
     theirs = ok(neighbour.rt.malloc(PAGE, 0))
     key = ok(neighbour.rt.ipc_mem_get_export_key(theirs, PAGE, KEY, EVERYONE))
     ok(acl.rt.ipc_mem_import_by_key(key, 0))
@@ -240,7 +240,7 @@ def test_a_reset_device_has_no_shared_memory(acl, neighbour):
     ok(acl.rt.reset_device_force(0))
     assert current().memory.blocks() == []
     assert neighbour.rt.memset(there, PAGE, 1, PAGE) == "ipc.exporter-gone"
-    assert neighbour.rt.ipc_mem_close(imported) == 0  # nobody has it any more
+    assert neighbour.rt.ipc_mem_close(imported) == 0  # no process uses it any more
     ok(acl.rt.set_device(0))
     ok(acl.rt.ipc_mem_close(given))
     ok(acl.rt.ipc_mem_close(imported))
@@ -260,7 +260,7 @@ def test_queued_work_ends_before_its_memory_is_shared(acl):
     blocked.release()
     ok(acl.rt.ipc_mem_get_export_key(ptr, PAGE, KEY, EVERYONE))
     assert content(ptr, PAGE) == b"\x03" * PAGE
-    with breaks("memory.busy"):  # which the host has not waited for all the same
+    with breaks("memory.busy"):  # the host has still not waited for it
         acl.rt.memset(ptr, PAGE, 0, PAGE)
 
 
@@ -275,7 +275,7 @@ def test_memory_of_another_device_is_not_imported(machine, neighbour):
     ok(neighbour.rt.ipc_mem_import_by_key(key, 0))
 
 
-def test_devices_are_told_apart_by_what_they_are_not_by_their_place(machine, neighbour):
+def test_devices_are_identified_by_their_physical_id(machine, neighbour):
     acl = machine(devices=2, visible_devices=(1,))
     ok(acl.init())
     ok(acl.rt.set_device(0))  # the second of the machine
@@ -318,7 +318,7 @@ def test_some_chips_share_no_memory(machine, soc):
     assert acl.rt.ipc_mem_import_by_key("0" * 32, 0) == (0, 207000)
 
 
-def test_memory_that_was_not_exported_is_another_processs_own(acl, neighbour):
+def test_memory_that_was_not_exported_is_private(acl, neighbour):
     theirs = ok(neighbour.rt.malloc(PAGE, 0))
     with breaks("memory.unknown"):
         acl.rt.memset(theirs, PAGE, 0, PAGE)

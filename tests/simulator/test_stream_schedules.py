@@ -1,7 +1,7 @@
-"""Any program over streams, events and memory: it ends, in order, and its races are found.
+"""Random programs with streams, events and memory: they end, in order, and races are found.
 
-The programs are run on the threads of the streams and under a seed. What must happen is computed
-by brute force from the program alone.
+The programs run on the streams' threads and with a seed. The expected order is computed by brute
+force from the program alone.
 """
 
 import pytest
@@ -13,7 +13,11 @@ from simulator.support.driving import ok
 from ascend_simulator import Settings, SimulatorViolation, current, reset_for_tests
 from ascend_simulator.streams.tasks import Task
 
-STREAMS, EVENTS, CELLS = 3, 2, 12  # enough memory that most programs get somewhere
+STREAMS, EVENTS, CELLS = (
+    3,
+    2,
+    12,
+)  # enough memory that most programs have several tasks before a race
 stream_ids = st.integers(0, STREAMS - 1)
 event_ids = st.integers(0, EVENTS - 1)
 cells = st.integers(0, CELLS - 1)
@@ -32,14 +36,14 @@ steps = st.lists(
 
 
 class Expected:
-    """What the program means: sets of task numbers, no clocks."""
+    """The expected order of a program: sets of task numbers, without time."""
 
     def __init__(self):
-        self.behind = [frozenset()] * STREAMS  # tasks that the next one of a stream comes after
+        self.behind = [frozenset()] * STREAMS  # predecessors of a stream's next task
         self.events = [None] * EVENTS
         self.host = frozenset()
         self.accesses = []  # (task, cell, write)
-        self.before = {}  # task -> those that it comes after
+        self.before = {}  # task -> its predecessors
 
     def races(self, stream, cell, write):
         ordered = self.behind[stream] | self.host
@@ -56,7 +60,7 @@ class Expected:
 
 
 def play(seed, steps):
-    """Run the program until its first race; the order in which tasks ran, and what was expected."""
+    """Run the program until its first race; return the order of tasks, and the expected order."""
     reset_for_tests(Settings(seed=seed))
     acl = load_acl()
     ok(acl.init())
@@ -111,7 +115,7 @@ def play(seed, steps):
 @given(steps=steps, seed=st.none() | st.integers(0, 2**32))
 def test_programs_end_in_order_and_their_races_are_found(seed, steps):
     ran, expected = play(seed, steps)
-    assert sorted(ran) == list(range(len(expected.accesses)))  # each once, and none is left
+    assert sorted(ran) == list(range(len(expected.accesses)))  # each once, and all of them
     for task, before in expected.before.items():
         assert before <= set(ran[: ran.index(task)])
 

@@ -1,4 +1,4 @@
-"""Streams: order, waiting, failure, and what may run beside what."""
+"""Streams: order, waits, failures, and concurrent uses of memory."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ def note(stream, notes, word):
 
 
 def in_context(acl, function, *arguments):
-    """Run beside the test, in its context."""
+    """Run on another thread, in the test's context."""
     context = ok(acl.rt.get_context())
 
     def run():
@@ -28,7 +28,7 @@ def in_context(acl, function, *arguments):
     return Beside(run)
 
 
-def test_tasks_run_in_order_behind_the_host(acl):
+def test_tasks_run_in_order_and_asynchronously(acl):
     stream = ok(acl.rt.create_stream())
     notes = []
     blocked = Blocked(stream)
@@ -41,17 +41,17 @@ def test_tasks_run_in_order_behind_the_host(acl):
     assert notes == ["a", "b", "c"]
 
 
-def test_a_stream_tells_how_far_it_is(acl):
+def test_the_repr_of_a_stream_shows_its_progress(acl):
     stream = ok(acl.rt.create_stream())
     note(stream, [], "a")
     ok(acl.rt.synchronize_stream(stream))
     assert repr(current().stream(stream, "test")) == "<stream 1: 1 task(s) done>"
 
 
-def test_other_python_threads_go_on_while_one_waits(acl):
+def test_a_wait_releases_the_gil(acl):
     blocked = Blocked()
     waiting = in_context(acl, acl.rt.synchronize_stream, 0)
-    blocked.release()  # reached, so the wait does not hold the interpreter
+    blocked.release()  # reached, so the wait releases the GIL
     assert waiting.result() == 0
 
 
@@ -73,7 +73,7 @@ def test_stream_zero_is_the_contexts_default_stream(acl):
     assert acl.rt.destroy_stream(0) == 100000
 
 
-def test_more_streams_than_there_are(machine):
+def test_streams_beyond_the_limit_are_refused(machine):
     acl = machine(streams=4)  # one of them is the context's
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -96,7 +96,7 @@ def test_each_device_has_streams_of_its_own(machine):
         assert acl.rt.create_stream() == (0, 207008)
 
 
-def test_loaded_models_take_streams_of_the_same_budget(machine, tmp_path):
+def test_loaded_models_use_streams_of_the_same_limit(machine, tmp_path):
     acl = machine(streams=5, model_streams=2)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -106,7 +106,10 @@ def test_loaded_models_take_streams_of_the_same_budget(machine, tmp_path):
     assert acl.mdl.load_from_file(path) == (0, 207008)
     ok(acl.mdl.unload(models[0]))
     ok(acl.rt.create_stream())
-    assert acl.mdl.load_from_file(path) == (0, 207008)  # one is left, and it takes two
+    assert acl.mdl.load_from_file(path) == (
+        0,
+        207008,
+    )  # one stream is left, and the model needs two
     ok(acl.rt.create_stream())
 
 
@@ -121,7 +124,7 @@ def test_a_load_that_fails_takes_no_streams(machine, tmp_path):
     ok(acl.mdl.load_from_file(path))
 
 
-def test_a_full_queue_takes_no_more_until_a_task_is_done(machine):
+def test_a_full_queue_refuses_tasks_until_one_is_done(machine):
     acl = machine(queue=2)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -134,7 +137,7 @@ def test_a_full_queue_takes_no_more_until_a_task_is_done(machine):
     assert acl.rt.stream_wait_event(stream, event) == 507002
     blocked.release()
     ok(acl.rt.synchronize_stream(stream))
-    assert content(ptr, 64) == bytes([1]) * 64  # what was refused left nothing behind
+    assert content(ptr, 64) == bytes([1]) * 64  # the refused task had no effect
     ok(acl.rt.memset_async(ptr, 64, 2, 64, stream))
     ok(acl.rt.synchronize_stream(stream))
     assert content(ptr, 64) == bytes([2]) * 64
@@ -147,7 +150,7 @@ def test_stream_options_of_the_documents(acl, priority, flag):
 
 
 @pytest.mark.parametrize(("priority", "flag"), [(8, 0), (0, 8), (-1, 0)])
-def test_stream_options_that_no_document_names(acl, priority, flag):
+def test_undocumented_stream_options_are_refused(acl, priority, flag):
     assert acl.rt.create_stream_with_config(priority, flag) == (0, 107000)
 
 
@@ -268,7 +271,7 @@ def test_the_failure_mode_is_set_once_and_not_for_the_default_stream(acl):
     assert acl.rt.set_stream_failure_mode(stream, 1) == 107000
 
 
-def test_an_exception_of_a_task_reaches_who_waits(acl):
+def test_an_exception_of_a_task_is_raised_by_a_wait(acl):
     def run():
         raise KeyError("not a device's failure")
 
@@ -286,7 +289,7 @@ def test_a_destroyed_streams_tasks_are_done_first(acl):
     assert notes == ["done"]
 
 
-# -- what may be beside what ----------------------------------------------------------------------
+# -- concurrent uses of memory --------------------------------------------------------------------
 
 
 def test_two_streams_may_read_the_same_bytes(acl):
@@ -318,10 +321,10 @@ def test_an_event_orders_two_streams(acl):
     blocked.release()
     ok(acl.rt.synchronize_stream(second))
     assert content(ptr, 64) == bytes([2]) * 64
-    ok(acl.rt.free(ptr))  # the wait for the second stream is one for the first, too
+    ok(acl.rt.free(ptr))  # the wait for the second stream includes the first
 
 
-def test_events_pass_on_what_their_stream_knows(acl):
+def test_events_carry_the_knowledge_of_their_stream(acl):
     streams = [ok(acl.rt.create_stream()) for _ in range(3)]
     ptr = ok(acl.rt.malloc(64, 0))
     ok(acl.rt.memset_async(ptr, 64, 0, 64, streams[0]))
@@ -354,7 +357,7 @@ def test_a_query_that_says_complete_orders_too(acl):
     ok(acl.rt.free(ptr))
 
 
-def test_a_destroyed_stream_is_in_nobodys_way(acl):
+def test_a_destroyed_stream_causes_no_conflicts(acl):
     stream, ptr = ok(acl.rt.create_stream()), ok(acl.rt.malloc(64, 0))
     ok(acl.rt.memset_async(ptr, 64, 1, 64, stream))
     ok(acl.rt.synchronize_stream(stream))
@@ -364,7 +367,7 @@ def test_a_destroyed_stream_is_in_nobodys_way(acl):
     ok(acl.rt.free(ptr))
 
 
-# -- a number decides -----------------------------------------------------------------------------
+# -- seeds ----------------------------------------------------------------------------------------
 
 
 def seeded(machine, seed):
@@ -385,7 +388,7 @@ def order_of_two_streams(machine, seed):
     return notes
 
 
-def test_under_a_seed_streams_interleave_the_same_way_each_time(machine):
+def test_with_a_seed_streams_interleave_reproducibly(machine):
     orders = {seed: order_of_two_streams(machine, seed) for seed in range(8)}
     assert orders == {seed: order_of_two_streams(machine, seed) for seed in range(8)}
     assert len({tuple(order) for order in orders.values()}) > 1
@@ -393,7 +396,7 @@ def test_under_a_seed_streams_interleave_the_same_way_each_time(machine):
         assert [word for word in order if word[0] == "1"] == ["1a", "1b", "1c", "1d"]
 
 
-def test_under_a_seed_nothing_is_there_before_the_host_waits(machine):
+def test_with_a_seed_nothing_runs_before_the_host_waits(machine):
     acl = seeded(machine, 1)
     device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
     fill(device, bytes(64))
@@ -403,8 +406,8 @@ def test_under_a_seed_nothing_is_there_before_the_host_waits(machine):
     assert content(pinned, 64) == bytes(64)
 
 
-@pytest.mark.parametrize("seed", range(8))  # some would begin with the second
-def test_under_a_seed_waits_between_streams_hold(machine, seed):
+@pytest.mark.parametrize("seed", range(8))  # some seeds would start with the second
+def test_with_a_seed_waits_between_streams_are_kept(machine, seed):
     acl, notes = seeded(machine, seed), []
     first, second = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
     event = ok(acl.rt.create_event())
@@ -416,7 +419,7 @@ def test_under_a_seed_waits_between_streams_hold(machine, seed):
     assert notes == ["first", "second"]
 
 
-def test_under_a_seed_looking_again_and_again_gets_on(machine):
+def test_with_a_seed_polling_makes_progress(machine):
     acl = seeded(machine, 3)
     event, device = ok(acl.rt.create_event()), ok(acl.rt.malloc(64, 0))
     pinned = ok(acl.rt.malloc_host(64))
@@ -426,7 +429,7 @@ def test_under_a_seed_looking_again_and_again_gets_on(machine):
     assert acl.rt.query_event_status(event) == (1, 0)
 
 
-def test_the_last_copies_and_executions_are_remembered(machine, tmp_path):
+def test_the_timeline_has_the_latest_copies_and_executions(machine, tmp_path):
     acl = machine(timeline=3)
     ok(acl.init())
     ok(acl.rt.set_device(0))
@@ -445,7 +448,7 @@ def test_the_last_copies_and_executions_are_remembered(machine, tmp_path):
     assert times == sorted(times)
 
 
-def test_a_stream_is_asked_whether_it_is_done(acl):
+def test_a_stream_can_be_queried(acl):
     stream = ok(acl.rt.create_stream())
     assert acl.rt.stream_query(stream) == (0, 0)
     blocked = Blocked(stream)

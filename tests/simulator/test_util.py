@@ -1,4 +1,4 @@
-"""acl.util: addresses of Python's objects."""
+"""acl.util: addresses of Python objects."""
 
 from threading import Event
 
@@ -12,16 +12,16 @@ from ascend_simulator import SimulatorWarning
 
 @pytest.fixture
 def util(machine):
-    """acl.util, which needs no init."""
+    """acl.util, which works without init."""
     return machine().util
 
 
-def test_bytes_there_and_back(util):
+def test_bytes_are_converted_in_both_directions(util):
     given = bytes(range(100))
     assert util.ptr_to_bytes(util.bytes_to_ptr(given), 100) == given
 
 
-def test_an_array_and_back(util):
+def test_an_array_is_converted_in_both_directions(util):
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     with pytest.warns(SimulatorWarning, match="deprecated"):
         ptr = util.numpy_to_ptr(array)
@@ -33,13 +33,13 @@ def test_an_array_and_back(util):
     assert (view.dtype, view.shape) == (np.float32, (3, 4))
 
 
-def test_numpy_to_ptr_remarks_on_arrays_with_holes(util):
+def test_numpy_to_ptr_warns_for_noncontiguous_arrays(util):
     with pytest.warns(SimulatorWarning) as warned:
         util.numpy_to_ptr(np.zeros((4, 4))[:, 1])
     assert ["not-contiguous" in str(one.message) for one in warned] == [False, True]
 
 
-def test_numpy_contiguous_to_ptr_copies_only_what_has_holes(util):
+def test_numpy_contiguous_to_ptr_copies_only_noncontiguous_arrays(util):
     whole = np.arange(16).reshape(4, 4)
     ptr, array = util.numpy_contiguous_to_ptr(whole)
     assert ptr == whole.ctypes.data
@@ -55,7 +55,7 @@ def test_an_array_is_written_through_its_address(acl):
     ok(acl.rt.memset(device, 64, 5, 64))
     ok(acl.rt.memcpy(ptr, 64, device, 64, D2H))
     assert array.tolist() == [[5] * 64, [0] * 64]
-    ok(acl.rt.memset(ptr, 128, 6, 128))  # of the array that it is a part of
+    ok(acl.rt.memset(ptr, 128, 6, 128))  # within the array that it is a view of
     assert (array == 6).all()
 
 
@@ -95,7 +95,7 @@ def test_type_numbers_are_numpys(util, npy_type, dtype):
     assert view.tolist() == array.tolist()
 
 
-def test_an_owner_that_is_kept_under_another_name_is_no_violation(acl):
+def test_an_owner_with_another_reference_is_not_a_violation(acl):
     device = ok(acl.rt.malloc(64, 0))
     base = np.arange(100, dtype=np.uint8)
     ptr, view = acl.util.numpy_contiguous_to_ptr(base[10:74])

@@ -1,7 +1,7 @@
-"""Each rule that a device does not keep: what breaks it, in strict mode and in lenient mode.
+"""Each rule that a device does not check: a scenario, in strict and in lenient mode.
 
-A scenario ends with the one call that breaks its rule. In lenient mode that call then answers as
-the table says: with a code where the simulator cannot go on, else with 0.
+A scenario ends with the one call that violates its rule. In lenient mode that call returns the
+table's result: a code if the simulator cannot continue, else 0.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from simulator.support.models import Loaded, static_om
 
 import ascend_simulator
 import ascend_simulator.exit_report
-import ascend_simulator.interface.exports  # every rule is declared then
+import ascend_simulator.interface.exports  # declares every rule
 from ascend_simulator import RULES, SimulatorViolation, SimulatorWarning, current, violations
 
 SCENARIOS = {}
@@ -23,7 +23,7 @@ CAUTIONS = {"stream.destroyed-pending", "memcpy.pageable-async", "util.deprecate
 
 
 def breaks(rule, *, lenient=0):
-    """lenient: what the last call answers in lenient mode; None: do not look."""
+    """`lenient` is the result of the last call in lenient mode; None: not checked."""
 
     def enter(scenario):
         SCENARIOS.setdefault(rule, []).append((scenario, lenient))
@@ -694,7 +694,7 @@ ROOMS = ("process", "device", "context", "stream", "event", "memory", "memcpy", 
 TESTED_APART = {
     "process.not-finalized",  # at the end of a process, test_exit_report.py
     "process.forked",  # in a process of its own, test_environment.py
-    "util.not-contiguous",  # comes with another caution, test_util.py
+    "util.not-contiguous",  # always with another caution, test_util.py
 }
 
 
@@ -715,7 +715,7 @@ def play(scenario, acl, tmp_path):
     return scenario(acl, tmp_path) if takes_path else scenario(acl)
 
 
-def test_every_rule_of_these_rooms_has_a_scenario():
+def test_every_rule_of_these_packages_has_a_scenario():
     rules = {rule for rule in RULES if rule.partition(".")[0] in ROOMS}
     assert rules == set(SCENARIOS) | TESTED_APART
 
@@ -734,7 +734,7 @@ def test_strict_mode_raises(machine, tmp_path, rule, scenario, lenient):
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize(("rule", "scenario", "lenient"), ALL)
-def test_lenient_mode_counts_and_goes_on_as_a_device(machine, tmp_path, rule, scenario, lenient):
+def test_lenient_mode_counts_and_continues_as_a_device(machine, tmp_path, rule, scenario, lenient):
     acl = prepared(machine, "lenient")
     with pytest.warns(SimulatorWarning) as warned:
         answer = play(scenario, acl, tmp_path)

@@ -1,1 +1,1 @@
-"""From an ONNX file to a simulated .om: what ATC's command line means, and what it refuses."""
+"""The simulated compiler: an ONNX file and ATC's command line in, a simulated .om out."""

@@ -1,7 +1,8 @@
-"""The file of --insert_op_conf: which inputs become images, and what becomes of their pixels.
+"""The file of --insert_op_conf: the inputs that become images, and their AIPP parameters.
 
-Text of Protobuf, one `aipp_op { name : value ... }` for each input. Fields, types and bounds are
-those of ATC's guide and of GE's insert_op.proto; where no code is documented, the choice is ours.
+The file is Protobuf text with one `aipp_op { name : value ... }` per input. Fields, types and
+bounds are those of ATC's guide and of GE's insert_op.proto. The error code is our choice where none
+is documented.
 """
 
 from __future__ import annotations
@@ -70,35 +71,35 @@ _TOKEN: Final = re.compile(r"\s*(#[^\n]*|[{}:,;]|[^\s{}:,;#]+)")
 
 @dataclass(frozen=True, slots=True)
 class AippOp:
-    """What the file says of one input."""
+    """The file's entry for one input."""
 
     rank: int
-    """Of the input, from 0."""
+    """Index of the input, from 0."""
     parameters: Parameters | None
-    """None of dynamic AIPP. Sides and crops of 0 are the model's own."""
+    """None for dynamic AIPP. Sizes and crops of 0 are the model's own."""
     most_bytes: int = 0
-    """Of dynamic AIPP: max_src_image_size."""
+    """For dynamic AIPP: max_src_image_size."""
 
 
 def read(path: str) -> list[AippOp]:
-    """The file's, in its order. Raises CompileFault."""
+    """Return the file's entries in order. Raises CompileFault."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise CompileFault("E10410", f"--insert_op_conf={path}: {error}") from error
     found = [_op(fields) for fields in _parsed(text)]
     if not found:
-        raise wrong("no aipp_op", "one for each input that is an image")
+        raise wrong("no aipp_op", "one for each image input")
     ranks = [op.rank for op in found]
     if len({*ranks}) < len(ranks):
         raise wrong(f"related_input_rank {ranks}", "each input once")
     if len({op.parameters is None for op in found}) > 1:
-        raise wrong("static and dynamic", "one aipp_mode of all")
+        raise wrong("static and dynamic", "the same aipp_mode for all inputs")
     return found
 
 
 def wrong(found: str, expected: str) -> CompileFault:
-    """What is wrong with the file."""
+    """Return the error for an invalid file."""
     return CompileFault("E10001", f"--insert_op_conf: found {found}, expected {expected}")
 
 
@@ -109,12 +110,12 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _parsed(text: str) -> list[dict[str, str]]:
-    """Each `aipp_op { name : value ... }` of the file."""
+    """Return the fields of each `aipp_op { name : value ... }` of the file."""
     ops: list[dict[str, str]] = []
     tokens = _tokens(text)
     for token in tokens:
         begins = next(tokens, "")
-        if begins == ":":  # Protobuf's text may have it before a message
+        if begins == ":":  # Protobuf text allows a colon before a message
             begins = next(tokens, "")
         if token != "aipp_op" or begins != "{":
             raise wrong(f"'{token} {begins}'", "aipp_op {")
@@ -124,9 +125,9 @@ def _parsed(text: str) -> list[dict[str, str]]:
             if colon != ":" or value in ("", ":", "{", "}"):
                 raise wrong(f"'{name} {colon} {value}'".rstrip(), "name : value")
             if name not in _FIELDS:
-                raise wrong(f"field '{name}'", "one that AIPP has")
+                raise wrong(f"field '{name}'", "a field of AIPP")
             if name in fields:
-                raise wrong(f"'{name}' twice", "it once")
+                raise wrong(f"'{name}' twice", "one value")
             fields[name] = value
         ops.append(fields)
     return ops
@@ -140,7 +141,7 @@ def _op(fields: Mapping[str, str]) -> AippOp:
     rank = _whole(values, "related_input_rank")
     if mode == "dynamic":
         if "max_src_image_size" not in values:
-            raise wrong("no max_src_image_size", "it for dynamic AIPP")
+            raise wrong("no max_src_image_size", "a value, as aipp_mode is dynamic")
         if values.get("support_rotation"):
             raise CompileFault("E10055", "--insert_op_conf: support_rotation is reserved")
         return AippOp(rank, None, _whole(values, "max_src_image_size"))
@@ -151,12 +152,12 @@ def _op(fields: Mapping[str, str]) -> AippOp:
             raise CompileFault("E10055", f"--insert_op_conf: {name} is reserved")
     if fields["input_format"] not in InputFormat.__members__ or values.get("padding_value"):
         found = f"{fields['input_format']}, padding_value {values.get('padding_value', 0)}"
-        raise CompileFault("E10055", f"--insert_op_conf: {found}: the simulator does not do this")
+        raise CompileFault("E10055", f"--insert_op_conf: {found}: not simulated")
     return AippOp(rank, _parameters(fields, values))
 
 
 def _value(name: str, text: str) -> object:
-    """A field's value, of its type and within its bounds."""
+    """Return a field's value. Raises CompileFault for a wrong type or a value out of bounds."""
     kind = _FIELDS[name]
     if isinstance(kind, _Whole | _Float):
         try:
@@ -173,7 +174,7 @@ def _value(name: str, text: str) -> object:
 
 def _whole(values: Mapping[str, object], name: str) -> int:
     value = values.get(name, 0)
-    assert isinstance(value, int)  # as `_value` made it
+    assert isinstance(value, int)  # ensured by `_value`
     return value
 
 
@@ -188,13 +189,13 @@ def _parameters(fields: Mapping[str, str], values: Mapping[str, object]) -> Para
     is_yuv = image is InputFormat.YUV420SP_U8
     csc = bool(values.get("csc_switch"))
     if csc and image is InputFormat.YUV400_U8:
-        raise wrong("csc_switch of YUV400_U8", "it off: it has no colours")
+        raise wrong("csc_switch on for YUV400_U8", "off, as it has no colors")
     width, height = (_whole(values, f"src_image_size_{side}") for side in "wh")
     if width == 1:
         raise wrong("src_image_size_w 1", "0, or 2 to 4096")
     frame = _frame(values)
     if (frame.crop or frame.padding) and not (width and height):
-        raise wrong("no src_image_size", "it beside crop and padding")
+        raise wrong("no src_image_size", "it together with crop and padding")
     even = [width, height, *(frame.crop or ())]
     if is_yuv and any(number % 2 for number in even):
         raise wrong(f"{even} of YUV420SP_U8", "even numbers")

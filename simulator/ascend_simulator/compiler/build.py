@@ -1,4 +1,4 @@
-"""One compilation: options and an ONNX file in, the bytes of a simulated .om out."""
+"""One compilation: from options and an ONNX file to the bytes of a simulated .om."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NodeProto: TypeAlias = Any
 OLDEST_OPSET: Final = 11
 NEWEST_OPSET: Final = 18
 
-_MOST_GRAPH_BYTES: Final = (1 << 31) - 1  # of a Protobuf message
+_MOST_GRAPH_BYTES: Final = (1 << 31) - 1  # the limit of a Protobuf message
 _MATRICES: Final = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 _NO_FREE_SHAPES: Final = "Ascend310B"
 _UNGEARED: Final = ("static", "dynamic")
@@ -42,7 +42,7 @@ _NOWHERE: Final = Value(0, None)
 
 
 def compile_model(options: Options) -> bytes:
-    """The file that `options` describe. Raises CompileFault. Takes longer for larger models."""
+    """Return the file that `options` describe. Raises CompileFault. Slower for larger models."""
     source, model = _load(options.model)
     return _Compilation(options, source, model).run()
 
@@ -58,31 +58,35 @@ class _Compilation:
 
     def run(self) -> bytes:
         self._check_operators()
-        asked = shapes.input_shapes(self._options, list(map(graph_input, self._inputs)))
-        if any(map(_is_quantised, self._model.graph.node)) and asked.family not in _UNGEARED:
-            raise CompileFault("E10055", "a model quantised to INT8 takes no gears")
-        found = [self._at(gear) for gear in asked.gears]
+        requested = shapes.input_shapes(self._options, list(map(graph_input, self._inputs)))
+        if any(map(_is_quantised, self._model.graph.node)) and requested.family not in _UNGEARED:
+            raise CompileFault("E10055", "a model quantised to INT8 cannot have gears")
+        found = [self._at(gear) for gear in requested.gears]
         unplanned = self._unplanned(found)
         if unplanned:
-            if asked.family != "static":
-                raise CompileFault("E10055", f"{unplanned}: such a model takes no gears")
-            asked, found = replace(asked, family="dynamic", gears=()), []
-        if asked.family == "dynamic" and self._options.soc.startswith(_NO_FREE_SHAPES):
-            raise CompileFault("E10055", f"{self._options.soc} has no models with free shapes")
+            if requested.family != "static":
+                raise CompileFault("E10055", f"{unplanned}: such a model cannot have gears")
+            requested, found = replace(requested, family="dynamic", gears=()), []
+        if requested.family == "dynamic" and self._options.soc.startswith(_NO_FREE_SHAPES):
+            raise CompileFault(
+                "E10055", f"{self._options.soc} does not support models with free shapes"
+            )
         model = self._converted()
         if model.ByteSize() > _MOST_GRAPH_BYTES:
-            raise CompileFault("E10055", "the simulator holds models of at most 2 GiB")
+            raise CompileFault("E10055", "the model exceeds the simulator's limit of 2 GiB")
         graph = bytes(model.SerializeToString())
-        try:  # so that what cannot be executed is refused here, and not at its load
+        try:  # refuse a model that cannot be executed here, not at its load
             Graph.open(graph, threads=1)
-        except Exception as error:  # whatever onnxruntime raises
+        except Exception as error:  # onnxruntime raises various exceptions
             raise CompileFault("E10501", f"onnxruntime cannot execute it: {error}") from error
-        return om.serialize(self._manifest(asked, found, weight_bytes(model)), graph)
+        return om.serialize(self._manifest(requested, found, weight_bytes(model)), graph)
 
     def _check_operators(self) -> None:
         for node in self._model.graph.node:
             if node.domain not in ("", "ai.onnx"):
-                raise CompileFault("E10501", f"operator {node.domain}.{node.op_type} is not ONNX's")
+                raise CompileFault(
+                    "E10501", f"operator {node.domain}.{node.op_type} is not an ONNX operator"
+                )
         if self._options.precision == "origin" and has_fp16_matrices(self._options.soc):
             self._check_matrices()
         version = max(
@@ -94,15 +98,19 @@ class _Compilation:
             raise CompileFault("E10501", text)
 
     def _check_matrices(self) -> None:
-        """FP32 matrix products are for the AI CPU, or nothing, where matrix units have no FP32."""
+        """Check that matrix units support FP32 if the graph has FP32 matrix products.
+
+        Without support such products run on the AI CPU, or not at all.
+        """
         values = self._at(None)
         for node in self._model.graph.node:
             if node.op_type in _MATRICES and values[node.output[0]].kind == TensorProto.FLOAT:
-                text = f"{node.op_type} of FP32: the matrix units of {self._options.soc} have FP16"
+                soc = self._options.soc
+                text = f"{node.op_type} of FP32: the matrix units of {soc} support only FP16"
                 raise CompileFault("E10501", f"{text}; expected --precision_mode_v2=fp16")
 
     def _at(self, gear: shapes.Gear | None) -> dict[str, Value]:
-        """All values when the inputs have the shapes of `gear`, None being those declared."""
+        """Return all values at the input shapes of `gear`; None is the declared shapes."""
         given = None
         if gear is not None:
             names = [each.name for each in self._inputs]
@@ -110,13 +118,13 @@ class _Compilation:
         try:
             return self._inference.at(given)
         except Exception as error:  # onnx's shape inference raises bare RuntimeErrors and more
-            text = f"shapes {given or 'as declared'} do not go through the graph: {error}"
+            text = f"shapes {given or 'as declared'} do not fit the graph: {error}"
             raise CompileFault("E10059", text) from error
 
     def _unplanned(self, found: Sequence[Mapping[str, Value]]) -> str:
-        """Why the values have no size that could be planned; '' if they all do."""
+        """Return why the values' sizes cannot be planned; '' if they can."""
         if any(subgraphs(node) for node in self._model.graph.node):
-            return "a subgraph's values have no size before it runs"
+            return "the sizes of a subgraph's values are only known at run time"
         made = [name for node in self._model.graph.node for name in node.output if name]
         for values in found:
             for name in (*made, *(each.name for each in self._model.graph.output)):
@@ -125,7 +133,7 @@ class _Compilation:
         return ""
 
     def _converted(self) -> ModelProto:
-        """The graph that is executed; with "origin" it is the one that was given."""
+        """Return the graph to execute; with "origin", the given graph."""
         options = self._options
         self._check_types()
         if options.precision == "fp16":
@@ -140,30 +148,30 @@ class _Compilation:
         return self._model
 
     def _check_types(self) -> None:
-        """Whether the types that are asked for come about: of FP32 values FP16 can be made."""
+        """Check that the requested FP16 inputs and outputs are FP32 values of the graph."""
         kinds = {each.name: each.type.tensor_type.elem_type for each in self._inputs}
         for name in self._options.fp16_inputs:
             if name not in kinds:
-                raise CompileFault("E10016", f"--input_fp16_nodes: '{name}' is no input")
+                raise CompileFault("E10016", f"--input_fp16_nodes: '{name}' is not an input")
             if kinds[name] not in (TensorProto.FLOAT, TensorProto.FLOAT16):
                 found = f"found '{name}' of type {kind_name(kinds[name])}, expected FLOAT"
                 raise CompileFault("E10055", f"--input_fp16_nodes: {found}")
-        asked = self._options.output_type
-        for value in self._model.graph.output if asked else ():
+        requested = self._options.output_type
+        for value in self._model.graph.output if requested else ():
             kind = value.type.tensor_type.elem_type
-            if kind in _OTHER_FLOATS and (kind, asked) != (TensorProto.FLOAT16, "FP16"):
+            if kind in _OTHER_FLOATS and (kind, requested) != (TensorProto.FLOAT16, "FP16"):
                 found = f"found output '{value.name}' of type {kind_name(kind)}, expected FLOAT"
-                raise CompileFault("E10055", f"--output_type={asked}: {found}")
+                raise CompileFault("E10055", f"--output_type={requested}: {found}")
 
     def _manifest(
         self,
-        asked: shapes.InputShapes,
+        requested: shapes.InputShapes,
         found: Sequence[Mapping[str, Value]],
         weights: int,
     ) -> om.Manifest:
         graph = self._model.graph
         inserted = aipp.insert(
-            self._options, input_tensors(self._options, self._inputs, asked), asked
+            self._options, input_tensors(self._options, self._inputs, requested), requested
         )
         inputs = inserted.inputs
         planned = tuple(
@@ -172,7 +180,7 @@ class _Compilation:
                 inserted.shapes(gear.inputs),
                 tuple(values[each.name].dims or () for each in graph.output),
             )
-            for gear, values in zip(asked.gears, found, strict=True)
+            for gear, values in zip(requested.gears, found, strict=True)
         )
         largest = max(
             range(len(planned)),
@@ -180,7 +188,7 @@ class _Compilation:
             default=0,
         )
         dims = planned[largest].outputs if planned else None
-        outputs = output_tensors(self._options, graph, dims, self._most(asked))
+        outputs = output_tensors(self._options, graph, dims, self._most(requested))
         lean = [sizes.FIXED_BYTES + self._values_bytes(values) for values in found]
         work = [
             each + sum(map(sizes.occupied, _io_bytes(inputs, outputs, shape)))
@@ -189,12 +197,12 @@ class _Compilation:
         return om.Manifest(
             soc=self._options.soc,
             precision=self._options.precision,
-            family=asked.family,
+            family=requested.family,
             inputs=inputs,
             outputs=outputs,
             shapes=planned,
             aipp=inserted.aipp,
-            order=asked.order,
+            order=requested.order,
             largest=largest,
             work_bytes=max(work, default=0),
             lean_work_bytes=max(lean, default=0),
@@ -202,12 +210,12 @@ class _Compilation:
             source_sha256=self._source,
         )
 
-    def _most(self, asked: shapes.InputShapes) -> list[om.Dims | None]:
-        """Dims of outputs at the largest sizes of free shapes; None where nobody can tell."""
+    def _most(self, requested: shapes.InputShapes) -> list[om.Dims | None]:
+        """Return the dims of outputs at the upper bounds of free shapes; None if unknown."""
         graph = self._model.graph
-        largest = tuple(tuple(high for _, high in dims) for dims in asked.ranges)
+        largest = tuple(tuple(high for _, high in dims) for dims in requested.ranges)
         unknown: list[om.Dims | None] = [None] * len(graph.output)
-        if asked.family != "dynamic" or any(shapes.NO_END in dims for dims in largest):
+        if requested.family != "dynamic" or any(shapes.NO_END in dims for dims in largest):
             return unknown
         if any(subgraphs(node) for node in graph.node):
             return unknown
@@ -215,13 +223,13 @@ class _Compilation:
         return [values.get(each.name, _NOWHERE).dims for each in graph.output]
 
     def _values_bytes(self, values: Mapping[str, Value]) -> int:
-        """What the values between inputs and outputs need at these shapes, see `sizes`."""
+        """Return the bytes of the intermediate values at these shapes, see `sizes`."""
         fp16 = self._options.precision == "fp16"
         steps = [
             sizes.Step(tuple(filter(None, node.input)), tuple(filter(None, node.output)))
             for node in self._model.graph.node
         ]
-        if fp16:  # the halves that FP32 inputs become are values like others
+        if fp16:  # FP32 inputs converted to FP16 are intermediate values
             names = [each.name for each in self._inputs]
             names = [name for name in names if values[name].kind == TensorProto.FLOAT]
             steps.insert(0, sizes.Step((), tuple(names)))
@@ -232,7 +240,7 @@ class _Compilation:
 
 
 def _load(path: str) -> tuple[str, ModelProto]:
-    """SHA-256 of the file, and the model in it with all its weights."""
+    """Return the file's SHA-256, and its model with all weights."""
     try:
         source = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
@@ -241,12 +249,14 @@ def _load(path: str) -> tuple[str, ModelProto]:
         model = onnx.load(path)
         onnx.checker.check_model(model)
     except Exception as error:  # Protobuf's and the checker's errors, and missing weight files
-        raise CompileFault("E10041", f"--model={path} is no valid ONNX model: {error}") from error
+        raise CompileFault(
+            "E10041", f"--model={path} is not a valid ONNX model: {error}"
+        ) from error
     return source, model
 
 
 def _is_quantised(node: NodeProto) -> bool:
-    """Whether it is one of ONNX's operators on 8-bit numbers and scales."""
+    """Return whether the node is an ONNX operator on 8-bit numbers with scales."""
     return "QuantizeLinear" in node.op_type or node.op_type.startswith(_INTEGER)
 
 

@@ -1,7 +1,7 @@
-"""ATC's command line: the flags that the simulator follows, ignores or refuses, and the chips.
+"""ATC's command line: the flags that the simulator implements, ignores or refuses, and the chips.
 
-A flag that would change the answers, the sizes or the interface of a model is followed or refused,
-never passed over. Those that only tune a compiler are taken and have no effect.
+A flag that would change the answers, the sizes or the interface of a model is implemented or
+refused, never ignored. Flags that only tune a compiler are accepted without effect.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Final
 
 
 class CompileFault(Exception):
-    """A command line or a model that ATC turns down.
+    """A command line or a model that ATC refuses.
 
-    code: such as "E10035".
+    Attributes:
+        code: ATC's error code, such as "E10035".
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -35,23 +36,23 @@ KNOWN: Final = (
     *("Ascend950DT_9581", "Ascend950DT_9582", "Ascend950DT_9584"),
     *("Ascend950PR_9579", "Ascend950PR_9589", "Ascend950PR_9599"),
 )
-"""The chips that --soc_version may name, family by family."""
+"""The chips that --soc_version may name, by family."""
 
 _FOLLOWED: Final[Mapping[str, str]] = {
     "model": "the .onnx file",
-    "output": "where the .om goes, without its suffix",
+    "output": "the path of the .om, without its suffix",
     "framework": "5, ONNX",
     "mode": "0, an offline model (default)",
-    "soc_version": "the chip: what acl.get_soc_name() answers there",
+    "soc_version": "the chip, as acl.get_soc_name() names it",
     "input_format": "ND, NCHW (default) or NCDHW",
-    "input_shape": '"name:d,d,d;name2:d,d"; -1 where it changes, "1~8" a range',
+    "input_shape": '"name:d,d,d;name2:d,d"; -1 is a variable dim, "1~8" a range',
     "dynamic_batch_size": '"1,2,4": gears of the first dim',
     "dynamic_image_size": '"h,w;h,w": gears of height and width',
     "dynamic_dims": '"v,v;v,v": gears of every -1',
     "precision_mode_v2": "fp16 (default) or origin",
-    "precision_mode": "its older spelling: force_fp16 or must_keep_origin_dtype",
-    "input_fp16_nodes": '"name;name2": inputs that take FP16',
-    "insert_op_conf": "the file that makes inputs images: AIPP, static or dynamic",
+    "precision_mode": "older form of precision_mode_v2: force_fp16 or must_keep_origin_dtype",
+    "input_fp16_nodes": '"name;name2": inputs of type FP16',
+    "insert_op_conf": "the AIPP configuration file, static or dynamic",
     "output_type": "FP32 or FP16: the type of floating-point outputs",
     "disable_reuse_memory": "1: intermediate values share no memory",
 }
@@ -79,7 +80,7 @@ _CHOICES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "disable_reuse_memory": _SWITCH,
 }
-"""Values that the documents name; an empty one is the default."""
+"""The documented values; an empty value is the default."""
 _CODES: Final[Mapping[Sequence[str], str]] = {_SWITCH: "E10006", _TRUTH: "E10005"}
 _NUMBER: Final = re.compile(" *-?[0-9]+ *")
 _PATH: Final = re.compile("[A-Za-z0-9_./\u4e00-\u9fa5-]+")
@@ -93,7 +94,7 @@ _REFUSED: Final = frozenset(
     )
 )
 _OFF: Final = frozenset({"", "0", "false"})
-"""Values with which even a flag that is refused changes nothing."""
+"""Values with which a refused flag has no effect and is accepted."""
 
 _PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
     ("precision_mode_v2", "fp16"): "fp16",
@@ -102,12 +103,12 @@ _PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
     ("precision_mode", "must_keep_origin_dtype"): "origin",
 }
 _FORMATS: Final = ("NCHW", "ND", "NCDHW")
-"""Of an ONNX file; NHWC is for TensorFlow's."""
+"""The formats for an ONNX file. NHWC is for TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A command line that makes sense as far as it can be told without the model."""
+    """A command line, checked as far as possible without the model."""
 
     model: str
     output: str
@@ -119,29 +120,29 @@ class Options:
     image_gears: str | None = None
     dims_gears: str | None = None
     precision: str = "fp16"
-    """`--precision_mode_v2`: FP16 unless asked otherwise, as ATC has it."""
+    """`--precision_mode_v2`; FP16 by default, as in ATC."""
     fp16_inputs: tuple[str, ...] = ()
     insert_op_conf: str = ""
-    """The path of AIPP's file; '' of none."""
+    """The path of the AIPP file; '' for none."""
     output_type: str = ""
-    """FP32 or FP16; '' leaves each output as it is."""
+    """FP32 or FP16; '' keeps each output's type."""
     reuse_memory: bool = True
 
     @property
     def fp16_outputs(self) -> bool:
-        """Whether FP32 outputs leave as FP16."""
+        """True if FP32 outputs are converted to FP16."""
         return self.output_type == "FP16"
 
 
 def usage() -> str:
-    """What `atc --help` prints."""
+    """Return the text of `atc --help`."""
     lines = [f"  --{name:<22}{text}" for name, text in _FOLLOWED.items()]
     return "\n".join(
         [
-            "atc of the Ascend simulator: an ONNX file to a simulated .om. It follows",
+            "atc of the Ascend simulator: compiles an ONNX file to a simulated .om. Implemented:",
             *lines,
-            *_wrapped("It takes without effect", _WITHOUT_EFFECT),
-            *_wrapped("It refuses", _REFUSED),
+            *_wrapped("Accepted without effect", _WITHOUT_EFFECT),
+            *_wrapped("Refused", _REFUSED),
         ]
     )
 
@@ -153,20 +154,20 @@ def _wrapped(what: str, names: Iterable[str]) -> list[str]:
 
 
 def read(arguments: Sequence[str], soc: str) -> Options:
-    """What the command line asks for. Raises CompileFault.
+    """Parse the command line. Raises CompileFault.
 
-    soc: a chip that may be named beside those of KNOWN, the simulated one.
+    `soc` is the simulated chip, accepted in addition to KNOWN.
     """
     given = _split(arguments)
     for name, value in given.items():
         if name in _REFUSED and value.lower() not in _OFF:
-            raise CompileFault("E10055", f"--{name}: the simulator does not do this")
+            raise CompileFault("E10055", f"--{name}: not simulated")
     if given.get("mode", "0") != "0":
-        raise _wrong(given, "mode", "the simulator only makes an offline model, which is 0")
+        raise _wrong(given, "mode", "the simulator only supports 0, an offline model")
     if "framework" not in given:
-        raise CompileFault("E10007", "--framework is missing; the simulator reads 5, ONNX")
+        raise CompileFault("E10007", "--framework is missing; expected 5, ONNX")
     if given["framework"] != "5":
-        raise _wrong(given, "framework", "the simulator only reads 5, ONNX")
+        raise _wrong(given, "framework", "the simulator only supports 5, ONNX")
     for name in ("model", "output", "soc_version"):
         if not given.get(name):
             raise CompileFault("E10054", f"--{name} is missing or empty")
@@ -175,20 +176,20 @@ def read(arguments: Sequence[str], soc: str) -> Options:
             reason = "expected letters, digits, '_', '-', '.', '/' and Chinese characters"
             raise _wrong(given, name, reason)
     if given["output"].endswith("/"):
-        raise _wrong(given, "output", "expected the name of a file behind the folder", "E10022")
+        raise _wrong(given, "output", "expected a file name after the folder", "E10022")
     chips = sorted({soc, *KNOWN})
     if given["soc_version"] not in chips:
         raise _wrong(given, "soc_version", f"expected one of {', '.join(chips)}")
     if given.setdefault("input_format", "NCHW") not in _FORMATS:
         raise _wrong(given, "input_format", f"expected one of {', '.join(_FORMATS)}")
     if given.get("output_type", "") not in ("", "FP32", "FP16"):
-        raise _wrong(given, "output_type", "the simulator follows FP32 and FP16")
+        raise _wrong(given, "output_type", "the simulator only supports FP32 and FP16")
     for name, choices in _CHOICES.items():
         if given.get(name) and given[name] not in choices:
             reason = f"expected one of {', '.join(choices)}"
             raise _wrong(given, name, reason, _CODES.get(choices, "E10001"))
     if given.get("optypelist_for_implmode") and not given.get("op_select_implmode"):
-        raise _wrong(given, "optypelist_for_implmode", "expected --op_select_implmode beside it")
+        raise _wrong(given, "optypelist_for_implmode", "expected --op_select_implmode as well")
     return Options(
         model=given["model"],
         output=given["output"],
@@ -207,14 +208,14 @@ def read(arguments: Sequence[str], soc: str) -> Options:
 
 
 def number(text: str) -> int:
-    """A decimal number in a flag. Raises ValueError for what else Python would take."""
+    """Parse a decimal number. Raises ValueError for other forms that Python's int accepts."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
     return int(text)
 
 
 def _split(arguments: Sequence[str]) -> dict[str, str]:
-    """The flags by name: `--name=value` and `--name value` mean the same."""
+    """Return the flags by name. `--name=value` and `--name value` are equivalent."""
     given: dict[str, str] = {}
     rest = iter(arguments)
     for argument in rest:
@@ -222,7 +223,7 @@ def _split(arguments: Sequence[str]) -> dict[str, str]:
         if not argument.startswith("--") or not name:
             raise CompileFault("E10001", f"found {argument!r}, expected a flag --name=value")
         if name not in _FOLLOWED and name not in _WITHOUT_EFFECT and name not in _REFUSED:
-            raise CompileFault("E10001", f"--{name} is no flag of atc")
+            raise CompileFault("E10001", f"--{name} is not a flag of atc")
         if not equals:
             value = next(rest, "")
         given[name] = value.strip()
@@ -230,16 +231,16 @@ def _split(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _precision(given: Mapping[str, str]) -> str:
-    asked = [name for name in ("precision_mode_v2", "precision_mode") if given.get(name)]
-    if len(asked) > 1:
+    requested = [name for name in ("precision_mode_v2", "precision_mode") if given.get(name)]
+    if len(requested) > 1:
         raise CompileFault("E10056", "--precision_mode and --precision_mode_v2 exclude each other")
-    if not asked:
+    if not requested:
         return "fp16"
-    (name,) = asked
+    (name,) = requested
     precision = _PRECISIONS.get((name, given[name]))
     if precision is None:
         known = ", ".join(value for flag, value in _PRECISIONS if flag == name)
-        raise _wrong(given, name, f"the simulator computes {known}")
+        raise _wrong(given, name, f"the simulator supports {known}")
     return precision
 
 

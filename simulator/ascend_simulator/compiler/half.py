@@ -1,14 +1,14 @@
-"""Half precision: a graph whose FP32 values are all rounded to FP16, as ATC's default makes them.
+"""Half precision: rounds all FP32 values of a graph to FP16, as ATC does by default.
 
 ONNX Runtime computes FP16 operators in FP32 on a CPU and drops the roundings between them, so a
-graph of FP16 operators would answer with more precision than a device has. Here operators stay
-FP32, and each FP32 value passes through FP16 and back: weights, inputs, and what every operator
-gives. So a sum may be exact inside an operator, as the cube unit keeps it, and its result is a half
-precision one: 2048 + 1 is 2048, 65,520 is infinite.
+graph of FP16 operators would be more precise than a device. Here operators stay FP32, and each FP32
+value (weights, inputs and every operator's result) is cast to FP16 and back. A sum may therefore be
+exact inside an operator, as in the cube unit, and its result is rounded to half precision: 2048 + 1
+is 2048, 65,520 is infinite.
 
-Not followed: a compiler fuses operators and then rounds between fewer of them, vector operators
-compute in FP16 inside, and some are kept in FP32 on purpose. FP64 and integers stay as they are,
-and inside If, Loop and Scan only constants are rounded.
+Not simulated: a compiler fuses operators and rounds less often, vector operators compute in FP16
+internally, and some operators are kept in FP32 on purpose. FP64 and integers are unchanged, and
+inside If, Loop and Scan only constants are rounded.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _EXACT: Final = frozenset(
         *("Unsqueeze", "Where"),
     )
 )
-"""Operators that give values they took, or such with another sign: already rounded."""
+"""Operators whose results are input values or their negatives: already rounded."""
 
 _NO_DATA: Final[Mapping[str, tuple[int, ...]]] = {"Resize": (1, 2, 3), "Upsample": (1,)}
-"""Operator: its inputs that say what it does, such as scales; they are no values to round."""
+"""Operator -> its inputs that are parameters, such as scales, and must not be rounded."""
 
 _SUFFIX: Final = "/half"
 
@@ -50,12 +50,12 @@ def rounded(
     fp16_inputs: Iterable[str] = (),
     fp16_outputs: bool = False,
 ) -> ModelProto:
-    """A copy of `model` that computes in half precision.
+    """Return a copy of `model` that computes in half precision.
 
-    values: of the graph at any shapes; their types count.
-    Inputs and outputs keep their types, but for those named in `fp16_inputs`, and with
-    `fp16_outputs` all FP32 outputs. Every name stays but those of FP32 inputs and outputs, which
-    get a suffix: see `graph_name`.
+    Inputs and outputs keep their types, except those named in `fp16_inputs` and, with
+    `fp16_outputs`, all FP32 outputs. All names are unchanged, except FP32 inputs and outputs, which
+    get a suffix: see `graph_name`. `values` are the graph's at any shapes; only their types are
+    used.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -67,12 +67,12 @@ def rounded(
 
 
 def graph_name(name: str, kind: int, side: Literal["in", "out"]) -> str:
-    """What an input or output `name` of this type is called in a rounded graph."""
+    """Return the name in a rounded graph of an input or output `name` of this type."""
     return f"{name}/{side}" if kind == TensorProto.FLOAT else name
 
 
 def _round(graph: GraphProto, values: Mapping[str, Value]) -> None:
-    """Round what the nodes of `graph` and its subgraphs give, and what they have as constants."""
+    """Round the results and constants of the nodes of `graph` and its subgraphs."""
     nodes: list[NodeProto] = []
     exempt = {
         name
@@ -110,13 +110,13 @@ def _round(graph: GraphProto, values: Mapping[str, Value]) -> None:
 
 
 class _Boundary:
-    """Casts between what a caller passes and what the graph computes with."""
+    """Casts between the caller's types and the graph's types."""
 
     def __init__(self, graph: GraphProto) -> None:
         self._graph = graph
 
     def inputs(self, fp16: frozenset[str]) -> None:
-        """FP32 inputs are rounded on their way in."""
+        """Round FP32 inputs."""
         nodes = []
         for value in self._graph.input:
             name, tensor = value.name, value.type.tensor_type
@@ -134,7 +134,7 @@ class _Boundary:
         self._graph.node.extend([*nodes, *kept])
 
     def outputs(self, fp16: bool) -> None:
-        """FP32 outputs leave as they are, or as FP16."""
+        """Return FP32 outputs unchanged, or as FP16."""
         for value in self._graph.output:
             name, tensor = value.name, value.type.tensor_type
             if tensor.elem_type != TensorProto.FLOAT:
@@ -146,7 +146,7 @@ class _Boundary:
 
 
 def _to_half(array: NDArray[Any]) -> NDArray[np.float16]:
-    with np.errstate(over="ignore"):  # beyond 65,504 a half is infinite, here as on a device
+    with np.errstate(over="ignore"):  # above 65,504 the result is infinite, as on a device
         return array.astype(np.float16)
 
 

@@ -1,8 +1,8 @@
-"""The type and dims of every value in a graph, at given shapes of its inputs.
+"""The type and dims of every value in a graph at given input shapes.
 
-onnx infers most of them. Where a dim follows from values that themselves follow from shapes, its
-reference evaluator computes those, one small node after another, and onnx infers again. What stays
-unknown then depends on data.
+onnx infers most of them. If a dim depends on values that themselves depend on shapes, onnx's
+reference evaluator computes those values, one small node at a time, and onnx infers again. Dims
+that are still unknown depend on data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TensorType: TypeAlias = Any  # a TypeProto.Tensor
 Constants: TypeAlias = dict[str, NDArray[Any]]
 
 _MOST_ELEMENTS: Final = 1024
-"""Of a value that can tell a size: a shape, an index, a list of axes."""
+"""The maximum elements of a value that may determine a size: a shape, an index, a list of axes."""
 _RANDOM: Final = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform")
 ) | {"RandomUniformLike"}
@@ -35,16 +35,16 @@ _RANDOM: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of one value."""
+    """The known type and dims of one value."""
 
     kind: int
-    """TensorProto.DataType; 0 if unknown, or if it is no tensor."""
+    """TensorProto.DataType; 0 if unknown, or if the value is not a tensor."""
     dims: Dims | None
-    """None where they depend on data."""
+    """None if the dims depend on data."""
 
 
 def subgraphs(node: NodeProto) -> list[GraphProto]:
-    """The graphs that are attributes of this node, such as the branches of an If."""
+    """Return the graphs in the attributes of this node, such as the branches of an If."""
     return [
         graph
         for attribute in node.attribute
@@ -53,10 +53,10 @@ def subgraphs(node: NodeProto) -> list[GraphProto]:
 
 
 class Inference:
-    """Asked for any number of input shapes of one graph."""
+    """Inference for one graph at any number of input shapes."""
 
     def __init__(self, model: ModelProto) -> None:
-        """model: its initializers may lack elements if they are large."""
+        """Prepare the graph. Large initializers of `model` may lack elements."""
         graph = model.graph
         initialized = {each.name for each in graph.initializer}
         self._inputs = [each for each in graph.input if each.name not in initialized]
@@ -74,9 +74,9 @@ class Inference:
                 self._bare.graph.input.append(stand_in)
 
     def at(self, shapes: Mapping[str, Dims] | None) -> dict[str, Value]:
-        """All values, by name, when the inputs have these shapes. Raises what onnx does.
+        """Return all values by name at these input shapes. Raises onnx's exceptions.
 
-        shapes: by input; None tells what is the same at all shapes: types, and some dims.
+        `shapes` is by input; None infers only what is equal at all shapes: types, and some dims.
         """
         model = onnx.ModelProto()
         model.CopyFrom(self._bare)
@@ -94,7 +94,7 @@ class Inference:
 
 
 def _infer(model: ModelProto) -> dict[str, Value]:
-    # Strict: dims that contradict each other raise. What cannot be inferred stays unknown.
+    # Strict mode raises for contradictory dims. Values that cannot be inferred stay unknown.
     graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     values = {
         value.name: _value(value.type.tensor_type)
@@ -113,7 +113,7 @@ def _value(tensor: TensorType) -> Value:
 
 
 def _fold(model: ModelProto, values: Mapping[str, Value]) -> bool:
-    """Put constants for nodes whose results follow from shapes; whether there were any."""
+    """Replace nodes whose results depend on shapes by constants; return whether any was."""
     constants: Constants = {
         tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
     }
@@ -137,14 +137,14 @@ def _fold(model: ModelProto, values: Mapping[str, Value]) -> bool:
 def _computed(
     node: NodeProto, constants: Constants, values: Mapping[str, Value], opsets: Mapping[str, int]
 ) -> Constants | None:
-    """The node's results by name; None where they depend on more than shapes, or are large."""
+    """Return the node's results by name; None if they depend on more than shapes, or are large."""
     if any(_elements(values.get(name)) > _MOST_ELEMENTS for name in node.output if name):
         return None
     if node.op_type in ("Shape", "Size"):
         value = values.get(node.input[0])
         if value is None or value.dims is None:
             return None
-        # Of this shape; all its elements are one and the same byte.
+        # A constant of this shape, all of whose bytes are equal.
         inputs: Constants = {node.input[0]: np.broadcast_to(np.int8(0), value.dims)}
     elif node.op_type in _RANDOM or not all(name in constants for name in node.input if name):
         return None
@@ -158,7 +158,7 @@ def _computed(
     try:
         found = ReferenceEvaluator(graph, dict(opsets)).run(None, inputs)
         arrays = [np.asarray(array) for array in found]
-    except Exception:  # whatever an operator's implementation raises: its value stays unknown
+    except Exception:  # operators raise various exceptions: the value stays unknown
         return None
     if any(array.size > _MOST_ELEMENTS or array.dtype == object for array in arrays):
         return None

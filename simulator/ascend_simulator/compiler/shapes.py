@@ -1,7 +1,7 @@
-"""The shapes that a compiled model takes: what --input_shape and the three gear flags say together.
+"""The shapes of a compiled model: --input_shape and the three gear flags combined.
 
-Facts and limits: docs of ATC, "dynamic_gear"; GE's list of error codes. Where two codes fit, or the
-documents name none, the choice is ours.
+Facts and limits are from ATC's documents ("dynamic_gear") and GE's list of error codes. The code is
+our choice where two codes fit or the documents name none.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ascend_simulator.compiler.flags import CompileFault, Options, number
 from ascend_simulator.models.om import Dims, Family
 
 NO_END: Final = -1
-"""The largest value of a dim that has no limit."""
+"""The maximum of an unbounded dim."""
 
 Range: TypeAlias = tuple[int, int]
-"""Least and largest value of a dim; a fixed one has both alike."""
+"""Minimum and maximum of a dim, equal for a fixed dim."""
 
 _ANY: Final[Range] = (1, NO_END)
 
 LEAST_GEARS: Final = 2
 MOST_GEARS: Final = 100
 MOST_GEARS_950: Final = 256
-"""Of chips named Ascend950..."""
+"""The maximum for chips named Ascend950..."""
 
 _FLAGS: Final[Mapping[Family, str]] = {
     "batch": "--dynamic_batch_size",
@@ -36,7 +36,7 @@ _IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3)}
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """An input as the ONNX file has it; a dim that is no number there is None."""
+    """An input in the ONNX file; None replaces a dim that is not a number."""
 
     name: str
     dims: tuple[int | None, ...]
@@ -44,7 +44,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class Gear:
-    """One set of input shapes, in the order of the inputs, and the values that choose it."""
+    """One set of input shapes, in the order of the inputs, and the values that select it."""
 
     values: Dims
     inputs: tuple[Dims, ...]
@@ -52,29 +52,30 @@ class Gear:
 
 @dataclass(frozen=True, slots=True)
 class InputShapes:
-    """All that can be told of a model's shapes before its graph is looked at."""
+    """A model's shapes, as known without its graph."""
 
     family: Family
     ranges: tuple[tuple[Range, ...], ...]
-    """Of every dim of every input."""
+    """The range of every dim of every input."""
     gears: tuple[Gear, ...]
-    """One without values of a static model; none of a dynamic one."""
+    """One gear without values for a static model; none for a dynamic model."""
     order: tuple[int, ...] = ()
-    """The inputs that --input_shape names, by index, in its order."""
+    """Indices of the inputs that --input_shape names, in its order."""
 
     def dims(self, index: int) -> Dims:
-        """Of input `index`, -1 where they change."""
+        """Return the dims of input `index`, -1 where they vary."""
         return tuple(low if low == high else -1 for low, high in self.ranges[index])
 
 
 def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
-    """What the flags make of the graph's inputs. Raises CompileFault."""
+    """Apply the flags to the graph's inputs. Raises CompileFault."""
     listed = _listed(options.input_shape)
     names = [each.name for each in inputs]
     for name in listed:
         if name not in names:
             raise CompileFault(
-                "E10016", f"--input_shape names '{name}'; inputs: {', '.join(names)}"
+                "E10016",
+                f"--input_shape: unknown input '{name}', expected one of {', '.join(names)}",
             )
     ranges = {each.name: _checked(each, listed.get(each.name)) for each in inputs}
     family, text = family_of(options)
@@ -85,10 +86,12 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
         return InputShapes("dynamic", tuple(ranges.values()), ())
     for name in names:
         if name not in listed and any(each == _ANY for each in ranges[name]):
-            raise CompileFault("E11005", f"with gears --input_shape must list input '{name}' too")
+            raise CompileFault(
+                "E11005", f"--input_shape: input '{name}' is missing; with gears list all inputs"
+            )
     order = [name for name in listed if any(each == _ANY for each in ranges[name])]
     if any(low != high and (low, high) != _ANY for dims in ranges.values() for low, high in dims):
-        raise CompileFault("E10040", "--input_shape has a range '~', which gears exclude")
+        raise CompileFault("E10040", "--input_shape: a range '~' cannot be combined with gears")
     values = values_of(family, text)
     axes = {name: _places(ranges[name]) for name in order}
     check_places(family, options, axes, len(values[0]))
@@ -96,7 +99,8 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
     count = sum(map(len, axes.values()))
     gears = []
     for gear in values:
-        spread = iter(gear * (count // len(gear)))  # a batch size for each input; dims once
+        # A batch size is repeated for each input, dims are not.
+        spread = iter(gear * (count // len(gear)))
         shapes = {name: _fixed(ranges[name], spread) for name in order}
         fixed = {name: _fixed(ranges[name], iter(())) for name in names if name not in shapes}
         gears.append(Gear(gear, tuple((shapes | fixed)[name] for name in names)))
@@ -106,7 +110,7 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
 
 
 def _listed(text: str) -> dict[str, tuple[Range, ...]]:
-    """--input_shape by name; "name:" is a scalar."""
+    """Parse --input_shape into ranges by name; "name:" is a scalar."""
     listed: dict[str, tuple[Range, ...]] = {}
     for entry in filter(None, text.split(";")):
         name, colon, dims = entry.rpartition(":")
@@ -114,7 +118,7 @@ def _listed(text: str) -> dict[str, tuple[Range, ...]]:
         if not colon or not name:
             raise CompileFault("E10002", f"--input_shape: found '{entry}', expected name:d,d,d")
         if name in listed:
-            raise CompileFault("E10002", f"--input_shape: found '{name}' twice, expected it once")
+            raise CompileFault("E10002", f"--input_shape: found '{name}' twice, expected once")
         listed[name] = tuple(_range(dim, text) for dim in dims.split(",")) if dims else ()
     return listed
 
@@ -123,16 +127,16 @@ def _range(text: str, whole: str) -> Range:
     try:
         low, high = map(number, text.split("~")) if "~" in text else [number(text)] * 2
     except ValueError:
-        raise CompileFault("E10002", f"--input_shape={whole}: '{text}' is no number") from None
+        raise CompileFault("E10002", f"--input_shape={whole}: '{text}' is not a number") from None
     if (low, high) == (-1, -1):
         return _ANY
     if low < 1 or (high != NO_END and high < low):
-        raise CompileFault("E10011", f"--input_shape={whole}: '{text}' is no positive number")
+        raise CompileFault("E10011", f"--input_shape={whole}: '{text}' is not a positive number")
     return low, high
 
 
 def _checked(graph: GraphInput, listed: tuple[Range, ...] | None) -> tuple[Range, ...]:
-    """The ranges of one input, which the graph's own dims must allow."""
+    """Return the ranges of one input, which the graph's own dims must allow."""
     own = tuple(_ANY if dim is None else (dim, dim) for dim in graph.dims)
     if listed is None:
         return own
@@ -158,7 +162,7 @@ def _fixed(dims: tuple[Range, ...], values: Iterator[int]) -> Dims:
 
 
 def family_of(options: Options) -> tuple[Family, str | None]:
-    """Which gears, and their list as it was given; None of none. Raises CompileFault."""
+    """Return the kind of gears and the flag's value; None without gears. Raises CompileFault."""
     flags: dict[Family, str | None] = {
         "batch": options.batch_gears,
         "image": options.image_gears,
@@ -183,9 +187,10 @@ def family_of(options: Options) -> tuple[Family, str | None]:
 
 
 def values_of(family: Family, text: str) -> tuple[Dims, ...]:
-    """The gears as they are listed: ";" between two, "," inside one; of batches "," between two.
+    """Parse a list of gears.
 
-    One more at the end is passed over, as by GE. Raises CompileFault.
+    Separators are ";" between gears and "," inside one; for batches "," between gears. A trailing
+    separator is ignored, as in GE. Raises CompileFault.
     """
     flag = f"{_FLAGS[family]}={text}"
     between = "," if family == "batch" else ";"
@@ -194,7 +199,7 @@ def values_of(family: Family, text: str) -> tuple[Dims, ...]:
         gears = tuple(tuple(map(number, gear.split(","))) for gear in listed.split(between))
     except ValueError:
         code, expected = ("E10033", "1,2,4") if family == "batch" else ("E10001", "1,2;3,4")
-        found = "found a value that is no number"
+        found = "found a value that is not a number"
         raise CompileFault(code, f"{flag}: {found}, expected a list such as {expected}") from None
     for gear in gears:
         if len(gear) != len(gears[0]):
@@ -204,16 +209,18 @@ def values_of(family: Family, text: str) -> tuple[Dims, ...]:
             found = f"found {min(gear)} in gear {gear}, expected 1 or more"
             raise CompileFault("E10038", f"{flag}: {found}")
     if len(set(gears)) < len(gears):
-        raise CompileFault("E10039", f"{flag}: found a gear twice, expected each once")
+        raise CompileFault("E10039", f"{flag}: found a repeated gear, expected distinct gears")
     return gears
 
 
 def check_count(family: Family, values: tuple[Dims, ...], soc: str) -> None:
-    """Whether a chip takes so many gears. Raises CompileFault."""
+    """Check that a chip supports this number of gears. Raises CompileFault."""
     most = MOST_GEARS_950 if soc.startswith("Ascend950") else MOST_GEARS
     flag = _FLAGS[family]
     if len(values) < LEAST_GEARS:
-        found = f"found {len(values)} gear, expected {LEAST_GEARS} or more; one is a static shape"
+        found = (
+            f"found {len(values)} gear, expected {LEAST_GEARS} or more; one is a static shape"
+        )
         raise CompileFault("E10035", f"{flag}: {found}")
     if len(values) > most:
         raise CompileFault("E10036", f"{flag}: found {len(values)} gears, expected at most {most}")
@@ -222,9 +229,9 @@ def check_count(family: Family, values: tuple[Dims, ...], soc: str) -> None:
 def check_places(
     family: Family, options: Options, places: Mapping[str, Sequence[int]], width: int
 ) -> None:
-    """Whether the -1 of --input_shape are where this family of gears has its values.
+    """Check that the -1 of --input_shape fit this kind of gears. Raises CompileFault.
 
-    places: by input, the axes that are -1. width: values in a gear. Raises CompileFault.
+    `places` has the axes that are -1, by input. `width` is the number of values in a gear.
     """
     flag = _FLAGS[family]
     count = sum(map(len, places.values()))
@@ -235,7 +242,7 @@ def check_places(
     if family == "dims":
         for name, axes in places.items():
             if len(axes) > width:
-                found = f"found {width} values in a gear, expected {len(axes)} for '{name}' alone"
+                found = f"found {width} values in a gear, expected {len(axes)}, all for '{name}'"
                 raise CompileFault("E10045", f"{flag}: {found}")
         if count != width:
             found = f"found {width} values in a gear, expected {count}, one for each -1"
@@ -245,7 +252,7 @@ def check_places(
     code, what = ("E10018", "the first dim") if family == "batch" else ("E10019", "H and W")
     for name, axes in places.items():
         if tuple(axes) != allowed:
-            found = f"found -1 in '{name}' at {axes}, expected it for {what} and nothing else"
+            found = f"found -1 in '{name}' at {axes}, expected it only for {what}"
             raise CompileFault(code, f"{flag}: {found}")
     if family == "image" and width != len(allowed):
         raise CompileFault("E10020", f"{flag}: found {width} values in a gear, expected 2: h,w")

@@ -1,19 +1,19 @@
-"""The device memory that a compiled model is said to need: an estimate from above.
+"""The device memory of a compiled model, overestimated.
 
     occupied(n)  = n rounded up to 32, plus 32, rounded up to 512
     weights      = sum of occupied(bytes) over all constants of the graph
     values(gear) = end of the last place, when each value of the graph has occupied(bytes) to itself
                    from the node that makes it to the last that reads it
-    own(gear)    = the most that one node's results and inputs occupy, for what it needs inside
+    own(gear)    = the most that one node's results and inputs occupy, for its internal needs
     io(gear)     = sum of occupied(bytes) over inputs, outputs and the gear input
     work         = max over gears of values + own + io, plus 1 MiB
 
-The 32 bytes are the rule for slices of device memory that operators use; 512 is what GE aligns its
-own to. Each choice errs on the large side of a compiler's: every gear is placed and not only the
-one with the largest inputs, no operator is taken to be fused, to write over its input or to show
-its input's bytes, inputs and outputs are counted as if the caller gave none, and an operator is
-allowed as much again as it touches. Against a device this is an inference: an operator may there
-need more inside than its inputs and results together.
+The 32 bytes are the rule for slices of device memory that operators use; GE aligns its own to 512.
+Each choice gives a larger result than a compiler's. All gears are placed, not only the one with the
+largest inputs. No operator is assumed to be fused, to overwrite its input or to return a view of
+it. Inputs and outputs are counted as if the caller provided none. An operator's internal memory is
+as large as its inputs and results. For a device this last point is an inference: an operator may
+need more.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ TensorProto: TypeAlias = Any
 _STEP: Final = 32
 _ALIGNMENT: Final = 512
 FIXED_BYTES: Final = 1 << 20
-"""Of every model with a plan: what its tasks and descriptors take."""
+"""The tasks and descriptors of every model with a memory plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one node reads and makes, by name."""
+    """The names of the values that one node reads and makes."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value lies, and from which step to which, both included."""
+    """The offset of a value, and its first and last step (inclusive)."""
 
     offset: int
     size: int
@@ -55,15 +55,15 @@ class Place:
 
 
 def occupied(nbytes: int) -> int:
-    """What `nbytes` take of a block that operators use."""
+    """Return the bytes that `nbytes` occupy in a block that operators use."""
     return _rounded(_rounded(nbytes, _STEP) + _STEP, _ALIGNMENT)
 
 
 def values_bytes(steps: Sequence[Step], nbytes: Mapping[str, int], *, reuse: bool) -> int:
-    """The sum of values and own, as above.
+    """Return values + own, as defined above.
 
-    nbytes: of what takes part; a value that is not in it is a constant, an input or an output.
-    reuse: False gives each value a place for the whole run.
+    `nbytes` has the sizes of intermediate values; a value that is not in it is a constant, an input
+    or an output. Without `reuse` each value has a place for the whole run.
     """
     placed = places(steps, nbytes, reuse=reuse)
     own = max((_touched(step, nbytes) for step in steps), default=0)
@@ -73,9 +73,9 @@ def values_bytes(steps: Sequence[Step], nbytes: Mapping[str, int], *, reuse: boo
 def places(
     steps: Sequence[Step], nbytes: Mapping[str, int], *, reuse: bool = True
 ) -> dict[str, Place]:
-    """A place for each value that a step makes; those alive at one time never overlap.
+    """Return a place for each value; values alive at the same time never overlap.
 
-    The largest is placed first, each at the lowest offset that is free while it lives.
+    The largest value is placed first, each at the lowest offset that is free during its life.
     """
     first = {name: index for index, step in enumerate(steps) for name in step.writes}
     last = dict(first)
@@ -113,7 +113,7 @@ def _rounded(nbytes: int, step: int) -> int:
 
 
 def weight_bytes(model: ModelProto) -> int:
-    """What all constants occupy, those in nodes and subgraphs too."""
+    """Return the bytes of all constants, including those in nodes and subgraphs."""
     return sum(
         occupied(int(numpy_helper.to_array(tensor).nbytes)) for tensor in _constants(model.graph)
     )

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model as its user sees them: types, formats, names."""
+"""The inputs and outputs of a model in its interface: types, formats, names."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _FORMATS: Final[Mapping[str, Format]] = {
 
 
 def input_tensors(
-    options: Options, values: Sequence[ValueInfo], asked: InputShapes
+    options: Options, values: Sequence[ValueInfo], requested: InputShapes
 ) -> tuple[om.OmTensor, ...]:
-    """The data inputs; `values` are the graph's."""
+    """Return the data inputs; `values` are the graph's inputs."""
     tensors = []
     for index, value in enumerate(values):
         name, kind = value.name, value.type.tensor_type.elem_type
         graph_name = half.graph_name(name, kind, "in") if options.precision == "fp16" else name
         if kind == TensorProto.FLOAT and name in options.fp16_inputs:
             kind = TensorProto.FLOAT16
-        ranges = asked.ranges[index] if asked.family == "dynamic" else ()
-        tensors.append(_tensor(options, name, graph_name, kind, asked.dims(index), ranges))
+        ranges = requested.ranges[index] if requested.family == "dynamic" else ()
+        tensors.append(_tensor(options, name, graph_name, kind, requested.dims(index), ranges))
     return tuple(tensors)
 
 
@@ -61,9 +61,10 @@ def output_tensors(
     dims: Sequence[om.Dims] | None,
     most: Sequence[om.Dims | None],
 ) -> tuple[om.OmTensor, ...]:
-    """The outputs. dims: of each; None takes those that the graph declares, -1 where they vary.
+    """Return the outputs.
 
-    most: the largest dims of each where shapes are free, None where nobody can tell.
+    `dims` has the dims of each output; None takes the graph's declared dims, with -1 where they
+    vary. `most` has the upper bounds of each output's dims for free shapes, None if unknown.
     """
     tensors = []
     for index, value in enumerate(graph.output):
@@ -80,7 +81,7 @@ def output_tensors(
 
 
 def graph_input(value: ValueInfo) -> GraphInput:
-    """An input as the graph declares it. Raises CompileFault where it has no rank."""
+    """Return an input as the graph declares it. Raises CompileFault if it has no rank."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         raise CompileFault("E10055", f"input '{value.name}' has no rank in the model")
@@ -89,14 +90,16 @@ def graph_input(value: ValueInfo) -> GraphInput:
 
 
 def value_bytes(value: Value, *, fp16: bool) -> int:
-    """Bytes of a value of known dims; fp16: FP32 counts as FP16.
+    """Return the bytes of a value with known dims; with `fp16`, FP32 counts as FP16.
 
-    Raises CompileFault for types that no device has.
+    Raises CompileFault for types that no device supports.
     """
     kind = TensorProto.FLOAT16 if fp16 and value.kind == TensorProto.FLOAT else value.kind
     dtype = _DATA_TYPES.get(kind)
     if dtype is None or value.dims is None:
-        raise CompileFault("E10501", f"a value of the graph is {kind_name(kind)}")
+        raise CompileFault(
+            "E10501", f"a value of the graph has the unsupported type {kind_name(kind)}"
+        )
     return math.prod(value.dims) * DATA_TYPE_BYTES[dtype]
 
 
@@ -110,8 +113,8 @@ def _tensor(
 ) -> om.OmTensor:
     dtype = _DATA_TYPES.get(kind)
     if dtype is None:
-        raise CompileFault("E10501", f"'{name}' is {kind_name(kind)}, which no device takes")
-    # --input_format is about images and volumes, of four and five dims; all else is ND.
+        raise CompileFault("E10501", f"'{name}' has the unsupported type {kind_name(kind)}")
+    # --input_format applies to images and volumes (four and five dims); all others are ND.
     fits = len(dims) == len(options.input_format)
     layout = _FORMATS[options.input_format] if fits else Format.ACL_FORMAT_ND
     nbytes = DATA_TYPE_BYTES[dtype]
@@ -119,12 +122,12 @@ def _tensor(
 
 
 def _conversion_name(graph: GraphProto, output: str) -> str:
-    """An output's name as conversions make it, node:port:name."""
+    """Return an output's name as conversions make it, node:port:name."""
     for node in graph.node:
         if output in node.output:
             port = list(node.output).index(output)
             return f"{node.name or node.op_type}:{port}:{output}"
-    return f"{output}:0:{output}"  # an input or a constant that is an output
+    return f"{output}:0:{output}"  # an output that is an input or a constant
 
 
 def _declared(value: ValueInfo) -> om.Dims:
@@ -132,5 +135,5 @@ def _declared(value: ValueInfo) -> om.Dims:
 
 
 def kind_name(kind: int) -> str:
-    """What ONNX calls a type of elements."""
+    """Return ONNX's name of an element type."""
     return str(TensorProto.DataType.Name(kind)) if kind else "no tensor"

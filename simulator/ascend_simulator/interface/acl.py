@@ -1,4 +1,4 @@
-"""The functions of `acl` itself that are not about models: init, finalize, names and errors."""
+"""The functions of `acl` itself, without models: init, finalize, versions, numbers and errors."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from ascend_simulator.models.dumps import DumpConfig, Dumps
 from ascend_simulator.violations import declare, violate
 
 UNRESET = declare(
-    "device.set-without-reset", "Each set_device has its reset_device before acl.finalize()."
+    "device.set-without-reset", "Each set_device needs a reset_device before acl.finalize()."
 )
-LEAKS = declare("process.finalize-leaks", "Everything is released before acl.finalize().")
+LEAKS = declare("process.finalize-leaks", "All resources must be released before acl.finalize().")
 
 _UNKNOWN_BYTES: Final = 8
-"""The size of a type that CANN does not know, those of 4 and 6 bits among them."""
+"""Size of a type that CANN does not know. These include the types of 4 and 6 bits."""
 _VERSION: Final = (1, 16, 0)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 @status("init", STR, optional=1)
 def init(path: str = "") -> None:
-    """Begin; `path` names a JSON file. Reads err_msg_mode, dump and whether there is a profiler.
+    """Initialise `acl`; `path` names a JSON file.
 
-    Refused: REPEAT_INITIALIZE where it is initialised, which raises the count all the same, and
-    looks at no path; INVALID_FILE, PARSE_FILE, INVALID_DUMP_CONFIG; after a finalize INVALID_PARAM
-    for another configuration. Violates DUMP_AND_PROFILER.
+    Reads err_msg_mode, dump and the presence of profiler. Violates DUMP_AND_PROFILER. Refused:
+    REPEAT_INITIALIZE if already initialised (the count is still raised, and `path` is not read);
+    INVALID_FILE, PARSE_FILE, INVALID_DUMP_CONFIG; INVALID_PARAM for a configuration that differs
+    from the one before acl.finalize().
     """
     now = process.current()
     with now.lock:
-        if now.init_count:  # whatever the path is
+        if now.init_count:  # checked before the path is read
             now.init_count += 1
-            raise Refused(Code.REPEAT_INITIALIZE, "init: found it initialised")
+            raise Refused(Code.REPEAT_INITIALIZE, "init: already initialised")
         config = read_config(path, "init") if path else {}
         text = json.dumps(config, sort_keys=True)
         if config.get("dump") and config.get("profiler"):
-            violate(DUMP_AND_PROFILER, f"init: {path}: found both")
+            violate(DUMP_AND_PROFILER, f"init: {path}: found both, expected one")
         if now.config not in ("", text):
             raise Refused(
-                Code.INVALID_PARAM, "init: found another configuration than before acl.finalize()"
+                Code.INVALID_PARAM,
+                "init: the configuration differs from the one before acl.finalize()",
             )
         dumps = now.part(Dumps)
         dumps.config = DumpConfig.read(config, f"init: {path}")
@@ -61,21 +63,21 @@ def init(path: str = "") -> None:
 
 @status("finalize")
 def finalize() -> None:
-    """End, whatever the count is. Violates LEAKS. Refused: REPEAT_FINALIZE."""
+    """Finalize `acl`, for any init count. Violates LEAKS. Refused: REPEAT_FINALIZE."""
     now = process.current()
     with now.lock:
         if now.init_count == 0:
-            raise Refused(Code.REPEAT_FINALIZE, "finalize: found nothing initialised")
+            raise Refused(Code.REPEAT_FINALIZE, "finalize: not initialised")
         _end(now)
 
 
 @value("finalize_reference")
 def finalize_reference() -> int:
-    """Undo one init; ends with the last. Violates LEAKS. Refused: REPEAT_FINALIZE."""
+    """Undo one init; the last one finalizes. Violates LEAKS. Refused: REPEAT_FINALIZE."""
     now = process.current()
     with now.lock:
         if now.init_count == 0:
-            raise Refused(Code.REPEAT_FINALIZE, "finalize_reference: found nothing initialised")
+            raise Refused(Code.REPEAT_FINALIZE, "finalize_reference: not initialised")
         if now.init_count == 1:
             _end(now)
         else:
@@ -85,27 +87,27 @@ def finalize_reference() -> int:
 
 @bare("get_soc_name", failed=None)
 def get_soc_name() -> str:
-    """The name of the simulated chip: AscendSimulator, unless the settings say another."""
+    """Return the name of the simulated chip: AscendSimulator, unless the settings name another."""
     return process.current().settings.soc
 
 
 @bare("get_recent_err_msg", failed=None, anytime=True)
 def get_recent_err_msg() -> str | None:
-    """The text of the last refusal of this thread, once; then None."""
+    """Return the text of this thread's last refusal once; after that, None."""
     return process.current().take_error()
 
 
 @triple("get_version")
 def get_version() -> tuple[int, int, int]:
-    """The version of the interface, as CANN 8.5 has it (an inference)."""
+    """Return the interface version of CANN 8.5 (an inference)."""
     return _VERSION
 
 
 @bare("app_log", I32, STR, failed=None, anytime=True)
 def app_log(level: int, text: str) -> None:
-    """A line of the program for CANN's log: 0 debug, 1 info, 2 warning, 3 error.
+    """Write a line of the program to CANN's log. Levels: 0 debug, 1 info, 2 warning, 3 error.
 
-    It is printed where CANN's variables have its log on stdout, and else goes nowhere.
+    The line is printed only if CANN's variables send its log to stdout.
     """
     if os.environ.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1" and 0 <= level < len(_LEVELS):
         least = os.environ.get("ASCEND_GLOBAL_LOG_LEVEL", "3")
@@ -115,27 +117,27 @@ def app_log(level: int, text: str) -> None:
 
 @bare("float16_to_float", U32)
 def float16_to_float(bits: int) -> float:
-    """The number that 16 bits are."""
+    """Return the half precision number with these 16 bits."""
     return float(np.uint16(bits & 0xFFFF).view(np.float16))
 
 
 @bare("float_to_float16", float)
 def float_to_float16(number: float) -> int:
-    """The 16 bits of the nearest half precision number."""
+    """Return the 16 bits of the nearest half precision number."""
     with np.errstate(over="ignore"):
         return int(np.float16(number).view(np.uint16))
 
 
 @bare("data_type_size", I32)
 def data_type_size(data_type: int) -> int:
-    """Bytes of one element; 8 for an unknown type, and 0 for what has none."""
+    """Return the bytes of one element: 8 for an unknown type, 0 for a type without a size."""
     if data_type in (DataType.ACL_DT_UNDEFINED, DataType.ACL_STRING):
         return 0
     return DATA_TYPE_BYTES.get(data_type, _UNKNOWN_BYTES)
 
 
 def _end(now: process.Process) -> None:
-    # First, so that it has ended whatever is found below.
+    # Reset the count first, so that `acl` is finalized even if a check below raises.
     now.init_count = 0
     now.update_all_clear()
     dumps = now.part(Dumps)
@@ -146,6 +148,6 @@ def _end(now: process.Process) -> None:
     now.streams.rethrow()
     left = now.live()
     if left:
-        violate(LEAKS, f"finalize: found {', '.join(left)}")
+        violate(LEAKS, f"finalize: not released: {', '.join(left)}")
     for device, sets in () if left else now.contexts.sets():
         violate(UNRESET, f"finalize: device {device}: found {sets} set_device without reset_device")

@@ -1,4 +1,4 @@
-"""acl.mdl: the parameters of dynamic AIPP, image by image. `aipp_models` gives them to a model."""
+"""acl.mdl: the parameters of dynamic AIPP, per image. `aipp_models` assigns them to a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_simulator.models.aipp import (
     Parameters,
     data_bytes,
 )
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.resources import Handles
 
 _MOST_ROWS: Final = 1 << 16
@@ -23,38 +23,38 @@ _MOST_ROWS: Final = 1 << 16
 
 @dataclass
 class Setting:
-    """What create_aipp makes: parameters for so many images."""
+    """The object that create_aipp makes: parameters for a batch of images."""
 
     head: Parameters
     frames: list[Frame]
 
     @property
     def parameters(self) -> Parameters:
-        """All of them."""
+        """The head and the parameters of every image."""
         return replace(self.head, frames=tuple(self.frames))
 
 
 @dataclass
 class Settings:
-    """All of these by handle: a part of the process."""
+    """The AIPP settings by handle: a `Part` of the process."""
 
     alive: Handles[Setting] = field(default_factory=lambda: Handles("AIPP configuration"))
 
     def live(self) -> list[str]:
-        """How many are left."""
+        """Return the number of handles that were not destroyed, as text."""
         return [f"{len(self.alive)} {self.alive.kind}(s)"] if len(self.alive) else []
 
     def close(self) -> None:
-        """Nothing to let go of but names."""
+        """Do nothing: handles hold no resources."""
 
 
 def aipp_settings() -> Handles[Setting]:
-    """Those of the process, by handle."""
+    """Return the AIPP settings of the process, by handle."""
     return process.current().part(Settings).alive
 
 
 def REAL(given: SupportsFloat) -> float:
-    """Float: any number. Raises TypeError for others, as pyACL."""
+    """Convert any number to float. Raises TypeError for other types, as pyACL does."""
     if isinstance(given, str):
         raise TypeError("must be real number, not str")
     return float(given)
@@ -65,7 +65,7 @@ def REAL(given: SupportsFloat) -> float:
 
 @bare("mdl.create_aipp", U64)
 def create_aipp(rows: int) -> int:
-    """Parameters for so many images; 0 for none."""
+    """Create parameters for `rows` images. Refused: 0 is returned for a number out of range."""
     if not 0 < rows <= _MOST_ROWS:
         raise Refused(
             Code.INVALID_PARAM, f"create_aipp: found a batch of {rows}, expected 1 or more"
@@ -75,13 +75,13 @@ def create_aipp(rows: int) -> int:
 
 @status("mdl.destroy_aipp", U64)
 def destroy_aipp(handle: int) -> None:
-    """They go; what was set of them stays."""
+    """Destroy the parameters. Models to which they were assigned keep their copy."""
     remove(aipp_settings(), handle, "destroy_aipp")
 
 
 @value("mdl.get_aipp_data_size", U64)
 def get_aipp_data_size(rows: int) -> int:
-    """Bytes of the parameters of a batch of so many images."""
+    """Return the bytes of the parameters of a batch of `rows` images."""
     if not rows:
         raise Refused(Code.INVALID_PARAM, "get_aipp_data_size: found 0, expected 1 or more")
     return data_bytes(rows)
@@ -89,16 +89,16 @@ def get_aipp_data_size(rows: int) -> int:
 
 @status("mdl.set_aipp_input_format", U64, U32)
 def set_aipp_input_format(handle: int, layout: int) -> None:
-    """An aclAippInputFormat; others than those that are simulated are refused when they are set."""
-    own = living(aipp_settings(), handle, "set_aipp_input_format")
+    """Set an aclAippInputFormat; unsimulated formats are refused on assignment to a model."""
+    own = lookup(aipp_settings(), handle, "set_aipp_input_format")
     own.head = replace(own.head, input_format=layout)
 
 
 @status("mdl.set_aipp_csc_params", U64, I32, *[I32] * 9, *[I32] * 6)
 def set_aipp_csc_params(handle: int, switch: int, *values: int) -> None:
-    """The matrix, row by row, then output and input biases; not looked at where it is off."""
+    """Set the color matrix by rows, then output and input biases; ignored if switched off."""
     what = "set_aipp_csc_params"
-    own = living(aipp_settings(), handle, what)
+    own = lookup(aipp_settings(), handle, what)
     own.head = replace(own.head, csc=_switch(what, switch))
     if switch:
         _check(what, values[:9], -32677, 32676)
@@ -110,23 +110,23 @@ def set_aipp_csc_params(handle: int, switch: int, *values: int) -> None:
 
 @status("mdl.set_aipp_rbuv_swap_switch", U64, I32)
 def set_aipp_rbuv_swap_switch(handle: int, switch: int) -> None:
-    """Whether the first and the last channel are swapped."""
-    own = living(aipp_settings(), handle, "set_aipp_rbuv_swap_switch")
+    """Set whether the first and the last channel are swapped."""
+    own = lookup(aipp_settings(), handle, "set_aipp_rbuv_swap_switch")
     own.head = replace(own.head, swaps=_switch("set_aipp_rbuv_swap_switch", switch))
 
 
 @status("mdl.set_aipp_ax_swap_switch", U64, I32)
 def set_aipp_ax_swap_switch(handle: int, switch: int) -> None:
-    """Of images with four channels, which are not simulated."""
-    own = living(aipp_settings(), handle, "set_aipp_ax_swap_switch")
+    """Set the swap for images with four channels, which are not simulated."""
+    own = lookup(aipp_settings(), handle, "set_aipp_ax_swap_switch")
     own.head = replace(own.head, swaps_x=_switch("set_aipp_ax_swap_switch", switch))
 
 
 @status("mdl.set_aipp_src_image_size", U64, I32, I32)
 def set_aipp_src_image_size(handle: int, width: int, height: int) -> None:
-    """The sides of all images of a batch; has to be set."""
+    """Set the width and height of all images of a batch; required."""
     what = "set_aipp_src_image_size"
-    own = living(aipp_settings(), handle, what)
+    own = lookup(aipp_settings(), handle, what)
     _check(what, [width], 2, 4096)
     _check(what, [height], 1, 4096)
     own.head = replace(own.head, width=width, height=height)
@@ -134,7 +134,7 @@ def set_aipp_src_image_size(handle: int, width: int, height: int) -> None:
 
 @status("mdl.set_aipp_scf_params", U64, I32, I32, I32, I32, I32, U64)
 def set_aipp_scf_params(handle: int, switch: int, *values: int) -> None:
-    """Resizing, which is refused when it is set."""
+    """Set resizing, which is refused when it is assigned to a model."""
     *sizes, index = values
     what = "set_aipp_scf_params"
     scales = _switch(what, switch)
@@ -145,7 +145,7 @@ def set_aipp_scf_params(handle: int, switch: int, *values: int) -> None:
 
 @status("mdl.set_aipp_crop_params", U64, I32, I32, I32, I32, I32, U64)
 def set_aipp_crop_params(handle: int, switch: int, *values: int) -> None:
-    """Left, top, width and height of what is cut out of one image."""
+    """Set left, top, width and height of the crop of one image."""
     *crop, index = values
     what = "set_aipp_crop_params"
     if _switch(what, switch):
@@ -156,7 +156,7 @@ def set_aipp_crop_params(handle: int, switch: int, *values: int) -> None:
 
 @status("mdl.set_aipp_padding_params", U64, I32, I32, I32, I32, I32, U64)
 def set_aipp_padding_params(handle: int, switch: int, *values: int) -> None:
-    """Zeros at top, bottom, left and right of one image."""
+    """Set the zero padding at top, bottom, left and right of one image."""
     *padding, index = values
     what = "set_aipp_padding_params"
     if _switch(what, switch):
@@ -166,7 +166,7 @@ def set_aipp_padding_params(handle: int, switch: int, *values: int) -> None:
 
 @status("mdl.set_aipp_dtc_pixel_mean", U64, I32, I32, I32, I32, U64)
 def set_aipp_dtc_pixel_mean(handle: int, *values: int) -> None:
-    """mean_chn of four channels of one image."""
+    """Set mean_chn of the four channels of one image."""
     *mean, index = values
     _check("set_aipp_dtc_pixel_mean", mean, 0, 255)
     _change("set_aipp_dtc_pixel_mean", handle, index, mean=tuple(mean))
@@ -174,7 +174,7 @@ def set_aipp_dtc_pixel_mean(handle: int, *values: int) -> None:
 
 @status("mdl.set_aipp_dtc_pixel_min", U64, REAL, REAL, REAL, REAL, U64)
 def set_aipp_dtc_pixel_min(handle: int, *values: float) -> None:
-    """min_chn of four channels of one image."""
+    """Set min_chn of the four channels of one image."""
     *low, index = values
     _check("set_aipp_dtc_pixel_min", low, 0, 255)
     _change("set_aipp_dtc_pixel_min", handle, int(index), low=tuple(low))
@@ -184,13 +184,13 @@ def set_aipp_dtc_pixel_min(handle: int, *values: float) -> None:
 def set_aipp_pixel_var_reci(
     handle: int, a: float, b: float, c: float, d: float, index: int
 ) -> None:
-    """var_reci_chn of four channels of one image."""
+    """Set var_reci_chn of the four channels of one image."""
     _check("set_aipp_pixel_var_reci", (a, b, c, d), -LARGEST_HALF, LARGEST_HALF)
     _change("set_aipp_pixel_var_reci", handle, index, factor=(a, b, c, d))
 
 
 def _change(what: str, handle: int, index: int, **values: object) -> None:
-    frames = living(aipp_settings(), handle, what).frames
+    frames = lookup(aipp_settings(), handle, what).frames
     if index >= len(frames):
         text = f"{what}: batch_index: found {index}, expected below {len(frames)}"
         raise Refused(Code.INVALID_PARAM, text)

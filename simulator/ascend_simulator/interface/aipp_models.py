@@ -1,4 +1,4 @@
-"""acl.mdl: what AIPP a model has, and the parameters of dynamic AIPP given to it."""
+"""acl.mdl: a model's AIPP, and the assignment of dynamic AIPP parameters to a model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ascend_simulator.models.aipp import (
     InputFormat,
     InputType,
     Parameters,
-    packed,
+    pack,
 )
-from ascend_simulator.models.datasets import dataset, living
+from ascend_simulator.models.datasets import dataset, lookup
 from ascend_simulator.models.loaded import Model, check_context, models
 from ascend_simulator.models.om import OmAipp
 
@@ -26,11 +26,11 @@ _NOWHERE: Final = 0xFFFFFFFF
 
 @pair("mdl.get_aipp_type", U32, U64)
 def get_aipp_type(number: int, index: int) -> tuple[int, int]:
-    """An aclmdlInputAippType, and for dynamic AIPP the input that has its parameters."""
+    """Return an aclmdlInputAippType and, for dynamic AIPP, the index of the parameter input."""
     model = models().get(number, "get_aipp_type")
     manifest = model.manifest
     if index >= len(manifest.inputs) + bool(manifest.gear_values):
-        text = f"get_aipp_type: {model.name}: found no input {index}"
+        text = f"get_aipp_type: {model.name}: no input {index}"
         raise Refused(Code.GE_PARAM_INVALID, text)
     if index == manifest.aipp_place:
         return InputType.ACL_DYNAMIC_AIPP_NODE.value, _NOWHERE
@@ -45,7 +45,7 @@ def get_aipp_type(number: int, index: int) -> tuple[int, int]:
 
 @value("mdl.get_first_aipp_info", U32, U64, failed=None)
 def get_first_aipp_info(number: int, index: int) -> dict[str, Any]:
-    """The parameters of static AIPP; of dynamic AIPP what the graph's input is, and zeros."""
+    """Return the static AIPP parameters; for dynamic AIPP, the graph's input and zeros."""
     model = models().get(number, "get_first_aipp_info")
     own = _aipp_of(model, index)
     if own is None:
@@ -115,12 +115,12 @@ def _dims_info(model: Model, index: int, own: OmAipp) -> dict[str, Any]:
 
 @status("mdl.set_aipp_by_input_index", U32, U64, U64, U64)
 def set_aipp_by_input_index(number: int, handle: int, index: int, setting: int) -> None:
-    """As set_input_aipp, by the input that is an image."""
+    """Assign parameters as set_input_aipp does, by the index of the image input."""
     what = "set_aipp_by_input_index"
-    living(aipp_settings(), setting, what)
+    lookup(aipp_settings(), setting, what)
     found = dataset(handle, what)
     if index >= len(found.buffers):
-        raise Refused(Code.INVALID_PARAM, f"{what}: found no input {index} in the dataset")
+        raise Refused(Code.INVALID_PARAM, f"{what}: the dataset has no input {index}")
     model = models().get(number, what)
     own = _aipp_of(model, index)
     place = model.manifest.aipp_place
@@ -131,18 +131,18 @@ def set_aipp_by_input_index(number: int, handle: int, index: int, setting: int) 
 
 @status("mdl.set_input_aipp", U32, U64, U64, U64)
 def set_input_aipp(number: int, handle: int, index: int, setting: int) -> None:
-    """Write the parameters where the model's next execution reads them, at once.
+    """Write the parameters immediately to the buffer that the model's next execution reads.
 
-    index: of the input that has them. Violates `claims.BUSY`, `models.OTHER_CONTEXT`. Refused:
-    INVALID_PARAM for what cannot be, GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for
-    a short buffer.
+    `index` is the index of the parameter input. Violates `claims.BUSY`, `models.OTHER_CONTEXT`.
+    Refused: INVALID_PARAM for impossible parameters, GE_EXEC_MODEL_ID_INVALID,
+    GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer.
     """
     what = "set_input_aipp"
     dataset(handle, what)
-    living(aipp_settings(), setting, what)
+    lookup(aipp_settings(), setting, what)
     model = models().get(number, what)
     if index != model.manifest.aipp_place:
-        text = f"{what}: {model.name}: input {index} is not that of the parameters"
+        text = f"{what}: {model.name}: input {index} is not the AIPP parameter input"
         raise Refused(Code.INVALID_PARAM, text)
     _set(what, model, handle, index, setting)
 
@@ -150,15 +150,15 @@ def set_input_aipp(number: int, handle: int, index: int, setting: int) -> None:
 def _set(what: str, model: Model, handle: int, index: int, setting: int) -> None:
     now = process.current()
     what = f"{what}: {model.name}"
-    parameters = living(aipp_settings(), setting, what).parameters
+    parameters = lookup(aipp_settings(), setting, what).parameters
     own = next(each for each in model.manifest.aipp if each and each.parameters is None)
     _check_parameters(what, model, own, parameters)
     buffers = dataset(handle, what).buffers
     if index >= len(buffers) or buffers[index].ptr == 0:
-        raise Refused(Code.INVALID_PARAM, f"{what}: found no buffer, or a null address")
-    data, buffer = packed(parameters), buffers[index]
+        raise Refused(Code.INVALID_PARAM, f"{what}: the buffer is missing or its address is null")
+    data, buffer = pack(parameters), buffers[index]
     if buffer.size < len(data):
-        text = f"{what}: found {buffer.size} bytes of buffer, expected {len(data)} or more"
+        text = f"{what}: found a buffer of {buffer.size} bytes, expected {len(data)} or more"
         raise Refused(Code.GE_DYNAMIC_INPUT_LENGTH_INVALID, text)
     check_context(now, model, what)
     target = now.memory.resolve(buffer.ptr, len(data), want="device", write=True, what=what)
@@ -170,7 +170,7 @@ def _set(what: str, model: Model, handle: int, index: int, setting: int) -> None
 
 
 def _check_parameters(what: str, model: Model, own: OmAipp, given: Parameters) -> None:
-    """In the order of AippParamsCheck. Raises Refused INVALID_PARAM."""
+    """Check parameters in the order of CANN's AippParamsCheck. Raises Refused INVALID_PARAM."""
 
     def refuse(found: str, expected: str) -> None:
         raise Refused(Code.INVALID_PARAM, f"{what}: found {found}, expected {expected}")
@@ -186,16 +186,16 @@ def _check_parameters(what: str, model: Model, own: OmAipp, given: Parameters) -
     if given.input_format not in known:
         refuse(f"input format {given.input_format}", "1, 3 or 4, which are simulated")
     if given.csc and given.input_format == InputFormat.YUV400_U8:
-        refuse("colours of YUV400_U8", "none")
+        refuse("a color matrix with YUV400_U8", "none")
     if not (given.width and given.height):
-        refuse("no set_aipp_src_image_size", "it")
+        refuse("no source image size", "set_aipp_src_image_size first")
     is_yuv = given.input_format == InputFormat.YUV420SP_U8
     if is_yuv and (given.width % 2 or given.height % 2):
         refuse(f"{given.width} x {given.height} of YUV420SP_U8", "even sides")
     channels, height, width = own.dims
     for frame in given.frames:
         if frame.scales:
-            refuse("resizing", "none: it is not supported")
+            refuse("resizing", "none, as it is not simulated")
         left, top, wide, high = frame.crop or (0, 0, 0, 0)
         if left + wide > given.width or top + high > given.height:
             refuse(f"a crop {frame.crop}", f"a part of {given.width} x {given.height}")
@@ -207,7 +207,7 @@ def _check_parameters(what: str, model: Model, own: OmAipp, given: Parameters) -
         if made != (width, height) or given.channels != channels:
             refuse(
                 f"{made[0]} x {made[1]} with {given.channels} channel(s)",
-                f"{width} x {height} with {channels}, which the model takes",
+                f"the model's {width} x {height} with {channels}",
             )
 
 

@@ -1,4 +1,4 @@
-"""Configurations that acl.init() and mdl.set_dump() are given: JSON files."""
+"""The JSON configuration files of acl.init() and mdl.set_dump()."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.violations import declare
 
 DUMP_AND_PROFILER = declare(
-    "process.dump-and-profiler", "A configuration has dump or profiler, not both."
+    "process.dump-and-profiler", "A configuration must not have both dump and profiler."
 )
 
-_DEEPEST: Final = 10  # objects, and arrays, within each other
+_DEEPEST: Final = 10  # nested objects, and nested arrays
 
 
 def read_config(path: str, what: str) -> dict[str, Any]:
-    """The file's object; an empty file is one. Refused: INVALID_FILE, PARSE_FILE."""
+    """Return the file's JSON object; an empty file is an empty object.
+
+    Refused: INVALID_FILE, PARSE_FILE.
+    """
     try:
         text = Path(path).read_text()
     except OSError as error:
@@ -29,12 +32,12 @@ def read_config(path: str, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refused(Code.PARSE_FILE, f"{what}: {path}: {error}") from error
     if not isinstance(config, dict):
-        raise Refused(Code.PARSE_FILE, f"{what}: {path}: found no JSON object")
+        raise Refused(Code.PARSE_FILE, f"{what}: {path}: not a JSON object")
     for kind in (dict, list):
         if _depth(config, kind) > _DEEPEST:
             raise Refused(
                 Code.PARSE_FILE,
-                f"{what}: {path}: found more than {_DEEPEST} {kind.__name__}s within each other",
+                f"{what}: {path}: found more than {_DEEPEST} nested {kind.__name__}s",
             )
     return config
 

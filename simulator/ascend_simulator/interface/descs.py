@@ -1,6 +1,6 @@
 """The model descriptions of acl.mdl: created, filled from a model or a file, and destroyed.
 
-What they answer is in `model_desc`.
+`model_desc` has the functions that read them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ascend_simulator.enumerations import DataType, Format
 from ascend_simulator.memory.blocks import host_view
 from ascend_simulator.memory.borrowed import Borrowed
 from ascend_simulator.models import om
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.om import Dims, Manifest
 from ascend_simulator.resources import Handles
 
-MOST_NAME: Final = 127  # ACL_MAX_TENSOR_NAME_LEN without its end
+MOST_NAME: Final = 127  # ACL_MAX_TENSOR_NAME_LEN without the terminating null
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output as a description tells it, the gear input among them."""
+    """An input or output in a model description. The gear input is an input as well."""
 
     name: str
     real_name: str
-    """Where `name` stands in for one that is too long."""
+    """The full name, if `name` replaces a name that is too long."""
     dtype: int
     format: int
     dims: Dims
@@ -39,16 +39,16 @@ class Tensor:
 
 @dataclass
 class Desc:
-    """A description; of nothing until it is filled."""
+    """A model description, empty until it is filled."""
 
     manifest: Manifest | None = None
     model: int | None = None
-    """The model it was made of; None if of a file."""
+    """The id of the loaded model; None if filled from a file."""
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
 
     def fill(self, manifest: Manifest, model: int | None, slack: int) -> None:
-        """Describe `manifest`; sizes are larger by `slack` bytes than dims need."""
+        """Describe `manifest`. `slack` is added to each size, in bytes."""
         self.manifest, self.model = manifest, model
         self.inputs = tuple(
             _tensor(tensor, "input", place, model, manifest.input_bytes(place), slack)
@@ -65,24 +65,24 @@ class Desc:
         )
 
     def clear(self) -> None:
-        """Describe nothing."""
+        """Make the description empty."""
         self.manifest = self.model = None
         self.inputs = self.outputs = ()
 
 
 class Descs:
-    """The descriptions by handle: a part of the process."""
+    """The model descriptions by handle: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.handles: Final[Handles[Desc]] = Handles("model description")
 
     def live(self) -> list[str]:
-        """How many are left."""
+        """Return the number of handles that were not destroyed, as text."""
         count = len(self.handles)
         return [f"{count} {self.handles.kind}(s)"] if count else []
 
     def close(self) -> None:
-        """Nothing to let go of but names."""
+        """Do nothing: handles hold no resources."""
 
 
 def _handles() -> Handles[Desc]:
@@ -90,28 +90,28 @@ def _handles() -> Handles[Desc]:
 
 
 def described(handle: int, what: str) -> Desc:
-    """The description. Raises as `datasets.living` does."""
-    return living(_handles(), handle, what)
+    """Return the description of a handle. Raises as `datasets.lookup` does."""
+    return lookup(_handles(), handle, what)
 
 
-# -- their life ----------------------------------------------------------------------------------
+# -- create, fill and destroy --------------------------------------------------------------------
 
 
 @bare("mdl.create_desc")
 def create_desc() -> int:
-    """A description of nothing yet."""
+    """Create an empty description."""
     return _handles().add(Desc())
 
 
 @status("mdl.destroy_desc", U64)
 def destroy_desc(handle: int) -> None:
-    """The description goes; the model stays."""
+    """Destroy the description; the model stays loaded."""
     remove(_handles(), handle, "destroy_desc")
 
 
 @status("mdl.get_desc", U64, U32)
 def get_desc(handle: int, model: int) -> None:
-    """Describe a loaded model. Of an unknown one it then describes nothing."""
+    """Describe a loaded model. An unknown model id empties the description."""
     desc = described(handle, "get_desc")
     desc.clear()
     manifest = models().get(model, "get_desc").manifest
@@ -120,7 +120,7 @@ def get_desc(handle: int, model: int) -> None:
 
 @status("mdl.get_desc_from_file", U64, STR)
 def get_desc_from_file(handle: int, path: str) -> None:
-    """Describe a file without loading it."""
+    """Describe a model file without loading it."""
     desc = described(handle, "get_desc_from_file")
     desc.clear()
     desc.fill(om.read(path).manifest, None, process.current().settings.size_slack)
@@ -136,14 +136,14 @@ def get_desc_from_mem(handle: int, ptr: int, size: int) -> None:
 
 
 def at(tensors: tuple[Tensor, ...], index: int) -> Tensor:
-    """The tensor at `index`. Raises Refused INVALID_PARAM."""
+    """Return the tensor at `index`. Raises Refused INVALID_PARAM."""
     if index >= len(tensors):
         raise Refused(Code.INVALID_PARAM, f"index: found {index}, expected below {len(tensors)}")
     return tensors[index]
 
 
 def from_memory(ptr: int, size: int, what: str) -> om.Om:
-    """A model in host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`.
+    """Parse a model in host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`.
 
     Raises Refused: INVALID_PARAM for null, and as `om.parse` does.
     """
@@ -155,7 +155,7 @@ def from_memory(ptr: int, size: int, what: str) -> om.Om:
     return om.parse(host_view(ptr, size).data, what)
 
 
-# -- inside --------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------
 
 
 def _tensor(

@@ -1,4 +1,4 @@
-"""`acl` and its namespaces, put together from all functions that carry a call shape."""
+"""The module `acl` and its namespaces, assembled from all functions with a call shape."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ import ascend_simulator.interface.media_tasks
 import ascend_simulator.interface.model_desc
 import ascend_simulator.interface.prof
 import ascend_simulator.interface.rt
-import ascend_simulator.interface.rt_health
 import ascend_simulator.interface.rt_ipc
 import ascend_simulator.interface.rt_memory
 import ascend_simulator.interface.rt_report
 import ascend_simulator.interface.util
-import ascend_simulator.models.datasets  # noqa: F401 - the functions of each enter EXPORTED
+import ascend_simulator.models.datasets  # noqa: F401 - each import adds functions to EXPORTED
 from ascend_simulator.calls import EXPORTED, Exported
 
 
 def functions(namespace: str) -> dict[str, Exported]:
-    """The functions of one namespace, "" being `acl` itself, by their names in it."""
+    """Return the functions of one namespace by name; "" is `acl` itself."""
     prefix = f"{namespace}." if namespace else ""
     return {
         name.removeprefix(prefix): function
@@ -37,7 +36,7 @@ def functions(namespace: str) -> dict[str, Exported]:
 
 
 def namespace(name: str) -> ModuleType:
-    """A module `acl.<name>` with the functions of that namespace."""
+    """Return a module `acl.<name>` with the functions of that namespace."""
     module = ModuleType(f"acl.{name}", f"The functions of acl.{name}, simulated.")
     vars(module).update(functions(name))
     return module

@@ -1,4 +1,4 @@
-"""Setting a model's gear: what the three setters check, in their order, and what they write."""
+"""The three functions that set a model's gear: their checks, in order, and what they write."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from ascend_simulator.models.om import Dims, Family
 from ascend_simulator.violations import declare, violate
 
 ELSEWHERE = declare(
-    "model.gear-elsewhere", "A gear is set at the model's last input, which is for nothing else."
+    "model.gear-elsewhere",
+    "A gear must be set at the model's last input, which is reserved for it.",
 )
 
 Chosen: TypeAlias = Callable[[Model], int | None]
-"""Place of the gear that a caller wants of a model; None if it has none such."""
+"""Return the index of the requested gear of a model; None if the model has no such gear."""
 
 _MOST_DIMS: Final = 128
 
 
 @status("mdl.set_dynamic_batch_size", U32, U64, U64, U64)
 def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> None:
-    """The gear with this many rows."""
+    """Set the gear with this many rows."""
     what = "set_dynamic_batch_size"
     found = dataset(handle, what)
     if batch == 0:
@@ -41,7 +42,7 @@ def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> N
 
 @status("mdl.set_dynamic_hw_size", U32, U64, U64, U64, U64)
 def set_dynamic_hw_size(model: int, handle: int, index: int, height: int, width: int) -> None:
-    """The gear of this height and width."""
+    """Set the gear with this height and width."""
     what = "set_dynamic_hw_size"
     found = dataset(handle, what)
     if height == 0 or width == 0:
@@ -52,22 +53,25 @@ def set_dynamic_hw_size(model: int, handle: int, index: int, height: int, width:
 
 
 def dims_dict(given: object) -> Dims:
-    """`{'name': str, 'dimCount': n, 'dims': [...]}`: its dims.
+    """Return the dims of `{'name': str, 'dimCount': n, 'dims': [...]}`.
 
-    Raises TypeError for what is no such dict, ValueError where there are fewer dims than dimCount.
+    Raises TypeError for another form, ValueError if there are fewer dims than dimCount.
     """
     if not isinstance(given, dict) or not isinstance(given.get("dims"), (list, tuple)):
         raise TypeError("a dict with name, dimCount and dims is required")
     dims_count: int = given.get("dimCount", 0).__index__()
     dims = dims_list(given["dims"])
     if dims_count > len(dims):
-        raise ValueError(f"found {len(dims)} dims, expected {dims_count} as in dimCount")
+        raise ValueError(f"found {len(dims)} dims, expected dimCount {dims_count}")
     return dims[:dims_count]
 
 
 @status("mdl.set_input_dynamic_dims", U32, U64, U64, dims_dict)
 def set_input_dynamic_dims(model: int, handle: int, index: int, dims: Dims) -> None:
-    """The gear with these dims of inputs in the order of --input_shape, fixed ones included."""
+    """Set the gear with these dims of all inputs, in the order of --input_shape.
+
+    Fixed dims are included.
+    """
     what = "set_input_dynamic_dims"
     found = dataset(handle, what)
     if not 0 < len(dims) <= _MOST_DIMS:
@@ -80,34 +84,36 @@ def set_input_dynamic_dims(model: int, handle: int, index: int, dims: Dims) -> N
 
 def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
     if index >= len(buffers) or buffers[index].ptr == 0:
-        found = "an address of 0" if index < len(buffers) else f"{len(buffers)} buffers"
+        found = "a null address" if index < len(buffers) else f"{len(buffers)} buffers"
         raise Refused(Code.INVALID_PARAM, f"{what}: index {index}: found {found}")
     return buffers[index]
 
 
 def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen) -> None:
-    """Make the gear current and write it, at once: a copy, so the thread has a context.
+    """Make the gear current and write it immediately: a copy, so the thread needs a context.
 
-    Violates ELSEWHERE, as a device takes any input for the gear's, `claims.BUSY` and, inferred
+    Violates ELSEWHERE, as a device accepts any input as the gear input, `claims.BUSY` and, inferred
     from the rule for executions, `models.OTHER_CONTEXT`.
-    Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for dims that do not
-    fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then, of dims,
-    GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer, and RT_CONTEXT_NULL.
+
+    Raises Refused, in this order: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for
+    dims that do not fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for an unknown gear,
+    GE_DYNAMIC_INPUT_LENGTH_INVALID for a buffer too short for the dims, and RT_CONTEXT_NULL.
     """
     now = process.current()
     model = models().get(number, what)
     index = chosen(model)
     if index is None:
-        text = f"{what}: {model.name}: found no such gear among its {len(model.manifest.shapes)}"
+        text = f"{what}: {model.name}: not one of its {len(model.manifest.shapes)} gears"
         raise Refused(Code.GE_DYNAMIC_BATCH_SIZE_INVALID, text)
     values = model.manifest.shapes[index].gear
-    model.gear = index  # a device changes it, and finds only then that the buffer is short
+    model.gear = index  # a device changes the gear before it checks the buffer's length
     _check_length(what, buffer, len(values))
     last = len(model.manifest.inputs)
-    if place != last:  # a device writes it there all the same
+    if place != last:  # a device accepts this index and writes there
         violate(ELSEWHERE, f"{what}: {model.name}: found index {place}, expected {last}")
     check_context(now, model, what)
-    # Written at once, so not while an execution has yet to read it: a buffer for each slot.
+    # The write is immediate, so no queued execution may still read this buffer. Programs use one
+    # buffer per slot.
     width = gear_bytes(buffer.size, len(values))
     nbytes = width * len(values)
     what = f"{what}: {model.name}: gear buffer"
@@ -146,9 +152,9 @@ def _with_dims(model: Model, dims: Dims) -> int | None:
 
 
 def _check_length(what: str, buffer: DataBuffer, values: int) -> None:
-    """Raises Refused GE_DYNAMIC_INPUT_LENGTH_INVALID where it has no room for so many."""
+    """Raise Refused GE_DYNAMIC_INPUT_LENGTH_INVALID if the buffer is too short for the values."""
     if buffer.size < 4 * values:
-        text = f"{what}: found {buffer.size} bytes of buffer, expected {4 * values} or more"
+        text = f"{what}: found a buffer of {buffer.size} bytes, expected {4 * values} or more"
         raise Refused(Code.GE_DYNAMIC_INPUT_LENGTH_INVALID, text)
 
 

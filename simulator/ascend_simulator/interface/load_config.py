@@ -1,4 +1,4 @@
-"""The configuration handles of acl.mdl: the options of a load, and those of an execution."""
+"""The configuration handles of acl.mdl: options of a load, and options of an execution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from ascend_simulator import process
 from ascend_simulator.calls import U32, U64, bare, status
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.resources import Handles
 
 Option: TypeAlias = Any  # an int or a str, by attribute
@@ -17,7 +17,7 @@ Options: TypeAlias = dict[int, Option]
 
 
 class ConfigAttr(IntEnum):
-    """aclmdlConfigAttr, as far as it is known."""
+    """aclmdlConfigAttr, the known attributes."""
 
     ACL_MDL_PRIORITY_INT32 = 0
     ACL_MDL_LOAD_TYPE_SIZET = 1
@@ -40,7 +40,7 @@ class ConfigAttr(IntEnum):
 
 
 class LoadType(IntEnum):
-    """What ACL_MDL_LOAD_TYPE_SIZET chooses."""
+    """The load types of ACL_MDL_LOAD_TYPE_SIZET."""
 
     ACL_MDL_LOAD_FROM_FILE = 1
     ACL_MDL_LOAD_FROM_FILE_WITH_MEM = 2
@@ -51,7 +51,7 @@ class LoadType(IntEnum):
 
 
 class ExecAttr(IntEnum):
-    """aclmdlExecConfigAttr, as far as GE takes it: the headers name more, e.g. a workspace."""
+    """aclmdlExecConfigAttr, the attributes that GE accepts. The headers have more."""
 
     ACL_MDL_STREAM_SYNC_TIMEOUT = 0
     ACL_MDL_EVENT_SYNC_TIMEOUT = 1
@@ -71,14 +71,14 @@ _MANDATORY: Final[Mapping[int, tuple[ConfigAttr, ...]]] = {
         ConfigAttr.ACL_MDL_MEM_SIZET,
     ),
 }
-"""What a load must be told; memory that is not given is the system's."""
+"""The options required by each load type. Memory that is not given is allocated by the system."""
 _LIMITS: Final[Mapping[int, range]] = {
     ConfigAttr.ACL_MDL_PRIORITY_INT32: range(8),
     ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET: range(min(LoadType), max(LoadType) + 1),
     ConfigAttr.ACL_MDL_WORKSPACE_MEM_OPTIMIZE: range(2),
 }
 _REFUSED: Final[Mapping[int, str]] = {
-    ConfigAttr.ACL_MDL_WEIGHT_PATH_PTR: "the simulator has no weights outside the file",
+    ConfigAttr.ACL_MDL_WEIGHT_PATH_PTR: "weights outside the file are not simulated",
     ConfigAttr.ACL_MDL_MEM_MALLOC_POLICY_SIZET: "GE's table lacks it",
     ConfigAttr.ACL_MDL_NPU_PERF_MODE: "GE's table lacks it",
     ConfigAttr.ACL_MDL_WITHOUT_GRAPH_INT32: "pyACL passes 8 bytes where 4 are checked",
@@ -86,37 +86,37 @@ _REFUSED: Final[Mapping[int, str]] = {
 
 
 class Configs:
-    """The handles of both kinds: a part of the process."""
+    """The handles of both kinds: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.load: Final[Handles[Options]] = Handles("load configuration")
         self.execute: Final[Handles[Options]] = Handles("execution configuration")
 
     def live(self) -> list[str]:
-        """How many of each are left."""
+        """Return the number of handles of each kind that were not destroyed, as text."""
         kinds = (self.load, self.execute)
         return [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
 
     def close(self) -> None:
-        """Nothing to let go of but names."""
+        """Do nothing: handles hold no resources."""
 
 
 def configs() -> Configs:
-    """Those of the process."""
+    """Return the configurations of the process."""
     return process.current().part(Configs)
 
 
 def checked(options: Options) -> LoadType:
-    """How to load by these options.
+    """Return the load type of these options.
 
-    Raises Refused: INVALID_PARAM where one is missing, API_NOT_SUPPORT for queues, which are not
+    Raises Refused: INVALID_PARAM if an option is missing, API_NOT_SUPPORT for queues, which are not
     simulated.
     """
     kind = options.get(ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET)
     if kind is None:
         raise Refused(Code.INVALID_PARAM, "load_with_config: ACL_MDL_LOAD_TYPE_SIZET is missing")
     if kind not in _MANDATORY:
-        text = f"load_with_config: {LoadType(kind).name}: the simulator has no queues"
+        text = f"load_with_config: {LoadType(kind).name}: queues are not simulated"
         raise Refused(Code.API_NOT_SUPPORT, text)
     for attr in _MANDATORY[kind]:
         if not options.get(attr):
@@ -126,27 +126,27 @@ def checked(options: Options) -> LoadType:
 
 
 def option(given: object) -> Option:
-    """The value of an option: an address or number, or a path. Raises TypeError for others."""
+    """Return an option's value: address, number or path. Raises TypeError for other types."""
     return given if isinstance(given, str) else U64(given)
 
 
 @bare("mdl.create_config_handle")
 def create_config_handle() -> int:
-    """An empty configuration of a load."""
+    """Create an empty load configuration."""
     return configs().load.add({})
 
 
 @status("mdl.set_config_opt", U64, U32, option)
 def set_config_opt(handle: int, attr: int, value: Option) -> None:
-    """Set one option. Refused: INVALID_PARAM for unknown ones and for what they cannot be."""
-    options = living(configs().load, handle, "set_config_opt")
+    """Set one option. Refused: INVALID_PARAM for an unknown option or an invalid value."""
+    options = lookup(configs().load, handle, "set_config_opt")
     what = f"set_config_opt: attribute {attr}"
     if attr not in _CONFIG_ATTRS:
-        raise Refused(Code.INVALID_PARAM, f"{what}: it is not known")
+        raise Refused(Code.INVALID_PARAM, f"{what}: unknown")
     if attr in _REFUSED:
         raise Refused(Code.INVALID_PARAM, f"{what}: {_REFUSED[attr]}")
     if isinstance(value, str) != (attr == ConfigAttr.ACL_MDL_PATH_PTR):
-        raise Refused(Code.INVALID_PARAM, f"{what}: found {value!r}, which has another size")
+        raise Refused(Code.INVALID_PARAM, f"{what}: found {value!r}, a value of the wrong type")
     if attr in _LIMITS and value not in _LIMITS[attr]:
         limits = _LIMITS[attr]
         found = f"found {value}, expected {limits[0]} to {limits[-1]}"
@@ -156,26 +156,26 @@ def set_config_opt(handle: int, attr: int, value: Option) -> None:
 
 @status("mdl.destroy_config_handle", U64)
 def destroy_config_handle(handle: int) -> None:
-    """The configuration goes; models loaded by it stay."""
+    """Destroy the configuration; models loaded with it stay loaded."""
     remove(configs().load, handle, "destroy_config_handle")
 
 
 @bare("mdl.create_exec_config_handle")
 def create_exec_config_handle() -> int:
-    """An empty configuration of an execution."""
+    """Create an empty execution configuration."""
     return configs().execute.add({})
 
 
 @status("mdl.set_exec_config_opt", U64, U32, U64)
 def set_exec_config_opt(handle: int, attr: int, value: int) -> None:
-    """Set one option. Time limits make no difference here."""
-    options = living(configs().execute, handle, "set_exec_config_opt")
+    """Set one option. Time limits have no effect in the simulator."""
+    options = lookup(configs().execute, handle, "set_exec_config_opt")
     if attr not in _EXEC_ATTRS:
-        raise Refused(Code.INVALID_PARAM, f"set_exec_config_opt: attribute {attr} is not known")
+        raise Refused(Code.INVALID_PARAM, f"set_exec_config_opt: attribute {attr}: unknown")
     options[attr] = value
 
 
 @status("mdl.destroy_exec_config_handle", U64)
 def destroy_exec_config_handle(handle: int) -> None:
-    """The configuration goes."""
+    """Destroy the configuration."""
     remove(configs().execute, handle, "destroy_exec_config_handle")

@@ -1,6 +1,6 @@
-"""acl.mdl: sizes, loads, executions.
+"""acl.mdl: sizes, loads and executions.
 
-The rest of the namespace: `descs`, `model_desc`, `gears`, `load_config`, and `models.datasets`.
+Other modules of the namespace: `descs`, `model_desc`, `gears`, `load_config` and `models.datasets`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ascend_simulator.interface import load_config
 from ascend_simulator.interface.descs import from_memory
 from ascend_simulator.interface.load_config import ConfigAttr, LoadType
 from ascend_simulator.models import datasets, om
-from ascend_simulator.models.datasets import living
+from ascend_simulator.models.datasets import lookup
 from ascend_simulator.models.execution import execute_free_shapes, submit
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.regions import Given
@@ -24,9 +24,10 @@ from ascend_simulator.models.regions import Given
 
 @pair("mdl.query_size", STR)
 def query_size(path: str) -> tuple[int, int]:
-    """Bytes of workspace, 0 where shapes are free, and of weights. See `compiler.sizes`.
+    """Return the bytes of workspace and of weights. See `compiler.sizes`.
 
-    Refused: RT_CONTEXT_NULL, as a context is "wanted" here (an inference).
+    The workspace is 0 with free shapes. Refused: RT_CONTEXT_NULL (an inference: the documents say
+    that a context is "wanted").
     """
     process.current().context()
     return _sizes(om.read(path))
@@ -34,7 +35,7 @@ def query_size(path: str) -> tuple[int, int]:
 
 @pair("mdl.query_size_from_mem", U64, U64)
 def query_size_from_mem(ptr: int, size: int) -> tuple[int, int]:
-    """As query_size, of a model in host memory."""
+    """Return the sizes of a model in host memory, as query_size does."""
     process.current().context()
     return _sizes(from_memory(ptr, size, "query_size_from_mem"))
 
@@ -44,13 +45,13 @@ def query_size_from_mem(ptr: int, size: int) -> tuple[int, int]:
 
 @value("mdl.load_from_file", STR)
 def load_from_file(path: str) -> int:
-    """A model in memory of the system."""
+    """Load a model into memory that the system allocates; return its id."""
     return models().load(om.read(path), file=Path(path).stem)
 
 
 @value("mdl.load_from_mem", U64, U64)
 def load_from_mem(ptr: int, size: int) -> int:
-    """As load_from_file; the bytes are needed no longer than this takes."""
+    """Load a model from host memory, which may be freed after the call; else as load_from_file."""
     return models().load(from_memory(ptr, size, "load_from_mem"))
 
 
@@ -58,7 +59,7 @@ def load_from_mem(ptr: int, size: int) -> int:
 def load_from_file_with_mem(
     path: str, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
 ) -> int:
-    """A model in memory of the caller; an address of 0 leaves that part to the system."""
+    """Load a model into the caller's memory. For an address of 0 the system allocates that part."""
     return models().load(
         om.read(path),
         Given(work_ptr, work_size),
@@ -71,15 +72,15 @@ def load_from_file_with_mem(
 def load_from_mem_with_mem(
     ptr: int, size: int, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
 ) -> int:
-    """As load_from_file_with_mem, of a model in host memory."""
+    """Load a model from host memory as load_from_file_with_mem does from a file."""
     found = from_memory(ptr, size, "load_from_mem_with_mem")
     return models().load(found, Given(work_ptr, work_size), Given(weight_ptr, weight_size))
 
 
 @value("mdl.load_with_config", U64)
 def load_with_config(handle: int) -> int:
-    """A model as the configuration says."""
-    options = living(load_config.configs().load, handle, "load_with_config")
+    """Load a model as the configuration says; return its id."""
+    options = lookup(load_config.configs().load, handle, "load_with_config")
     kind = load_config.checked(options)
     from_file = kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_FILE_WITH_MEM)
     found = (
@@ -111,32 +112,35 @@ def load_with_config(handle: int) -> int:
 
 @value("mdl.bundle_load_from_file", STR)
 def bundle_load_from_file(path: str) -> int:
-    """Always refused: a simulated file holds one model."""
+    """Refuse the call: a simulated file contains one model."""
     om.read(path)
-    raise Refused(Code.API_NOT_SUPPORT, f"bundle_load_from_file: {path}: found a single model")
+    raise Refused(
+        Code.API_NOT_SUPPORT,
+        f"bundle_load_from_file: {path}: found a single model, expected a bundle",
+    )
 
 
 @value("mdl.bundle_get_model_num", U32)
 def bundle_get_model_num(bundle: int) -> int:
-    """Always refused: there are no bundles."""
+    """Refuse the call: bundles are not simulated."""
     raise _no_bundle("bundle_get_model_num", bundle)
 
 
 @value("mdl.bundle_get_model_id", U32, U64)
 def bundle_get_model_id(bundle: int, index: int) -> int:
-    """Always refused: there are no bundles."""
+    """Refuse the call: bundles are not simulated."""
     raise _no_bundle("bundle_get_model_id", bundle)
 
 
 @status("mdl.bundle_unload", U32)
 def bundle_unload(bundle: int) -> None:
-    """Always refused: there are no bundles."""
+    """Refuse the call: bundles are not simulated."""
     raise _no_bundle("bundle_unload", bundle)
 
 
 @status("mdl.unload", U32)
 def unload(model: int) -> None:
-    """The model goes; memory of the caller stays as it is."""
+    """Unload a model; memory of the caller is not freed."""
     models().unload(model)
 
 
@@ -145,27 +149,27 @@ def unload(model: int) -> None:
 
 @status("mdl.execute", U32, U64, U64)
 def execute(model: int, inputs: int, outputs: int) -> None:
-    """Execute on the default stream of the context and wait, on a device with the GIL held."""
+    """Execute on the context's default stream and wait. A device holds the GIL during the call."""
     _execute("execute", model, inputs, outputs, 0)
 
 
 @status("mdl.execute_v2", U32, U64, U64, U64, U64)
 def execute_v2(model: int, inputs: int, outputs: int, stream: int, config: int) -> None:
     """Execute on `stream` and wait."""
-    living(load_config.configs().execute, config, "execute_v2")
+    lookup(load_config.configs().execute, config, "execute_v2")
     _execute("execute_v2", model, inputs, outputs, stream)
 
 
 @status("mdl.execute_async", U32, U64, U64, U64)
 def execute_async(model: int, inputs: int, outputs: int, stream: int) -> None:
-    """Execute when the stream comes to it. Refused: API_NOT_SUPPORT where shapes are free."""
+    """Queue an execution on the stream. Refused: API_NOT_SUPPORT for a model with free shapes."""
     what = "execute_async"
     given, wanted = datasets.dataset(inputs, what), datasets.dataset(outputs, what)
     now = process.current()
     found = models().get(model, what)
     if found.manifest.family == "dynamic":
-        text = f"{what}: {found.name}: its shapes are free, which the simulator only executes "
-        raise Refused(Code.API_NOT_SUPPORT, text + "while the caller waits")
+        text = f"{what}: {found.name}: a model with free shapes can only be executed "
+        raise Refused(Code.API_NOT_SUPPORT, text + "synchronously")
     submit(now, found, given, wanted, now.stream(stream, what), waits=False)
 
 
@@ -179,7 +183,7 @@ def _execute(what: str, model: int, inputs: int, outputs: int, stream: int) -> N
         return
     execution = submit(now, found, given, wanted, home, waits=True)
     now.streams.wait(home.record(), None)
-    execution.result()  # its own failure, which is none of the stream's
+    execution.result()  # raises this execution's failure, which does not count as the stream's
 
 
 def _sizes(found: om.Om) -> tuple[int, int]:
@@ -187,4 +191,4 @@ def _sizes(found: om.Om) -> tuple[int, int]:
 
 
 def _no_bundle(what: str, bundle: int) -> Refused:
-    return Refused(Code.INVALID_BUNDLE_MODEL_ID, f"{what}: bundle {bundle}: it is not loaded")
+    return Refused(Code.INVALID_BUNDLE_MODEL_ID, f"{what}: bundle {bundle}: not loaded")

@@ -1,4 +1,4 @@
-"""acl.media: JPEG files decoded, pictures resized and cut, when a stream comes to it."""
+"""acl.media: decoding of JPEG files, and resizing and cropping of pictures, as stream tasks."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ascend_simulator.interface.media import HOLDER, Area, channel, media, pictu
 from ascend_simulator.media import pictures, pixels
 from ascend_simulator.media.pictures import Picture
 from ascend_simulator.memory.blocks import host_view
-from ascend_simulator.models.datasets import living
+from ascend_simulator.models.datasets import lookup
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 
-MEMORY = declare("dvpp.memory", "DVPP reads and writes memory of dvpp_malloc.")
+MEMORY = declare("dvpp.memory", "DVPP must read and write only memory of dvpp_malloc.")
 
 # -- JPEG ----------------------------------------------------------------------------------------
 
 
 @triple("media.dvpp_jpeg_get_image_info", U64, U32)
 def dvpp_jpeg_get_image_info(data: int, size: int) -> tuple[int, int, int]:
-    """Width, height and components of a file in host memory. Refused: INVALID_PARAM."""
+    """Return width, height and components of a file in host memory. Refused: INVALID_PARAM."""
     info = _info(data, size, "dvpp_jpeg_get_image_info")
     return info.width, info.height, info.components
 
 
 @value("media.dvpp_jpeg_predict_dec_size", U64, U32, I32)
 def dvpp_jpeg_predict_dec_size(data: int, size: int, layout: int) -> int:
-    """Bytes for the decoded picture of a file in host memory. Refused: INVALID_PARAM."""
+    """Return the decoded bytes of a file in host memory. Refused: INVALID_PARAM."""
     what = "dvpp_jpeg_predict_dec_size"
     if layout not in tuple(pictures.PixelFormat):
         raise Refused(Code.API_NOT_SUPPORT, f"{what}: format: found {layout}, expected 1 or 2")
@@ -38,9 +38,9 @@ def dvpp_jpeg_predict_dec_size(data: int, size: int, layout: int) -> int:
 
 @status("media.dvpp_jpeg_decode_async", U64, U64, U32, U64, U64)
 def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, stream: int) -> None:
-    """Decode when the stream comes to it.
+    """Queue a decoding on the stream.
 
-    A file that cannot be decoded, a progressive one among them, is a failure of the stream.
+    A file that cannot be decoded, e.g. a progressive one, is a failure of the stream.
     """
     what = "dvpp_jpeg_decode_async"
     now = process.current()
@@ -49,7 +49,7 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
     home = now.stream(stream, what)
     across = pictures.jpeg_stride(now.settings.soc)
     rounded = Picture(**vars(described))
-    # Its dims may be the file's, which are odd at times: the decoder makes them even.
+    # The description may have the file's odd dims; the decoder makes them even.
     rounded.width, rounded.height = described.width // 2 * 2, described.height // 2 * 2
     pictures.check(rounded, what, across=across, down=16)
     source = _memory(data, size, what)
@@ -65,7 +65,9 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
                 raise ValueError(f"{info.width} x {info.height} pixels")
             decoded = pixels.decode_jpeg(file)
             if decoded.size != (rounded.width, rounded.height):
-                raise ValueError(f"{info.width} x {info.height} pixels, described otherwise")
+                raise ValueError(
+                    f"{info.width} x {info.height} pixels, which differ from the description"
+                )
         except ValueError as error:
             described.ret_code = int(Code.RT_AICPU_EXCEPTION)
             raise Refused(Code.RT_AICPU_EXCEPTION, f"{what}: found {error}") from error
@@ -81,26 +83,26 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
 
 @status("media.dvpp_vpc_resize_async", U64, U64, U64, U64, U64)
 def dvpp_vpc_resize_async(handle: int, given: int, output: int, scaling: int, stream: int) -> None:
-    """Stretch a picture to the dims of another."""
+    """Queue a resize of a picture to the dims of another."""
     what = "dvpp_vpc_resize_async"
-    living(media().scalings, scaling, what)
+    lookup(media().scalings, scaling, what)
     _convert(what, handle, given, output, None, None, stream)
 
 
 @status("media.dvpp_vpc_crop_async", U64, U64, U64, U64, U64)
 def dvpp_vpc_crop_async(handle: int, given: int, output: int, area: int, stream: int) -> None:
-    """Stretch an area of a picture to the dims of another."""
+    """Queue a crop: resize an area of a picture to the dims of another."""
     what = "dvpp_vpc_crop_async"
-    _convert(what, handle, given, output, living(media().areas, area, what), None, stream)
+    _convert(what, handle, given, output, lookup(media().areas, area, what), None, stream)
 
 
 @status("media.dvpp_vpc_crop_and_paste_async", U64, U64, U64, U64, U64, U64)
 def dvpp_vpc_crop_and_paste_async(
     handle: int, given: int, output: int, area: int, paste: int, stream: int
 ) -> None:
-    """Stretch an area of a picture to an area of another; what is beside it stays."""
+    """Queue a paste: resize an area of a picture to an area of another, whose rest is unchanged."""
     what = "dvpp_vpc_crop_and_paste_async"
-    cut, place = (living(media().areas, one, what) for one in (area, paste))
+    cut, place = (lookup(media().areas, one, what) for one in (area, paste))
     _convert(what, handle, given, output, cut, place, stream)
 
 
@@ -135,24 +137,30 @@ def _convert(
     home.submit(Task(run, (reads,), (writes,), what))
 
 
-# -- inside --------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------
 
 
 def _memory(ptr: int, nbytes: int, what: str) -> tuple[int, int]:
-    """The range. Violates MEMORY and `copies.OTHER_DEVICE`; Refused as `Addresses.locate`."""
+    """Return the range.
+
+    Violates MEMORY and `copies.OTHER_DEVICE`. Refused: as `Addresses.locate`.
+    """
     now = process.current()
     block = now.memory.locate(ptr, nbytes, want="device", what=what)
-    assert block is not None  # only pageable memory has none
+    assert block is not None  # only pageable memory has no block
     if not block.holders[HOLDER]:
-        violate(MEMORY, f"{what}: {ptr:#x}: found {block!r}, which rt.malloc gave")
+        violate(
+            MEMORY,
+            f"{what}: {ptr:#x}: found {block!r} of rt.malloc, expected memory of dvpp_malloc",
+        )
     device = now.context().device
     if block.device != device:
-        violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+        violate(OTHER_DEVICE, f"{what}: {block!r}: the context is of device {device}")
     return ptr, nbytes
 
 
 def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int, int]:
-    """Left, top, and behind the last column and row. Violates `pictures.PICTURE`."""
+    """Return left, top, and the exclusive right and bottom. Violates `pictures.PICTURE`."""
     if area is None:
         return 0, 0, whole.width, whole.height
     wrong = []
@@ -161,7 +169,9 @@ def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int
         ("rows", area.top, area.bottom, whole.height),
     ):
         if first % 2 or not last % 2 or not first < last < most:
-            wrong.append(f"{name} {first} to {last}, expected even to odd, below {most}")
+            wrong.append(
+                f"{name} {first} to {last}, expected an even start and an odd end below {most}"
+            )
     pictures.refuse(what, wrong)
     return area.left, area.top, area.right + 1, area.bottom + 1
 
@@ -173,4 +183,4 @@ def _info(data: int, size: int, what: str) -> pixels.JpegInfo:
     try:
         return pixels.jpeg_info(host_view(data, size).tobytes())
     except ValueError as error:
-        raise Refused(Code.INVALID_PARAM, f"{what}: found no JPEG file: {error}") from error
+        raise Refused(Code.INVALID_PARAM, f"{what}: not a JPEG file: {error}") from error

@@ -1,4 +1,4 @@
-"""What a model description tells: the number, size, type, name and dims of tensors, and gears."""
+"""The functions that read a model description: tensor count, size, type, name, dims, and gears."""
 
 from __future__ import annotations
 
@@ -21,79 +21,79 @@ DimsDict: TypeAlias = dict[str, Any]
 
 @bare("mdl.get_num_inputs", U64)
 def get_num_inputs(handle: int) -> int:
-    """How many inputs, the gear input included."""
+    """Return the number of inputs, including the gear input."""
     return len(described(handle, "get_num_inputs").inputs)
 
 
 @bare("mdl.get_num_outputs", U64)
 def get_num_outputs(handle: int) -> int:
-    """How many outputs."""
+    """Return the number of outputs."""
     return len(described(handle, "get_num_outputs").outputs)
 
 
 @bare("mdl.get_input_size_by_index", U64, U64)
 def get_input_size_by_index(handle: int, index: int) -> int:
-    """Bytes at the largest gear, or at the upper ends of free shapes; 0 where one has none."""
+    """Return the bytes at the largest gear or upper bounds of free shapes; 0 if unbounded."""
     return at(described(handle, "get_input_size_by_index").inputs, index).nbytes
 
 
 @bare("mdl.get_output_size_by_index", U64, U64)
 def get_output_size_by_index(handle: int, index: int) -> int:
-    """Bytes at the largest gear, or at the upper ends of free shapes; 0 where one has none."""
+    """Return the bytes at the largest gear or upper bounds of free shapes; 0 if unbounded."""
     return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
 
 
 @bare("mdl.get_input_data_type", U64, U64, failed=-1)
 def get_input_data_type(handle: int, index: int) -> int:
-    """An aclDataType."""
+    """Return an aclDataType."""
     return at(described(handle, "get_input_data_type").inputs, index).dtype
 
 
 @bare("mdl.get_output_data_type", U64, U64, failed=-1)
 def get_output_data_type(handle: int, index: int) -> int:
-    """An aclDataType."""
+    """Return an aclDataType."""
     return at(described(handle, "get_output_data_type").outputs, index).dtype
 
 
 @bare("mdl.get_input_format", U64, U64, failed=-1)
 def get_input_format(handle: int, index: int) -> int:
-    """An aclFormat."""
+    """Return an aclFormat."""
     return at(described(handle, "get_input_format").inputs, index).format
 
 
 @bare("mdl.get_output_format", U64, U64, failed=-1)
 def get_output_format(handle: int, index: int) -> int:
-    """An aclFormat."""
+    """Return an aclFormat."""
     return at(described(handle, "get_output_format").outputs, index).format
 
 
 @bare("mdl.get_input_name_by_index", U64, U64, failed="")
 def get_input_name_by_index(handle: int, index: int) -> str:
-    """Its name."""
+    """Return the input's name."""
     return at(described(handle, "get_input_name_by_index").inputs, index).name
 
 
 @bare("mdl.get_output_name_by_index", U64, U64, failed="")
 def get_output_name_by_index(handle: int, index: int) -> str:
-    """Its name, node:port:name."""
+    """Return the output's name, node:port:name."""
     return at(described(handle, "get_output_name_by_index").outputs, index).name
 
 
 @value("mdl.get_input_index_by_name", U64, STR)
 def get_input_index_by_name(handle: int, name: str) -> int:
-    """Where the input of this name is."""
+    """Return the index of the input with this name."""
     return _index(described(handle, "get_input_index_by_name").inputs, name)
 
 
 @value("mdl.get_output_index_by_name", U64, STR)
 def get_output_index_by_name(handle: int, name: str) -> int:
-    """Where the output of this name is."""
+    """Return the index of the output with this name."""
     return _index(described(handle, "get_output_index_by_name").outputs, name)
 
 
 @bare("mdl.get_tensor_real_name", U64, STR, failed=None)
 def get_tensor_real_name(handle: int, name: str) -> str:
-    """The name that `name` stands in for, or itself; None for an unknown one."""
+    """Return the full name that `name` replaces, or `name` itself; None for an unknown name."""
     desc = described(handle, "get_tensor_real_name")
     tensors = (*desc.inputs, *desc.outputs)
     return tensors[_index(tensors, name)].real_name
@@ -101,7 +101,7 @@ def get_tensor_real_name(handle: int, name: str) -> str:
 
 @bare("mdl.get_op_attr", U64, STR, STR, failed=None)
 def get_op_attr(handle: int, operator: str, attribute: str) -> None:
-    """None: a simulated model has no operators with attributes."""
+    """Return None: a simulated model has no operators with attributes."""
     described(handle, "get_op_attr")
 
 
@@ -110,37 +110,40 @@ def get_op_attr(handle: int, operator: str, attribute: str) -> None:
 
 @dictionary("mdl.get_input_dims", U64, U64)
 def get_input_dims(handle: int, index: int) -> DimsDict:
-    """Dims, -1 where gears or ranges change them."""
+    """Return the input's dims, with -1 where gears or ranges change a dim."""
     tensor = at(described(handle, "get_input_dims").inputs, index)
     return _dims(tensor.name, tensor.dims)
 
 
 @dictionary("mdl.get_input_dims_v2", U64, U64)
 def get_input_dims_v2(handle: int, index: int) -> DimsDict:
-    """As get_input_dims: with static AIPP those of the image, though older documents differ."""
+    """Return dims as get_input_dims, but the image's dims for static AIPP.
+
+    Older documents differ.
+    """
     tensor = at(described(handle, "get_input_dims_v2").inputs, index)
     return _dims(tensor.name, tensor.dims)
 
 
 @dictionary("mdl.get_output_dims", U64, U64)
 def get_output_dims(handle: int, index: int) -> DimsDict:
-    """Dims at the largest gear."""
+    """Return the output's dims at the largest gear."""
     tensor = at(described(handle, "get_output_dims").outputs, index)
     return _dims(tensor.name, tensor.dims)
 
 
 @dictionary("mdl.get_cur_output_dims", U64, U64)
 def get_cur_output_dims(handle: int, index: int) -> DimsDict:
-    """Dims at the gear that anyone set last on the model, at the largest before that.
+    """Return dims at the gear that any caller last set on the model, or at the largest gear.
 
-    Refused: API_NOT_SUPPORT where shapes are free, GE_EXEC_MODEL_ID_INVALID after its unload.
+    Refused: API_NOT_SUPPORT for free shapes, GE_EXEC_MODEL_ID_INVALID after the model's unload.
     """
     desc = described(handle, "get_cur_output_dims")
     tensor = at(desc.outputs, index)
     manifest = desc.manifest
-    assert manifest is not None  # it has an output
+    assert manifest is not None  # a description with outputs has a manifest
     if manifest.family == "dynamic":
-        raise Refused(Code.API_NOT_SUPPORT, "get_cur_output_dims: found a model with free shapes")
+        raise Refused(Code.API_NOT_SUPPORT, "get_cur_output_dims: not available for free shapes")
     gear = None
     if desc.model is not None:
         gear = models().get(desc.model, "get_cur_output_dims").gear
@@ -150,7 +153,7 @@ def get_cur_output_dims(handle: int, index: int) -> DimsDict:
 
 @dictionary("mdl.get_input_dims_range", U64, U64, failed={"rangeCount": 0, "range": []})
 def get_input_dims_range(handle: int, index: int) -> DimsDict:
-    """The least and largest value of each dim where shapes are free; none elsewhere."""
+    """Return the minimum and maximum of each dim for free shapes; else no ranges."""
     ranges = at(described(handle, "get_input_dims_range").inputs, index).ranges
     return {"rangeCount": len(ranges), "range": [list(each) for each in ranges]}
 
@@ -160,21 +163,21 @@ def get_input_dims_range(handle: int, index: int) -> DimsDict:
 
 @dictionary("mdl.get_dynamic_batch", U64)
 def get_dynamic_batch(handle: int) -> DimsDict:
-    """The gears of the first dim, in the order that the model was compiled with."""
+    """Return the gears of the first dim, in the order given to the compiler."""
     gears = _gears(described(handle, "get_dynamic_batch"), "batch")
     return {"batchCount": len(gears), "batch": [batch for (batch,) in gears]}
 
 
 @dictionary("mdl.get_dynamic_hw", U64, I32)
 def get_dynamic_hw(handle: int, index: int) -> DimsDict:
-    """The gears of height and width. `index` is not looked at."""
+    """Return the gears of height and width. `index` is ignored."""
     gears = _gears(described(handle, "get_dynamic_hw"), "image")
     return {"hwCount": len(gears), "hw": [list(gear) for gear in gears]}
 
 
 @value("mdl.get_input_dynamic_gear_count", U64, I32)
 def get_input_dynamic_gear_count(handle: int, index: int) -> int:
-    """How many gears of dims it has. `index` is reserved and -1."""
+    """Return the number of gears of dims. `index` is reserved and must be -1."""
     desc = described(handle, "get_input_dynamic_gear_count")
     _check_reserved(index)
     return len(_gears(desc, "dims"))
@@ -182,11 +185,10 @@ def get_input_dynamic_gear_count(handle: int, index: int) -> int:
 
 @listing("mdl.get_input_dynamic_dims", U64, I32, U64)
 def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict]:
-    """For each gear the dims of inputs in the order of --input_shape, one after another.
+    """Return, for each gear, the dims of all inputs in the order of --input_shape, concatenated.
 
-    `index` is reserved and -1.
-
-    count: what get_input_dynamic_gear_count tells. Refused: INVALID_PARAM for less (an inference).
+    `index` is reserved and must be -1. `count` is the result of get_input_dynamic_gear_count.
+    Refused: INVALID_PARAM for less (an inference).
     """
     desc = described(handle, "get_input_dynamic_dims")
     _check_reserved(index)
@@ -204,7 +206,7 @@ def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict
     return [_dims("", row) for row in rows]
 
 
-# -- inside --------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------
 
 
 def _index(tensors: tuple[Tensor, ...], name: str) -> int:
@@ -212,7 +214,7 @@ def _index(tensors: tuple[Tensor, ...], name: str) -> int:
         if tensor.name == name:
             return index
     known = ", ".join(tensor.name for tensor in tensors)
-    raise Refused(Code.INVALID_PARAM, f"found no tensor '{name}', expected one of {known}")
+    raise Refused(Code.INVALID_PARAM, f"unknown tensor '{name}', expected one of {known}")
 
 
 def _dims(name: str, dims: Dims) -> DimsDict:
@@ -222,7 +224,7 @@ def _dims(name: str, dims: Dims) -> DimsDict:
 
 
 def _gears(desc: Desc, family: Family) -> list[Dims]:
-    """The values of the gears of a model of this family; none of another."""
+    """Return the gear values of this family; empty if the model's gears are of another family."""
     if desc.manifest is None or desc.manifest.family != family:
         return []
     gears = [shapes.gear for shapes in desc.manifest.shapes]

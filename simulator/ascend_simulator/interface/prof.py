@@ -1,10 +1,10 @@
-"""acl.prof: when which devices are profiled, and the folders that CANN would write.
+"""acl.prof: start and stop of profiling per device, and the folders that CANN would write.
 
     {path}/PROF_{number}_{time}_{letters}/host/data/
                                          /device_{id}/data/
 
-What is in the folders is the simulator's own, a line of JSON for each task of a stream: its times
-are no card's, and CANN's msprof does not read it.
+The files in the folders have the simulator's own format: one line of JSON per stream task. Their
+times are not a card's, and CANN's msprof cannot read them.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ from ascend_simulator.resources import Handles
 from ascend_simulator.streams.tasks import Span
 from ascend_simulator.violations import declare, violate
 
-DEAD_CONFIG = declare("prof.dead-config", "A configuration of prof is used until it is destroyed.")
+DEAD_CONFIG = declare(
+    "prof.dead-config", "A prof configuration must not be used after it is destroyed."
+)
 CONFIG_RUNNING = declare(
-    "prof.config-destroyed-running", "A configuration is destroyed after prof.stop() with it."
+    "prof.config-destroyed-running",
+    "A configuration must be stopped with prof.stop() before it is destroyed.",
 )
 FINALIZED_RUNNING = declare(
-    "prof.finalized-running", "Each prof.start() has its prof.stop() before prof.finalize()."
+    "prof.finalized-running", "Each prof.start() needs a prof.stop() before prof.finalize()."
 )
 LOADED_BEFORE = declare(
-    "prof.model-loaded-before", "A model that is profiled was loaded after prof.init()."
+    "prof.model-loaded-before", "A profiled model must be loaded after prof.init()."
 )
 
 _METRICS: Final = (*range(7), 0xFF)
 """aclprofAicoreMetrics."""
 _AICORE_METRICS: Final = 0x4
 _DATA: Final = 0xFFF
-"""Bits that a configuration may ask for."""
+"""The bits that data_type_config may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfConfig:
-    """What create_config was given."""
+    """The arguments of create_config."""
 
     devices: tuple[int, ...]
     metrics: int
@@ -57,11 +60,11 @@ class ProfConfig:
 
 
 class Profiler:
-    """The profiler: a part of the process."""
+    """The profiler: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.of_init = False
-        """Whether acl.init() was given a profiler."""
+        """True if acl.init() was given a profiler."""
         self.path: Path | None = None
         self.configs: Handles[ProfConfig] = Handles("prof config")
         self.running: dict[int, tuple[ProfConfig, Path]] = {}
@@ -73,20 +76,20 @@ class Profiler:
 
     @property
     def is_running(self) -> bool:
-        """Whether something is profiled."""
+        """True if a configuration is started."""
         return bool(self.running)
 
     def live(self) -> list[str]:
-        """Named where nobody called prof.finalize or destroy_config."""
+        """Name the profiler and configurations that were not finalized or destroyed."""
         own = ["profiler"] if self.path is not None else []
         return own + [repr(config) for config in self.configs]
 
     def close(self) -> None:
-        """What was not stopped has no files."""
+        """Do nothing: profiles that were not stopped are not written."""
 
 
 def device_list(given: object) -> tuple[int, ...]:
-    """A list of ints. Raises TypeError for others."""
+    """Convert a list of ints. Raises TypeError for other types."""
     if not isinstance(given, list) or not all(type(each) is int for each in given):
         raise TypeError("argument 1 is not list of int")
     return tuple(given)
@@ -94,7 +97,7 @@ def device_list(given: object) -> tuple[int, ...]:
 
 @bare("prof.create_config", device_list, I32, U64, U64)
 def create_config(devices: Sequence[int], metrics: int, events: int, data: int) -> int:
-    """A configuration; null for devices, metrics, events or data that are none."""
+    """Create a configuration. Invalid devices, metrics, events or data return null."""
     now = process.current()
     known = range(len(now.settings.device_ids))
     if not devices or len({*devices}) < len(devices) or not {*devices} <= {*known}:
@@ -110,24 +113,24 @@ def create_config(devices: Sequence[int], metrics: int, events: int, data: int) 
 
 @status("prof.destroy_config", U64)
 def destroy_config(config: int) -> None:
-    """Violates DEAD_CONFIG, CONFIG_RUNNING. Refused: INVALID_PARAM."""
+    """Destroy a configuration. Violates DEAD_CONFIG, CONFIG_RUNNING. Refused: INVALID_PARAM."""
     own = process.current().part(Profiler)
     _living(own, config, "destroy_config")
     if config in own.running:
-        violate(CONFIG_RUNNING, "destroy_config: found it started")
+        violate(CONFIG_RUNNING, "destroy_config: still started")
     own.configs.remove(config)
 
 
 @status("prof.init", STR)
 def init(path: str) -> None:
-    """Folders go to `path`, which is made where it is not there.
+    """Initialise profiling. Folders are written to `path`, which is created if missing.
 
-    Refused: REPEAT_INITIALIZE, also where acl.init() had a profiler; INVALID_FILE.
+    Refused: REPEAT_INITIALIZE, also if acl.init() had a profiler; INVALID_FILE.
     """
     now = process.current()
     own = now.part(Profiler)
     if own.path is not None or own.of_init:
-        raise Refused(Code.REPEAT_INITIALIZE, "prof.init: found it initialised")
+        raise Refused(Code.REPEAT_INITIALIZE, "prof.init: already initialised")
     try:
         if not path:
             raise OSError("no path")
@@ -135,26 +138,26 @@ def init(path: str) -> None:
     except OSError as error:
         raise Refused(Code.INVALID_FILE, f"prof.init: {path!r}: {error}") from error
     if not os.access(path, os.W_OK):
-        raise Refused(Code.INVALID_FILE, f"prof.init: {path}: it cannot be written to")
+        raise Refused(Code.INVALID_FILE, f"prof.init: {path}: not writable")
     own.path, own.before = Path(path).resolve(), models().numbers()
 
 
 @status("prof.start", U64)
 def start(config: int) -> None:
-    """Tasks from now on are recorded, of the whole process.
+    """Record all tasks of the process from now on.
 
     Violates DEAD_CONFIG, DUMP_AND_PROFILER. Refused: INVALID_PARAM, PROF_NOT_RUN without init,
-    PROF_ALREADY_RUN for a device that is being profiled.
+    PROF_ALREADY_RUN for a device that is already profiled.
     """
     now = process.current()
     own = now.part(Profiler)
     found, path = _living(own, config, "start"), _initialised(own, "start")
     taken = {device for other, _ in own.running.values() for device in other.devices}
     if taken & {*found.devices}:
-        text = f"prof.start: found devices {sorted(taken)} being profiled"
+        text = f"prof.start: devices {sorted(taken)} are already being profiled"
         raise Refused(Code.PROF_ALREADY_RUN, text)
     if now.part(Dumps).config is not None:
-        violate(DUMP_AND_PROFILER, "prof.start: found a dump that is set")
+        violate(DUMP_AND_PROFILER, "prof.start: a dump is configured")
     own.number += 1
     letters = "".join(random.choices(string.ascii_uppercase, k=16))
     stamp = time.strftime("%Y%m%d%H%M%S") + f"{time.time_ns() // 10**6 % 1000:03}"
@@ -163,34 +166,40 @@ def start(config: int) -> None:
         (folder / part / "data").mkdir(parents=True)
     if not own.running:
         own.spans.clear()
-        now.streams.noted = own.spans.append
+        now.streams.on_task = own.spans.append
     own.running[config] = found, folder
 
 
 @status("prof.stop", U64)
 def stop(config: int) -> None:
-    """What was recorded is in its folder.
+    """Write the recorded tasks to the configuration's folder.
 
     Violates DEAD_CONFIG, LOADED_BEFORE. Refused: INVALID_PARAM, PROF_NOT_RUN,
-    INVALID_PROFILING_CONFIG for another configuration than was started.
+    INVALID_PROFILING_CONFIG for a configuration that was not started.
     """
     own = process.current().part(Profiler)
     _living(own, config, "stop")
     _initialised(own, "stop")
     if not own.running:
-        raise Refused(Code.PROF_NOT_RUN, "prof.stop: found nothing started")
+        raise Refused(Code.PROF_NOT_RUN, "prof.stop: no configuration is started")
     if config not in own.running:
-        text = "prof.stop: found another configuration than that of start"
+        text = "prof.stop: this configuration was not started"
         raise Refused(Code.INVALID_PROFILING_CONFIG, text)
     _write(own, config)
     executed = {int(span.label.split()[-1]) for span in own.spans if span.kind == "execute"}
     if executed and executed <= own.before:
-        violate(LOADED_BEFORE, f"prof.stop: found models {sorted(executed)} alone executed")
+        violate(
+            LOADED_BEFORE,
+            f"prof.stop: only models {sorted(executed)} were executed, all loaded before",
+        )
 
 
 @status("prof.finalize")
 def finalize() -> None:
-    """The end; what runs is stopped. Violates FINALIZED_RUNNING. Refused: PROF_NOT_RUN."""
+    """End profiling and stop started configurations.
+
+    Violates FINALIZED_RUNNING. Refused: PROF_NOT_RUN.
+    """
     own = process.current().part(Profiler)
     _initialised(own, "finalize")
     running = list(own.running)
@@ -198,13 +207,13 @@ def finalize() -> None:
         _write(own, config)
     own.path = None
     if running:
-        violate(FINALIZED_RUNNING, "prof.finalize: found a start without its stop")
+        violate(FINALIZED_RUNNING, "prof.finalize: a configuration was started and not stopped")
 
 
 def _write(own: Profiler, config: int) -> None:
     found, folder = own.running.pop(config)
     if not own.running:
-        process.current().streams.noted = None
+        process.current().streams.on_task = None
     lines = "".join(json.dumps(span._asdict()) + "\n" for span in own.spans)
     for device in found.devices:
         target = folder / f"device_{device}" / "data" / "simulator.task_time.slice_0"
@@ -214,7 +223,7 @@ def _write(own: Profiler, config: int) -> None:
 
 def _initialised(own: Profiler, what: str) -> Path:
     if own.path is None:
-        raise Refused(Code.PROF_NOT_RUN, f"prof.{what}: found no prof.init() before")
+        raise Refused(Code.PROF_NOT_RUN, f"prof.{what}: found no earlier prof.init()")
     return own.path
 
 
@@ -223,7 +232,7 @@ def _living(own: Profiler, config: int, what: str) -> ProfConfig:
         raise Refused(Code.INVALID_PARAM, f"prof.{what}: found a null configuration")
     found = own.configs.get(config)
     if found is None:
-        text = f"prof.{what}: {config:#x}: found no living configuration"
+        text = f"prof.{what}: {config:#x}: not a configuration, or destroyed"
         violate(DEAD_CONFIG, text)
         raise Refused(Code.INVALID_PARAM, text)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ascend_simulator import process
-from ascend_simulator.calls import I32, U32, U64, pair, status, value
+from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import (
     EventFlag,
@@ -19,7 +19,8 @@ from ascend_simulator.process import Process
 from ascend_simulator.streams.stream import Stream
 
 _LEAST_PRIORITY: Final = 7
-#: What waiting gives once the device is lost.
+_UNKNOWN: Final = -1
+#: The code that a wait returns after the device is lost.
 _LOST: Final = Code.RT_LOST_HEARTBEAT
 _STREAM_FLAGS: Final = sum(StreamFlag)
 _EVENT_FLAGS: Final = sum(EventFlag)
@@ -29,7 +30,7 @@ _EVENT_FLAGS: Final = sum(EventFlag)
 
 @value("rt.get_device_count")
 def get_device_count() -> int:
-    """Devices that this process sees."""
+    """Return the number of devices that this process sees."""
     return len(process.current().settings.device_ids)
 
 
@@ -41,7 +42,7 @@ def set_device(device: int) -> None:
 
 @value("rt.get_device")
 def get_device() -> int:
-    """The device of this thread's context."""
+    """Return the device of this thread's context."""
     return process.current().context().device
 
 
@@ -59,8 +60,29 @@ def reset_device_force(device: int) -> None:
 
 @value("rt.get_run_mode", anytime=True)
 def get_run_mode() -> int:
-    """The program runs on a host. Legal before acl.init() and without a context."""
+    """Return the code of "runs on a host". Allowed before acl.init() and without a context."""
     return int(RunMode.ACL_HOST)
+
+
+@value("rt.query_device_status", I32)
+def query_device_status(device: int) -> int:
+    """Return a `DeviceStatus`, the value of `Process.device_status`."""
+    _check_device(device, "query_device_status")
+    return process.current().device_status
+
+
+@dictionary("rt.get_device_utilization_rate", I32)
+def get_device_utilization_rate(device: int) -> dict[str, int]:
+    """Return percentages; -1 is unknown. The cube is 100 if a stream has tasks, else 0."""
+    _check_device(device, "get_device_utilization_rate")
+    now = process.current()
+    busy = any(not stream.is_finished for stream in now.streams_of(device))
+    return {
+        "cube_utilization": 100 * busy,
+        "vector_utilization": _UNKNOWN,
+        "aicpu_utilization": _UNKNOWN,
+        "memory_utilization": 100 * now.memory.used(device) // now.settings.hbm_bytes,
+    }
 
 
 # -- contexts ------------------------------------------------------------------------------------
@@ -68,7 +90,7 @@ def get_run_mode() -> int:
 
 @value("rt.create_context", I32)
 def create_context(device: int) -> int:
-    """A new context, current in this thread."""
+    """Create a context and make it current in this thread."""
     return process.current().contexts.create(device)
 
 
@@ -80,15 +102,15 @@ def set_context(context: int) -> None:
 
 @value("rt.get_context")
 def get_context() -> int:
-    """The current context of this thread."""
+    """Return the current context of this thread."""
     return process.current().context().handle
 
 
 @status("rt.destroy_context", U64)
 def destroy_context(context: int) -> None:
-    """End a context that create_context made. Refused for null: INVALID_PARAM."""
+    """Destroy a context of create_context. Refused: INVALID_PARAM for null."""
     if context == 0:
-        raise Refused(Code.INVALID_PARAM, "destroy_context: found a null context")
+        raise Refused(Code.INVALID_PARAM, "destroy_context: the context is null")
     process.current().contexts.destroy(context)
 
 
@@ -97,15 +119,15 @@ def destroy_context(context: int) -> None:
 
 @value("rt.create_stream")
 def create_stream() -> int:
-    """A new stream of the current context."""
+    """Create a stream in the current context."""
     return process.current().create_stream()
 
 
 @value("rt.create_stream_with_config", U32, U32)
 def create_stream_with_config(priority: int, flag: int) -> int:
-    """A new stream; priority and flags are checked, and make no difference here.
+    """Create a stream. Priority and flags are checked, and have no effect in the simulator.
 
-    Refused: RT_PARAM_INVALID for what no document names (an inference).
+    Refused: RT_PARAM_INVALID for values that no document names (an inference).
     """
     if priority > _LEAST_PRIORITY or flag & ~_STREAM_FLAGS:
         raise Refused(
@@ -117,20 +139,20 @@ def create_stream_with_config(priority: int, flag: int) -> int:
 
 @pair("rt.device_get_stream_priority_range")
 def device_get_stream_priority_range() -> tuple[int, int]:
-    """Least and greatest priority: the smaller number is the greater priority."""
+    """Return the lowest and highest priority. The smaller number is the higher priority."""
     process.current().context()
     return _LEAST_PRIORITY, 0
 
 
 @status("rt.destroy_stream", U64)
 def destroy_stream(stream: int) -> None:
-    """End a stream, after its tasks."""
+    """Destroy a stream after its tasks have run."""
     process.current().destroy_stream(stream)
 
 
 @status("rt.set_stream_failure_mode", U64, U64)
 def set_stream_failure_mode(stream: int, mode: int) -> None:
-    """What a failed task means to those behind it; once per stream, never the default one.
+    """Set how a failed task affects later tasks; once per stream, and never on the default stream.
 
     Refused: INVALID_PARAM for null and unknown modes, RT_PARAM_INVALID the second time (both
     inferences).
@@ -141,21 +163,24 @@ def set_stream_failure_mode(stream: int, mode: int) -> None:
         )
     found = process.current().stream(stream, "set_stream_failure_mode")
     if found.failure_mode is not None:
-        raise Refused(Code.RT_PARAM_INVALID, f"set_stream_failure_mode: {found.name}: set before")
+        raise Refused(Code.RT_PARAM_INVALID, f"set_stream_failure_mode: {found.name}: already set")
     found.failure_mode = FailureMode(mode)
 
 
 @status("rt.synchronize_stream", U64, releases_gil=True, lost=_LOST)
 def synchronize_stream(stream: int) -> None:
-    """Wait for all tasks of the stream, of any context; the first failure since is reported."""
+    """Wait for all tasks of a stream of any context; report the first failure."""
     now = process.current()
-    found = now.stream(stream, "synchronize_stream", abroad=True)
+    found = now.stream(stream, "synchronize_stream", any_context=True)
     _wait(now, found, None)
 
 
 @status("rt.synchronize_stream_with_timeout", U64, I32, releases_gil=True, lost=_LOST)
 def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
-    """Wait at most `timeout_ms`, -1 for ever. Refused: RT_PARAM_INVALID, RT_STREAM_SYNC_TIMEOUT."""
+    """Wait at most `timeout_ms`; -1 is no limit.
+
+    Refused: RT_PARAM_INVALID, RT_STREAM_SYNC_TIMEOUT.
+    """
     now = process.current()
     timeout_s = seconds(timeout_ms, "synchronize_stream_with_timeout")
     _wait(now, now.stream(stream, "synchronize_stream_with_timeout"), timeout_s)
@@ -163,33 +188,33 @@ def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
 
 @value("rt.stream_query", U64)
 def stream_query(stream: int) -> int:
-    """Whether all tasks of the stream are done: 0 complete, 1 not ready. Nothing is reported."""
+    """Return 0 if all tasks of the stream are complete, else 1. Failures are not reported."""
     now = process.current()
-    return int(not now.streams.is_through(now.stream(stream, "stream_query")))
+    return int(not now.streams.is_finished(now.stream(stream, "stream_query")))
 
 
 @status("rt.set_op_wait_timeout", U32)
 def set_op_wait_timeout(seconds: int) -> None:
-    """How long a task may wait on the device; nothing here takes so long."""
+    """Accept the maximum wait of a task on the device, which has no effect in the simulator."""
     process.current().context()
 
 
 @status("rt.set_op_execute_time_out", U32)
 def set_op_execute_time_out(seconds: int) -> None:
-    """How long a task may run on the device; nothing here takes so long."""
+    """Accept the maximum run time of a task on the device, which has no effect in the simulator."""
     process.current().context()
 
 
 @status("rt.synchronize_device", releases_gil=True, lost=_LOST)
 def synchronize_device() -> None:
-    """Wait for all streams of the current context's device; the first failure is reported."""
+    """Wait for all streams of the current context's device; report the first failure."""
     now = process.current()
     streams = now.streams_of(now.context().device)
     now.faults.strike("sync")
     for stream in streams:
         now.reports.check_wait(stream, "synchronize_device")
         stream.wait()
-    # All have ended before the first failure is raised.
+    # Wait for all streams before raising the first failure.
     for stream in streams:
         stream.report()
     check_lost(now)
@@ -200,29 +225,29 @@ def synchronize_device() -> None:
 
 @value("rt.create_event")
 def create_event() -> int:
-    """An event that orders and takes time, and cannot be reset."""
+    """Create an event that orders tasks, records time and cannot be reset."""
     return process.current().events.create(None)
 
 
 @value("rt.create_event_with_flag", U32)
 def create_event_with_flag(flag: int) -> int:
-    """An event that does what `flag` says.
+    """Create an event with the properties in `flag`.
 
     Refused: INVALID_PARAM (an inference) for unknown flags, and for ACL_EVENT_EXTERNAL or
-    ACL_EVENT_IPC beside others.
+    ACL_EVENT_IPC combined with others.
     """
     return _create_with_flag("create_event_with_flag", flag, is_ex=False)
 
 
 @value("rt.create_event_ex_with_flag", U32)
 def create_event_ex_with_flag(flag: int) -> int:
-    """As create_event_with_flag; neither reset_event nor query_event takes it."""
+    """Create an event as create_event_with_flag. reset_event and query_event refuse such events."""
     return _create_with_flag("create_event_ex_with_flag", flag, is_ex=True)
 
 
 @status("rt.record_event", U64, U64)
 def record_event(event: int, stream: int) -> None:
-    """The event is where the stream now ends."""
+    """Record the event after the stream's current last task."""
     now = process.current()
     found = now.events.get(event, "record_event")
     found.record(now.stream(stream, "record_event"))
@@ -230,7 +255,7 @@ def record_event(event: int, stream: int) -> None:
 
 @status("rt.stream_wait_event", U64, U64, releases_gil=True)
 def stream_wait_event(stream: int, event: int) -> None:
-    """What is submitted to the stream from now on comes after the event."""
+    """Make all tasks submitted to the stream from now on wait for the event."""
     now = process.current()
     found = now.events.get(event, "stream_wait_event")
     found.delay(now.stream(stream, "stream_wait_event"))
@@ -238,7 +263,7 @@ def stream_wait_event(stream: int, event: int) -> None:
 
 @status("rt.synchronize_event", U64, releases_gil=True, lost=_LOST)
 def synchronize_event(event: int) -> None:
-    """Wait for the event. Failures of tasks are reported by synchronize_stream only."""
+    """Wait for the event. Task failures are reported only by synchronize_stream."""
     now = process.current()
     found = now.events.get(event, "synchronize_event")
     now.faults.strike("sync")
@@ -248,7 +273,10 @@ def synchronize_event(event: int) -> None:
 
 @status("rt.synchronize_event_with_timeout", U64, I32, releases_gil=True, lost=_LOST)
 def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
-    """Wait at most `timeout_ms`, -1 for ever. Refused: RT_PARAM_INVALID, RT_EVENT_SYNC_TIMEOUT."""
+    """Wait at most `timeout_ms`; -1 is no limit.
+
+    Refused: RT_PARAM_INVALID, RT_EVENT_SYNC_TIMEOUT.
+    """
     now = process.current()
     found = now.events.get(event, "synchronize_event_with_timeout")
     timeout_s = seconds(timeout_ms, "synchronize_event_with_timeout")
@@ -259,7 +287,7 @@ def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
 
 @value("rt.query_event", U64)
 def query_event(event: int) -> int:
-    """Whether the event is passed: 0 complete, 1 not ready. Deprecated on the device."""
+    """Return 0 if the event is complete, else 1. Deprecated on the device."""
     now = process.current()
     found = now.events.get(event, "query_event")
     found.check_query()
@@ -271,10 +299,10 @@ def query_event(event: int) -> int:
 
 @value("rt.query_event_status", U64)
 def query_event_status(event: int) -> int:
-    """Whether the event is passed: 0 not ready, 1 complete."""
+    """Return 1 if the event is complete, else 0."""
     now = process.current()
     done = now.events.get(event, "query_event_status").is_done(now.streams)
-    # The other way round than the older query, as in CANN's headers.
+    # CANN's headers define these values opposite to the older query's.
     return int(
         EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_COMPLETE
         if done
@@ -284,10 +312,10 @@ def query_event_status(event: int) -> int:
 
 @value("rt.event_elapsed_time", U64, U64, failed=0.0)
 def event_elapsed_time(start: int, end: int) -> float:
-    """Milliseconds between two events.
+    """Return the milliseconds between two events.
 
-    Refused: RT_INTERNAL_ERROR for one that was not recorded, RT_EVENT_TIMESTAMP_INVALID for one
-    that is not passed.
+    Refused: RT_INTERNAL_ERROR for an event that was not recorded, RT_EVENT_TIMESTAMP_INVALID for an
+    event that is not complete.
     """
     now = process.current()
     recorded, passed = Code.RT_INTERNAL_ERROR, Code.RT_EVENT_TIMESTAMP_INVALID
@@ -300,14 +328,14 @@ def event_elapsed_time(start: int, end: int) -> float:
 
 @value("rt.event_get_timestamp", U64)
 def event_get_timestamp(event: int) -> int:
-    """When the stream passed the event, microseconds. Refused: RT_EVENT_NOT_COMPLETE."""
+    """Return the event's completion time, microseconds. Refused: RT_EVENT_NOT_COMPLETE."""
     now = process.current()
     return now.events.get(event, "event_get_timestamp").stamp_ns(now.streams) // 1000
 
 
 @status("rt.reset_event", U64, U64)
 def reset_event(event: int, stream: int) -> None:
-    """The event counts as not recorded."""
+    """Return the event to the state before its first record."""
     now = process.current()
     found = now.events.get(event, "reset_event")
     now.stream(stream, "reset_event")
@@ -316,11 +344,11 @@ def reset_event(event: int, stream: int) -> None:
 
 @status("rt.destroy_event", U64)
 def destroy_event(event: int) -> None:
-    """End an event, at once."""
+    """Destroy an event immediately."""
     process.current().events.destroy(event)
 
 
-# -- inside --------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------
 
 
 def _wait(now: Process, stream: Stream, timeout_s: float | None) -> None:
@@ -339,15 +367,25 @@ def _create_with_flag(what: str, flag: int, *, is_ex: bool) -> int:
 
 
 def check_lost(now: Process) -> None:
-    """Raises Refused if the device was lost meanwhile."""
+    """Raise Refused if the device was lost during a wait."""
     if now.lost:
-        raise Refused(_LOST, "the device was lost while it was waited for")
+        raise Refused(_LOST, "the device was lost during the wait")
 
 
 def seconds(timeout_ms: int, what: str) -> float | None:
-    """The timeout; None for -1. Raises Refused RT_PARAM_INVALID for 0 and below -1."""
+    """Return the timeout in seconds; None for -1.
+
+    Raises Refused RT_PARAM_INVALID for 0 and below -1.
+    """
     if timeout_ms == -1:
         return None
     if timeout_ms <= 0:
         raise Refused(Code.RT_PARAM_INVALID, f"{what}: found {timeout_ms} ms, expected -1 or > 0")
     return timeout_ms / 1000
+
+
+def _check_device(device: int, what: str) -> None:
+    count = len(process.current().settings.device_ids)
+    if not 0 <= device < count:
+        text = f"{what}: device: found {device}, expected below {count}"
+        raise Refused(Code.RT_INVALID_DEVICEID, text)

@@ -1,4 +1,4 @@
-"""acl.rt: device memory shared between the processes of one device."""
+"""acl.rt: device memory shared between processes of one device."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from ascend_simulator.settings import shares_memory
 from ascend_simulator.violations import declare, violate
 
 TWICE = declare(
-    "ipc.twice", "A block is exported once, and imported once by a process, until it is closed."
+    "ipc.twice",
+    "A block must be closed before it is exported again, or imported again by the same process.",
 )
 PART = declare(
-    "ipc.part-of-a-block", "What malloc gave is exported from its start, and whole pages of 4 KiB."
+    "ipc.part-of-a-block", "A block must be exported from its start, in whole pages of 4 KiB."
 )
 IMPORTERS = declare(
-    "ipc.closed-before-importers", "An exporter closes its key after all importers have."
+    "ipc.closed-before-importers", "An exporter must close its key after all importers have."
 )
 
-_HOLDER: Final = "a key of other processes"
+_HOLDER: Final = "a key of another process"
 _LONGEST: Final = 1024
 _FLAGS: Final = (0, 1)
 
@@ -47,16 +48,16 @@ def _pids(given: object) -> list[int]:
 
 @value("rt.device_get_bare_tgid")
 def device_get_bare_tgid() -> int:
-    """The number under which other processes allow this one."""
+    """Return the process id by which exporters allow this process."""
     return os.getpid()
 
 
 @value("rt.ipc_mem_get_export_key", U64, U64, _length, U64, failed="")
 def ipc_mem_get_export_key(ptr: int, size: int, length: int, flag: int) -> str:
-    """The key under which other processes of the device get the memory.
+    """Return the key by which other processes of the device import the memory.
 
-    length: 65. flag: 0 for processes that are allowed, 1 for all. As `Sharing.export`; refused
-    besides: RT_PARAM_INVALID for another length and other flags (an inference).
+    `length` is 65. `flag` is 0 for allowed processes only, 1 for all. Checks as `Sharing.export`.
+    Refused: also RT_PARAM_INVALID for another length or flag (an inference).
     """
     what = "ipc_mem_get_export_key"
     if length != KEY_BYTES:
@@ -69,15 +70,16 @@ def ipc_mem_get_export_key(ptr: int, size: int, length: int, flag: int) -> str:
 
 @status("rt.ipc_mem_set_import_pid", STR, _pids)
 def ipc_mem_set_import_pid(key: str, pids: list[int]) -> None:
-    """Allow processes; a second call adds to the first. As `Sharing.allow`."""
+    """Allow processes; a second call adds to the first. Checks as `Sharing.allow`."""
     process.current().part(Sharing).allow(key, pids)
 
 
 @value("rt.ipc_mem_import_by_key", STR, U64)
 def ipc_mem_import_by_key(key: str, flag: int) -> int:
-    """The address of the memory in this process. flag: 0, or 1 for the peer access of two devices.
+    """Return the address of the memory in this process.
 
-    As `Sharing.take`; refused besides: RT_PARAM_INVALID for other flags (an inference).
+    `flag` is 0, or 1 for the peer access of two devices. Checks as `Sharing.take`. Refused: also
+    RT_PARAM_INVALID for other flags (an inference).
     """
     _check_flag("ipc_mem_import_by_key", flag)
     now = process.current()
@@ -86,7 +88,7 @@ def ipc_mem_import_by_key(key: str, flag: int) -> int:
 
 @status("rt.ipc_mem_close", STR)
 def ipc_mem_close(key: str) -> None:
-    """End the sharing of a key, of an importer before the exporter. As `Sharing.close_key`."""
+    """Close a key; importers close before the exporter. Checks as `Sharing.close_key`."""
     now = process.current()
     now.part(Sharing).close_key(now, key)
 
@@ -97,34 +99,34 @@ def _check_flag(what: str, flag: int) -> None:
 
 
 class Sharing:
-    """The keys that this process gave or imported: a `Part` of it. Safe from any thread."""
+    """The keys that this process exported or imported: a `Part` of it. Safe from any thread."""
 
     def __init__(self) -> None:
         self._ends: dict[str, tuple[Segment, Block]] = {}
 
     def export(self, now: Process, ptr: int, nbytes: int, *, everyone: bool) -> str:
-        """The key of `nbytes` bytes of device memory, which moves to where others have it, too.
+        """Return the key of `nbytes` bytes of device memory, which moves to shared memory.
 
-        Waits for the streams; no other thread touches the block meanwhile. everyone: no process
-        need be allowed. Violates PART, TWICE, `copies.OTHER_DEVICE` and what `AddressSpace.locate`
-        does. Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips that cannot,
-        INVALID_PARAM for null, RT_PARAM_INVALID.
+        Waits for the streams; no other thread may use the block during the call. `everyone` lets
+        every process import. Violates PART, TWICE, `copies.OTHER_DEVICE` and the rules of
+        `AddressSpace.locate`. Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips
+        without sharing, INVALID_PARAM for null, RT_PARAM_INVALID.
         """
         what = "ipc_mem_get_export_key"
         device = _device(now, what)
         block = now.memory.locate(ptr, nbytes, want="device", what=what)
-        assert block is not None  # what is wanted on a device is in a block or refused
+        assert block is not None  # `want="device"` refuses addresses outside blocks
         if block.kind == "imported":
-            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {block!r}: it is another process's")
+            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {block!r}: belongs to another process")
         if block.device != device:
-            violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+            violate(OTHER_DEVICE, f"{what}: {block!r}: the context is of device {device}")
         if block.start != ptr or nbytes == 0 or nbytes % NORMAL_PAGE:
             _refuse(PART, f"{what}: {nbytes:,} bytes at {ptr:#x}: found {block!r}")
-        # The bytes are copied to shared memory: a task that runs meanwhile would write the old.
+        # The bytes are copied to shared memory; a concurrent task would still write the old ones.
         now.streams.drain()
         with now.lock:
             if block.lease is not None:
-                _refuse(TWICE, f"{what}: {block!r}: it has a key")
+                _refuse(TWICE, f"{what}: {block!r}: already exported")
             physical = now.settings.device_ids[device]
             segment = segments.export(block.content, nbytes, physical, everyone=everyone)
             now.memory.move(block, segment.content, segment)
@@ -133,11 +135,11 @@ class Sharing:
         return segment.key
 
     def allow(self, key: str, pids: Sequence[int]) -> None:
-        """These processes may import it, too. Raises Refused RT_PARAM_INVALID."""
+        """Allow these processes to import the key. Raises Refused RT_PARAM_INVALID."""
         what = "ipc_mem_set_import_pid"
         segment, _ = self._of(key, what)
         if not segment.is_exported:
-            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {key!r}: it is another process's")
+            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {key!r}: belongs to another process")
         if not pids or min(pids) <= 0:
             raise Refused(Code.RT_PARAM_INVALID, f"{what}: found processes {list(pids)}")
         try:
@@ -146,37 +148,37 @@ class Sharing:
             raise Refused(Code.RT_PARAM_INVALID, f"{what}: {error}") from error
 
     def take(self, now: Process, key: str) -> int:
-        """The address here of what another process exported. Violates TWICE.
+        """Return the address in this process of memory of another process. Violates TWICE.
 
-        Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips that cannot and for memory
-        of another device than the context's, and as `segments.open_key`.
+        Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips without sharing and for
+        memory of another device than the context's, and as `segments.open_key`.
         """
         what = "ipc_mem_import_by_key"
         device = _device(now, what)
         with now.lock:
             if key in self._ends and not self._ends[key][0].is_exported:
-                _refuse(TWICE, f"{what}: {key!r}: it is imported")
+                _refuse(TWICE, f"{what}: {key!r}: already imported")
             segment = segments.open_key(key)
             if segment.device != now.settings.device_ids[device]:
                 segment.close()
                 raise Refused(
-                    Code.RT_FEATURE_NOT_SUPPORT, f"{what}: {key!r}: found memory of another device"
+                    Code.RT_FEATURE_NOT_SUPPORT, f"{what}: {key!r}: the memory is of another device"
                 )
             block = now.memory.adopt(device, segment.content, segment)
             self._ends[key] = segment, block
         return block.start
 
     def close_key(self, now: Process, key: str) -> None:
-        """The memory is shared no longer, or an importer has it no longer.
+        """End the sharing of exported memory, or release imported memory.
 
-        Violates IMPORTERS; of an importer, `claims.FREE_BUSY` and `memory.HELD`. Raises Refused
+        Violates IMPORTERS; for an importer, `claims.FREE_BUSY` and `memory.HELD`. Raises Refused
         RT_PARAM_INVALID for a key that this process does not have.
         """
         what = "ipc_mem_close"
         segment, block = self._of(key, what)
-        lives = now.memory.find(block.start) is block  # a reset device has none left
+        lives = now.memory.find(block.start) is block  # false after the device was reset
         if lives and segment.is_exported and segment.is_imported:
-            violate(IMPORTERS, f"{what}: {block!r}: found other processes that have it")
+            violate(IMPORTERS, f"{what}: {block!r}: other processes still have it imported")
         if lives and not segment.is_exported:
             now.claims.check_idle(block, what)
             now.memory.check_free(block, what)
@@ -192,16 +194,16 @@ class Sharing:
     def _of(self, key: str, what: str) -> tuple[Segment, Block]:
         found = self._ends.get(key)
         if found is None:
-            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {key!r}: found no key of this process")
+            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {key!r}: not a key of this process")
         return found
 
     def live(self) -> list[str]:
-        """Keys that were given and not closed; what was imported is named as memory."""
+        """Name the exported keys that were not closed. Imported memory is reported as memory."""
         ends = self._ends.values()
         return [f"key of {block!r}" for segment, block in ends if segment.is_exported]
 
     def close(self) -> None:
-        """Give up all of it."""
+        """Close all keys."""
         for segment, _ in self._ends.values():
             segment.close()
         self._ends.clear()
@@ -210,7 +212,7 @@ class Sharing:
 def _device(now: Process, what: str) -> int:
     device = now.context().device
     if not shares_memory(now.settings.soc):
-        text = f"{what}: found {now.settings.soc}, which cannot"
+        text = f"{what}: not supported by {now.settings.soc}"
         raise Refused(Code.RT_FEATURE_NOT_SUPPORT, text)
     return device
 

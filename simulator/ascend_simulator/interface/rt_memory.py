@@ -1,4 +1,4 @@
-"""acl.rt's memory: allocation, copies, and what is known of an address."""
+"""acl.rt's memory: allocation, copies, and the attributes of an address."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ascend_simulator.copies import (
     await_pageable,
     check_copy,
     check_fill,
-    copy_behind,
     copy_now,
     is_pageable,
+    submit_copy,
 )
 from ascend_simulator.enumerations import HostRegister, MemAttr
 from ascend_simulator.memory.blocks import NORMAL_PAGE, page_bytes
@@ -38,7 +38,7 @@ _LOCATION_UNREGISTERED: Final = 2
 
 @value("rt.malloc", U64, U32)
 def malloc(size: int, policy: int) -> int:
-    """`size` bytes of the current context's device. Violates IN_RUN.
+    """Allocate `size` bytes on the current context's device. Violates IN_RUN.
 
     Refused: RT_CONTEXT_NULL, INVALID_PARAM, RT_MEMORY_ALLOCATION.
     """
@@ -47,30 +47,30 @@ def malloc(size: int, policy: int) -> int:
 
 @value("rt.malloc_align32", U64, U32)
 def malloc_align32(size: int, policy: int) -> int:
-    """As malloc, without the 32 bytes that are added there."""
+    """Allocate as malloc, without the 32 bytes that malloc adds."""
     return allocate(size, policy, tail=False)
 
 
 @value("rt.malloc_cached", U64, U32)
 def malloc_cached(size: int, policy: int) -> int:
-    """As malloc; the cache in front, mem_flush and mem_invalidate are not simulated."""
+    """Allocate as malloc. The cache, mem_flush and mem_invalidate are not simulated."""
     return allocate(size, policy, tail=True)
 
 
 @status("rt.mem_flush", U64, U64)
 def mem_flush(ptr: int, size: int) -> None:
-    """Only checks its range."""
+    """Check the range; nothing is flushed."""
     process.current().memory.locate(ptr, size, want="device", what="mem_flush")
 
 
 @status("rt.mem_invalidate", U64, U64)
 def mem_invalidate(ptr: int, size: int) -> None:
-    """Only checks its range."""
+    """Check the range; nothing is invalidated."""
     process.current().memory.locate(ptr, size, want="device", what="mem_invalidate")
 
 
 def _check_idle(now: process.Process, ptr: int, what: str) -> None:
-    """Violates `claims.FREE_BUSY` if queued work uses the block that begins there."""
+    """Violate `claims.FREE_BUSY` if queued work uses the block that starts at `ptr`."""
     block = now.memory.find(ptr)
     if block is not None and block.start == ptr:
         now.claims.check_idle(block, what)
@@ -78,9 +78,9 @@ def _check_idle(now: process.Process, ptr: int, what: str) -> None:
 
 @status("rt.free", U64)
 def free(ptr: int) -> None:
-    """Give device memory back, at once.
+    """Free device memory immediately.
 
-    Violates `claims.FREE_BUSY` and what `AddressSpace.free` does. Refused: RT_CONTEXT_NULL (an
+    Violates `claims.FREE_BUSY` and the rules of `AddressSpace.free`. Refused: RT_CONTEXT_NULL (an
     inference).
     """
     now = process.current()
@@ -91,7 +91,10 @@ def free(ptr: int) -> None:
 
 @value("rt.malloc_host", U64)
 def malloc_host(size: int) -> int:
-    """`size` bytes of pinned host memory. Refused: RT_CONTEXT_NULL, INVALID_PARAM, BAD_ALLOC."""
+    """Allocate `size` bytes of pinned memory.
+
+    Refused: RT_CONTEXT_NULL, INVALID_PARAM, BAD_ALLOC.
+    """
     now = process.current()
     now.context()
     now.faults.strike("malloc_host")
@@ -100,9 +103,9 @@ def malloc_host(size: int) -> int:
 
 @status("rt.free_host", U64)
 def free_host(ptr: int) -> None:
-    """Give pinned memory back, at once.
+    """Free pinned memory immediately.
 
-    Violates `claims.FREE_BUSY` and what `AddressSpace.free_host` does. Refused: RT_CONTEXT_NULL
+    Violates `claims.FREE_BUSY` and the rules of `AddressSpace.free_host`. Refused: RT_CONTEXT_NULL
     (an inference).
     """
     now = process.current()
@@ -113,7 +116,7 @@ def free_host(ptr: int) -> None:
 
 @status("rt.memcpy", U64, U64, U64, U64, I32)
 def memcpy(dst: int, dst_max: int, src: int, count: int, kind: int) -> None:
-    """Copy while the caller waits; streams are not waited for."""
+    """Copy before returning. Does not wait for streams."""
     now = process.current()
     copy = check_copy(now, "memcpy", dst, dst_max, src, count, kind)
     if copy is not None:
@@ -122,17 +125,17 @@ def memcpy(dst: int, dst_max: int, src: int, count: int, kind: int) -> None:
 
 @status("rt.memcpy_async", U64, U64, U64, U64, I32, U64)
 def memcpy_async(dst: int, dst_max: int, src: int, count: int, kind: int, stream: int) -> None:
-    """Copy when the stream comes to it."""
+    """Queue a copy on the stream."""
     now = process.current()
     found = now.stream(stream, "memcpy_async")
     copy = check_copy(now, "memcpy_async", dst, dst_max, src, count, kind)
     if copy is not None:
-        copy_behind(now, copy, found)
+        submit_copy(now, copy, found)
 
 
 @status("rt.memset", U64, U64, I32, U64)
 def memset(ptr: int, most: int, byte: int, count: int) -> None:
-    """Fill `count` bytes while the caller waits; streams are not waited for."""
+    """Fill `count` bytes before returning. Does not wait for streams."""
     now = process.current()
     target = check_fill(now, "memset", ptr, most, count)
     if target is not None:
@@ -142,9 +145,9 @@ def memset(ptr: int, most: int, byte: int, count: int) -> None:
 
 @status("rt.memset_async", U64, U64, I32, U64, U64)
 def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> None:
-    """Fill `count` bytes when the stream comes to it.
+    """Queue a fill of `count` bytes on the stream.
 
-    Violates `copies.PAGEABLE`, a caution: nothing watches such memory, so the call waits.
+    Violates `copies.PAGEABLE`, a caution: pageable memory is not watched, so the call waits.
     """
     now = process.current()
     found = now.stream(stream, "memset_async")
@@ -152,13 +155,13 @@ def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> Non
     if target is not None:
         fill = target.fill
         found.submit(Task(lambda: fill(byte & 0xFF), (), ((ptr, count),), "memset_async"))
-        if is_pageable(now.memory.find(ptr)):  # submitted all the same, so races are found
+        if is_pageable(now.memory.find(ptr)):  # submitted as a task first, so that races are found
             await_pageable(now, found, "memset_async")
 
 
 @pair("rt.get_mem_info", I32)
 def get_mem_info(attr: int) -> tuple[int, int]:
-    """Free and total bytes of the current device; (0, 0) for the kind of memory it has not.
+    """Return free and total bytes of the current device; (0, 0) for a memory type the chip lacks.
 
     Refused: RT_CONTEXT_NULL, RT_INVALID_MEMORY_TYPE for an unknown attribute.
     """
@@ -169,17 +172,18 @@ def get_mem_info(attr: int) -> tuple[int, int]:
         raise Refused(Code.RT_INVALID_MEMORY_TYPE, text)
     is_there = (attr in _HBM) == has_hbm(now.settings.soc)
     answer = now.memory.free_and_total(device) if is_there else (0, 0)
-    # Behind the answer: others may take memory between the question and an allocation.
+    # After the answer: other processes may allocate between this call and an allocation.
     now.faults.strike("mem_info")
     return answer
 
 
 @value("rt.host_register", U64, U64, U32)
 def host_register(ptr: int, size: int, kind: int) -> int:
-    """Map existing host memory; the address under which the device reaches it, and no copy does.
+    """Map existing host memory; return the address that tasks use and copies cannot.
 
-    It stays pageable. Violates and refuses what `AddressSpace.register` does. Refused:
-    RT_CONTEXT_NULL, and RT_FEATURE_NOT_SUPPORT (of chips an inference) for a kind but 0.
+    The memory stays pageable. Violates and refuses as `AddressSpace.register`. Refused:
+    RT_CONTEXT_NULL, and RT_FEATURE_NOT_SUPPORT for a type other than 0 or an unsupported chip (the
+    latter an inference).
     """
     now = process.current()
     device = now.context().device
@@ -193,27 +197,32 @@ def host_register(ptr: int, size: int, kind: int) -> int:
 def host_register_v2(ptr: int, size: int, flag: int) -> None:
     """Map existing host memory, pin it, or both, as `flag` says.
 
-    Violates and refuses what `AddressSpace.register` does. Refused: RT_CONTEXT_NULL,
-    RT_FEATURE_NOT_SUPPORT (an inference), RT_PARAM_INVALID for other flags and none.
+    Violates and refuses as `AddressSpace.register`. Refused: RT_CONTEXT_NULL,
+    RT_FEATURE_NOT_SUPPORT (an inference), RT_PARAM_INVALID for an unknown flag or 0.
     """
     now = process.current()
     device = now.context().device
     _check_registering(now)
     if flag == 0 or flag & ~_REGISTER_FLAGS:
-        raise Refused(Code.RT_PARAM_INVALID, f"host_register_v2: flag: found {flag:#x}")
+        raise Refused(
+            Code.RT_PARAM_INVALID, f"host_register_v2: flag: found {flag:#x}, expected 1 to 3"
+        )
     pins, maps = flag & HostRegister.ACL_HOST_REG_PINNED, flag & HostRegister.ACL_HOST_REG_MAPPED
     now.memory.register(ptr, size, device, pins=bool(pins), maps=bool(maps))
 
 
 def _check_registering(now: process.Process) -> None:
     if not registers_host_memory(now.settings.soc):
-        text = f"host_register: found {now.settings.soc}, which cannot"
+        text = f"host_register: not supported by {now.settings.soc}"
         raise Refused(Code.RT_FEATURE_NOT_SUPPORT, text)
 
 
 @status("rt.host_unregister", U64)
 def host_unregister(ptr: int) -> None:
-    """Undo host_register. Violates `claims.FREE_BUSY` and what `AddressSpace.unregister` does."""
+    """Undo host_register.
+
+    Violates `claims.FREE_BUSY` and the rules of `AddressSpace.unregister`.
+    """
     now = process.current()
     now.context()
     _check_idle(now, ptr, "host_unregister")
@@ -222,7 +231,7 @@ def host_unregister(ptr: int) -> None:
 
 @dictionary("rt.pointer_get_attributes", U64)
 def pointer_get_attributes(ptr: int) -> dict[str, Any]:
-    """Where an address lies: location type 0 host (pinned), 1 device, 2 neither (an inference)."""
+    """Return where an address lies: type 0 pinned host, 1 device, 2 neither (an inference)."""
     block = process.current().memory.find(ptr)
     if block is None or is_pageable(block):
         location = {"id": 0, "type": _LOCATION_UNREGISTERED}

@@ -1,4 +1,4 @@
-"""acl.rt's callbacks: functions of the program that a stream comes to."""
+"""acl.rt's callbacks: functions of the program that are queued on a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _as_given(given: object) -> object:
 
 @status("rt.subscribe_report", U64, U64)
 def subscribe_report(thread_id: int, stream: int) -> None:
-    """Callbacks of the stream run on that thread, in its acl.rt.process_report."""
+    """Make that thread run the stream's callbacks, in its acl.rt.process_report."""
     now = process.current()
     found = now.stream(stream, "subscribe_report")
     now.reports.subscribe(thread_id, found, now.context().device)
@@ -42,7 +42,7 @@ def unsubscribe_report(thread_id: int, stream: int) -> None:
 def launch_callback(
     function: Callable[[Any], object], argument: object, block_type: int, stream: int
 ) -> None:
-    """Have `function(argument)` called when the stream comes to it. Refused: INVALID_PARAM."""
+    """Queue a call of `function(argument)` on the stream. Refused: INVALID_PARAM."""
     if block_type not in _BLOCK_TYPES:
         text = f"launch_callback: block type: found {block_type}, expected 0 or 1"
         raise Refused(Code.INVALID_PARAM, text)
@@ -53,7 +53,7 @@ def launch_callback(
 
 @status("rt.process_report", I32, releases_gil=True, lost=Code.RT_LOST_HEARTBEAT)
 def process_report(timeout_ms: int) -> None:
-    """Run one callback of this thread; wait for it at most so long, -1 for ever.
+    """Run one callback of this thread; wait for it at most `timeout_ms`, -1 is no limit.
 
     Refused: INVALID_PARAM for 0 and below -1.
     """

@@ -1,4 +1,4 @@
-"""acl.util: host memory of Python's objects as addresses, and back."""
+"""acl.util: conversions between Python objects and host addresses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ascend_simulator.violations import declare, violate
 
 DEPRECATED = declare(
     "util.deprecated",
-    "numpy_to_ptr and ptr_to_numpy are deprecated on the device; ctypes does the same.",
+    "numpy_to_ptr and ptr_to_numpy are deprecated on the device; use ctypes instead.",
     caution=True,
 )
 NOT_CONTIGUOUS = declare(
-    "util.not-contiguous", "numpy_to_ptr gets arrays that are contiguous.", caution=True
+    "util.not-contiguous", "Arrays for numpy_to_ptr must be contiguous.", caution=True
 )
 
 
@@ -50,7 +50,7 @@ def _as_given(given: object) -> object:
 
 @bare("util.numpy_to_ptr", _array, anytime=True)
 def numpy_to_ptr(array: NDArray[Any]) -> int:
-    """The address of the array's first byte; the caller keeps the array.
+    """Return the address of the array's first byte; the caller keeps the array alive.
 
     Violates, as cautions, DEPRECATED and NOT_CONTIGUOUS.
     """
@@ -63,7 +63,7 @@ def numpy_to_ptr(array: NDArray[Any]) -> int:
 
 @bare("util.numpy_contiguous_to_ptr", _array, anytime=True)
 def numpy_contiguous_to_ptr(array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-    """The address, and the contiguous array that owns it: a copy if the given one is not."""
+    """Return the address and the contiguous array that owns it, a copy if necessary."""
     contiguous = np.ascontiguousarray(array)
     process.current().part(Borrowed).lend_array(contiguous)
     return contiguous.ctypes.data, contiguous
@@ -71,7 +71,7 @@ def numpy_contiguous_to_ptr(array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
 
 @bare("util.bytes_to_ptr", _bytes, anytime=True)
 def bytes_to_ptr(given: bytes) -> int:
-    """The address of the first byte; the caller keeps the object and nobody writes to it."""
+    """Return the address of the first byte. The caller keeps the object and must not write."""
     address: int = np.frombuffer(given, np.uint8).ctypes.data
     process.current().part(Borrowed).lend(given, address)
     return address
@@ -79,7 +79,7 @@ def bytes_to_ptr(given: bytes) -> int:
 
 @bare("util.ptr_to_bytes", U64, U64, failed=b"", anytime=True)
 def ptr_to_bytes(ptr: int, size: int) -> bytes:
-    """A copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
+    """Return a copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
     now = process.current()
     now.part(Borrowed).check(ptr, size, "ptr_to_bytes")
     now.claims.host_access(ptr, size, write=False, what="ptr_to_bytes")
@@ -88,9 +88,10 @@ def ptr_to_bytes(ptr: int, size: int) -> bytes:
 
 @bare("util.ptr_to_numpy", U64, _shape, I32, failed=None, anytime=True)
 def ptr_to_numpy(ptr: int, shape: tuple[int, ...], npy_type: int) -> NDArray[Any]:
-    """A view of host memory that keeps nothing alive. Raises ValueError for an unknown type.
+    """Return a view of host memory, which does not keep it alive.
 
-    Violates DEPRECATED, as a caution, and what `AddressSpace.locate` does.
+    Violates DEPRECATED, as a caution, and the rules of `AddressSpace.locate`. Raises ValueError for
+    an unknown type.
     """
     violate(DEPRECATED, "ptr_to_numpy: use ctypes and numpy.frombuffer")
     if npy_type not in NPY_DTYPES:
@@ -103,7 +104,7 @@ def ptr_to_numpy(ptr: int, shape: tuple[int, ...], npy_type: int) -> NDArray[Any
 
 
 class _Helper(threading.Thread):
-    """A thread that keeps what its function raised."""
+    """A thread that stores the exception of its function."""
 
     def __init__(self, function: Callable[[list[Any]], object], arguments: list[Any]) -> None:
         super().__init__(name="acl helper", daemon=True)
@@ -119,22 +120,22 @@ class _Helper(threading.Thread):
 
 
 class _Helpers:
-    """Threads that start_thread made: a `Part` of the process."""
+    """The threads of start_thread: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.threads: dict[int, _Helper] = {}
 
     def live(self) -> list[str]:
-        """Names of the threads that nobody stopped."""
+        """Return the names of the threads that were not stopped."""
         return [thread.name for thread in self.threads.values()]
 
     def close(self) -> None:
-        """The threads end by themselves."""
+        """Do nothing: the threads end by themselves."""
 
 
 @value("util.start_thread", _as_given, _as_given, anytime=True, releases_gil=True)
 def start_thread(function: Callable[[list[Any]], object], arguments: list[Any]) -> int:
-    """Run `function(arguments)` on a new thread; its id, which is the system's."""
+    """Run `function(arguments)` on a new thread; return the system's thread id."""
     thread = _Helper(function, arguments)
     thread.start()
     assert thread.ident is not None
@@ -146,11 +147,13 @@ def start_thread(function: Callable[[list[Any]], object], arguments: list[Any]) 
 def stop_thread(thread_id: int) -> None:
     """Wait for the thread to end; its function must return. Refused: INVALID_PARAM if unknown.
 
-    Raises RuntimeError where its function raised.
+    Raises RuntimeError if the function raised.
     """
     thread = process.current().part(_Helpers).threads.pop(thread_id, None)
     if thread is None:
-        raise Refused(Code.INVALID_PARAM, f"stop_thread: {thread_id:#x}: found no such thread")
+        raise Refused(
+            Code.INVALID_PARAM, f"stop_thread: {thread_id:#x}: not a running helper thread"
+        )
     thread.join()
     if thread.raised is not None:
-        raise RuntimeError(f"stop_thread: found {thread.raised!r}") from thread.raised
+        raise RuntimeError(f"stop_thread: the thread raised {thread.raised!r}") from thread.raised

@@ -1,1 +1,1 @@
-"""Pictures as the image unit DVPP takes them: their descriptions, and what is done to pixels."""
+"""Pictures for the image unit DVPP: their descriptions, and operations on pixels."""

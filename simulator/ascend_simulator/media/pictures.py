@@ -1,7 +1,7 @@
-"""Descriptions of pictures, and what DVPP wants of them: formats, dims, strides, bytes.
+"""Picture descriptions, and DVPP's requirements: formats, dims, strides, bytes.
 
-The numbers are those of CANN's pages on JPEGD and VPC. Where products differ they are the stricter
-ones, but for the stride of JPEGD, of which each chip has its own.
+The numbers are those of CANN's pages on JPEGD and VPC. Where products differ, the stricter number
+is used, except for the stride of JPEGD, which is per chip.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ascend_simulator.memory.blocks import Bytes, round_up
 from ascend_simulator.violations import declare, violate
 
 PICTURE = declare(
-    "dvpp.picture", "A picture has the format, dims, strides and bytes that DVPP's tables want."
+    "dvpp.picture", "A picture must have the format, dims, strides and bytes of DVPP's tables."
 )
 
 JPEG_SIDES: Final = range(32, 8192 + 1)
-"""Width and height of what JPEGD takes."""
+"""Width and height that JPEGD accepts."""
 
 _WIDTHS: Final = range(10, 4096 + 1)
 _HEIGHTS: Final = range(6, 4096 + 1)
 _SHRINKS: Final = 32
 _GROWS: Final = 16
 _CHIPS_OF_128: Final = ("Ascend310", "AscendSimulator")
-"""Beside those whose name begins with Ascend910 and a letter but B and C, or none."""
+"""Chips with a stride of 128, besides Ascend910 and Ascend910 with a letter except B and C."""
 
 
 class PixelFormat(IntEnum):
-    """acldvppPixelFormat, as far as it is simulated: both are 8 bits, 12 a pixel."""
+    """acldvppPixelFormat, the simulated formats. Both have 8 bits per sample and 12 per pixel."""
 
     PIXEL_FORMAT_YUV_SEMIPLANAR_420 = 1
     PIXEL_FORMAT_YVU_SEMIPLANAR_420 = 2
@@ -41,7 +41,7 @@ class PixelFormat(IntEnum):
 
 @dataclass
 class Picture:
-    """A description; the names are those of its setters."""
+    """A picture description; fields are named after their setters."""
 
     data: int = 0
     size: int = 0
@@ -54,31 +54,31 @@ class Picture:
 
     @property
     def needed(self) -> int:
-        """Bytes that its strides need."""
+        """The bytes that the strides need."""
         return self.width_stride * self.height_stride * 3 // 2
 
 
 def jpeg_stride(soc: str) -> int:
-    """The width stride of what JPEGD writes is a multiple of it."""
+    """Return the number of which JPEGD's width strides are multiples."""
     is_910 = soc.startswith("Ascend910") and soc[9:10] not in ("B", "C", "_")
     return 128 if soc in _CHIPS_OF_128 or is_910 else 64
 
 
 def predicted_bytes(width: int, height: int) -> int:
-    """Bytes that any chip needs for a decoded picture."""
+    """Return the bytes that a decoded picture needs on any chip."""
     return round_up(width, 128) * round_up(height, 16) * 3 // 2
 
 
 def check(picture: Picture, what: str, *, across: int, down: int) -> None:
-    """Whether the picture can be: strides are multiples of `across` and `down`.
+    """Check the picture. Strides must be multiples of `across` and `down`.
 
     Violates PICTURE. Raises Refused: INVALID_PARAM, API_NOT_SUPPORT for formats that are not
     simulated.
     """
     if picture.data == 0:
-        raise Refused(Code.INVALID_PARAM, f"{what}: found a picture without data")
+        raise Refused(Code.INVALID_PARAM, f"{what}: the picture has no data")
     if picture.format not in tuple(PixelFormat):
-        text = f"{what}: format: found {picture.format}, and the simulator has 1 and 2 (YUV420SP)"
+        text = f"{what}: format: found {picture.format}, expected 1 or 2 (YUV420SP)"
         raise Refused(Code.API_NOT_SUPPORT, text)
     wrong = [
         f"{name} {found}, expected {expected}"
@@ -105,7 +105,7 @@ def check(picture: Picture, what: str, *, across: int, down: int) -> None:
 
 
 def check_vpc(picture: Picture, what: str) -> None:
-    """As `check`, of what VPC reads or writes."""
+    """Check a picture that VPC reads or writes, as `check` does."""
     check(picture, what, across=16, down=2)
     sides = (("width", picture.width, _WIDTHS), ("height", picture.height, _HEIGHTS))
     refuse(
@@ -119,9 +119,9 @@ def check_vpc(picture: Picture, what: str) -> None:
 
 
 def check_scale(what: str, before: tuple[int, int], after: tuple[int, int]) -> None:
-    """VPC makes a side at most 32 times smaller and 16 times larger. Violates PICTURE."""
+    """Check that VPC makes a side at most 32 times smaller or 16 times larger. Violates PICTURE."""
     wrong = [
-        f"a side of {old} made {new}, expected 1/{_SHRINKS} to {_GROWS} times as much"
+        f"a side of {old} resized to {new}, expected 1/{_SHRINKS} to {_GROWS} times {old}"
         for old, new in zip(before, after, strict=True)
         if not old <= new * _SHRINKS or not new <= old * _GROWS
     ]
@@ -129,7 +129,7 @@ def check_scale(what: str, before: tuple[int, int], after: tuple[int, int]) -> N
 
 
 def refuse(what: str, wrong: list[str]) -> None:
-    """Violates PICTURE if anything is wrong; then Refused INVALID_PARAM."""
+    """Raise Refused INVALID_PARAM if `wrong` is not empty. Violates PICTURE first."""
     if wrong:
         text = f"{what}: found {'; '.join(wrong)}"
         violate(PICTURE, text)
@@ -137,14 +137,14 @@ def refuse(what: str, wrong: list[str]) -> None:
 
 
 def read(picture: Picture, content: Bytes) -> Yuv:
-    """The pixels of a picture that was checked; a copy."""
+    """Return a copy of the pixels of a checked picture."""
     y, colours = _planes(picture, content)
     first, second = colours[..., 0].copy(), colours[..., 1].copy()
     return Yuv(y.copy(), *((second, first) if _is_swapped(picture) else (first, second)))
 
 
 def write(picture: Picture, content: Bytes, pixels: Yuv, left: int = 0, top: int = 0) -> None:
-    """Write pixels into it, from column `left` and row `top` on; what lies beside stays."""
+    """Write pixels at column `left` and row `top`; the rest of the picture is unchanged."""
     y, colours = _planes(picture, content)
     width, height = pixels.size
     y[top : top + height, left : left + width] = pixels.y

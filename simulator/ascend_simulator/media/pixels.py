@@ -1,4 +1,4 @@
-"""Pixels: JPEG files decoded, pictures resized. By Pillow, which the extra `media` installs."""
+"""Pixel operations: JPEG decoding and resizing by Pillow, which the extra `media` installs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GREY: Final = 128
 
 
 class Yuv(NamedTuple):
-    """A picture of even width and height: brightness [h, w], two colours [h / 2, w / 2]."""
+    """A picture of even width and height: luma [h, w] and two chroma planes [h / 2, w / 2]."""
 
     y: Plane
     u: Plane
@@ -32,7 +32,7 @@ class Yuv(NamedTuple):
 
 
 class JpegInfo(NamedTuple):
-    """What the head of a JPEG file tells."""
+    """The header of a JPEG file."""
 
     width: int
     height: int
@@ -41,16 +41,16 @@ class JpegInfo(NamedTuple):
 
 
 def pillow() -> ModuleType:
-    """The module PIL.Image. Raises ImportError that says what to install."""
+    """Return the module PIL.Image. Raises ImportError with install instructions."""
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
-        text = 'acl.media: found no Pillow, expected it: pip install "ascend-simulator[media]"'
+        text = 'acl.media: Pillow is missing: pip install "ascend-simulator[media]"'
         raise ImportError(text) from error
 
 
 def jpeg_info(data: bytes) -> JpegInfo:
-    """Raises ValueError for what is no JPEG file."""
+    """Parse the header. Raises ValueError if it is not a JPEG file."""
     with _opened(data) as image:
         components = len(image.getbands())
         width, height = image.size
@@ -58,9 +58,9 @@ def jpeg_info(data: bytes) -> JpegInfo:
 
 
 def decode_jpeg(data: bytes) -> Yuv:
-    """The picture; an odd last row or column is left out. Raises ValueError for a damaged file."""
+    """Decode a file without an odd last row or column. Raises ValueError if it is damaged."""
     with _opened(data) as image:
-        image.draft("YCbCr", None)  # without a way through RGB
+        image.draft("YCbCr", None)  # decode to YCbCr without a conversion to RGB
         try:
             pixels = np.asarray(image.convert("YCbCr"))
         except (OSError, SyntaxError) as error:
@@ -77,7 +77,7 @@ def decode_jpeg(data: bytes) -> Yuv:
 
 
 def resized(picture: Yuv, width: int, height: int) -> Yuv:
-    """The picture stretched, bilinearly; both even."""
+    """Return the picture resized bilinearly; both sides must be even."""
     half = (width // 2, height // 2)
     return Yuv(
         _stretched(picture.y, (width, height)),
@@ -87,7 +87,7 @@ def resized(picture: Yuv, width: int, height: int) -> Yuv:
 
 
 def cropped(picture: Yuv, left: int, top: int, right: int, bottom: int) -> Yuv:
-    """The part from column `left` and row `top` up to `right` and `bottom`, all even."""
+    """Return the area from `left` and `top` up to `right` and `bottom` (exclusive), all even."""
     halves = slice(top // 2, bottom // 2), slice(left // 2, right // 2)
     return Yuv(picture.y[top:bottom, left:right], picture.u[halves], picture.v[halves])
 

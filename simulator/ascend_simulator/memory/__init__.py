@@ -1,1 +1,1 @@
-"""Device and pinned memory: blocks at addresses, what touches them, and in which order."""
+"""Device and pinned memory: blocks at addresses, their uses, and the order of the uses."""

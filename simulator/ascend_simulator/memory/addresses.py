@@ -1,6 +1,6 @@
-"""Blocks by address: the checks of an address, the map of living blocks, those freed last.
+"""Blocks by address: address checks, the map of allocated blocks, and the latest freed blocks.
 
-Any host address that no block has counts as pageable: nothing is known of it.
+A host address outside all blocks is pageable memory, of which nothing else is known.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from ascend_simulator.violations import declare, violate
 Want: TypeAlias = Literal["device", "host", "any"]
 
 LOWEST: Final = 0x10000
-"""Below it no program has memory."""
+"""The lowest address at which a program can have memory."""
 
-_REMEMBERED: Final = 4096  # blocks that are gone, for messages
+_REMEMBERED: Final = 4096  # freed blocks, for messages
 
-# How much freed pinned memory is held back: enough to meet a late user, little enough for a laptop.
+# The limit of quarantined pinned memory: large enough to find late uses, small enough for a laptop.
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _KEPT: Final = 1024
 
-FREED = declare("memory.use-after-free", "Memory is not used after it was freed.")
+FREED = declare("memory.use-after-free", "Memory must not be used after it is freed.")
 UNKNOWN = declare(
-    "memory.unknown", "An address lies in memory that was allocated or that the host owns."
+    "memory.unknown", "An address must be in allocated memory or in the host's memory."
 )
-BEYOND = declare("memory.beyond-block", "A range lies wholly within one block of memory.")
+BEYOND = declare("memory.beyond-block", "A range must be within one block of memory.")
 DEVICE_FOR_HOST = declare(
-    "memory.device-for-host", "A device address is not used as a host address."
+    "memory.device-for-host", "A device address must not be used as a host address."
 )
 HOST_FOR_DEVICE = declare(
-    "memory.host-for-device", "A host address is not used as a device address."
+    "memory.host-for-device", "A host address must not be used as a device address."
 )
 GONE = declare(
-    "ipc.exporter-gone", "Imported memory is used while its exporter lives and has not closed it."
+    "ipc.exporter-gone",
+    "Imported memory must not be used after its exporter has closed it or ended.",
 )
 
 
 class Addresses:
-    """Living blocks, and those of pinned memory that were freed. Safe from any thread."""
+    """Allocated blocks, and freed blocks of pinned memory. Safe from any thread."""
 
     def __init__(self, lock: RLock) -> None:
         self._lock = lock
         self._map = BlockMap()
         self._freed = Quarantine()
         self.find = self._map.find
-        """The living block that holds the byte at an address, None if there is none."""
+        """The allocated block that contains an address, or None."""
 
     def blocks(self, kind: Kind | None = None) -> list[Block]:
-        """The living blocks, of one kind or all, by address."""
+        """Return the allocated blocks, of one kind or all, by address."""
         return [block for block in self._map.all() if kind in (None, block.kind)]
 
     def locate(self, ptr: int, nbytes: int, *, want: Want, what: str = "memory") -> Block | None:
-        """The block that holds `nbytes` (0 or more) from `ptr`; None for pageable host memory.
+        """Return the block with `nbytes` (0 or more) from `ptr`; None for pageable host memory.
 
-        what: begins the message. Violates FREED, UNKNOWN, BEYOND, GONE, DEVICE_FOR_HOST,
-        HOST_FOR_DEVICE.
-        Raises Refused RT_PARAM_INVALID after a violation that lenient mode lets pass, and
+        `what` begins the message. Violates FREED, UNKNOWN, BEYOND, GONE, DEVICE_FOR_HOST,
+        HOST_FOR_DEVICE. Raises Refused RT_PARAM_INVALID after a violation in lenient mode, and
         INVALID_PARAM for null.
         """
         block = self.find(ptr)
@@ -76,7 +76,9 @@ class Addresses:
             if not LOWEST <= ptr < resources.BASE:
                 self._refuse_stray(ptr, what)
             if want == "device":
-                self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found host memory")
+                self._refuse(
+                    HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found host memory, expected device memory"
+                )
             with self._lock:
                 gone = self._freed.find(ptr)
             if gone is not None:
@@ -92,16 +94,20 @@ class Addresses:
         if block.lease is not None and not block.lease.is_kept:
             self._refuse(GONE, f"{what}: {ptr:#x}: found {block!r}, whose exporter has closed it")
         if want == "device":
-            if block.kind not in ON_A_DEVICE:  # the alias of host memory is that all the same
-                self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}")
+            if block.kind not in ON_A_DEVICE:  # an alias of host memory is also host memory
+                self._refuse(
+                    HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}, expected device memory"
+                )
         elif want == "host" and block.device is not None:
-            self._refuse(DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}")
+            self._refuse(
+                DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}, expected host memory"
+            )
         return block
 
     def resolve(
         self, ptr: int, nbytes: int, *, want: Want, write: bool, what: str = "memory"
     ) -> Bytes:
-        """The bytes themselves: a view, [nbytes] uint8, read-only unless `write`.
+        """Return a view of the bytes, [nbytes] uint8, read-only unless `write`.
 
         Raises as `locate` does.
         """
@@ -116,12 +122,12 @@ class Addresses:
             view.flags.writeable = False
         return view
 
-    # -- for what gives and takes memory ----------------------------------------------------------
+    # -- helpers of subclasses --------------------------------------------------------------------
 
     def _start_of(self, ptr: int, kinds: tuple[Kind, ...], rule: str, what: str) -> Block:
         block = self.find(ptr)
         if block is None:
-            found = self._map.history(ptr) or "nothing that was allocated"
+            found = self._map.history(ptr) or "no allocated memory"
             self._refuse(rule, f"{what}: {ptr:#x}: found {found}")
         if block.kind not in kinds:
             self._refuse(rule, f"{what}: {ptr:#x}: found {block!r}")
@@ -130,7 +136,7 @@ class Addresses:
         return block
 
     def _check_pageable(self, ptr: int, nbytes: int, what: str) -> None:
-        """No block is at `ptr`, and none must be behind it. Violates BEYOND."""
+        """Check that no block overlaps the range. Violates BEYOND."""
         block = self._map.overlapping(ptr, nbytes)
         if block is not None or ptr + nbytes > resources.BASE:
             found = "the end of the host's memory" if block is None else repr(block)
@@ -142,7 +148,7 @@ class Addresses:
         history = self._map.history(ptr)
         if history:
             self._refuse(FREED, f"{what}: {ptr:#x}: found {history}")
-        self._refuse(UNKNOWN, f"{what}: {ptr:#x}: found nothing that was allocated")
+        self._refuse(UNKNOWN, f"{what}: {ptr:#x}: found no allocated memory")
 
     def _refuse(self, rule: str, text: str) -> NoReturn:
         violate(rule, text)
@@ -150,10 +156,10 @@ class Addresses:
 
 
 class BlockMap:
-    """Blocks by address, none overlapping.
+    """Non-overlapping blocks by address.
 
     Its lists are replaced, never changed, so that `find` needs no lock. Callers that change it hold
-    one.
+    a lock.
     """
 
     def __init__(self) -> None:
@@ -161,7 +167,7 @@ class BlockMap:
         self._gone: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
 
     def find(self, ptr: int) -> Block | None:
-        """The block that holds the byte at `ptr`."""
+        """Return the block that contains the byte at `ptr`."""
         starts, blocks = self._map
         place = bisect_right(starts, ptr)
         if place:
@@ -171,7 +177,7 @@ class BlockMap:
         return None
 
     def overlapping(self, ptr: int, nbytes: int) -> Block | None:
-        """A block that holds one of `nbytes` (1 or more) bytes from `ptr`."""
+        """Return a block that contains one of `nbytes` (1 or more) bytes from `ptr`."""
         starts, blocks = self._map
         place = bisect_right(starts, ptr + nbytes - 1)
         if place and blocks[place - 1].end > ptr:
@@ -179,7 +185,7 @@ class BlockMap:
         return None
 
     def add(self, block: Block) -> None:
-        """`block` is there from now on; it overlaps none."""
+        """Add a block that overlaps no other."""
         starts, blocks = self._map
         place = bisect_right(starts, block.start)
         self._map = (
@@ -188,7 +194,7 @@ class BlockMap:
         )
 
     def remove(self, block: Block) -> None:
-        """`block` is gone, and remembered for a while."""
+        """Remove a block and remember it for messages."""
         starts, blocks = self._map
         place = bisect_right(starts, block.start) - 1
         self._map = (
@@ -198,21 +204,21 @@ class BlockMap:
         self._gone.append((block.start, block.size))
 
     def history(self, ptr: int) -> str:
-        """What was at `ptr`, in words; '' if nothing is remembered."""
+        """Describe the freed block that was at `ptr`; '' if none is remembered."""
         for start, size in reversed(self._gone):
             if start <= ptr < start + size:
                 return f"{size:,} bytes from {start:#x} that were freed"
         return ""
 
     def all(self) -> list[Block]:
-        """The blocks by address."""
+        """Return the blocks by address."""
         return list(self._map[1])
 
 
 class Quarantine:
-    """The last freed blocks of pinned memory. Callers hold the process's lock.
+    """The latest freed blocks of pinned memory. Callers hold the process's lock.
 
-    Device memory needs none: its addresses are never given twice.
+    Device memory does not need one: its addresses are never reused.
     """
 
     def __init__(self) -> None:
@@ -220,7 +226,7 @@ class Quarantine:
         self._nbytes = 0
 
     def add(self, block: Block) -> None:
-        """`block` was freed. Violates FREED where one that has to make room was written."""
+        """Add a freed block. Violates FREED if an evicted block was written after its free."""
         block.content.fill(FRESH)
         self._blocks.append(block)
         self._nbytes += block.size
@@ -228,14 +234,14 @@ class Quarantine:
             self._drop()
 
     def find(self, ptr: int) -> Block | None:
-        """The freed block that held the byte at `ptr`."""
+        """Return the freed block that contained the byte at `ptr`."""
         for block in self._blocks:
             if block.start <= ptr < block.end:
                 return block
         return None
 
     def clear(self) -> None:
-        """Keep nothing any longer. Violates FREED where something was written."""
+        """Evict all blocks. Violates FREED if one was written after its free."""
         while self._blocks:
             self._drop()
 

@@ -1,4 +1,4 @@
-"""Blocks of memory, host memory as arrays, and the bytes that an allocation takes of a device."""
+"""Blocks of memory, host memory as arrays, and the device bytes that an allocation occupies."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from ascend_simulator.memory.ordering import Range, Uses
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Kind: TypeAlias = Literal["device", "imported", "pinned", "registered", "mapped", "alias"]
-"""imported: device memory of another process. registered: of the program, and pinned. mapped: the
-same, not pinned. alias: either, at the address under which the device reaches it."""
+"""The kind of a block.
+
+- imported: device memory of another process.
+- registered: pinned memory that the program allocated itself.
+- mapped: memory that the program allocated itself, not pinned.
+- alias: registered or mapped memory at the address that the device uses.
+"""
 
 ON_A_DEVICE: Final[tuple[Kind, ...]] = ("device", "imported")
-"""The kinds that are memory of a device."""
+"""The kinds of device memory."""
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 ALIGNMENT: Final = 64
-"""Every address is a multiple of it, on a device of no larger power of two."""
+"""Every address is a multiple of this; device addresses have no larger power of two."""
 
 NORMAL_PAGE: Final = 4 * KIB
 HUGE_PAGE: Final = 2 * MIB
@@ -39,23 +44,25 @@ _BAND_WIDTHS: Final = int(
 _TAIL: Final = 32
 
 FRESH: Final = 0x7F
-"""Fills memory whose content is undefined: huge as float32 and as integers, not a number as
-float16, so that reading it shows."""
+"""The fill byte of undefined memory, chosen so that a read is noticed.
+
+It is huge as float32 and as integers, and NaN as float16.
+"""
 
 
 class Lease(Protocol):
-    """What another process has of a block, too."""
+    """Another process's share of a block."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the memory is still there."""
+        """True if the memory still exists."""
 
     def close(self) -> None:
-        """The block is gone here."""
+        """Release the share: this process has freed the block."""
 
 
 class Block:
-    """Memory from `start`, `size` bytes of it; `content` are its bytes, [size] uint8."""
+    """`size` bytes of memory from `start`; `content` is their bytes, [size] uint8."""
 
     __slots__ = (
         "alias",
@@ -79,21 +86,21 @@ class Block:
         self.size = content.nbytes
         self.content = content
         self.real = content.ctypes.data
-        """Host address of the first byte: for memmove inside the simulator."""
+        """Host address of the first byte, for memmove inside the simulator."""
         self.kind = kind
         self.device = device
         """None for host memory."""
         self.charged = charged
         self.uses = Uses()
         self.writes = 0
-        """How often somebody was about to write into it: at equal counts it is unchanged."""
+        """The number of writes so far: with equal counts the content is unchanged."""
         self.holders: Counter[str] = Counter()
         self.alias: Block | None = None
         self.lease: Lease | None = None
 
     @property
     def end(self) -> int:
-        """The address behind the last byte."""
+        """The address after the last byte."""
         return self.start + self.size
 
     def __repr__(self) -> str:
@@ -111,7 +118,7 @@ class Place:
 
     @property
     def address(self) -> int:
-        """Where the host has them."""
+        """The host address of the bytes."""
         return self.block.real + self.ptr - self.block.start
 
     @property
@@ -122,36 +129,36 @@ class Place:
 
     @property
     def range(self) -> Range:
-        """As a task wants it."""
+        """The range in the form of a task."""
         return self.ptr, self.nbytes
 
 
 def host_view(ptr: int, nbytes: int) -> Bytes:
-    """`nbytes` bytes of host memory at `ptr`: a view, [nbytes] uint8, that keeps nothing alive."""
+    """Return a view of host memory, [nbytes] uint8, which does not keep it alive."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(ptr))
 
 
 def aligned(nbytes: int) -> Bytes:
-    """`nbytes` new bytes of host memory at a multiple of ALIGNMENT. Raises MemoryError."""
-    if nbytes > sys.maxsize - ALIGNMENT:  # NumPy raises ValueError there
+    """Return `nbytes` new bytes of host memory, aligned to ALIGNMENT. Raises MemoryError."""
+    if nbytes > sys.maxsize - ALIGNMENT:  # NumPy would raise ValueError
         raise MemoryError
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
     return raw[offset : offset + nbytes]
 
 
-# -- what an allocation takes --------------------------------------------------------------------
+# -- device bytes of an allocation ---------------------------------------------------------------
 
 
 def round_up(nbytes: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `nbytes`."""
+    """Return the smallest multiple of `multiple` that is at least `nbytes`."""
     return -(-nbytes // multiple) * multiple
 
 
 def page_bytes(nbytes: int, policy: int) -> int:
-    """The page size that an allocation of `nbytes` under `policy` is made of."""
+    """Return the page size of an allocation of `nbytes` with `policy`."""
     pages = policy & ~_BAND_WIDTHS
     if pages in (
         MallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST,
@@ -170,18 +177,19 @@ def page_bytes(nbytes: int, policy: int) -> int:
         MallocPolicy.ACL_MEM_MALLOC_HUGE1G_ONLY_P2P,
     ):
         return HUGE1G_PAGE
-    return HUGE_PAGE if nbytes >= 2 * MIB else NORMAL_PAGE  # as CANN does with unknown numbers
+    # CANN treats unknown policies like this too.
+    return HUGE_PAGE if nbytes >= 2 * MIB else NORMAL_PAGE
 
 
 def slice_bytes(nbytes: int) -> int:
-    """What a part of a block takes that operators use."""
+    """Return the bytes that a part of a block occupies if operators use it."""
     return round_up(nbytes, 32) + _TAIL
 
 
 def charged_bytes(nbytes: int, policy: int, *, tail: bool = True) -> int:
-    """What an allocation of `nbytes` (1 or more) takes of the device.
+    """Return the device bytes that an allocation of `nbytes` (1 or more) occupies.
 
-    tail: whether 32 bytes are added, which malloc_align32 and pages of 1 GiB do not.
+    With `tail` 32 bytes are added; malloc_align32 and pages of 1 GiB have no tail.
     """
     page = page_bytes(nbytes, policy)
     extra = _TAIL if tail and page != HUGE1G_PAGE else 0

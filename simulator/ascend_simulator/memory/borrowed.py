@@ -1,7 +1,7 @@
-"""Host memory whose address acl.util gave: whether its Python object still lives when it is used.
+"""Host memory whose address acl.util returned: checks that its Python object still exists.
 
-The last objects are kept, so that their memory cannot become something else meanwhile; one that
-nobody else refers to any more was dropped by its owner, who should have kept it.
+The latest objects are kept, so that their memory cannot be reused. An object with no other
+reference was dropped by its owner, who should have kept it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ascend_simulator.memory.addresses import BEYOND
 from ascend_simulator.violations import declare, violate
 
 DROPPED = declare(
-    "util.owner-dropped", "An array or bytes object lives as long as its address is used."
+    "util.owner-dropped", "An array or bytes object must exist as long as its address is used."
 )
 
-WRITTEN = declare("util.bytes-written", "Nobody writes through the address of a bytes object.")
+WRITTEN = declare("util.bytes-written", "Do not write through the address of a bytes object.")
 
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _KEPT: Final = 64
@@ -43,7 +43,7 @@ class _Loan:
 
 
 _ALONE: Final = _Loan(object(), 0, 0, 0).references
-"""References to an owner that nobody but its loan has: differs between Pythons."""
+"""References to an owner that only its loan refers to; depends on the Python version."""
 
 
 class Borrowed:
@@ -53,11 +53,11 @@ class Borrowed:
         self._loans: deque[_Loan] = deque(maxlen=_KEPT)
 
     def lend(self, owner: bytes, first: int) -> None:
-        """The address of `owner`'s bytes is given away. Large ones are not watched."""
+        """Record that the address of `owner`'s bytes was returned. Ignores large objects."""
         self._lend(owner, first, len(owner), first + len(owner))
 
     def lend_array(self, array: NDArray[Any]) -> None:
-        """As `lend`, of an array or the one that it is a view of; not of foreign memory."""
+        """Record an array as `lend` does, or the array that it is a view of; not foreign memory."""
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
@@ -70,22 +70,22 @@ class Borrowed:
             self._loans.append(_Loan(owner, first, nbytes, limit))
 
     def check(self, ptr: int, nbytes: int, what: str, *, write: bool = False) -> None:
-        """Pageable memory at `ptr` is used now. Violates DROPPED, WRITTEN and BEYOND."""
+        """Check an access to pageable memory at `ptr`. Violates DROPPED, WRITTEN and BEYOND."""
         for loan in reversed(self._loans):
             if loan.first <= ptr < loan.end:
                 if write and isinstance(loan.owner, bytes):
-                    violate(WRITTEN, f"{what}: {ptr:#x}: found a bytes object as the target")
+                    violate(WRITTEN, f"{what}: {ptr:#x}: the target is an immutable bytes object")
                 if loan.references == _ALONE:
-                    violate(DROPPED, f"{what}: {ptr:#x}: found its owner gone")
+                    violate(DROPPED, f"{what}: {ptr:#x}: its owner was deleted")
                 elif ptr + nbytes > loan.limit:
-                    found = f"found {ptr + nbytes - loan.limit:,} beyond the end of its owner"
+                    found = f"{ptr + nbytes - loan.limit:,} bytes beyond the end of its owner"
                     violate(BEYOND, f"{what}: {nbytes:,} bytes at {ptr:#x}: {found}")
                 return
 
     def live(self) -> list[str]:
-        """Nothing here needs a release."""
+        """Return nothing: loans need no release."""
         return []
 
     def close(self) -> None:
-        """Keep nothing any longer."""
+        """Forget all loans."""
         self._loans.clear()

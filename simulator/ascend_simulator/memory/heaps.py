@@ -1,9 +1,9 @@
-"""Memory, given and taken back: device memory, which the host cannot reach, and pinned memory.
+"""Allocation of device memory, which the host cannot access, and of pinned memory.
 
-A device address is one that no host mapping has, so that reading it on the host faults at once; the
-bytes behind it lie elsewhere and are reached by `resolve` alone. Its addresses are never given
-twice, so a use after free is always found. Pinned memory is real host memory between red zones,
-and held back for a while when it was freed. Safe from any thread.
+A device address has no host mapping, so that access on the host faults immediately; only `resolve`
+gives access to the bytes. Device addresses are never reused, so a use after free is always found.
+Pinned memory is real host memory between red zones, and quarantined after it is freed. Safe from
+any thread.
 """
 
 from __future__ import annotations
@@ -30,35 +30,39 @@ from ascend_simulator.memory.blocks import (
 from ascend_simulator.violations import declare, violate
 
 DEVICE_BASE: Final = 0x00DE_0000_0000_0000
-"""Device memory lies from here on. Bit 55 keeps it out of user mappings on arm64 and x86-64."""
+"""The lowest device address. Bit 55 keeps it out of user mappings on arm64 and x86-64."""
 
 DEVICE_SPAN: Final = 1 << 46
-"""Addresses of one device, enough never to give one twice."""
+"""The addresses of one device, enough that none is reused."""
 
 _RED: Final = 0xFD
 _RED_BYTES: Final = 64
 
-BAD_FREE = declare("memory.bad-free", "free gets what malloc gave, unchanged, and gets it once.")
+BAD_FREE = declare(
+    "memory.bad-free", "free must receive each address of malloc, unchanged, exactly once."
+)
 BAD_FREE_HOST = declare(
-    "memory.bad-free-host", "free_host gets what malloc_host gave, and gets it once."
+    "memory.bad-free-host", "free_host must receive each address of malloc_host exactly once."
 )
 HELD = declare(
     "memory.free-while-held",
-    "Memory goes after the unload of the models, and the close of the key, that need it.",
+    "Unload the models and close the key that use memory before freeing it.",
 )
-RED_ZONE = declare("memory.red-zone", "Nothing writes before or behind a block of pinned memory.")
-TWICE = declare("memory.registered-twice", "Host memory is registered once, and not while pinned.")
-BAD_UNREGISTER = declare("memory.bad-unregister", "host_unregister gets what was registered.")
+RED_ZONE = declare("memory.red-zone", "Do not write before or after a block of pinned memory.")
+TWICE = declare(
+    "memory.registered-twice", "Host memory must not be registered twice, nor if it is pinned."
+)
+BAD_UNREGISTER = declare("memory.bad-unregister", "host_unregister needs a registered address.")
 UNALIGNED = declare(
-    "memory.registered-unaligned", "Memory that is registered begins at a page of 4 KiB."
+    "memory.registered-unaligned", "Registered memory must begin at a page of 4 KiB."
 )
 
 
 class AddressSpace(Addresses):
-    """All blocks of the process, on all devices and pinned, and how much of each device is used."""
+    """All blocks of the process, on devices and pinned, and each device's used bytes."""
 
     def __init__(self, capacities: list[int], lock: RLock) -> None:
-        """capacities: bytes of each device."""
+        """Make an empty address space. `capacities` has the bytes of each device."""
         super().__init__(lock)
         self._next = [DEVICE_BASE + device * DEVICE_SPAN for device in range(len(capacities))]
         self._capacities = list(capacities)
@@ -68,10 +72,10 @@ class AddressSpace(Addresses):
     # -- allocation -------------------------------------------------------------------------------
 
     def malloc(self, device: int, nbytes: int, policy: int, *, tail: bool = True) -> int:
-        """Address of `nbytes` new bytes of `device`; their content is FRESH.
+        """Allocate `nbytes` bytes of `device`, filled with FRESH; return the address.
 
-        Raises Refused: INVALID_PARAM for 0 bytes, RT_MEMORY_ALLOCATION where the device has not as
-        many left; MemoryError where the host has not, that simulates it.
+        Raises Refused: INVALID_PARAM for 0 bytes, RT_MEMORY_ALLOCATION if the device has too little
+        memory left. Raises MemoryError if the simulating host has too little.
         """
         if nbytes == 0:
             raise Refused(Code.INVALID_PARAM, "malloc: size: found 0, expected 1 or more")
@@ -86,7 +90,7 @@ class AddressSpace(Addresses):
                 )
             self._used[device] += charged
             start = self._place(device, nbytes)
-        # Not under the lock: other threads need not wait until it is filled.
+        # Fill without the lock, so that other threads do not wait for it.
         try:
             content = aligned(nbytes)
         except MemoryError:
@@ -98,21 +102,22 @@ class AddressSpace(Addresses):
         return start
 
     def free(self, ptr: int) -> None:
-        """Give device memory back, at once. Violates BAD_FREE and HELD.
+        """Free device memory immediately. Violates BAD_FREE and HELD.
 
-        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for what is no block's start.
+        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for an address that is not a
+        block's start.
         """
         if ptr == 0:
-            raise Refused(Code.INVALID_PARAM, "free: found a null pointer")
+            raise Refused(Code.INVALID_PARAM, "free: the pointer is null")
         with self._lock:
             block = self._start_of(ptr, ("device",), BAD_FREE, "free")
             self.check_free(block, "free")
             self._remove(block)
 
     def malloc_host(self, nbytes: int) -> int:
-        """Address of `nbytes` new bytes of pinned host memory; their content is FRESH.
+        """Allocate `nbytes` bytes of pinned memory, filled with FRESH; return the address.
 
-        Raises Refused: INVALID_PARAM for 0 bytes, BAD_ALLOC where the host has not as many.
+        Raises Refused: INVALID_PARAM for 0 bytes, BAD_ALLOC if the host has too little memory.
         """
         if nbytes == 0:
             raise Refused(Code.INVALID_PARAM, "malloc_host: size: found 0, expected 1 or more")
@@ -120,7 +125,7 @@ class AddressSpace(Addresses):
             whole = aligned(nbytes + 2 * _RED_BYTES)
         except MemoryError as error:
             raise Refused(
-                Code.BAD_ALLOC, f"malloc_host: found less than {nbytes:,} bytes on the host"
+                Code.BAD_ALLOC, f"malloc_host: the host has less than {nbytes:,} bytes left"
             ) from error
         whole.fill(_RED)
         content = whole[_RED_BYTES : _RED_BYTES + nbytes]
@@ -130,12 +135,13 @@ class AddressSpace(Addresses):
         return block.start
 
     def free_host(self, ptr: int) -> None:
-        """Give pinned memory back, at once. Violates BAD_FREE_HOST, RED_ZONE and, of others, FREED.
+        """Free pinned memory immediately.
 
-        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for what malloc_host did not give.
+        Violates BAD_FREE_HOST, RED_ZONE and, for evicted blocks, FREED. Raises Refused:
+        INVALID_PARAM for null, RT_PARAM_INVALID for an address not from malloc_host.
         """
         if ptr == 0:
-            raise Refused(Code.INVALID_PARAM, "free_host: found a null pointer")
+            raise Refused(Code.INVALID_PARAM, "free_host: the pointer is null")
         with self._lock:
             block = self._start_of(ptr, ("pinned",), BAD_FREE_HOST, "free_host")
             self._remove(block)
@@ -143,23 +149,22 @@ class AddressSpace(Addresses):
         self._check_red_zones(block)
 
     def register(self, ptr: int, nbytes: int, device: int, *, pins: bool, maps: bool) -> int:
-        """Existing host memory is pinned from now on, or mapped: reached by the device, or both.
+        """Pin existing host memory, map it for the device, or both.
 
-        Its address for `device`, 0 where it is not mapped. The caller keeps it mapped until
-        `unregister`. Violates TWICE and UNALIGNED. Raises Refused: INVALID_PARAM for null and 0
-        bytes, RT_PARAM_INVALID for what is registered, pinned, on a device or unaligned.
+        Returns the address for `device`, 0 if not mapped. The caller must not free the memory
+        before `unregister`. Violates TWICE and UNALIGNED. Raises Refused: INVALID_PARAM for null
+        and 0 bytes, RT_PARAM_INVALID for memory that is registered, pinned, on a device or
+        unaligned.
         """
         if ptr == 0 or nbytes == 0:
             raise Refused(Code.INVALID_PARAM, f"host_register: found {nbytes} bytes at {ptr:#x}")
         if ptr < LOWEST or ptr + nbytes > resources.BASE:
-            found = f"{nbytes:,} bytes at {ptr:#x}: found no host memory"
+            found = f"{nbytes:,} bytes at {ptr:#x}: not host memory"
             self._refuse(DEVICE_FOR_HOST, f"host_register: {found}")
         with self._lock:
             other = self._map.overlapping(ptr, nbytes)
             if other is not None:
-                self._refuse(
-                    TWICE, f"host_register: {nbytes:,} bytes at {ptr:#x}: found {other!r} there"
-                )
+                self._refuse(TWICE, f"host_register: {nbytes:,} bytes at {ptr:#x}: found {other!r}")
             if ptr % NORMAL_PAGE:
                 past = f"found {ptr % NORMAL_PAGE} bytes past a multiple of {NORMAL_PAGE}"
                 self._refuse(UNALIGNED, f"host_register: {ptr:#x}: {past}")
@@ -173,12 +178,13 @@ class AddressSpace(Addresses):
         return block.alias.start
 
     def unregister(self, ptr: int) -> None:
-        """Registered memory is ordinary host memory again. Violates BAD_UNREGISTER.
+        """Return registered memory to ordinary host memory. Violates BAD_UNREGISTER.
 
-        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for what was not registered.
+        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for an address that is not
+        registered.
         """
         if ptr == 0:
-            raise Refused(Code.INVALID_PARAM, "host_unregister: found a null pointer")
+            raise Refused(Code.INVALID_PARAM, "host_unregister: the pointer is null")
         with self._lock:
             block = self._start_of(ptr, ("registered", "mapped"), BAD_UNREGISTER, "host_unregister")
             self._remove(block)
@@ -188,14 +194,14 @@ class AddressSpace(Addresses):
     # -- sharing ----------------------------------------------------------------------------------
 
     def move(self, block: Block, content: Bytes, lease: Lease) -> None:
-        """The block's bytes lie elsewhere from now on, as others have them, too.
+        """Move the block's bytes to shared memory; its address is unchanged.
 
-        The caller copied them there; nobody uses the block meanwhile, and `ptr` stays what it is.
+        The caller has copied the bytes, and no thread uses the block during the call.
         """
         block.content, block.real, block.lease = content, content.ctypes.data, lease
 
     def adopt(self, device: int, content: Bytes, lease: Lease) -> Block:
-        """Memory of another process is a block here, too, and is not charged."""
+        """Add memory of another process as a block, which is not charged to the device."""
         with self._lock:
             start = self._place(device, content.nbytes)
             block = Block(start, content, "imported", device, 0)
@@ -211,47 +217,47 @@ class AddressSpace(Addresses):
         Freeing it is then a violation, until `release`. Raises as `locate` does.
         """
         block = self.locate(ptr, nbytes, want="device", what=holder)
-        assert block is not None  # only pageable memory has none
+        assert block is not None  # only pageable memory has no block
         with self._lock:
             block.holders[holder] += 1
         return block
 
     def check_free(self, block: Block, what: str) -> None:
-        """The block is about to go. Violates HELD."""
+        """Check that a block may be freed. Violates HELD."""
         if block.holders:
-            violate(HELD, f"{what}: {block!r}: found in use by {', '.join(sorted(block.holders))}")
+            violate(HELD, f"{what}: {block!r}: in use by {', '.join(sorted(block.holders))}")
 
     def release(self, block: Block, holder: str) -> None:
         """Undo one `hold`."""
         with self._lock:
             block.holders[holder] -= 1
-            block.holders += Counter()  # drops what is zero
+            block.holders += Counter()  # removes zero counts
 
-    # -- how much is used -------------------------------------------------------------------------
+    # -- usage ------------------------------------------------------------------------------------
 
     def free_and_total(self, device: int) -> tuple[int, int]:
-        """Free bytes and all bytes of `device`; other processes count as used."""
+        """Return free and total bytes of `device`; other processes count as used."""
         total = self._capacities[device]
         return max(0, total - self._used[device] - self._taken[device]), total
 
     def used(self, device: int) -> int:
-        """Bytes of `device` that living blocks take, rounding included."""
+        """Return the bytes of `device` that blocks occupy, including rounding."""
         return self._used[device]
 
     def take(self, device: int, nbytes: int) -> None:
-        """Let other processes hold `nbytes` of `device`, instead of what they held before."""
+        """Set the bytes of `device` that other processes hold."""
         with self._lock:
             self._taken[device] = nbytes
 
     def check_host_writes(self) -> None:
-        """Violates RED_ZONE where pinned memory was overrun, FREED where it was written later."""
+        """Violate RED_ZONE for pinned memory that was overrun, FREED for writes after a free."""
         with self._lock:
             self._freed.clear()
         for block in self.blocks("pinned"):
             self._check_red_zones(block)
 
     def discard(self, block: Block) -> None:
-        """Forget a block as a device that is reset does: no rule applies."""
+        """Forget a block as the reset of a device does, without checking rules."""
         with self._lock:
             self._remove(block)
 
@@ -262,10 +268,10 @@ class AddressSpace(Addresses):
         )
         return f"<AddressSpace: {len(self._map.all())} block(s); {devices}>"
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     def _place(self, device: int, nbytes: int) -> int:
-        # One alignment unit past a page: a multiple of 64 and of nothing larger.
+        # One alignment unit past a page: a multiple of 64 and of no larger power of two.
         start = self._next[device] + ALIGNMENT
         self._next[device] += round_up(nbytes + 2 * ALIGNMENT, NORMAL_PAGE)
         return start

@@ -1,13 +1,13 @@
-"""The order of tasks that streams, events and the host's waiting establish, and who uses what.
+"""The order of tasks that streams, events and waits of the host establish, and uses of memory.
 
-Pure bookkeeping without threads or time. Each task of a stream has a number, from 1. A stream knows
-of every stream up to which task it comes after; events carry that knowledge from one stream to
-another, waiting carries it to the host. That a task happens to be over is no knowledge: whoever
-relies on it has a race, whether or not it is lost today. Callers hold the process's lock.
+Pure bookkeeping without threads or time. Each task of a stream has a number, from 1. A stream
+knows, for every stream, the last task after which it runs. Events carry this knowledge from one
+stream to another, and waits carry it to the host. A finished task is not knowledge: a program that
+relies on it has a race, even if the race does not occur. Callers hold the process's lock.
 
-The host is taken for one: what one of its threads waited for is known to all. Whether they told
-each other cannot be seen from here, so a race between two host threads may be missed, but nothing
-ordered is ever called a race.
+All host threads count as one: a wait by one thread counts for all. Synchronisation between threads
+is not visible here, so a race between two host threads may be missed, but ordered accesses are
+never reported as a race.
 """
 
 from __future__ import annotations
@@ -19,72 +19,75 @@ Range: TypeAlias = tuple[int, int]
 """Address and bytes."""
 
 HOST: Final = 0
-"""Takes a stream's place in a `Use` by the host, which is over when it has begun."""
+"""The stream number of a `Use` by the host, which is finished as soon as it is checked."""
 
 OWNER: Final = -1
-"""Takes it where the memory itself goes, which no later use survives."""
+"""The stream number of a `Use` that frees the memory, after which no use is valid."""
 
 Knowledge: TypeAlias = Mapping[int, int]
-"""Stream -> number of its last task that is known to be over."""
+"""Stream -> number of its last task that is known to be finished."""
 
 
 class Ordering:
     """The knowledge of all streams and of the host."""
 
     def __init__(self) -> None:
-        self._last: dict[int, int] = {}  # of living streams
+        self._last: dict[int, int] = {}  # of existing streams
         self._streams: dict[int, dict[int, int]] = {}
         self._host: dict[int, int] = {}
         self._held: set[int] = set()
 
     def add(self, stream: int) -> None:
-        """A stream is made, `stream` a number never used before."""
+        """Add a stream; `stream` is a number never used before."""
         self._last[stream] = 0
         self._host[stream] = 0
         self._streams[stream] = {}
 
     def drop(self, stream: int) -> None:
-        """A stream is gone, all its tasks over and known to be."""
+        """Remove a stream whose tasks are all known to be finished."""
         del self._last[stream], self._host[stream], self._streams[stream]
         for known in self._streams.values():
             known.pop(stream, None)
 
     def submit(self, stream: int) -> int:
-        """One more task on `stream`; its number."""
+        """Add a task to `stream`; return its number."""
         number = self._last[stream] + 1
         self._last[stream] = number
         return number
 
     def last(self, stream: int) -> int:
-        """The number of the last task of `stream`, 0 if it had none."""
+        """Return the number of the last task of `stream`, 0 if none."""
         return self._last[stream]
 
     def upto(self, stream: int) -> Knowledge:
-        """What whoever waits for all tasks submitted to `stream` so far then knows."""
+        """Return the knowledge gained by a wait for all tasks submitted to `stream` so far."""
         return {**self._streams[stream], stream: self._last[stream]}
 
     def learn(self, stream: int, knowledge: Knowledge) -> None:
-        """Tasks submitted to `stream` from now on come after all of `knowledge`."""
+        """Order later tasks of `stream` after all of `knowledge`."""
         self._merge(self._streams[stream], knowledge)
 
     def observe(self, knowledge: Knowledge) -> None:
-        """The host waited for `knowledge`: all that is submitted from now on comes after it."""
+        """Add `knowledge` to the host's: all later submissions come after it."""
         self._merge(self._host, knowledge)
 
-    def hold(self, stream: int) -> None:
-        """A callback of the host holds the stream up: what is left of it begins after `let_go`."""
+    def suspend(self, stream: int) -> None:
+        """Block the stream by a callback of the host: its later tasks start after `resume`."""
         self._held.add(stream)
 
-    def let_go(self, stream: int) -> None:
-        """Undo `hold`."""
+    def resume(self, stream: int) -> None:
+        """Undo `suspend`."""
         self._held.discard(stream)
 
     def is_over(self, stream: int, number: int) -> bool:
-        """Whether the host knows that task `number` of `stream` is over."""
+        """Return whether the host knows that task `number` of `stream` is finished."""
         return self._host.get(stream, number) >= number
 
     def comes_after(self, stream: int, other: int, number: int) -> bool:
-        """Whether what `stream` (HOST, OWNER) begins now does not meet task `number` of `other`."""
+        """Return whether a new use comes after task `number` of stream `other`.
+
+        `stream` is the stream of the new use, or HOST or OWNER.
+        """
         return (
             stream == other
             or (stream > HOST and self._streams[stream].get(other, 0) >= number)
@@ -106,16 +109,17 @@ class Use(NamedTuple):
     end: int
     write: bool
 
-    def in_words(self) -> str:
-        """For messages: "writes bytes 0 to 64"."""
+    def describe(self) -> str:
+        """Describe the use for messages: "writes bytes 0 to 64"."""
         return f"{'writes' if self.write else 'reads'} bytes {self.first:,} to {self.end:,}"
 
 
 class Uses:
-    """Who of the streams uses a block of memory.
+    """The uses of a block of memory by streams.
 
-    Of equal uses only the last is kept: whoever comes after it comes after all before it. So its
-    size is bounded by the distinct ranges in use, and `conflict` forgets what the host knows.
+    Only the last of equal uses is kept: a later use that comes after it comes after all earlier
+    ones. The size is therefore bounded by the distinct ranges in use, and `conflict` removes uses
+    that the host knows to be finished.
     """
 
     __slots__ = ("_last",)
@@ -124,11 +128,11 @@ class Uses:
         self._last: dict[Use, int] = {}
 
     def add(self, use: Use, number: int) -> None:
-        """Task `number` of the stream has this use."""
+        """Add a use by task `number` of the stream."""
         self._last[use] = number
 
     def conflict(self, ordering: Ordering, use: Use) -> Use | None:
-        """Another use of the same bytes that `use`, beginning now, does not come after, if any.
+        """Return another use of the same bytes that is not ordered before `use`, if any.
 
         Two reads never conflict.
         """
@@ -151,10 +155,10 @@ class Uses:
         return found
 
 
-class Flights:
-    """The executions that a model, a dataset or a buffer was submitted with.
+class PendingExecutions:
+    """The submitted executions that use a model, a dataset or a buffer.
 
-    That one happens to be over is no knowledge (see `ordering`): it counts until the host waited.
+    An execution counts until the host has waited for it, even if it is finished (see `ordering`).
     Callers hold the process's lock.
     """
 
@@ -164,15 +168,15 @@ class Flights:
         self._last: dict[int, int] = {}
 
     def add(self, stream: int, number: int) -> None:
-        """Task `number` of the stream uses it."""
+        """Add task `number` of the stream."""
         self._last[stream] = number
 
     def pending(self, ordering: Ordering) -> bool:
-        """Whether the host may not count on the end of one of them."""
+        """Return whether an execution is not known to be finished."""
         return bool(self._left(ordering))
 
     def unordered(self, ordering: Ordering, stream: int) -> bool:
-        """Whether one is on another stream, and what `stream` gets next does not come after it."""
+        """Return whether an execution on another stream is unordered with `stream`'s next task."""
         return any(
             not ordering.comes_after(stream, other, number)
             for other, number in self._left(ordering).items()

@@ -1,9 +1,9 @@
-"""Memory shared by processes: a file without a name, its header, and the locks of who uses it.
+"""Memory shared between processes: an unnamed file, its header, and locks of its users.
 
-The exporter keeps byte 0 of the file locked, an importer byte 1; the kernel drops the locks when a
-process ends, however it ends. A key says which file of which process. It leads nowhere once that
-process is gone, and a number in it that the header repeats tells an old key from a new file in the
-same place.
+The exporter keeps byte 0 of the file locked, an importer byte 1; the kernel releases the locks when
+a process ends, however it ends. A key names the process and its file. It is invalid after that
+process has ended. A number in the key that the header repeats distinguishes an old key from a new
+file with the same descriptor.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.memory.blocks import Bytes
 
 KEY_BYTES: Final = 65
-"""Of a key, with the null behind it."""
+"""The length of a key, including the terminating null."""
 
 MOST_IMPORTERS: Final = 256
-"""Processes that one key may be allowed to."""
+"""The maximum of processes that one key may allow."""
 
 _KEY: Final = re.compile("[0-9a-f]{32}")
 _HEADER_BYTES: Final = 4096
@@ -45,7 +45,7 @@ _HEADER: Final = np.dtype(
 
 
 class Segment:
-    """One end of shared memory, in the process that made it or in one that opened it.
+    """One end of shared memory, in the process that exported or imported it.
 
     `content`: its bytes, [nbytes] uint8. Callers hold a lock.
     """
@@ -53,9 +53,9 @@ class Segment:
     def __init__(self, key: str, file: int, nbytes: int, *, is_exported: bool) -> None:
         self.key: Final = key
         self.is_exported: Final = is_exported
-        """Whether this is the exporter's end."""
+        """True if this is the exporter's end."""
         self._file = file
-        # What NumPy has of a mapping keeps it; nothing else may close it.
+        # NumPy arrays keep the mapping alive; nothing else may close it.
         mapped = mmap.mmap(file, _HEADER_BYTES + nbytes)
         self._header = np.frombuffer(mapped, _HEADER, 1)
         self.content: Final[Bytes] = np.frombuffer(mapped, np.uint8, nbytes, _HEADER_BYTES)
@@ -67,21 +67,21 @@ class Segment:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its exporter lives and has not closed the key. About a microsecond."""
+        """True if its exporter exists and has not closed the key. Takes about a microsecond."""
         if self.is_exported or self._file < 0:
             return self._file >= 0
         return bool(self._header["open"][0]) and not _lock(self._file, fcntl.F_RDLCK, _KEPT)
 
     @property
     def is_imported(self) -> bool:
-        """Asked by the exporter: whether another process has it open."""
+        """True if another process has imported it. Used by the exporter."""
         if not _lock(self._file, fcntl.F_WRLCK, _USED):
             return True
         _lock(self._file, fcntl.F_UNLCK, _USED)
         return False
 
     def allow(self, pids: Sequence[int]) -> None:
-        """These processes may open it, too. Raises ValueError where there is no room for them."""
+        """Allow these processes to import it. Raises ValueError if the list is full."""
         allowed = self._header["pids"][0]
         free = np.flatnonzero(allowed == 0)
         if len(pids) > len(free):
@@ -89,25 +89,25 @@ class Segment:
         allowed[free[: len(pids)]] = pids
 
     def allows(self, pid: int) -> bool:
-        """Whether the process may open it."""
+        """Return whether the process may import it."""
         return bool(self._header["everyone"][0]) or pid in self._header["pids"][0]
 
     def close(self) -> None:
-        """Give up this end; whoever has `content` keeps the bytes. Safe to call twice."""
+        """Close this end; references to `content` keep the bytes. Safe to call twice."""
         if self._file < 0:
             return
         if self.is_exported:
             self._header["open"] = 0
-        # The mapping has a descriptor of its own, which keeps the locks.
+        # The mapping has its own descriptor, which keeps the locks.
         _lock(self._file, fcntl.F_UNLCK, _KEPT if self.is_exported else _USED)
         os.close(self._file)
         self._file = -1
 
 
 def export(content: Bytes, nbytes: int, device: int, *, everyone: bool) -> Segment:
-    """A new segment that begins with a copy of `content`, of which others get `nbytes`.
+    """Make a segment that begins with a copy of `content`; importers get `nbytes` of it.
 
-    device: physical id. everyone: any process may open it, else those that are allowed.
+    `device` is a physical id. With `everyone` any process may import it, else only allowed ones.
     """
     file = os.memfd_create("ascend-simulator", os.MFD_CLOEXEC)
     os.truncate(file, _HEADER_BYTES + content.nbytes)
@@ -124,31 +124,31 @@ def export(content: Bytes, nbytes: int, device: int, *, everyone: bool) -> Segme
 
 
 def open_key(key: str) -> Segment:
-    """The other end of a segment of another process.
+    """Import a segment of another process.
 
-    Raises Refused RT_PARAM_INVALID for a key of this process or of none, a closed one, and one that
-    is not for this process: that it is this code is an inference.
+    Raises Refused RT_PARAM_INVALID for a key of this process, an unknown or closed key, and a key
+    that does not allow this process. That the code is this one is an inference.
     """
     owner, nonce, number = _read(key)
     if owner == os.getpid():
-        raise _refused(key, "found a key of this process")
+        raise _refused(key, "is a key of this process")
     try:
         file = os.open(f"/proc/{owner}/fd/{number}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise _refused(key, f"found no memory of process {owner}: {error.strerror}") from error
+        raise _refused(key, f"has no memory in process {owner}: {error.strerror}") from error
     try:
         nbytes = _exported_bytes(key, file, nonce)
         segment = Segment(key, file, nbytes, is_exported=False)
     except BaseException:
         os.close(file)
         raise
-    _lock(file, fcntl.F_RDLCK, _USED, waits=True)  # its exporter may be looking just now
-    found = "it closed" if not segment.is_kept else ""
+    _lock(file, fcntl.F_RDLCK, _USED, waits=True)  # waits for a check by the exporter
+    problem = "is closed" if not segment.is_kept else ""
     if not segment.allows(os.getpid()):
-        found = f"it not for process {os.getpid()}"
-    if found:
+        problem = f"does not allow process {os.getpid()}"
+    if problem:
         segment.close()
-        raise _refused(key, f"found {found}")
+        raise _refused(key, problem)
     return segment
 
 
@@ -156,16 +156,16 @@ def _exported_bytes(key: str, file: int, nonce: int) -> int:
     try:
         header = np.frombuffer(os.pread(file, _HEADER.itemsize, 0), _HEADER)
     except (OSError, ValueError) as error:
-        raise _refused(key, "found what is no memory") from error
+        raise _refused(key, "does not refer to shared memory") from error
     if header.size != 1 or int(header["nonce"][0]) != nonce:
-        raise _refused(key, "found other memory than was exported")
+        raise _refused(key, "refers to other memory than was exported")
     return int(header["nbytes"][0])
 
 
 def _read(key: str) -> tuple[int, int, int]:
-    """Process, number in the header, and descriptor."""
+    """Return the process, the number in the header, and the descriptor."""
     if not _KEY.fullmatch(key):
-        raise _refused(key, "found no key of ipc_mem_get_export_key")
+        raise _refused(key, "is not a key of ipc_mem_get_export_key")
     return int(key[:8], 16), int(key[8:24], 16), int(key[24:], 16)
 
 
@@ -174,8 +174,8 @@ def _refused(key: str, text: str) -> Refused:
 
 
 def _lock(file: int, kind: int, byte: int, *, waits: bool = False) -> bool:
-    """Lock or unlock one byte for this open file; False if that was not possible at once."""
-    # Not the locks of a process: these go when it closes any of its descriptors of the file.
+    """Lock or unlock one byte for this open file; return False if not possible immediately."""
+    # Not per-process locks: closing any of the process's descriptors of the file releases those.
     command = fcntl.F_OFD_SETLKW if waits else fcntl.F_OFD_SETLK
     try:
         fcntl.fcntl(file, command, struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0))

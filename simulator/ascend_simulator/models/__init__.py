@@ -1,1 +1,1 @@
-"""Simulated models: the .om file, loading, the gear that is set, execution."""
+"""Simulated models: the .om file, loading, gears and execution."""

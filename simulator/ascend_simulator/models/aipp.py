@@ -1,7 +1,7 @@
-"""AIPP, the preprocessing of images on a card: its parameters, and what becomes of an image.
+"""AIPP, image preprocessing on a card: its parameters, and the computation on an image.
 
 The steps are those of ATC's guide: the first and the last channel are swapped, the crop is cut out,
-colours are converted, (pixel - mean - min) * var is rounded to FP16, and zeros are put around it.
+colors are converted, (pixel - mean - min) * var is rounded to FP16, and zeros are added as padding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Half: TypeAlias = NDArray[np.float16]
 
 
 class InputFormat(IntEnum):
-    """aclAippInputFormat, as far as images of these formats are simulated."""
+    """aclAippInputFormat, the simulated formats."""
 
     YUV420SP_U8 = 1
     RGB888_U8 = 3
@@ -48,17 +48,17 @@ _FRAME_BYTES: Final = {
 }
 
 LARGEST_HALF: Final = 65504.0
-"""Of FP16."""
+"""The largest finite FP16 number."""
 MOST_PADDED_WIDTH: Final = 1080
 
 YUV_TO_BGR: Final = (298, 516, 0, 298, -100, -208, 298, 0, 409)
 RGB_TO_YUV: Final = (66, 129, 25, -38, -74, 112, 112, -94, -18)
-"""What a matrix is by default, row by row."""
+"""The default matrix, by rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What becomes of one image of a batch."""
+    """The parameters of one image of a batch."""
 
     crop: tuple[int, int, int, int] | None = None
     """Left, top, width, height."""
@@ -69,10 +69,10 @@ class Frame:
     factor: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     """`min_chn` and `var_reci_chn`."""
     scales: bool = False
-    """Whether resizing is asked for, which no release supports."""
+    """True if resizing is requested, which no release supports."""
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of the result."""
+        """Return width and height of the result."""
         if self.crop is not None:
             _, _, width, height = self.crop
         top, bottom, left, right = self.padding or (0, 0, 0, 0)
@@ -81,10 +81,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What becomes of the images of a batch."""
+    """The parameters of a batch of images."""
 
     input_format: int = 0
-    """An aclAippInputFormat; 0 until it is set."""
+    """An aclAippInputFormat; 0 if not set."""
     width: int = 0
     height: int = 0
     csc: bool = False
@@ -94,20 +94,20 @@ class Parameters:
     output_bias: tuple[int, ...] = (0, 0, 0)
     input_bias: tuple[int, ...] = (0, 0, 0)
     frames: tuple[Frame, ...] = (Frame(),)
-    """One for each image, or one for all."""
+    """One frame for each image, or one for all."""
 
     @property
     def channels(self) -> int:
-        """Of the result."""
+        """The number of channels of the result."""
         return CHANNELS[InputFormat(self.input_format)]
 
     def frame_bytes(self, width: int, height: int) -> int:
-        """Of one image of these sides."""
+        """Return the bytes of one image of this width and height."""
         return int(_FRAME_BYTES[InputFormat(self.input_format)] * width * height)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Parameters:
-        """From the JSON of `dataclasses.asdict`."""
+        """Make parameters from the JSON of `dataclasses.asdict`."""
 
         def tupled(value: object) -> object:
             return tuple(map(tupled, value)) if isinstance(value, list) else value
@@ -119,12 +119,12 @@ class Parameters:
         return cls(**plain(fields), frames=frames)
 
 
-def made(raw: Pixels, count: int, width: int, height: int, parameters: Parameters) -> Half:
-    """`count` images from the start of `raw` on: [count, channels, height, width], in order."""
+def preprocess(raw: Pixels, count: int, width: int, height: int, parameters: Parameters) -> Half:
+    """Convert the first `count` images in `raw`; return [count, channels, height, width]."""
     nbytes = parameters.frame_bytes(width, height)
     return np.stack(
         [
-            _made(
+            _preprocess(
                 raw[index * nbytes : (index + 1) * nbytes],
                 width,
                 height,
@@ -136,7 +136,7 @@ def made(raw: Pixels, count: int, width: int, height: int, parameters: Parameter
     )
 
 
-def _made(raw: Pixels, width: int, height: int, parameters: Parameters, frame: Frame) -> Half:
+def _preprocess(raw: Pixels, width: int, height: int, parameters: Parameters, frame: Frame) -> Half:
     pixels = _opened(raw, width, height, parameters)
     if frame.crop is not None:
         left, top, wide, high = frame.crop
@@ -144,7 +144,7 @@ def _made(raw: Pixels, width: int, height: int, parameters: Parameters, frame: F
     if parameters.csc:
         pixels = _converted(pixels, parameters)
     channels = pixels.shape[2]
-    # min and var are FP16 on a card; mean is a whole number.
+    # min and var are FP16 on a card; mean is an integer.
     mean, low, factor = (
         np.array(values[:channels], np.float16).astype(np.float32)
         for values in (frame.mean, frame.low, frame.factor)
@@ -155,7 +155,7 @@ def _made(raw: Pixels, width: int, height: int, parameters: Parameters, frame: F
 
 
 def _opened(raw: Pixels, width: int, height: int, parameters: Parameters) -> Pixels:
-    """The pixels, [height, width, channels], with channels swapped if they are to be."""
+    """Return the pixels, [height, width, channels], with channels swapped if requested."""
     if parameters.input_format == InputFormat.YUV420SP_U8:
         y = raw[: width * height].reshape(height, width, 1)
         halves = raw[width * height :].reshape(height // 2, width // 2, 2)
@@ -166,7 +166,7 @@ def _opened(raw: Pixels, width: int, height: int, parameters: Parameters) -> Pix
 
 
 def _converted(pixels: Pixels, parameters: Parameters) -> Pixels:
-    """By the matrix, in whole numbers."""
+    """Apply the color matrix, in integer arithmetic."""
     values = pixels.astype(np.int32)
     matrix = np.array(parameters.matrix, np.int32).reshape(3, 3)
     if parameters.input_format == InputFormat.YUV420SP_U8:
@@ -177,20 +177,20 @@ def _converted(pixels: Pixels, parameters: Parameters) -> Pixels:
     return limited
 
 
-# -- as dynamic AIPP has it in device memory -----------------------------------------------------
+# -- the layout of dynamic AIPP in device memory -------------------------------------------------
 
 _HEAD: Final = struct.Struct("<B4b3x2i9h6x6B18x")
 _FRAME: Final = struct.Struct("<4b4x8i4i4h4e4e16x")
-"""kAippDynamicPara up to its first image, and kAippDynamicBatchPara."""
+"""kAippDynamicPara before its first image, and kAippDynamicBatchPara."""
 
 
 def data_bytes(count: int) -> int:
-    """Of the parameters of a batch of so many images."""
+    """Return the bytes of the parameters of a batch of `count` images."""
     return _HEAD.size + count * _FRAME.size
 
 
-def packed(parameters: Parameters) -> bytes:
-    """The parameters as a card reads them."""
+def pack(parameters: Parameters) -> bytes:
+    """Return the parameters in the card's binary layout."""
     head = _HEAD.pack(
         parameters.input_format,
         parameters.csc,
@@ -203,10 +203,10 @@ def packed(parameters: Parameters) -> bytes:
         *parameters.output_bias,
         *parameters.input_bias,
     )
-    return head + b"".join(map(_packed, parameters.frames))
+    return head + b"".join(map(_pack, parameters.frames))
 
 
-def _packed(frame: Frame) -> bytes:
+def _pack(frame: Frame) -> bytes:
     return _FRAME.pack(
         frame.crop is not None,
         frame.scales,
@@ -221,10 +221,10 @@ def _packed(frame: Frame) -> bytes:
     )
 
 
-def unpacked(data: bytes, count: int) -> Parameters:
-    """What `packed` wrote for a batch of so many images."""
+def unpack(data: bytes, count: int) -> Parameters:
+    """Parse the result of `pack` for a batch of `count` images."""
     form, csc, swaps, swaps_x, _, width, height, *rest = _HEAD.unpack_from(data)
-    frames = [_unpacked(_FRAME.unpack_from(data, data_bytes(index))) for index in range(count)]
+    frames = [_unpack(_FRAME.unpack_from(data, data_bytes(index))) for index in range(count)]
     return Parameters(
         form,
         width,
@@ -239,7 +239,7 @@ def unpacked(data: bytes, count: int) -> Parameters:
     )
 
 
-def _unpacked(values: Sequence[Any]) -> Frame:
+def _unpack(values: Sequence[Any]) -> Frame:
     crops, scales, pads = values[:3]
     return Frame(
         tuple(values[4:8]) if crops else None,

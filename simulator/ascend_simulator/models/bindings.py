@@ -1,4 +1,4 @@
-"""The memory of one execution, as the host checks it before a stream gets the work."""
+"""The memory of one execution, checked on the host before the work is submitted to a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.memory.blocks import ALIGNMENT, Place, slice_bytes
 from ascend_simulator.memory.ordering import Range
-from ascend_simulator.models.datasets import DataBuffer, Dataset, data, living
+from ascend_simulator.models.datasets import DataBuffer, Dataset, data, lookup
 from ascend_simulator.models.loaded import Model
 from ascend_simulator.models.om import OmTensor
 from ascend_simulator.models.regions import UNALIGNED, system_memory
@@ -17,34 +17,35 @@ from ascend_simulator.process import Process
 from ascend_simulator.violations import declare, violate
 
 SHORT = declare(
-    "model.short-buffer", "Buffers have all bytes of their tensor: a device lets 64 be missing."
+    "model.short-buffer",
+    "A buffer must hold its whole tensor, although a device accepts 64 bytes less.",
 )
-NULL = declare("model.null-buffer", "Buffers of an execution have an address.")
+NULL = declare("model.null-buffer", "Buffers of an execution must have an address.")
 OVERLAP = declare(
     "model.overlapping-memory",
-    "Inputs, outputs, workspace and weights of an execution lie apart from each other.",
+    "Inputs, outputs, workspace and weights of an execution must not overlap.",
 )
 NO_TAIL = declare(
     "model.no-tail",
-    "Behind a part of a block, rounded up to 32 bytes, 32 more are nobody's: operators use them.",
+    "After a part of a block, rounded up to 32 bytes, operators use 32 more: leave them free.",
 )
 OTHER_GEAR = declare(
     "model.other-gear",
-    "A gear is set before every execution: a model has one, whatever its gear buffers hold.",
+    "Set the gear before each execution whose gear differs: a model has one current gear.",
 )
 GEAR_NOT_SET = declare(
-    "model.gear-not-set", "The gear is set before the first execution.", caution=True
+    "model.gear-not-set", "Set the gear before the first execution.", caution=True
 )
 
 _SLACK: Final = 64
-"""Bytes that may be missing of a buffer before a device notices."""
+"""The bytes that a buffer may be too short without a device reporting it."""
 
 
 class Binding:
     """The memory of one execution, checked.
 
-    Violates SHORT, OTHER_GEAR, GEAR_NOT_SET as a caution, and what `located` and `check_apart`
-    violate. Raises Refused: GE_FAILURE for counts and lengths (GE's own code 145000 is in the
+    Violates SHORT, OTHER_GEAR, GEAR_NOT_SET as a caution, and the rules of `located` and
+    `check_apart`. Raises Refused: GE_FAILURE for counts and lengths (GE's own code 145000 is in the
     text), INVALID_PARAM for null.
     """
 
@@ -57,10 +58,7 @@ class Binding:
         *,
         allocates: bool,
     ) -> None:
-        """Check it all.
-
-        allocates: outputs without an address get memory of the system.
-        """
+        """Check all buffers. With `allocates`, the system allocates outputs without an address."""
         self._now = now
         self._model = model
         manifest = model.manifest
@@ -70,9 +68,9 @@ class Binding:
         self._check_count("outputs", outputs, len(manifest.outputs))
         gear_buffer = inputs.buffers[tensors] if gears else None
         self.is_set: Final = gear_buffer is not None and gear_buffer.ptr in model.gear_at
-        """Whether a setter wrote a gear there."""
+        """True if a setter wrote a gear into this buffer."""
         self.expected: Final = self._expected(gear_buffer)
-        """Place of the gear that the setters say it has."""
+        """Index of the gear that the setters last set."""
         shapes = manifest.shapes[self.expected]
         self.inputs: Final = [
             self._place(tensor, tensor.nbytes(dims), manifest.input_bytes(index), buffer)
@@ -94,7 +92,7 @@ class Binding:
         check_apart(f"execute: {model.name}", self.reads(), self.writes())
 
     def reads(self) -> list[Range]:
-        """What the execution reads."""
+        """Return the ranges that the execution reads."""
         weights = self._model.weights
         found = [place.range for place in self.inputs]
         if self.gear is not None:
@@ -104,13 +102,13 @@ class Binding:
         return found
 
     def writes(self) -> list[Range]:
-        """What the execution writes."""
+        """Return the ranges that the execution writes."""
         return [*(place.range for place in self.outputs), self.work.range]
 
     def _check_count(self, what: str, given: Dataset, expected: int) -> None:
         name = f"execute: {self._model.name}"
         for handle in given.handles:
-            living(data().buffers, handle, name)
+            lookup(data().buffers, handle, name)
         if len(given.buffers) != expected:
             raise _unfit(f"{name}: {what}: found {len(given.buffers)}, expected {expected}")
 
@@ -120,16 +118,16 @@ class Binding:
             return 0
         index = model.gear_at.get(buffer.ptr)
         if index != model.gear:
-            found = "the gear that was set last was another, in another gear buffer"
+            found = "a different gear was set last, in another gear buffer"
             violate(OTHER_GEAR, f"execute: {model.name}: {found}")
         if index is None:
-            found = "found no gear set for this dataset, so the largest runs"
+            found = "no gear was set for this dataset, so the largest gear runs"
             violate(GEAR_NOT_SET, f"execute: {model.name}: {found}")
             return model.manifest.largest
         return index
 
     def _place(self, tensor: OmTensor, exact: int, most: int, buffer: DataBuffer) -> Place:
-        """Where a tensor lies. exact: bytes at the gear; most: at any."""
+        """Locate a tensor. `exact` is its bytes at the gear, `most` at any gear."""
         what = f"execute: {self._model.name}: '{tensor.name}'"
         needed = exact + self._now.settings.size_slack
         if buffer.size + _SLACK < needed:
@@ -155,37 +153,35 @@ class Binding:
 
 
 def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Place:
-    """Where bytes that an execution uses lie.
+    """Locate bytes that an execution uses.
 
-    Violates NULL, `regions.UNALIGNED`, `copies.OTHER_DEVICE` and what `AddressSpace.locate` does.
-    Raises Refused INVALID_PARAM for null.
+    Violates NULL, `regions.UNALIGNED`, `copies.OTHER_DEVICE` and the rules of
+    `AddressSpace.locate`. Raises Refused INVALID_PARAM for null.
     """
     if ptr == 0:
-        violate(NULL, f"{what}: found a null address")
-        raise Refused(Code.INVALID_PARAM, f"{what}: found a null address")
+        violate(NULL, f"{what}: the address is null")
+        raise Refused(Code.INVALID_PARAM, f"{what}: the address is null")
     past = ptr % ALIGNMENT
     if past:
         violate(UNALIGNED, f"{what}: {ptr:#x}: found {past} bytes past a multiple of {ALIGNMENT}")
     block = now.memory.locate(ptr, nbytes, want="device", what=what)
-    assert block is not None  # what is wanted on a device is in a block or refused
+    assert block is not None  # `want="device"` refuses addresses outside blocks
     device = model.context.device
     if block.device != device:
-        violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+        violate(OTHER_DEVICE, f"{what}: {block!r}: the context is of device {device}")
     return Place(ptr, nbytes, block)
 
 
 def check_apart(what: str, reads: Sequence[Range], writes: Sequence[Range]) -> None:
-    """What one execution reads and writes. Violates OVERLAP and NO_TAIL."""
+    """Check the ranges that one execution reads and writes. Violates OVERLAP and NO_TAIL."""
     uses = [(each, False) for each in reads] + [(each, True) for each in writes]
     read_to = written_to = tail_to = 0
     for (ptr, nbytes), write in sorted(uses):
         found = f"{what}: found {nbytes:,} bytes at {ptr:#x}"
         if ptr < written_to or (write and ptr < read_to):
-            violate(
-                OVERLAP, f"{found}, which another tensor, the workspace or the weights also have"
-            )
+            violate(OVERLAP, f"{found}, which overlap another tensor, the workspace or the weights")
         elif read_to <= ptr < tail_to:
-            violate(NO_TAIL, f"{found}, {tail_to - ptr} too close behind what lies before")
+            violate(NO_TAIL, f"{found}, {tail_to - ptr} bytes too close to the preceding range")
         read_to = max(read_to, ptr + nbytes)
         tail_to = max(tail_to, ptr + slice_bytes(nbytes))
         if write:
@@ -193,10 +189,10 @@ def check_apart(what: str, reads: Sequence[Range], writes: Sequence[Range]) -> N
 
 
 def gear_bytes(buffer_size: int, values: int) -> int:
-    """Bytes of each value in a gear buffer: 8 where all have room, else 4."""
+    """Return the bytes of each value in a gear buffer: 8 if all values fit, else 4."""
     return 8 if buffer_size >= 8 * values else 4
 
 
 def _unfit(text: str) -> Refused:
-    # GE raises 145000 below a macro that replaces it; the layer above knows no such number.
+    # GE raises 145000 inside a macro that replaces it; the upper layer does not return it.
     return Refused(Code.GE_FAILURE, f"[E13025] {text} ({Code.GE_PARAM_INVALID:d})")

@@ -1,8 +1,8 @@
-"""Data buffers, datasets of them and tensor descriptions: acl's functions, and what they name.
+"""Data buffers, datasets and tensor descriptions: acl's functions and their objects.
 
-A data buffer names memory and owns none. A dataset lists buffers in the order of a model's inputs
-or outputs, and owns none of them either; tensor descriptions set in it, or filled by an execution,
-go with it.
+A data buffer refers to memory and does not own it. A dataset lists buffers in the order of a
+model's inputs or outputs, and does not own them. Tensor descriptions that are set in a dataset, or
+filled by an execution, are owned by the dataset and destroyed with it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from ascend_simulator import process
 from ascend_simulator.calls import I32, U64, bare, echo, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import DATA_TYPE_BYTES
-from ascend_simulator.memory.ordering import Flights
+from ascend_simulator.memory.ordering import PendingExecutions
 from ascend_simulator.models.om import Dims
 from ascend_simulator.resources import Handles
 from ascend_simulator.violations import declare, violate
 
 DEAD = declare(
     "model.dead-handle",
-    "Descriptions, datasets, buffers and configurations are used until destroyed, and not after.",
+    "Descriptions, datasets, buffers and configurations must not be used after they are destroyed.",
 )
 IN_USE = declare(
     "dataset.destroyed-in-use",
-    "Datasets and data buffers are destroyed after waiting for the executions that use them.",
+    "Wait for the executions that use a dataset or data buffer before destroying it.",
 )
 OWNED = declare(
     "dataset.description-destroyed",
-    "A tensor description that get_dataset_tensor_desc gave goes with its dataset alone.",
+    "A tensor description of get_dataset_tensor_desc must be destroyed only with its dataset.",
 )
 
 _U32_MASK: Final = (1 << 32) - 1
@@ -39,11 +39,11 @@ Thing = TypeVar("Thing")
 
 @dataclass(eq=False)
 class DataBuffer:
-    """Memory, by address and bytes."""
+    """A reference to memory: address and bytes."""
 
     ptr: int
     size: int
-    flights: Flights = field(default_factory=Flights)
+    executions: PendingExecutions = field(default_factory=PendingExecutions)
 
 
 @dataclass(eq=False)
@@ -54,23 +54,23 @@ class TensorDesc:
     dims: Dims
     format: int
     is_owned: bool = False
-    """Whether a dataset has it, with which it goes."""
+    """True if a dataset owns it."""
 
 
 @dataclass(eq=False)
 class Dataset:
-    """Buffers in order."""
+    """Buffers in the order of a model's inputs or outputs."""
 
     buffers: list[DataBuffer] = field(default_factory=list)
     handles: list[int] = field(default_factory=list)
-    """Of the buffers."""
+    """The handles of the buffers."""
     descs: dict[int, int] = field(default_factory=dict)
-    """Place -> handle of the tensor description there, which is the dataset's own."""
-    flights: Flights = field(default_factory=Flights)
+    """Index -> handle of the tensor description that the dataset owns."""
+    executions: PendingExecutions = field(default_factory=PendingExecutions)
 
 
 class Data:
-    """All of these by handle: a part of the process."""
+    """The buffers, datasets and descriptions by handle: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.buffers: Final[Handles[DataBuffer]] = Handles("data buffer")
@@ -78,49 +78,52 @@ class Data:
         self.descs: Final[Handles[TensorDesc]] = Handles("tensor description")
 
     def live(self) -> list[str]:
-        """How many of each are left."""
+        """Return the number of handles of each kind that were not destroyed, as text."""
         kinds = (self.datasets, self.buffers, self.descs)
         return [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
 
     def close(self) -> None:
-        """Nothing to let go of but names."""
+        """Do nothing: handles hold no resources."""
 
 
 def data() -> Data:
-    """Those of the process."""
+    """Return the handles of the process."""
     return process.current().part(Data)
 
 
-def living(things: Handles[Thing], handle: int, what: str) -> Thing:
-    """The thing. Violates DEAD. Raises Refused INVALID_PARAM for null, and for what is gone."""
+def lookup(things: Handles[Thing], handle: int, what: str) -> Thing:
+    """Return the object of a handle.
+
+    Violates DEAD. Raises Refused INVALID_PARAM for null and for destroyed objects.
+    """
     found = things.get(handle)
     return _missing(things.kind, handle, what) if found is None else found
 
 
 def remove(things: Handles[Thing], handle: int, what: str) -> Thing:
-    """The thing, which is gone from now on. Raises as `living` does."""
-    living(things, handle, what)
+    """Remove a handle and return its object. Raises as `lookup` does."""
+    lookup(things, handle, what)
     return things.remove(handle)
 
 
 def dataset(handle: int, what: str) -> Dataset:
-    """The dataset. Raises as `living` does."""
-    return living(data().datasets, handle, what)
+    """Return the dataset of a handle. Raises as `lookup` does."""
+    return lookup(data().datasets, handle, what)
 
 
 def describe(target: Dataset, index: int, desc: TensorDesc) -> None:
-    """A copy of `desc` tells what buffer `index` holds from now on; the handle there stays."""
+    """Describe buffer `index` by a copy of `desc`; an existing handle is kept."""
     handle = target.descs.get(index)
     if handle is None:
         own = TensorDesc(desc.dtype, desc.dims, desc.format, is_owned=True)
         target.descs[index] = data().descs.add(own)
     else:
-        there = living(data().descs, handle, "dataset")
+        there = lookup(data().descs, handle, "dataset")
         there.dtype, there.dims, there.format = desc.dtype, desc.dims, desc.format
 
 
 def forget(target: Dataset, index: int) -> None:
-    """Nothing tells what buffer `index` holds from now on."""
+    """Remove the description of buffer `index`."""
     handle = target.descs.pop(index, None)
     if handle is not None:
         data().descs.remove(handle)
@@ -131,41 +134,41 @@ def forget(target: Dataset, index: int) -> None:
 
 @bare("create_data_buffer", U64, U64)
 def create_data_buffer(ptr: int, size: int) -> int:
-    """A buffer over `size` bytes at `ptr`; neither is looked at."""
+    """Create a buffer over `size` bytes at `ptr`. Neither is checked."""
     return data().buffers.add(DataBuffer(ptr, size))
 
 
 @status("update_data_buffer", U64, U64, U64)
 def update_data_buffer(buffer: int, ptr: int, size: int) -> None:
-    """The buffer names other memory. Executions that were submitted keep what they had."""
-    found = living(data().buffers, buffer, "update_data_buffer")
+    """Change the buffer's memory. Submitted executions keep the earlier memory."""
+    found = lookup(data().buffers, buffer, "update_data_buffer")
     found.ptr, found.size = ptr, size
 
 
 @status("destroy_data_buffer", U64)
 def destroy_data_buffer(buffer: int) -> None:
-    """The buffer goes, not its memory. Violates IN_USE."""
-    found = living(data().buffers, buffer, "destroy_data_buffer")
-    _check_idle(found.flights, "destroy_data_buffer")
+    """Destroy the buffer; its memory is not freed. Violates IN_USE."""
+    found = lookup(data().buffers, buffer, "destroy_data_buffer")
+    _check_idle(found.executions, "destroy_data_buffer")
     data().buffers.remove(buffer)
 
 
 @bare("get_data_buffer_addr", U64)
 def get_data_buffer_addr(buffer: int) -> int:
-    """Its address."""
-    return living(data().buffers, buffer, "get_data_buffer_addr").ptr
+    """Return the buffer's address."""
+    return lookup(data().buffers, buffer, "get_data_buffer_addr").ptr
 
 
 @bare("get_data_buffer_size", U64)
 def get_data_buffer_size(buffer: int) -> int:
-    """Its bytes, as far as 32 bits hold them. Deprecated on the device."""
-    return living(data().buffers, buffer, "get_data_buffer_size").size & _U32_MASK
+    """Return the low 32 bits of the buffer's bytes. Deprecated on the device."""
+    return lookup(data().buffers, buffer, "get_data_buffer_size").size & _U32_MASK
 
 
 @bare("get_data_buffer_size_v2", U64)
 def get_data_buffer_size_v2(buffer: int) -> int:
-    """Its bytes."""
-    return living(data().buffers, buffer, "get_data_buffer_size_v2").size
+    """Return the buffer's bytes."""
+    return lookup(data().buffers, buffer, "get_data_buffer_size_v2").size
 
 
 # -- datasets ------------------------------------------------------------------------------------
@@ -173,15 +176,15 @@ def get_data_buffer_size_v2(buffer: int) -> int:
 
 @bare("mdl.create_dataset")
 def create_dataset() -> int:
-    """An empty dataset."""
+    """Create an empty dataset."""
     return data().datasets.add(Dataset())
 
 
 @status("mdl.destroy_dataset", U64)
 def destroy_dataset(handle: int) -> None:
-    """The dataset and the descriptions in it go, not the buffers. Violates IN_USE."""
+    """Destroy the dataset and its descriptions; its buffers stay. Violates IN_USE."""
     found = dataset(handle, "destroy_dataset")
-    _check_idle(found.flights, "destroy_dataset")
+    _check_idle(found.executions, "destroy_dataset")
     for desc in found.descs.values():
         data().descs.remove(desc)
     data().datasets.remove(handle)
@@ -189,34 +192,34 @@ def destroy_dataset(handle: int) -> None:
 
 @echo("mdl.add_dataset_buffer", U64, U64)
 def add_dataset_buffer(handle: int, buffer: int) -> None:
-    """Append; one buffer may be in several datasets."""
+    """Append a buffer, which may be in several datasets."""
     found = dataset(handle, "add_dataset_buffer")
-    found.buffers.append(living(data().buffers, buffer, "add_dataset_buffer"))
+    found.buffers.append(lookup(data().buffers, buffer, "add_dataset_buffer"))
     found.handles.append(buffer)
 
 
 @bare("mdl.get_dataset_num_buffers", U64)
 def get_dataset_num_buffers(handle: int) -> int:
-    """How many buffers it has."""
+    """Return the number of buffers."""
     return len(dataset(handle, "get_dataset_num_buffers").buffers)
 
 
 @bare("mdl.get_dataset_buffer", U64, U64)
 def get_dataset_buffer(handle: int, index: int) -> int:
-    """The buffer at `index`; 0 if there is none."""
+    """Return the buffer at `index`, or 0."""
     handles = dataset(handle, "get_dataset_buffer").handles
     return handles[index] if index < len(handles) else 0
 
 
 @echo("mdl.set_dataset_tensor_desc", U64, U64, U64)
 def set_dataset_tensor_desc(handle: int, desc: int, index: int) -> None:
-    """What the buffer at `index` holds, for a model whose shapes are free: its dims count.
+    """Describe the buffer at `index`. A model with free shapes takes its dims from this.
 
-    The dataset keeps a copy, and the caller's stays the caller's (an inference). 0 takes the
-    description away.
+    The dataset stores a copy; the caller still owns `desc` (an inference). 0 removes the
+    description.
     """
     found = dataset(handle, "set_dataset_tensor_desc")
-    given = living(data().descs, desc, "set_dataset_tensor_desc") if desc else None
+    given = lookup(data().descs, desc, "set_dataset_tensor_desc") if desc else None
     if index >= len(found.buffers):
         raise Refused(
             Code.INVALID_PARAM,
@@ -230,7 +233,7 @@ def set_dataset_tensor_desc(handle: int, desc: int, index: int) -> None:
 
 @bare("mdl.get_dataset_tensor_desc", U64, U64)
 def get_dataset_tensor_desc(handle: int, index: int) -> int:
-    """The description at `index`, which the dataset owns; 0 if there is none."""
+    """Return the description at `index`, which the dataset owns, or 0."""
     return dataset(handle, "get_dataset_tensor_desc").descs.get(index, 0)
 
 
@@ -238,7 +241,7 @@ def get_dataset_tensor_desc(handle: int, index: int) -> int:
 
 
 def dims_list(given: object) -> Dims:
-    """A list or tuple of integers. Raises TypeError for others."""
+    """Convert a list or tuple of integers. Raises TypeError for other types."""
     if not isinstance(given, (list, tuple)):
         raise TypeError(f"a list is required (found {type(given).__name__})")
     return tuple(each.__index__() for each in given)
@@ -246,7 +249,7 @@ def dims_list(given: object) -> Dims:
 
 @bare("create_tensor_desc", I32, dims_list, I32)
 def create_tensor_desc(dtype: int, dims: Dims, layout: int) -> int:
-    """A description. Null for dims below -2, which mean nothing."""
+    """Create a description. Dims below -2 are invalid and return null."""
     if any(dim < -2 for dim in dims):
         raise Refused(Code.INVALID_PARAM, f"create_tensor_desc: found dims {dims}")
     return data().descs.add(TensorDesc(dtype, dims, layout))
@@ -254,10 +257,13 @@ def create_tensor_desc(dtype: int, dims: Dims, layout: int) -> int:
 
 @bare("destroy_tensor_desc", U64, failed=None)
 def destroy_tensor_desc(desc: int) -> None:
-    """The description goes. Violates OWNED; lenient mode leaves such a one to its dataset."""
+    """Destroy the description.
+
+    Violates OWNED; in lenient mode an owned description is then left to its dataset.
+    """
     what = "destroy_tensor_desc"
-    if living(data().descs, desc, what).is_owned:
-        text = f"{what}: {desc:#x}: found one that a dataset has"
+    if lookup(data().descs, desc, what).is_owned:
+        text = f"{what}: {desc:#x}: owned by a dataset"
         violate(OWNED, text)
         raise Refused(Code.INVALID_PARAM, text)
     remove(data().descs, desc, what)
@@ -265,14 +271,14 @@ def destroy_tensor_desc(desc: int) -> None:
 
 @bare("get_tensor_desc_num_dims", U64)
 def get_tensor_desc_num_dims(desc: int) -> int:
-    """How many dims it has."""
-    return len(living(data().descs, desc, "get_tensor_desc_num_dims").dims)
+    """Return the number of dims."""
+    return len(lookup(data().descs, desc, "get_tensor_desc_num_dims").dims)
 
 
 @value("get_tensor_desc_dim_v2", U64, U64)
 def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
-    """Dim `index`."""
-    dims = living(data().descs, desc, "get_tensor_desc_dim_v2").dims
+    """Return dim `index`."""
+    dims = lookup(data().descs, desc, "get_tensor_desc_dim_v2").dims
     if index >= len(dims):
         raise Refused(
             Code.INVALID_PARAM,
@@ -283,8 +289,8 @@ def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
 
 @bare("get_tensor_desc_size", U64)
 def get_tensor_desc_size(desc: int) -> int:
-    """Bytes of its elements; 0 where a dim is open."""
-    found = living(data().descs, desc, "get_tensor_desc_size")
+    """Return the bytes of the elements; 0 if a dim is open."""
+    found = lookup(data().descs, desc, "get_tensor_desc_size")
     count = 1
     for dim in found.dims:
         count *= max(dim, 0)
@@ -293,30 +299,30 @@ def get_tensor_desc_size(desc: int) -> int:
 
 @bare("get_tensor_desc_type", U64)
 def get_tensor_desc_type(desc: int) -> int:
-    """Its aclDataType."""
-    return living(data().descs, desc, "get_tensor_desc_type").dtype
+    """Return the aclDataType."""
+    return lookup(data().descs, desc, "get_tensor_desc_type").dtype
 
 
 @bare("get_tensor_desc_format", U64)
 def get_tensor_desc_format(desc: int) -> int:
-    """Its aclFormat."""
-    return living(data().descs, desc, "get_tensor_desc_format").format
+    """Return the aclFormat."""
+    return lookup(data().descs, desc, "get_tensor_desc_format").format
 
 
-# -- inside --------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------
 
 
 def _missing(kind: str, handle: int, what: str) -> NoReturn:
     if handle == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found a null {kind}")
-    text = f"{what}: {handle:#x}: found no living {kind}"
+    text = f"{what}: {handle:#x}: not a {kind}, or destroyed"
     violate(DEAD, text)
     raise Refused(Code.INVALID_PARAM, text)
 
 
-def _check_idle(flights: Flights, what: str) -> None:
+def _check_idle(executions: PendingExecutions, what: str) -> None:
     now = process.current()
     with now.lock:
-        pending = flights.pending(now.streams.ordering)
+        pending = executions.pending(now.streams.ordering)
     if pending:
-        violate(IN_USE, f"{what}: found an execution that uses it, and nobody has waited")
+        violate(IN_USE, f"{what}: an unfinished execution uses it; wait for its stream first")

@@ -1,9 +1,9 @@
-"""Dumps: what each operator of a model took and gave, in folders and files as CANN lays them out.
+"""Dumps: the inputs and outputs of each operator of a model, in CANN's folders and files.
 
     {dump_path}/{time}/{device}/{model name}/{model id}/{index}/
         {operator's type}.{operator's name}.{task}.{stream}.{time stamp}
 
-A file is 8 bytes, the length of a message DumpData, the message, and the tensors one after another.
+A file contains 8 bytes (the length of a DumpData message), the message, and the tensors in order.
 Only models that are loaded while a configuration is set are dumped.
 """
 
@@ -52,15 +52,15 @@ class DumpConfig:
     path: Path
     mode: str
     models: tuple[tuple[str, frozenset[str]], ...]
-    """Model's name, "" for any, and its operators, none for all."""
+    """Model name ("" for any) and the names of its operators (empty for all)."""
     began: str
-    """The folder of its files."""
+    """The time stamp that names the folder of the files."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any], what: str) -> DumpConfig | None:
-        """The section; None where it asks for nothing.
+        """Parse the section; return None if it configures no dump.
 
-        Raises Refused INVALID_DUMP_CONFIG, with the key, and for a folder that is not there.
+        Raises Refused INVALID_DUMP_CONFIG, with the key, also for a missing folder.
         """
         section = config.get("dump")
         if not section:
@@ -76,10 +76,12 @@ class DumpConfig:
         if mode not in MODES:
             raise _invalid(what, "dump_mode", mode, " or ".join(MODES))
         if section.get("dump_data", "tensor") != "tensor":
-            raise _invalid(what, "dump_data", section["dump_data"], "tensor: no other is simulated")
+            raise _invalid(
+                what, "dump_data", section["dump_data"], "tensor, the only simulated value"
+            )
         path = section.get("dump_path")
         if not isinstance(path, str) or not Path(path).is_dir():
-            raise _invalid(what, "dump_path", path, "a folder that is there")
+            raise _invalid(what, "dump_path", path, "an existing folder")
         models = tuple(
             (str(entry.get("model_name", "")), frozenset(entry.get("layer", ())))
             for entry in listed
@@ -87,7 +89,7 @@ class DumpConfig:
         return cls(Path(path), mode, models, time.strftime("%Y%m%d%H%M%S"))
 
     def layers(self, model: str) -> frozenset[str] | None:
-        """The operators of this model to dump, none for all; None where it is not dumped."""
+        """Return the operators of this model to dump, empty for all; None if it is not dumped."""
         found = [layers for name, layers in self.models if name in ("", model)]
         if not found:
             return None
@@ -95,14 +97,14 @@ class DumpConfig:
 
 
 class ModelDump:
-    """What is dumped of one loaded model. Used by one execution at a time."""
+    """The dump of one loaded model. Used by one execution at a time."""
 
     def __init__(
         self, config: DumpConfig, graph: bytes, name: str, layers: frozenset[str], threads: int
     ) -> None:
-        """graph: a serialized ModelProto. name: of the model's file. Raises what onnxruntime does.
+        """Prepare a dump of `graph`, a serialized ModelProto. Raises onnxruntime's exceptions.
 
-        layers: the operators, by name; none for all.
+        `name` is the name of the model's file. `layers` has the names of operators; empty for all.
         """
         import onnx
 
@@ -129,7 +131,7 @@ class ModelDump:
         self._indexes = count()
 
     def write(self, inputs: Sequence[Bound], device: int, model: int, stream: str) -> None:
-        """Files of one execution on these inputs. Computes the graph once more."""
+        """Write the files of one execution with these inputs. Computes the graph once more."""
         computed = self._graph.run_unsized(inputs, self._values) if self._values else []
         values = dict(zip(self._values, computed, strict=True))
         values |= {each.name: elements(each) for each in inputs if each.name in self._fed}
@@ -154,18 +156,18 @@ class ModelDump:
 
 
 def _of_the_compiler(node: NodeProto) -> bool:
-    """Whether it only rounds, for `compiler.half`: to a card it is no operator."""
+    """Return whether the node only rounds for `compiler.half`; a card has no such operator."""
     return node.op_type == "Cast" and bool(node.name == f"{node.output[0]}/cast")
 
 
 def _rounded(value: str, made: Set[str]) -> str:
-    """What an operator gives on a card in the place of a value that is rounded behind it."""
+    """Return the name of the value after rounding, if the value is rounded."""
     half = value.removesuffix("/raw") + "/half"
     return half if value.endswith("/raw") and half in made else value
 
 
 def dump_file(name: str, inputs: Sequence[Array], outputs: Sequence[Array], stamp: int) -> bytes:
-    """The content of one operator's file."""
+    """Return the content of one operator's file."""
     message = _field(1, b"2.0") + _number(2, stamp)
     for array in outputs:
         message += _field(3, _tensor(array) + _number(6, array.nbytes))
@@ -183,12 +185,12 @@ def _tensor(array: Array) -> bytes:
 
 
 def _number(field: int, number: int) -> bytes:
-    """A varint of a message."""
+    """Return a varint field of a message."""
     return bytes(_varint(field << 3)) + bytes(_varint(number))
 
 
 def _field(field: int, content: bytes) -> bytes:
-    """A message or text within a message."""
+    """Return a field that contains a message or text."""
     return bytes(_varint(field << 3 | 2)) + bytes(_varint(len(content))) + content
 
 
@@ -205,25 +207,25 @@ def _invalid(what: str, key: str, found: object, expected: str) -> Refused:
 
 
 class Dumps:
-    """Whether and what is dumped: a part of the process."""
+    """The dump configuration: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.initialised = False
         self.config: DumpConfig | None = None
-        """What models that are loaded now are dumped by."""
+        """The configuration for models that are loaded now."""
         self.of_init = False
-        """Whether acl.init() was given it: then it stays until acl.finalize()."""
+        """True if acl.init() set the configuration, which then lasts until acl.finalize()."""
 
     def of(self, graph: bytes, name: str, threads: int) -> ModelDump | None:
-        """The dump of a model that is loaded now; None where it has none."""
+        """Return the dump of a model that is loaded now; None if it is not dumped."""
         layers = None if self.config is None else self.config.layers(name)
         if self.config is None or layers is None:
             return None
         return ModelDump(self.config, graph, name, layers, threads)
 
     def live(self) -> list[str]:
-        """Named where nobody called mdl.finalize_dump."""
+        """Name the dump if mdl.finalize_dump was not called."""
         return ["dump"] if self.initialised else []
 
     def close(self) -> None:
-        """Files are whole after each execution."""
+        """Do nothing: files are complete after each execution."""

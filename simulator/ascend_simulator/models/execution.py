@@ -1,8 +1,8 @@
-"""The executions of models: how they are submitted, and what runs on the stream.
+"""Executions of models: submission, and the task that runs on the stream.
 
-With a plan of memory (static shapes and gears), `bindings` checks on the host where everything
-lies, and the stream checks the gear and the weights and computes in place in device memory. With
-free shapes the caller waits, and outputs get their dims from the arithmetic.
+With a memory plan (static shapes and gears), `bindings` checks all addresses on the host. The
+stream then checks the gear and the weights, and computes in place in device memory. With free
+shapes the caller waits, and the computation determines the dims of the outputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.memory.blocks import Place
 from ascend_simulator.memory.ordering import Range
 from ascend_simulator.models.bindings import Binding, check_apart, gear_bytes, located
-from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
+from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, data, describe, lookup
 from ascend_simulator.models.graph import Array, Bound
 from ascend_simulator.models.images import graph_inputs
 from ascend_simulator.models.loaded import Model, check_context
@@ -29,10 +29,10 @@ from ascend_simulator.streams.stream import Stream
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 
-BUSY = declare("model.busy", "A model is executed on one stream at a time.")
+BUSY = declare("model.busy", "A model must be executed on one stream at a time.")
 GEAR_CONTENT = declare(
     "model.gear-content",
-    "When an execution comes to it, the gear buffer holds what a setter of its model wrote there.",
+    "When an execution starts, the gear buffer must hold what a setter of its model wrote there.",
 )
 
 
@@ -45,43 +45,43 @@ def submit(
     *,
     waits: bool,
 ) -> Execution:
-    """Have `stream` execute the model; what became of it is told by the result.
+    """Submit an execution of the model to `stream`; return it for its result.
 
-    waits: the caller waits for it, so that failures are its own and not the stream's, and outputs
-    without an address are allocated.
-    Violates BUSY, `claims.RACE`, `models.OTHER_CONTEXT` and what `Binding` does. Raises Refused:
-    RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
+    With `waits` the caller waits for it: failures are then the execution's and not the stream's,
+    and outputs without an address are allocated. Violates BUSY, `claims.RACE`,
+    `models.OTHER_CONTEXT` and the rules of `Binding`. Raises Refused: RT_MODEL_CONTEXT, and as
+    `Binding` and `Stream.submit` do.
     """
     check_context(now, model, "execute")
     binding = Binding(now, model, inputs, outputs, allocates=waits)
     execution = Execution(now, model, binding, stream.name, waits=waits)
     with now.lock:
-        # Before the task is submitted, which counts as a write to the workspace itself.
+        # Read before the submission, which itself counts as a write to the workspace.
         execution.others = execution.workspace.others()
         task = Task(
             execution.run, binding.reads(), binding.writes(), f"execute {model.name}", "execute"
         )
-        depart(now, model, inputs, outputs, stream, task)
+        submit_execution(now, model, inputs, outputs, stream, task)
         execution.workspace.submitted()
     return execution
 
 
-def depart(
+def submit_execution(
     now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream, task: Task
 ) -> None:
-    """Submit an execution: until the host has waited, what it has is in use.
+    """Submit the task of an execution and mark its resources as in use until the host waits.
 
     Violates BUSY; raises as `Stream.submit` does.
     """
     with now.lock:
         ordering = now.streams.ordering
-        if model.flights.unordered(ordering, stream.number):
-            violate(BUSY, f"execute: {model.name}: found it executing on another stream")
+        if model.executions.unordered(ordering, stream.number):
+            violate(BUSY, f"execute: {model.name}: still executing on another stream")
         stream.submit(task)
         number = ordering.last(stream.number)
-        flights = [model.flights, inputs.flights, outputs.flights]
-        flights += [buffer.flights for buffer in (*inputs.buffers, *outputs.buffers)]
-        for each in flights:
+        executions = [model.executions, inputs.executions, outputs.executions]
+        executions += [buffer.executions for buffer in (*inputs.buffers, *outputs.buffers)]
+        for each in executions:
             each.add(stream.number, number)
 
 
@@ -91,7 +91,7 @@ class Execution:
     def __init__(
         self, now: Process, model: Model, binding: Binding, stream: str, *, waits: bool
     ) -> None:
-        """stream: its name."""
+        """Prepare an execution. `stream` is the stream's name."""
         self._stream = stream
         self._now = now
         self._model = model
@@ -99,20 +99,20 @@ class Execution:
         self._waits = waits
         self.workspace: Final = model.workspace
         self.others = 0
-        """What `workspace` told when this was submitted."""
+        """The count of other writes to the workspace when this execution was submitted."""
         self._failure: BaseException | None = None
         self._done = False
 
     def result(self) -> None:
-        """Raise what went wrong. For a caller who waits, after it has."""
+        """Raise the execution's failure. For a caller with `waits`, after the wait."""
         if self._failure is not None:
             raise self._failure
         if not self._done:
             code = Code.RT_LOST_HEARTBEAT if self._now.lost else Code.RT_STREAM_ABORT
-            raise Refused(code, f"execute: {self._model.name}: found it dropped by its stream")
+            raise Refused(code, f"execute: {self._model.name}: dropped by its stream")
 
     def run(self) -> None:
-        """Execute; failures are raised, or kept for a caller who waits. Outputs are then garbage.
+        """Execute; raise failures, or store them for a caller that waits. Outputs are then garbage.
 
         Violates GEAR_CONTENT and `weights.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
         """
@@ -122,7 +122,7 @@ class Execution:
             for place in self._binding.outputs:
                 place.content.fill(PATTERN)
             failed = error
-            if not isinstance(error, (Refused, AssertionError, Warning)):  # onnxruntime's
+            if not isinstance(error, (Refused, AssertionError, Warning)):  # raised by onnxruntime
                 text = f"execute: {self._model.name}: {error}"
                 failed = Refused(Code.RT_MODEL_EXECUTE, text)
                 failed.__cause__ = error
@@ -139,10 +139,10 @@ class Execution:
         shapes = self._shapes()
         if model.weights.nbytes:
             model.image.check_next(model.weights.content, model.name)
-        # All of it, so that whoever kept something there finds it gone.
+        # Overwrite the whole workspace, so that programs cannot rely on its content.
         self.workspace.fill(binding.work.ptr, binding.work.nbytes, self.others)
         manifest = model.manifest
-        # The arrays are what some inputs are: they stay until the graph has run.
+        # Some inputs point into these arrays, so keep them until the graph has run.
         inputs, arrays = graph_inputs(model, shapes, binding.inputs)
         model.graph.run(inputs, _bound(manifest.outputs, shapes.outputs, binding.outputs))
         if model.dump is not None:
@@ -151,10 +151,10 @@ class Execution:
         now.counters.executed()
 
     def _shapes(self) -> Shapes:
-        """Those of the gear that the gear buffer holds now; of the largest if none was ever set.
+        """Return the shapes of the gear in the gear buffer; of the largest if no gear was ever set.
 
-        Violates GEAR_CONTENT. Raises Refused RT_MODEL_EXECUTE for what is no gear, and for one that
-        the buffers have no room for.
+        Violates GEAR_CONTENT. Raises Refused RT_MODEL_EXECUTE for an unknown gear, and for a gear
+        that the buffers are too small for.
         """
         manifest, binding = self._model.manifest, self._binding
         if binding.gear is None:
@@ -164,7 +164,7 @@ class Execution:
         if found == expected.gear:
             return expected
         other = next((shapes for shapes in manifest.shapes if shapes.gear == found), None)
-        fault = ", which is no gear" if other is None else self._misfit(other)
+        fault = ", which is not a gear" if other is None else self._misfit(other)
         if not binding.is_set and (other is None or not fault):
             return other or expected
         text = f"found {found} in the gear buffer, expected {expected.gear}{fault}"
@@ -175,7 +175,7 @@ class Execution:
         return other
 
     def _misfit(self, shapes: Shapes) -> str:
-        """Which buffer has no room for a gear that the host did not know of; '' if all have."""
+        """Name a buffer that is too small for a gear that the host did not check; '' if all fit."""
         manifest, binding = self._model.manifest, self._binding
         for tensors, dims, places in (
             (manifest.inputs, shapes.inputs, binding.inputs),
@@ -209,12 +209,12 @@ def _gear_values(place: Place, values: int) -> tuple[int, ...]:
 def execute_free_shapes(
     now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream
 ) -> None:
-    """Execute behind what `stream` has to do, and wait. The outputs' descriptions are filled.
+    """Execute after the earlier tasks of `stream`, and wait. Fills the outputs' descriptions.
 
-    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and what `bindings.located`, `check_apart` and
-    `execution.depart` violate. Raises Refused: INVALID_PARAM for missing inputs, missing
-    descriptions and shapes outside what was compiled; GE_FAILURE for short buffers, the bytes that
-    are needed in its text (an inference); RT_MODEL_EXECUTE.
+    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and the rules of `bindings.located`,
+    `check_apart` and `submit_execution`. Raises Refused: INVALID_PARAM for missing inputs, missing
+    descriptions and shapes outside the compiled ranges; GE_FAILURE for short buffers, with the
+    needed bytes in its text (an inference); RT_MODEL_EXECUTE.
     """
     check_context(now, model, "execute")
     what = f"execute: {model.name}"
@@ -224,7 +224,7 @@ def execute_free_shapes(
             found = f"found {len(given.buffers)} buffers, expected {len(tensors)}"
             raise Refused(Code.INVALID_PARAM, f"{what}: {found}")
         for handle in given.handles:
-            living(data().buffers, handle, what)
+            lookup(data().buffers, handle, what)
     bound = []
     reads: list[Range] = []
     for index, tensor in enumerate(manifest.inputs):
@@ -252,17 +252,17 @@ def execute_free_shapes(
             if model.dump is not None:
                 model.dump.write(bound, model.context.device, model.number, stream.name)
             now.counters.executed()
-        except Exception as error:  # reported to the caller, who waits
+        except Exception as error:  # reported to the waiting caller
             failures.append(error)
 
     task = Task(run, reads, writes, f"execute {model.name}", "execute")
-    depart(now, model, inputs, outputs, stream, task)
+    submit_execution(now, model, inputs, outputs, stream, task)
     now.streams.wait(stream.record(), None)
     if failures:
         raise _refusal(model, failures[0]) from failures[0]
     if not results:
         code = Code.RT_LOST_HEARTBEAT if now.lost else Code.RT_STREAM_ABORT
-        raise Refused(code, f"{what}: found it dropped by its stream")
+        raise Refused(code, f"{what}: dropped by its stream")
     for index, (tensor, array) in enumerate(zip(manifest.outputs, results, strict=True)):
         _deliver(now, model, outputs, index, tensor, array)
 
@@ -271,10 +271,10 @@ def _dims(model: Model, inputs: Dataset, index: int, tensor: OmTensor) -> Dims:
     handle = inputs.descs.get(index)
     if handle is None:
         if -1 in tensor.dims:
-            text = f"'{tensor.name}': found no tensor description, its dims are {tensor.dims}"
+            text = f"'{tensor.name}': no tensor description, required for dims {tensor.dims}"
             raise Refused(Code.INVALID_PARAM, f"execute: {model.name}: {text}")
         return tensor.dims
-    dims = living(data().descs, handle, "execute").dims
+    dims = lookup(data().descs, handle, "execute").dims
     fits = len(dims) == len(tensor.ranges) and all(
         low <= dim and (high < 0 or dim <= high)
         for dim, (low, high) in zip(dims, tensor.ranges, strict=True)

@@ -1,4 +1,4 @@
-"""The arithmetic behind a simulated model: ONNX Runtime, on memory that is the caller's."""
+"""Execution of a model's graph by ONNX Runtime on the caller's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ascend_simulator.enumerations import DataType
 from ascend_simulator.models.om import Dims
 
-# onnxruntime's own objects, which come without types.
+# onnxruntime's objects, which have no type annotations.
 Session: TypeAlias = Any
 IOBinding: TypeAlias = Any
 Array: TypeAlias = NDArray[Any]
@@ -37,28 +37,28 @@ _ELEMENTS: Final[Mapping[int, Any]] = {
     DataType.ACL_UINT64: np.uint64,
     DataType.ACL_BOOL: np.bool_,
 }
-"""aclDataType -> how ONNX Runtime's bindings want it named."""
+"""aclDataType -> the element type in ONNX Runtime's bindings."""
 _ONLY_FATAL: Final = 4
 
 _shared: Final[WeakValueDictionary[tuple[str, int], Graph]] = WeakValueDictionary()
-"""By digest of the file and threads."""
+"""Graphs by the file's digest and the number of threads."""
 _lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One input or output of an execution, and where its elements lie."""
+    """One input or output of an execution, and the address of its elements."""
 
     name: str
     dtype: int
     """An aclDataType."""
     dims: Dims
     address: int
-    """On the host; of as many bytes as the dims need."""
+    """A host address with as many bytes as the dims need."""
 
 
 def elements(bound: Bound) -> Array:
-    """A copy of what lies there; BF16 as 16-bit numbers."""
+    """Return a copy of the elements; BF16 as 16-bit integers."""
     kind = np.dtype(np.uint16 if bound.dtype == DataType.ACL_BF16 else _ELEMENTS[bound.dtype])
     count = math.prod(bound.dims)
     return np.frombuffer(ctypes.string_at(bound.address, count * kind.itemsize), kind).reshape(
@@ -67,31 +67,34 @@ def elements(bound: Bound) -> Array:
 
 
 class Graph:
-    """One graph, opened. Runs on several threads at once do not disturb each other."""
+    """An opened graph. Concurrent runs on several threads are safe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     @classmethod
     def open(cls, graph: bytes, threads: int) -> Graph:
-        """A serialized ModelProto, run by `threads` threads. Raises what onnxruntime does."""
-        # ONNX Runtime reports its use to its makers from 1.29 on unless told not to before its
-        # import (Privacy.md in its package). A choice already in the environment stands.
+        """Open a serialized ModelProto, to run on `threads` threads.
+
+        Raises onnxruntime's exceptions.
+        """
+        # From 1.29 on ONNX Runtime sends telemetry unless this variable is set before its
+        # import (Privacy.md in its package). A value already in the environment is kept.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # A simulated card has no cores of its own: threads that spin would take the host's.
+        # A simulated card computes on the host's cores: spinning threads would waste them.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.enable_mem_pattern = False  # it keeps memory for each shape that was ever run
-        options.log_severity_level = _ONLY_FATAL  # what is an error is raised as well
+        options.enable_mem_pattern = False  # a pattern keeps memory for every shape that ran
+        options.log_severity_level = _ONLY_FATAL  # errors are raised as exceptions as well
         return cls(onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]))
 
     @classmethod
     def shared(cls, digest: str, graph: bytes, threads: int) -> Graph:
-        """As `open`; models loaded from the same content share one, which goes with the last."""
+        """Open as `open` does; models with the same content share one graph while any is loaded."""
         with _lock:
             found = _shared.get((digest, threads))
             if found is None:
@@ -100,7 +103,7 @@ class Graph:
             return found
 
     def run(self, inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
-        """One execution: reads and writes in place. Raises what onnxruntime does."""
+        """Execute once, in place. Raises onnxruntime's exceptions."""
         binding = self._bind(inputs)
         for each in outputs:
             element = _ELEMENTS[each.dtype]
@@ -108,7 +111,7 @@ class Graph:
         self._session.run_with_iobinding(binding)
 
     def run_unsized(self, inputs: Sequence[Bound], names: Sequence[str]) -> list[Array]:
-        """One execution whose outputs have the dims that come about, in memory of their own."""
+        """Execute once; return outputs with the computed dims in new arrays."""
         binding = self._bind(inputs)
         for name in names:
             binding.bind_output(name, "cpu")

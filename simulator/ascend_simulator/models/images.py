@@ -1,4 +1,4 @@
-"""The inputs of an execution as the graph takes them: AIPP's are made of images first."""
+"""The inputs of an execution in the graph's form: AIPP inputs are computed from images first."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ascend_simulator.violations import declare, violate
 
 NOT_SET = declare(
     "model.aipp-not-set",
-    "A model with dynamic AIPP is executed after its parameters were set, in that very buffer.",
+    "Set dynamic AIPP parameters in the same buffer before executing the model.",
 )
 
 
 def graph_inputs(
     model: Model, shapes: Shapes, places: Sequence[Place]
 ) -> tuple[list[Bound], list[NDArray[Any]]]:
-    """Where the graph finds its inputs, and the arrays that some of them are until it has run.
+    """Return the graph's inputs, and the arrays to keep alive until the graph has run.
 
-    Violates NOT_SET. Raises Refused RT_MODEL_EXECUTE where nothing tells what images become.
+    Violates NOT_SET. Raises Refused RT_MODEL_EXECUTE if AIPP parameters are missing.
     """
     manifest = model.manifest
     bound: list[Bound] = []
@@ -48,7 +48,7 @@ def graph_inputs(
         if manifest.family == "image":
             height, width = shapes.gear
         rows = shapes.gear[0] if manifest.family == "batch" else tensor.dims[0]
-        made = aipp.made(place.content, rows, width, height, parameters)
+        made = aipp.preprocess(place.content, rows, width, height, parameters)
         halves = own.dtype == DataType.ACL_FLOAT16
         array = np.ascontiguousarray(made if halves else made.astype(np.float32))
         arrays.append(array)
@@ -57,15 +57,15 @@ def graph_inputs(
 
 
 def _set_parameters(model: Model, places: Sequence[Place]) -> Parameters:
-    """Those that set_input_aipp wrote into the buffer of this execution."""
+    """Return the parameters that set_input_aipp wrote into this execution's buffer."""
     index = model.manifest.aipp_place
-    assert index is not None  # there is an input whose parameters are set
+    assert index is not None  # only models with a parameter input have dynamic AIPP
     place = places[index]
     data = place.content.tobytes()
     written = model.aipp_at.get(place.ptr)
     if written is None or data[: len(written)] != written:
-        found = "nothing that set_input_aipp wrote" if written is None else "other bytes"
-        text = f"execute: {model.name}: found {found} where the parameters of AIPP are"
+        found = "no data of set_input_aipp" if written is None else "changed bytes"
+        text = f"execute: {model.name}: found {found} in the AIPP parameter buffer"
         violate(NOT_SET, text)
         raise Refused(Code.RT_MODEL_EXECUTE, text)
-    return aipp.unpacked(data, model.manifest.aipp_rows)
+    return aipp.unpack(data, model.manifest.aipp_rows)

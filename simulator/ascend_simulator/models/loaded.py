@@ -1,8 +1,8 @@
-"""Loaded models: whose memory they lie in, which gear was set last, and how they come and go.
+"""Loaded models: their memory, the gear last set, loading and unloading.
 
-On a device the weights are in a block of memory and an execution reads them there. Here ONNX
-Runtime has its own; the block holds the bytes of the file in their place, written at every load,
-and executions look whether they are still those.
+On a device an execution reads the weights from a block of memory. Here ONNX Runtime has its own
+copy. The block contains the bytes of the file instead. Every load writes them, and executions check
+that they are unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.memory.blocks import Block
-from ascend_simulator.memory.ordering import Flights, Range
+from ascend_simulator.memory.ordering import PendingExecutions, Range
 from ascend_simulator.models.dumps import Dumps, ModelDump
 from ascend_simulator.models.graph import Graph
 from ascend_simulator.models.om import Manifest, Om
@@ -27,26 +27,25 @@ from ascend_simulator.streams.contexts import Context
 from ascend_simulator.violations import declare, violate
 
 DYNAMIC_WITH_MEMORY = declare(
-    "model.dynamic-with-memory", "A model without a plan of memory is not loaded into a plan."
+    "model.dynamic-with-memory",
+    "Do not load a model without a memory plan into the caller's memory.",
 )
-OTHER_CONTEXT = declare(
-    "model.other-context", "A model is loaded, executed and unloaded in one context."
-)
+OTHER_CONTEXT = declare("model.other-context", "Load, execute and unload a model in one context.")
 UNLOAD_BUSY = declare(
-    "model.unload-while-executing", "A model is unloaded after waiting for its executions."
+    "model.unload-while-executing", "Wait for a model's executions before unloading it."
 )
 
 
 _FIRST_UNPLANNED: Final = 1 << 31
-"""The id of the first model that has no plan of memory."""
+"""The id of the first model without a memory plan."""
 
 
 @dataclass(eq=False)
 class Model:
-    """One load of a file."""
+    """One loaded model file."""
 
     number: int
-    """What pyACL calls its id; the first is 1."""
+    """The model id of pyACL; the first is 1."""
     context: Context
     manifest: Manifest
     graph: Graph
@@ -54,38 +53,36 @@ class Model:
     work: Region
     weights: Region
     workspace: Workspace
-    """What is known of the block that `work` is in, shared by all models there."""
+    """The state of the block that contains `work`, shared by all models in that block."""
     dump: ModelDump | None = None
-    """What is dumped of its executions; None: nothing."""
+    """The dump of its executions; None if it is not dumped."""
     gear: int | None = None
-    """Place of the gear that was set last, by anyone; None until then."""
+    """Index of the gear last set by any caller; None if none was set."""
     gear_at: dict[int, int] = field(default_factory=dict)
-    """Address of a gear buffer -> place of the gear that a setter wrote there last."""
+    """Address of a gear buffer -> index of the gear that a setter last wrote there."""
     aipp_at: dict[int, bytes] = field(default_factory=dict)
-    """Address of a buffer for the parameters of dynamic AIPP -> what a setter wrote there last."""
-    flights: Flights = field(default_factory=Flights)
+    """Address of a dynamic AIPP parameter buffer -> the bytes that a setter last wrote there."""
+    executions: PendingExecutions = field(default_factory=PendingExecutions)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name in messages."""
         return f"model {self.number}"
 
 
 class Models:
-    """The loaded models: a part of the process."""
+    """The loaded models: a `Part` of the process."""
 
     def __init__(self) -> None:
-        # Never 0, and never used again. Those without a plan of memory are numbered apart.
+        # Ids are never 0 and never reused. Models without a memory plan have their own numbers.
         self._numbers = {True: count(1), False: count(_FIRST_UNPLANNED)}
         self._models: dict[int, Model] = {}
 
     def get(self, number: int, what: str) -> Model:
-        """The model. Raises Refused GE_EXEC_MODEL_ID_INVALID."""
+        """Return the model. Raises Refused GE_EXEC_MODEL_ID_INVALID."""
         model = self._models.get(number)
         if model is None:
-            raise Refused(
-                Code.GE_EXEC_MODEL_ID_INVALID, f"{what}: model {number}: it is not loaded"
-            )
+            raise Refused(Code.GE_EXEC_MODEL_ID_INVALID, f"{what}: model {number}: not loaded")
         return model
 
     def load(
@@ -98,16 +95,23 @@ class Models:
         file: str = "",
         policy: int = MallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST,
     ) -> int:
-        """The id of a new model. Blocks for as long as it takes to open its graph.
+        """Load a model and return its id. Blocks while the graph is opened.
 
-        file: its name without suffix, by which dumps are asked for; "" of one in memory.
-        work, weights: memory of the caller, which `lean` lets be smaller by the share of inputs
-        and outputs; None or an address of 0 lets the system allocate by `policy`.
-        Violates DYNAMIC_WITH_MEMORY, what `region` does, `claims.BUSY` where the weights of a model
-        that executes would be written, and `weights.CHANGED` where those of another file would.
-        Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for a file for another chip and
-        RT_NO_STREAM_RESOURCE (both inferences), GE_PARAM_INVALID where memory given is too small,
-        GE_MEMORY_ALLOCATION, GE_LOAD_MODEL for a graph that onnxruntime does not take.
+        Args:
+            om: the model file.
+            work, weights: memory of the caller; None or an address of 0 lets the system allocate.
+            lean: let the caller's memory be smaller by the share of inputs and outputs.
+            file: the file name without suffix, by which dumps select models; "" for a model in
+                memory.
+            policy: how the system allocates.
+
+        Violates DYNAMIC_WITH_MEMORY, the rules of `region`, `claims.BUSY` if the load would write
+        the weights of a model that executes, and `weights.CHANGED` if it would overwrite those of
+        another file.
+
+        Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for another chip's file and
+        RT_NO_STREAM_RESOURCE (both inferences), GE_PARAM_INVALID for given memory that is too
+        small, GE_MEMORY_ALLOCATION, GE_LOAD_MODEL for a graph that onnxruntime does not accept.
         """
         now = process.current()
         context = now.context()
@@ -120,7 +124,7 @@ class Models:
         if not planned and work is not None:
             violate(
                 DYNAMIC_WITH_MEMORY,
-                "load: found memory for a model whose shapes are free: it allocates as it runs. "
+                "load: found memory for a model with free shapes, which allocates at run time. "
                 "Compile it with gears",
             )
         work_bytes = manifest.lean_work_bytes if lean else manifest.work_bytes
@@ -132,7 +136,7 @@ class Models:
             (f"{name} (weights)", weights or Given(), manifest.weight_bytes),
         )
         regions: list[Region] = []
-        with now.lock:  # before memory is taken, so that a load without streams leaves nothing
+        with now.lock:  # before memory is allocated, so that a failure leaves none behind
             now.stream_budget.take(context.device, f"load of {name}", now.settings.model_streams)
         try:
             for holder, given, needed in asked:
@@ -140,8 +144,8 @@ class Models:
             own_work, own_weights = regions
             self._check_weights_kept(name, own_work, (own_weights.ptr, image.nbytes), image)
             if own_weights.nbytes:
-                # Every load writes them, also where another load of the file has: so not while
-                # that executes.
+                # Every load writes the weights, even those shared with another load of the file, so
+                # that model must not be executing.
                 what = f"load of {name} (weights)"
                 now.claims.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
                 image.write(om.graph, own_weights.content)
@@ -163,18 +167,21 @@ class Models:
         return number
 
     def unload(self, number: int) -> None:
-        """The model is gone, the caller's memory as it was.
+        """Unload the model; the caller's memory is unchanged.
 
-        Violates OTHER_CONTEXT, UNLOAD_BUSY and `weights.CHANGED`. Raises as `get` does, and
-        Refused RT_CONTEXT_NULL.
+        Violates OTHER_CONTEXT, UNLOAD_BUSY and `weights.CHANGED`. Raises as `get` does, and Refused
+        RT_CONTEXT_NULL.
         """
         now = process.current()
         model = self.get(number, "unload")
         check_context(now, model, "unload")
         with now.lock:
-            busy = model.flights.pending(now.streams.ordering)
+            busy = model.executions.pending(now.streams.ordering)
         if busy:
-            violate(UNLOAD_BUSY, f"unload: {model.name}: found executions nobody waited for")
+            violate(
+                UNLOAD_BUSY,
+                f"unload: {model.name}: unfinished executions use it; wait for their streams first",
+            )
         if model.weights.nbytes:
             model.image.check_all(model.weights.content, model.name)
         with now.lock:
@@ -185,19 +192,19 @@ class Models:
             release(now, each)
 
     def _check_weights_kept(self, name: str, work: Region, own: Range, image: WeightImage) -> None:
-        """Whether all weights stay what they are when this model is loaded, and when it executes.
+        """Check that loading and executing this model changes no model's weights.
 
-        own: where its weights go, which may be those of another load of the same file.
+        `own` is the range of its weights, which another load of the same file may share.
         """
         for other in list(self._models.values()):
             theirs = other.weights.ptr, other.image.nbytes
             shared = theirs == own and other.image.is_same(image)
             if overlap(work.range, theirs) or overlap(own, other.work.range):
                 violate(
-                    CHANGED, f"load: {name}: found a workspace over weights, of it and {other.name}"
+                    CHANGED, f"load: {name}: a workspace overlaps weights, of it and {other.name}"
                 )
             elif overlap(own, theirs) and not shared:
-                violate(CHANGED, f"load: {name}: found the weights of {other.name} there")
+                violate(CHANGED, f"load: {name}: its weights overlap the weights of {other.name}")
 
     def _workspace(self, block: Block) -> Workspace:
         for model in self._models.values():
@@ -206,31 +213,30 @@ class Models:
         return Workspace(block)
 
     def numbers(self) -> frozenset[int]:
-        """Of all that are loaded."""
+        """Return the ids of all loaded models."""
         return frozenset(self._models)
 
     def live(self) -> list[str]:
-        """Nothing: models are named among what is left in their contexts."""
+        """Return nothing: models are reported as contents of their contexts."""
         return []
 
     def close(self) -> None:
-        """Forget them; their memory goes with the process."""
+        """Forget the models; the process releases their memory."""
         self._models.clear()
 
 
 def models() -> Models:
-    """Those of the process."""
+    """Return the loaded models of the process."""
     return process.current().part(Models)
 
 
 def check_context(now: Process, model: Model, what: str) -> None:
-    """The thread must have the model's context. Violates OTHER_CONTEXT.
+    """Check that the model's context is current in the thread. Violates OTHER_CONTEXT.
 
-    Raises Refused: RT_CONTEXT_NULL, and RT_MODEL_CONTEXT after a violation that lenient mode lets
-    pass.
+    Raises Refused: RT_CONTEXT_NULL; RT_MODEL_CONTEXT after a violation in lenient mode.
     """
     if now.context() is not model.context:
-        text = f"{what}: {model.name}: found another context than that of its load"
+        text = f"{what}: {model.name}: the current context is not the one of its load"
         violate(OTHER_CONTEXT, text)
         raise Refused(Code.RT_MODEL_CONTEXT, text)
 
@@ -238,7 +244,7 @@ def check_context(now: Process, model: Model, what: str) -> None:
 def _graph(now: Process, om: Om) -> Graph:
     try:
         return Graph.shared(om.digest, om.graph, now.settings.threads)
-    except Exception as error:  # onnxruntime's: the file was made beside another version of it
+    except Exception as error:  # onnxruntime raises it for a file compiled with another version
         raise Refused(
             Code.GE_LOAD_MODEL, f"load: onnxruntime cannot execute it: {error}"
         ) from error

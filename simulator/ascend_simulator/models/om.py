@@ -1,12 +1,12 @@
-"""The simulated .om file: what a compiled model looks like, and the graph that stands in for it.
+"""The simulated .om file: its format, with a manifest of the model and the graph.
 
     magic, version, length of the manifest, length of the graph, SHA-256   64 bytes
     manifest                                                               JSON
     graph                                                                  ONNX, weights in it
 
-The digest covers all other bytes, so that a file that lost or changed any of them is found. What
-`query_size` and the description of a model tell comes from the manifest alone: the graph is opened
-only where it is executed. The manifest is JSON, so that `head -c` shows a person what a file holds.
+The digest covers all other bytes, so that any lost or changed byte is detected. `query_size` and
+model descriptions use only the manifest; the graph is opened only for execution. The manifest is
+JSON, so that `head -c` shows a file's content to a person.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ VERSION: Final = 3
 GEAR_INPUT: Final = "ascend_mbatch_shape_data"
 """ACL_DYNAMIC_TENSOR_NAME: the last input of a model with gears."""
 AIPP_INPUT: Final = "ascend_dynamic_aipp_data"
-"""ACL_DYNAMIC_AIPP_NAME: behind the data inputs of a model with dynamic AIPP."""
+"""ACL_DYNAMIC_AIPP_NAME: the input after the data inputs of a model with dynamic AIPP."""
 
 _HEADER: Final = struct.Struct("<8sIIQ8x32s")
 _DIGEST_AT: Final = _HEADER.size - hashlib.sha256().digest_size
 
 Dims: TypeAlias = tuple[int, ...]
 Family: TypeAlias = Literal["static", "batch", "image", "dims", "dynamic"]
-"""How a model's shapes come about; "dynamic" is what the documents call v2: no plan of memory."""
+"""The kind of a model's shapes. "dynamic" is v2 in CANN's documents: no memory plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class OmTensor:
     """One input or output of a model."""
 
     name: str
-    """As pyACL tells it."""
+    """The name in pyACL."""
     graph_name: str
-    """As the graph in the file has it."""
+    """The name in the file's graph."""
     dtype: int
     """An aclDataType."""
     itemsize: int
@@ -54,87 +54,87 @@ class OmTensor:
     format: int
     """An aclFormat."""
     dims: Dims
-    """-1 where gears or ranges change it; an output's are those of the largest gear."""
+    """Dims, -1 where gears or ranges change a dim; for outputs those of the largest gear."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """Of a dynamic model: the least and the largest value of each dim; a largest of -1: no end."""
+    """For a dynamic model: minimum and maximum of each dim; a maximum of -1 is unbounded."""
 
     def nbytes(self, dims: Dims) -> int:
-        """Bytes of the elements at these dims."""
+        """Return the bytes of the elements at these dims."""
         return math.prod(dims) * self.itemsize
 
     @property
     def most_bytes(self) -> int:
-        """Of a dynamic model: bytes at the largest value of each dim; 0 where one has no end."""
+        """For a dynamic model: bytes at the maximum of each dim; 0 if one is unbounded."""
         largest = tuple(high for _, high in self.ranges) if self.ranges else self.dims
         return 0 if min(largest, default=0) < 0 else self.nbytes(largest)
 
 
 @dataclass(frozen=True, slots=True)
 class OmAipp:
-    """What makes the graph's input of the images that are given."""
+    """The AIPP of one graph input: how it is computed from images."""
 
     dtype: int
-    """Of the graph's input, an aclDataType."""
+    """The graph input's aclDataType."""
     dims: Dims
-    """Of the graph's input: channels, height, width; -1 where gears change it."""
+    """The graph input's channels, height, width; -1 where gears change them."""
     parameters: Parameters | None
-    """None of dynamic AIPP, whose parameters are set with executions."""
+    """None for dynamic AIPP, whose parameters are set before executions."""
     most_bytes: int
-    """Of dynamic AIPP, for all images of a batch."""
+    """For dynamic AIPP: the maximum bytes of all images of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """One set of shapes that a model can execute, in the order of its inputs and outputs."""
+    """One set of shapes that a model can execute, in the order of inputs and outputs."""
 
     gear: Dims
-    """What the gear input holds to choose it; () of a static model."""
+    """The values in the gear input that select it; () for a static model."""
     inputs: tuple[Dims, ...]
-    """Of the data inputs: the gear input is not among them."""
+    """Dims of the data inputs, without the gear input."""
     outputs: tuple[Dims, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All about a model but its graph."""
+    """All data of a model except its graph."""
 
     soc: str
-    """The chip it was compiled for."""
+    """The chip that the model was compiled for."""
     precision: str
     """`--precision_mode_v2`: "origin" or "fp16"."""
     family: Family
     inputs: tuple[OmTensor, ...]
-    """The data inputs: the gear input is not among them."""
+    """The data inputs, without the gear input."""
     outputs: tuple[OmTensor, ...]
     shapes: tuple[Shapes, ...]
-    """One of a static model, one for each gear in the order of the flag, none of a dynamic one."""
+    """One entry for a static model, one per gear in the flag's order, none for a dynamic model."""
     order: tuple[int, ...]
-    """The inputs that --input_shape names, in its order: gears of dims are listed so."""
+    """The inputs that --input_shape names, in its order, in which gears of dims are listed."""
     largest: int
-    """Index in `shapes` of the gear that is executed where none was set."""
+    """Index in `shapes` of the gear that is executed if none was set."""
     work_bytes: int
-    """What `query_size` tells: see `compiler.sizes`. 0 of a dynamic model."""
+    """The result of `query_size`: see `compiler.sizes`. 0 for a dynamic model."""
     lean_work_bytes: int
-    """What is left of `work_bytes` where inputs and outputs lie in the caller's memory alone."""
+    """`work_bytes` without the share of inputs and outputs that are only in the caller's memory."""
     weight_bytes: int
     source_sha256: str
-    """Of the .onnx file that it was made of."""
+    """The SHA-256 of the source .onnx file."""
     aipp: tuple[OmAipp | None, ...] = ()
-    """Of each input that the graph has; () where none has AIPP."""
+    """The AIPP of each graph input; () if none has AIPP."""
 
     def listed(self, dims: Sequence[Dims]) -> Dims:
-        """Dims of the inputs as one gear lists them, one after another."""
+        """Return the dims of all inputs concatenated, as one gear lists them."""
         return tuple(dim for index in self.order for dim in dims[index])
 
     @property
     def aipp_place(self) -> int | None:
-        """Which input has the parameters of dynamic AIPP; None without."""
+        """Index of the input for dynamic AIPP parameters; None without dynamic AIPP."""
         names = [tensor.name for tensor in self.inputs]
         return names.index(AIPP_INPUT) if AIPP_INPUT in names else None
 
     @property
     def aipp_rows(self) -> int:
-        """Images that the parameters of dynamic AIPP are for: those of the largest gear."""
+        """Number of images in the dynamic AIPP parameters, that of the largest gear."""
         if self.family == "batch":
             return max(rows for (rows,) in (shapes.gear for shapes in self.shapes))
         place = next(index for index, own in enumerate(self.aipp) if own)
@@ -142,17 +142,17 @@ class Manifest:
 
     @property
     def gear_values(self) -> int:
-        """How many numbers the gear input holds; 0 of a model without gears."""
+        """Number of values in the gear input; 0 for a model without gears."""
         return len(self.shapes[0].gear) if self.shapes else 0
 
     def input_bytes(self, index: int) -> int:
-        """The most bytes that data input `index` can have; 0 where that has no end."""
+        """Return the maximum bytes of data input `index`; 0 if unbounded."""
         tensor = self.inputs[index]
         sizes = (tensor.nbytes(shapes.inputs[index]) for shapes in self.shapes)
         return max(sizes, default=tensor.most_bytes)
 
     def output_bytes(self, index: int) -> int:
-        """The most bytes that output `index` can have; 0 where the file does not tell."""
+        """Return the maximum bytes of output `index`; 0 if the file does not say."""
         tensor = self.outputs[index]
         sizes = (tensor.nbytes(shapes.outputs[index]) for shapes in self.shapes)
         return max(sizes, default=tensor.most_bytes)
@@ -160,17 +160,20 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Om:
-    """A whole file."""
+    """The content of a file."""
 
     manifest: Manifest
     graph: bytes
     """A serialized ONNX ModelProto."""
     digest: str
-    """SHA-256 of the file's content, in hex: the same content is the same model."""
+    """SHA-256 of the file's content, in hex. Files with the same content are the same model."""
 
 
 def read(path: str) -> Om:
-    """The file at `path`. Raises Refused: 145002 if it cannot be read, else as `parse`."""
+    """Read the file at `path`.
+
+    Raises Refused: 145002 if it cannot be read, else as `parse`.
+    """
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -180,16 +183,16 @@ def read(path: str) -> Om:
 
 
 def parse(data: bytes | memoryview, name: str = "model in memory") -> Om:
-    """A file's bytes. Copies the graph once.
+    """Parse a file's bytes. Copies the graph once.
 
-    Raises Refused: 145006 where bytes are missing or too many, 100013 where they are not what was
-    written, or were written by another version.
+    Raises Refused: 145006 for missing or extra bytes, 100013 for changed bytes or another format
+    version.
     """
     if len(data) < _HEADER.size:
         raise _wrong_size(name, len(data), f"at least {_HEADER.size}")
     magic, version, manifest_bytes, graph_bytes, digest = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        expected = f"expected {MAGIC!r}, which the simulator's atc writes"
+        expected = f"expected {MAGIC!r}, as the simulator's atc writes"
         raise _unparsable(f"{name}: found {magic!r} at its start, {expected}")
     if version != VERSION:
         raise _unparsable(f"{name}: found format version {version}, expected {VERSION}")
@@ -198,7 +201,7 @@ def parse(data: bytes | memoryview, name: str = "model in memory") -> Om:
         raise _wrong_size(name, len(data), str(expected_bytes))
     view = memoryview(data)
     if _digest(view[:_DIGEST_AT], view[_HEADER.size :]) != digest:
-        raise _unparsable(f"{name}: its bytes are not those that were written (SHA-256 differs)")
+        raise _unparsable(f"{name}: its content was changed (SHA-256 differs)")
     body = view[_HEADER.size :]
     try:
         manifest = _manifest(json.loads(bytes(body[:manifest_bytes])))
@@ -208,7 +211,7 @@ def parse(data: bytes | memoryview, name: str = "model in memory") -> Om:
 
 
 def serialize(manifest: Manifest, graph: bytes) -> bytes:
-    """The bytes of a file that holds the two."""
+    """Return the bytes of a file with this manifest and graph."""
     text = json.dumps(dataclasses.asdict(manifest), separators=(",", ":")).encode()
     bare = _HEADER.pack(MAGIC, VERSION, len(text), len(graph), b"")[:_DIGEST_AT]
     body = text + graph

@@ -1,4 +1,4 @@
-"""Device memory as it is allocated, for callers and models, and the regions that a model has."""
+"""Allocation of device memory for callers and models, and the memory regions of a model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ascend_simulator.violations import declare, violate
 
 UNALIGNED = declare(
     "model.memory-unaligned",
-    "Workspace, weights, inputs, outputs and gear of a model begin at a multiple of 64 bytes.",
+    "Workspace, weights, inputs, outputs and gear of a model must be aligned to 64 bytes.",
 )
-IN_RUN = declare("memory.malloc-in-run", "After the load phase no device memory is allocated.")
+IN_RUN = declare("memory.malloc-in-run", "Allocate no device memory after the load phase.")
 
 
 @dataclass(frozen=True)
 class Given:
-    """Memory that a caller has for a part of a model; an address of 0 leaves it to the system."""
+    """A caller's memory for a part of a model. For an address of 0 the system allocates."""
 
     ptr: int = 0
     nbytes: int = 0
@@ -30,19 +30,19 @@ class Given:
 
 @dataclass(frozen=True)
 class Region(Place):
-    """Device memory of a model; of 0 bytes it is NOWHERE."""
+    """Device memory of a model; a region of 0 bytes is NOWHERE."""
 
     holder: str
     own: bool
-    """Whether the system allocated it, which then frees it."""
+    """True if the system allocated it and frees it."""
 
 
 NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
-"""The block of what needs no memory."""
+"""The block of regions without memory."""
 
 
 def system_memory(nbytes: int, policy: int, what: str) -> int:
-    """Device memory that a model gets and no caller asked for by name.
+    """Allocate device memory for a model on behalf of the system.
 
     Violates IN_RUN. Raises Refused GE_MEMORY_ALLOCATION.
     """
@@ -55,11 +55,11 @@ def system_memory(nbytes: int, policy: int, what: str) -> int:
 
 
 def region(now: Process, holder: str, given: Given, needed: int, policy: int) -> Region:
-    """Memory for `needed` bytes of a model, held until `release`: the caller's, or the system's.
+    """Return memory for `needed` bytes of a model, held until `release`.
 
-    holder: for people, e.g. "model 3 (weights)". Violates UNALIGNED, `copies.OTHER_DEVICE` and the
-    rules of `AddressSpace.locate`. Raises Refused: GE_PARAM_INVALID where the caller's is too
-    small, GE_MEMORY_ALLOCATION.
+    Uses the caller's memory if given, else allocates. `holder` is a name for messages, e.g. "model
+    3 (weights)". Violates UNALIGNED, `copies.OTHER_DEVICE` and the rules of `AddressSpace.locate`.
+    Raises Refused: GE_PARAM_INVALID if the given memory is too small, GE_MEMORY_ALLOCATION.
     """
     if given.ptr == 0:
         if needed == 0:
@@ -76,34 +76,35 @@ def region(now: Process, holder: str, given: Given, needed: int, policy: int) ->
     block = now.memory.hold(given.ptr, given.nbytes, holder)
     device = now.context().device
     if block.device != device:
-        violate(OTHER_DEVICE, f"{holder}: {block!r}: found a context of device {device}")
+        violate(OTHER_DEVICE, f"{holder}: {block!r}: the context is of device {device}")
     return Region(given.ptr, given.nbytes, block, holder, own=False)
 
 
 def overlap(one: Range, two: Range) -> bool:
-    """Whether they have a byte in common; of none there is none."""
+    """Return whether the ranges have a common byte. An empty range overlaps no range."""
     return one[0] < two[0] + two[1] and two[0] < one[0] + one[1] and one[1] > 0 < two[1]
 
 
 def release(now: Process, region: Region) -> None:
-    """The model needs it no longer."""
+    """End a model's use of the region; free it if the system allocated it."""
     if region.block is NOWHERE:
         return
     now.memory.release(region.block, region.holder)
-    if region.own and now.memory.find(region.ptr) is region.block:  # a reset device has none left
+    is_allocated = now.memory.find(region.ptr) is region.block  # false after a device reset
+    if region.own and is_allocated:
         now.memory.free(region.ptr)
 
 
 def allocate(size: int, policy: int, *, tail: bool) -> int:
-    """Address of `size` new bytes of the current context's device. Violates IN_RUN.
+    """Allocate `size` bytes on the current context's device; return the address.
 
-    tail: see `blocks.charged_bytes`. Raises Refused: RT_CONTEXT_NULL and what
-    `AddressSpace.malloc` raises.
+    Violates IN_RUN. `tail`: see `blocks.charged_bytes`. Raises Refused: RT_CONTEXT_NULL, and as
+    `AddressSpace.malloc`.
     """
     now = process.current()
     device = now.context().device
     now.counters.allocated(now.phase)
     if now.phase == "run":
-        violate(IN_RUN, f"malloc: found {size:,} bytes of device {device} wanted after the load")
+        violate(IN_RUN, f"malloc: {size:,} bytes of device {device} requested after the load phase")
     now.faults.strike("malloc")
     return now.memory.malloc(device, size, policy, tail=tail)

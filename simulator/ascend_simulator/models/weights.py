@@ -1,4 +1,4 @@
-"""The contents of a model's weight block, which must stay, and of its workspace, which must not."""
+"""A model's weight block, which must not change, and its workspace, whose content is undefined."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ascend_simulator.memory.blocks import Block, Bytes
 from ascend_simulator.violations import declare, violate
 
 CHANGED = declare(
-    "model.weights-changed", "Nothing but a load of the same file writes a model's weight block."
+    "model.weights-changed", "Only a load of the same file may write a model's weight block."
 )
 
 _SLICE: Final = 256 * 1024
 
 
 class WeightImage:
-    """The bytes of a weight block: those of the file's graph, as far as they fit, then zeros.
+    """The bytes of a weight block: the bytes of the file's graph, truncated, or padded with zeros.
 
-    Each execution checks one slice of 256 KiB in turn, 0.1 ms, and the unload all of them: small
-    weights are checked whole at every execution, and an overwritten part of large ones is found
-    at the latest when the model goes. Safe from any thread.
+    Each execution checks one slice of 256 KiB in turn (0.1 ms), and the unload checks all slices.
+    Small weights are therefore checked completely at every execution. A change in large weights is
+    found at the unload at the latest. Safe from any thread.
     """
 
     def __init__(self, graph: bytes, nbytes: int) -> None:
@@ -39,11 +39,11 @@ class WeightImage:
         _fill(target[: self.nbytes], graph)
 
     def is_same(self, other: WeightImage) -> bool:
-        """Whether the other has the same bytes."""
+        """Return whether the other image has the same bytes."""
         return self.nbytes == other.nbytes and self._sums == other._sums
 
     def check_next(self, content: Bytes, name: str) -> None:
-        """Look at one slice. Violates CHANGED."""
+        """Check one slice. Violates CHANGED."""
         if not self._sums:
             return
         with self._lock:
@@ -51,7 +51,7 @@ class WeightImage:
         self._check(content, index, name)
 
     def check_all(self, content: Bytes, name: str) -> None:
-        """Look at every slice. Violates CHANGED."""
+        """Check every slice. Violates CHANGED."""
         for index in range(len(self._sums)):
             self._check(content, index, name)
 
@@ -59,7 +59,7 @@ class WeightImage:
         first = index * _SLICE
         end = min(first + _SLICE, self.nbytes)
         if _sum(content[first:end]) != self._sums[index]:
-            violate(CHANGED, f"{name}: found other weights in bytes {first:,} to {end:,}")
+            violate(CHANGED, f"{name}: its weights were changed in bytes {first:,} to {end:,}")
 
 
 def _fill(target: Bytes, graph: bytes) -> None:
@@ -73,14 +73,14 @@ def _sum(piece: Bytes) -> int:
 
 
 PATTERN: Final = 0xB7
-"""Fills a workspace, and outputs of an execution that failed."""
+"""The byte that fills a workspace, and the outputs of a failed execution."""
 
 
 class Workspace:
-    """A block of memory that models have as workspace, or a part of it.
+    """A block of memory that models use as workspace, completely or in part.
 
-    Filling some hundred MiB takes longer than a small execution. Whoever looks finds the pattern
-    all the same: what was filled is filled again only if somebody may have written since.
+    Filling some hundred MiB takes longer than a small execution. The block is therefore refilled
+    only if it may have been written since the last fill, so that a reader always finds the pattern.
     """
 
     def __init__(self, block: Block) -> None:
@@ -90,15 +90,18 @@ class Workspace:
         self._others = -1
 
     def others(self) -> int:
-        """How often others than executions wrote so far. Callers hold the process's lock."""
+        """Return the number of writes so far that were not executions. Needs the process's lock."""
         return self._block.writes - self._own
 
     def submitted(self) -> None:
-        """An execution that fills it was submitted. Callers hold the process's lock."""
+        """Count a submitted execution, which fills the block. Needs the process's lock."""
         self._own += 1
 
     def fill(self, ptr: int, nbytes: int, others: int) -> None:
-        """The execution runs before which there were `others`: these bytes hold the pattern now."""
+        """Fill these bytes with the pattern.
+
+        `others` is the count of other writes when the execution was submitted.
+        """
         first = ptr - self._block.start
         end = first + nbytes
         if others == self._others and self._filled[0] <= first and end <= self._filled[1]:

@@ -1,1 +1,1 @@
-"""Streams, events and contexts: work that runs behind the host."""
+"""Streams, events and contexts: asynchronous work."""

@@ -1,8 +1,8 @@
-"""The memory that tasks and the host use, and the check that something orders conflicting uses.
+"""The memory that tasks and the host use, and the detection of conflicting uses.
 
-What two streams may touch at the same time is decided when the second is submitted, by what is
-known of their order (`ordering`), not by how their threads happen to run: a race is found each time
-or never. Safe from any thread.
+A conflict between two streams is decided when the second use is submitted, from the known order
+(`ordering`), not from the timing of the threads. A race is therefore found every time or never.
+Safe from any thread.
 """
 
 from __future__ import annotations
@@ -18,30 +18,28 @@ from ascend_simulator.violations import declare, violate
 
 RACE = declare(
     "stream.race",
-    "Bytes that a stream writes are touched by no other stream without an event between them.",
+    "Streams must not use bytes that another stream writes without an event between them.",
 )
-BUSY = declare(
-    "memory.busy", "The host touches bytes that a stream uses only after it has waited for it."
-)
+BUSY = declare("memory.busy", "The host must wait for a stream before it uses the stream's bytes.")
 FREE_BUSY = declare(
-    "memory.free-while-in-use", "Memory that a stream uses is freed only after waiting for it."
+    "memory.free-while-in-use", "Wait for a stream before freeing memory that it uses."
 )
 
 
 class Claims:
-    """What is in use by whom. Streams have numbers, and names for people."""
+    """The memory in use by each stream. Streams have numbers, and names for messages."""
 
     def __init__(self, memory: AddressSpace, ordering: Ordering, lock: RLock) -> None:
         self._locate = memory.locate
         self._ordering = ordering
         self._lock = lock
         self.names: Final[dict[int, str]] = {}
-        """Of the streams that live, by number."""
+        """Names of the existing streams, by number."""
 
     def check(self, stream: int, task: Task) -> list[tuple[Block, Use]]:
-        """What `task` would use, submitted to `stream` now. Callers hold the lock.
+        """Return the uses of `task` if it is submitted to `stream` now. Needs the lock.
 
-        Violates RACE. Raises what `AddressSpace.locate` raises for its ranges.
+        Violates RACE. Raises as `AddressSpace.locate` does for its ranges.
         """
         locate, ordering, label = self._locate, self._ordering, task.label
         uses: list[tuple[Block, Use]] = []
@@ -57,14 +55,14 @@ class Claims:
                 if other is not None:
                     violate(
                         RACE,
-                        f"{label}: {self.names[stream]} {use.in_words()} of {block!r}: "
-                        f"{self._in_words(other)}, and nothing orders the two",
+                        f"{label}: {self.names[stream]} {use.describe()} of {block!r}: "
+                        f"{self._describe(other)}, and nothing orders the two",
                     )
                 uses.append((block, use))
         return uses
 
     def host_access(self, ptr: int, nbytes: int, *, write: bool, what: str) -> None:
-        """The host touches bytes now. Violates BUSY; raises what `AddressSpace.locate` raises."""
+        """Check an access by the host. Violates BUSY; raises as `AddressSpace.locate` does."""
         block = self._locate(ptr, nbytes, want="any", what=what)
         if block is None or nbytes == 0:
             return
@@ -76,17 +74,17 @@ class Claims:
         if other is not None:
             violate(
                 BUSY,
-                f"{what}: the host {use.in_words()} of {block!r}: {self._in_words(other)}, and it "
-                "has not waited",
+                f"{what}: the host {use.describe()} of {block!r}: {self._describe(other)}, "
+                "and the host has not waited for it",
             )
 
     def check_idle(self, block: Block, what: str) -> None:
-        """The block is about to go. Violates FREE_BUSY."""
+        """Check that a block to be freed is not in use. Violates FREE_BUSY."""
         with self._lock:
             other = block.uses.conflict(self._ordering, Use(OWNER, 0, block.size, True))
         if other is not None:
-            found = f"{self._in_words(other)}, and nobody has waited"
+            found = f"{self._describe(other)}, and the host has not waited for it"
             violate(FREE_BUSY, f"{what}: {block!r}: {found}")
 
-    def _in_words(self, use: Use) -> str:
-        return f"{self.names[use.stream]} {use.in_words()} of it"
+    def _describe(self, use: Use) -> str:
+        return f"{self.names[use.stream]} {use.describe()} of it"

@@ -1,4 +1,4 @@
-"""Devices and contexts: which exist, which is current in which thread, and what goes with them."""
+"""Devices and contexts: which exist, which is current in a thread, and what they contain."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from ascend_simulator.streams.stream import Group, Stream
 from ascend_simulator.streams.stream_table import Streams
 from ascend_simulator.violations import declare, violate
 
-NEVER_SET = declare("device.reset-without-set", "A device is reset as often as it was set.")
-RESET_LEAKS = declare(
-    "device.reset-leaks", "A device is reset for the last time when nothing is left on it."
-)
+NEVER_SET = declare("device.reset-without-set", "Reset a device exactly as often as it is set.")
+RESET_LEAKS = declare("device.reset-leaks", "Release everything on a device before its last reset.")
 CONTEXT_LEAKS = declare(
-    "context.destroyed-in-use", "A context is destroyed when its streams, events and models are."
+    "context.destroyed-in-use", "Destroy a context's streams, events and models before the context."
 )
 PENDING = declare(
-    "stream.destroyed-pending", "A stream is synchronised before it is destroyed.", caution=True
+    "stream.destroyed-pending", "Synchronise a stream before destroying it.", caution=True
 )
 
 
 @dataclass(eq=False)
 class Context:
-    """Streams, events and models of one device that belong together."""
+    """A group of streams, events and models of one device."""
 
     device: int
     is_default: bool
@@ -38,11 +36,11 @@ class Context:
     handle: int = 0
     alive: bool = True
     contents: dict[int, str] = field(default_factory=dict)
-    """What was made in it and still lives: handle or other key -> name, for people."""
+    """Contents that were not destroyed: handle or other key -> name for messages."""
 
 
 class Current(threading.local):
-    """What belongs to a thread."""
+    """Thread-local state."""
 
     context: Context | None = None
     error: str = ""
@@ -59,7 +57,10 @@ class Contexts:
         devices: int,
         ended: Callable[[Context], None],
     ) -> None:
-        """budget: of streams. ended: ends what was made in a context, without complaint."""
+        """Make the contexts.
+
+        `budget` limits streams. `ended` ends the contents of a context without checking rules.
+        """
         self._memory = memory
         self._streams = streams
         self._budget = budget
@@ -69,27 +70,27 @@ class Contexts:
         self._defaults: list[Context | None] = [None] * devices
         self.current = Current()
 
-    # -- what other calls need --------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def get(self) -> Context:
-        """The current context of this thread. Raises Refused RT_CONTEXT_NULL if it has none."""
+        """Return the current context of this thread. Raises Refused RT_CONTEXT_NULL if none."""
         context = self.current.context
         if context is None or not context.alive:
-            raise Refused(Code.RT_CONTEXT_NULL, "found no current context in this thread")
+            raise Refused(Code.RT_CONTEXT_NULL, "this thread has no current context")
         return context
 
     def all(self) -> list[Context]:
-        """The living contexts, the default ones too."""
+        """Return the existing contexts, including default ones."""
         return list(self._handles)
 
     def sets(self) -> list[tuple[int, int]]:
-        """Each device that is set, and how often."""
+        """Return each device that is set, with its count of sets."""
         return [(device, count) for device, count in enumerate(self._sets) if count]
 
     # -- devices ----------------------------------------------------------------------------------
 
     def set_device(self, device: int) -> None:
-        """The default context of `device` is current from now on; made with the first set.
+        """Make the default context of `device` current; the first set creates it.
 
         Raises Refused: RT_INVALID_DEVICEID, RT_NO_STREAM_RESOURCE.
         """
@@ -102,10 +103,10 @@ class Contexts:
         self.current.context = context
 
     def reset_device(self, device: int) -> None:
-        """Undo one set; with the last its default context goes. Waits for the device's tasks.
+        """Undo one set; the last undo destroys the default context. Waits for the device's tasks.
 
-        Violates NEVER_SET and RESET_LEAKS. Raises Refused RT_INVALID_DEVICEID, and what
-        `Streams.rethrow` raises.
+        Violates NEVER_SET and RESET_LEAKS. Raises Refused RT_INVALID_DEVICEID, and as
+        `Streams.rethrow`.
         """
         with self._streams.lock:
             self._check_set(device, "reset_device")
@@ -114,16 +115,16 @@ class Contexts:
                 return
         left = self._end_default(device)
         others = [context.name for context in self._handles if context.device == device]
-        # Memory is the device's, for all of its contexts: it goes with the last.
+        # Memory belongs to the device, so it is released with the device's last context.
         left += others or self._drop_memory(device)
         self._streams.rethrow()
         if left:
-            violate(RESET_LEAKS, f"reset_device: device {device}: found {', '.join(left)}")
+            violate(RESET_LEAKS, f"reset_device: device {device}: not released: {', '.join(left)}")
 
     def reset_device_force(self, device: int) -> None:
-        """All of `device` goes, however often it was set.
+        """Release everything on `device`, for any count of sets.
 
-        Violates NEVER_SET. Raises Refused RT_INVALID_DEVICEID, and what `Streams.rethrow` raises.
+        Violates NEVER_SET. Raises Refused RT_INVALID_DEVICEID, and as `Streams.rethrow`.
         """
         self._check_set(device, "reset_device_force")
         self._sets[device] = 0
@@ -137,7 +138,7 @@ class Contexts:
     # -- contexts ---------------------------------------------------------------------------------
 
     def create(self, device: int) -> int:
-        """Handle of a new context, which is current from now on.
+        """Create a context, make it current and return its handle.
 
         Raises Refused: RT_INVALID_DEVICEID, RT_NO_STREAM_RESOURCE.
         """
@@ -148,36 +149,40 @@ class Contexts:
         return context.handle
 
     def make_current(self, handle: int) -> None:
-        """Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for no living context."""
+        """Make a context current in this thread.
+
+        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for an unknown context.
+        """
         context = self._handles.get(handle)
         if context is None:
             code = Code.RT_PARAM_INVALID if handle else Code.INVALID_PARAM
-            raise Refused(code, f"set_context: {handle:#x}: found no living context")
+            raise Refused(code, f"set_context: {handle:#x}: not a context, or destroyed")
         self.current.context = context
 
     def destroy(self, handle: int) -> None:
-        """A context that `create` made goes. Violates CONTEXT_LEAKS.
+        """Destroy a context of `create`. Violates CONTEXT_LEAKS.
 
-        Raises Refused RT_CONTEXT_NULL for what is no living context, and for a default one; and
-        what `Streams.rethrow` raises.
+        Raises Refused RT_CONTEXT_NULL for an unknown or default context, and as `Streams.rethrow`.
         """
         context = self._handles.get(handle)
         if context is None or context.is_default:
-            name = f"{handle:#x}: found no living context"
+            name = f"{handle:#x}: not a context, or destroyed"
             if context is not None:
-                name = f"{context.name}: it goes with reset_device"
+                name = f"{context.name}: only reset_device destroys it"
             raise Refused(Code.RT_CONTEXT_NULL, f"destroy_context: {name}")
         left = self._end(context)
         self._streams.rethrow()
         if left:
-            violate(CONTEXT_LEAKS, f"destroy_context: {context.name}: found {', '.join(left)}")
+            violate(
+                CONTEXT_LEAKS, f"destroy_context: {context.name}: not released: {', '.join(left)}"
+            )
 
     def close(self) -> None:
-        """All contexts go; no rule applies."""
+        """Destroy all contexts without checking rules."""
         for context in self._handles:
             self._end(context)
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     def _check(self, device: int) -> None:
         if not 0 <= device < len(self._sets):
@@ -189,7 +194,7 @@ class Contexts:
     def _check_set(self, device: int, what: str) -> None:
         self._check(device)
         if self._sets[device] == 0:
-            text = f"{what}: device {device}: found no set_device to undo"
+            text = f"{what}: device {device}: no set_device to undo"
             violate(NEVER_SET, text)
             raise Refused(Code.RT_CONTEXT_RELEASE_ERROR, text)
 
@@ -208,7 +213,7 @@ class Contexts:
         return self._end(context) if context is not None else []
 
     def _end(self, context: Context) -> list[str]:
-        """The context goes, its tasks done; names of what was left in it."""
+        """Destroy the context after its tasks are done; return the names of its contents."""
         left = sorted(context.contents.values())
         self._ended(context)
         context.default_stream.close()

@@ -1,6 +1,6 @@
-"""A stream: tasks in order, behind the host, on a thread of its own.
+"""A stream: tasks that run in order on a thread of their own.
 
-`Stream.submit` returns at once; the host learns of a task's end, and of its failure, only by
+`Stream.submit` returns immediately. The host learns that a task has ended or failed only by
 waiting. Safe from any thread.
 """
 
@@ -31,44 +31,44 @@ _Entry: TypeAlias = "tuple[int, Task, Origin] | Mark | _WaitFor | None"
 
 
 class Owner(Protocol):
-    """What a stream is one of: `streams.Streams`."""
+    """The collection of streams, `streams.Streams`, as a stream uses it."""
 
     lock: RLock
     lost: bool
 
     @property
     def seed(self) -> int | None:
-        """A number: whoever waits runs the streams, and none has a thread."""
+        """A number if streams have no threads and run in a waiting thread."""
 
     @property
     def queue(self) -> int:
-        """Tasks that a stream takes before one of them is done; 0 is no limit."""
+        """The maximum of pending tasks of a stream; 0 is no limit."""
 
     @property
     def ordering(self) -> Ordering:
-        """What is known of the order of all tasks."""
+        """The known order of all tasks."""
 
     @property
     def claims(self) -> Claims:
-        """What they use."""
+        """The memory that tasks use."""
 
     @property
     def timeline(self) -> deque[Span]:
-        """The last tasks that ran and have a kind; of how many, is said by its length."""
+        """The latest tasks with a kind; its length is bounded."""
 
     @property
-    def noted(self) -> Callable[[Span], object] | None:
-        """What is told of each of these tasks; None: nobody asks."""
+    def on_task(self) -> Callable[[Span], object] | None:
+        """Called with each of these tasks; None if not recorded."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
-        """The host waits for `mark` and then knows what it knows; False after `timeout_s`."""
+        """Wait for `mark` and add its knowledge to the host's; False after `timeout_s`."""
 
     def forget(self, stream: Stream, raised: BaseException | None) -> None:
-        """A stream is closed, and nobody saw what its tasks raised."""
+        """Forget a closed stream; keep the exception of its tasks that was not raised yet."""
 
 
 class Group:
-    """Streams that stop together: those of one context."""
+    """The streams of one context, which stop together after a failure."""
 
     __slots__ = ("stopped",)
 
@@ -77,7 +77,7 @@ class Group:
 
 
 class Stream:
-    """Tasks in order. Made by `Streams.create`."""
+    """A stream of tasks. Created by `Streams.create`."""
 
     __slots__ = (
         "_entries",
@@ -100,27 +100,29 @@ class Stream:
         self._entries: SimpleQueue[_Entry] = SimpleQueue()
         self._head: _Entry = None
         self._started = False
-        self._passed = 0  # number of the last task that is over
-        self._mark: Mark | None = None  # of the last record
+        self._passed = 0  # number of the last finished task
+        self._mark: Mark | None = None  # the last recorded mark
         self._failure: Refused | None = None
         self._raised: BaseException | None = None
         self.number = number
         self.name = name
         self.failure_mode: FailureMode | None = None
-        """None until it is set, which means to go on."""
+        """None until set; then the stream continues after a failure."""
 
-    # -- for the host -----------------------------------------------------------------------------
+    # -- called by the host -----------------------------------------------------------------------
 
     def submit(self, task: Task) -> None:
-        """Have `task` done after all that was submitted before. Never blocks.
+        """Queue `task` after all earlier tasks. Never blocks.
 
-        Violates and raises what `Claims.check` does. Raises Refused: RT_STREAM_TASK_FULL, and
-        RT_STREAM_ABORT once the streams of its context have stopped.
+        Violates and raises as `Claims.check` does. Raises Refused: RT_STREAM_TASK_FULL, and
+        RT_STREAM_ABORT after the streams of its context have stopped.
         """
         owner = self._owner
         with owner.lock:
             if self._group.stopped:
-                raise Refused(Code.RT_STREAM_ABORT, f"{self.name}: {task.label}: it has stopped")
+                raise Refused(
+                    Code.RT_STREAM_ABORT, f"{self.name}: {task.label}: the stream has stopped"
+                )
             if owner.queue:
                 self._check_room(task.label)
             uses = owner.claims.check(self.number, task)
@@ -130,7 +132,7 @@ class Stream:
             self._put((number, task, origin()))
 
     def record(self) -> Mark:
-        """A mark behind all that was submitted so far."""
+        """Return a mark after all tasks submitted so far."""
         with self._owner.lock:
             mark = Mark(self._owner.ordering.upto(self.number))
             self._mark = mark
@@ -138,7 +140,7 @@ class Stream:
         return mark
 
     def wait_for(self, mark: Mark) -> int:
-        """All that is submitted from now on comes after `mark`; the number of the wait.
+        """Make all later tasks wait for `mark`; return the number of the wait.
 
         Raises Refused RT_STREAM_TASK_FULL.
         """
@@ -149,23 +151,23 @@ class Stream:
             number = ordering.submit(self.number)
             ordering.learn(self.number, mark.knowledge)
             self._put(_WaitFor(mark))
-            # Once it is over, the stream has passed the wait.
+            # When this entry is done, the stream has passed the wait.
             self._put((number, _NOTHING, origin()))
         return number
 
     def synchronize(self, timeout_s: float | None = None) -> None:
-        """`wait`, then `report`."""
+        """Call `wait`, then `report`."""
         self.wait(timeout_s)
         self.report()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for all that was submitted and recorded so far. Blocks without the GIL.
+        """Wait for all tasks and records submitted so far. Releases the GIL.
 
         Raises Refused RT_STREAM_SYNC_TIMEOUT after `timeout_s` (None: no limit).
         """
         owner = self._owner
         with owner.lock:
-            over = self.is_through
+            over = self.is_finished
             if over:
                 owner.ordering.observe(owner.ordering.upto(self.number))
         if not over:
@@ -178,46 +180,46 @@ class Stream:
     def report(self) -> None:
         """Raise the first failure since the last report, once.
 
-        It is Refused, or what a task raised beside it; RT_STREAM_ABORT again and again where the
-        streams of the context have stopped.
+        The failure is Refused, or another exception of a task. RT_STREAM_ABORT is raised every time
+        after the streams of the context have stopped.
         """
         self.rethrow()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if self._group.stopped:
-            raise Refused(Code.RT_STREAM_ABORT, f"{self.name}: a task failed and it has stopped")
+            raise Refused(Code.RT_STREAM_ABORT, f"{self.name}: stopped after a failed task")
 
     def remember(self, raised: BaseException) -> None:
-        """What a callback of the stream raised is raised at the next wait, as a task's is."""
+        """Store a callback's exception, to be raised at the next wait like a task's."""
         self._raised = self._raised or raised
 
     def rethrow(self) -> None:
-        """Raise what a task raised beside Refused since it was raised last, once."""
+        """Raise the latest exception of a task other than Refused, once."""
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
 
     @property
     def is_idle(self) -> bool:
-        """Whether the host knows that nothing is left to do."""
+        """True if the host knows that no task is left."""
         ordering = self._owner.ordering
         return ordering.is_over(self.number, ordering.last(self.number))
 
     @property
-    def is_through(self) -> bool:
-        """Whether nothing is left to do and no mark to pass, which the host need not know."""
+    def is_finished(self) -> bool:
+        """True if no task and no mark is left; the host need not know it."""
         is_done = self._passed == self._owner.ordering.last(self.number)
         return is_done and (self._mark is None or self._mark.done)
 
     def waits_at(self, number: int) -> bool:
-        """Whether the wait `number`, which `wait_for` gave, may still go on, for all one knows."""
+        """Return whether the wait `number` of `wait_for` may still be in progress."""
         return not self._owner.ordering.is_over(self.number, number)
 
     def close(self) -> None:
-        """Do what is left and end the thread. Failures are dropped; see `Streams.rethrow`."""
+        """Run the remaining tasks and end the thread. Drops failures; see `Streams.rethrow`."""
         owner = self._owner
-        if not self.is_through:
+        if not self.is_finished:
             owner.wait(self.record(), None)
         raised, self._raised = self._raised, None
         with owner.lock:
@@ -226,10 +228,10 @@ class Stream:
             if self._started:
                 self._entries.put(None)
 
-    # -- for what runs it -------------------------------------------------------------------------
+    # -- called by runners ------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Do all that comes, until `close`. Runs on the stream's own thread."""
+        """Run all tasks until `close`, on the stream's own thread."""
         take = self._entries.get
         while (entry := take()) is not None:
             if isinstance(entry, tuple):
@@ -240,7 +242,7 @@ class Stream:
                 entry.mark.wait(None)
 
     def is_ready(self) -> bool:
-        """Whether `step` can do something. For whoever runs streams without their threads."""
+        """Return whether `step` can run something. For runners without threads."""
         while True:
             if self._head is None:
                 try:
@@ -254,19 +256,19 @@ class Stream:
             self._head = None
 
     def step(self) -> None:
-        """Do one thing; `is_ready` was true."""
+        """Run one entry; `is_ready` was true."""
         entry, self._head = self._head, None
         if isinstance(entry, Mark):
             entry.pass_()
         elif isinstance(entry, tuple):
             self._perform(entry)
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     def _check_room(self, label: str) -> None:
         owner = self._owner
         if owner.ordering.last(self.number) - self._passed >= owner.queue:
-            found = f"found {owner.queue} tasks before it, and no room for more"
+            found = f"the queue is full with {owner.queue} tasks"
             raise Refused(Code.RT_STREAM_TASK_FULL, f"{self.name}: {label}: {found}")
 
     def _put(self, entry: _Entry) -> None:
@@ -289,9 +291,9 @@ class Stream:
             if task.kind:
                 span = Span(self.name, task.kind, task.label, begin_ns, perf_counter_ns())
                 self._owner.timeline.append(span)
-                noted = self._owner.noted
-                if noted is not None:
-                    noted(span)
+                on_task = self._owner.on_task
+                if on_task is not None:
+                    on_task(span)
         self._passed = number
 
     def _fail(self, failure: Refused) -> None:

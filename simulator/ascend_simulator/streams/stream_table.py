@@ -1,4 +1,4 @@
-"""The streams of a process, and the host's waiting for them."""
+"""The streams of a process, and the waits of the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ascend_simulator.streams.tasks import (
 
 
 class Streams:
-    """All streams of the process, and what they know of each other."""
+    """All streams of the process, and their shared state."""
 
     def __init__(
         self,
@@ -33,25 +33,26 @@ class Streams:
         queue: int = 0,
         timeline: int = 0,
     ) -> None:
-        """queue: tasks that a stream takes before one of them is done; 0 is no limit.
+        """Make an empty table.
 
-        timeline: how many tasks that ran are remembered.
+        `queue` is the maximum of pending tasks of a stream; 0 is no limit. `timeline` is the number
+        of finished tasks to keep.
         """
         self.lock = lock
         self.seed: Final = seed
         self.queue: Final = queue
         self.timeline: Final[deque[Span]] = deque(maxlen=timeline)
-        self.noted: Callable[[Span], object] | None = None
-        """What is told of each task that ran, from any thread; None: nobody asks."""
+        self.on_task: Callable[[Span], object] | None = None
+        """Called with each finished task, from any thread; None if not recorded."""
         self.ordering: Final = Ordering()
         self.claims: Final = Claims(memory, self.ordering, lock)
         self.lost = False
-        """Once true, nothing queued is done any more."""
+        """True if queued tasks are no longer run."""
         self._unseen: BaseException | None = None
         self._streams: dict[int, Stream] = {}
         self._numbers = count(1)
         self.outside: Outside = lambda: None
-        """What streams wait for outside of them."""
+        """Returns a mark outside of the streams for which they wait, see `Outside`."""
         self._runner: Runner = (
             ThreadRunner(lambda: self.outside())
             if seed is None
@@ -59,7 +60,7 @@ class Streams:
         )
 
     def create(self, group: Group, name: str) -> Stream:
-        """A stream without tasks; its thread starts with the first."""
+        """Create a stream without tasks; its thread starts with the first task."""
         with self.lock:
             stream = Stream(self, group, next(self._numbers), name)
             self.ordering.add(stream.number)
@@ -68,47 +69,47 @@ class Streams:
         return stream
 
     def forget(self, stream: Stream, raised: BaseException | None) -> None:
-        """A stream is closed, and nobody saw what its tasks raised."""
+        """Forget a closed stream; keep the exception of its tasks that was not raised yet."""
         del self._streams[stream.number], self.claims.names[stream.number]
         self._unseen = self._unseen or raised
 
     def rethrow(self) -> None:
-        """Raise what a task of a closed stream raised beside Refused and nobody saw, once."""
+        """Raise an exception, other than Refused, that a closed stream did not raise, once."""
         raised, self._unseen = self._unseen, None
         if raised is not None:
             raise raised
 
     def drain(self) -> None:
-        """Wait until all that was submitted is done; the host knows no more of it than before."""
+        """Wait until all submitted tasks are done, without adding to the host's knowledge."""
         for stream in self.alive():
-            if not stream.is_through:
+            if not stream.is_finished:
                 self._runner.wait(stream.record(), None)
 
     def alive(self) -> Sequence[Stream]:
-        """The streams, oldest first."""
+        """Return the streams, oldest first."""
         return list(self._streams.values())
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
-        """The host waits for `mark` and then knows what it knows; False after `timeout_s`."""
+        """Wait for `mark` and add its knowledge to the host's; False after `timeout_s`."""
         if not self._runner.wait(mark, timeout_s):
             return False
         with self.lock:
             self.ordering.observe(mark.knowledge)
         return True
 
-    def look(self) -> bool:
-        """Whether something was done because the host looks. Never blocks."""
-        return self._runner.look()
+    def poll(self) -> bool:
+        """Run one step if streams have no threads; return whether one ran. Never blocks."""
+        return self._runner.poll()
 
-    def is_through(self, stream: Stream) -> bool:
-        """Whether nothing is left to do on it; if so the host then knows. Never blocks."""
-        self._runner.look()
-        if stream.is_through:
+    def is_finished(self, stream: Stream) -> bool:
+        """Return whether the stream is finished; if so the host knows it. Never blocks."""
+        self._runner.poll()
+        if stream.is_finished:
             stream.wait()
             return True
         return False
 
     def is_done(self, mark: Mark) -> bool:
-        """Whether `mark` is passed; if so the host then knows what it knows. Never blocks."""
-        self._runner.look()
+        """Return whether `mark` is passed; if so add its knowledge to the host's. Never blocks."""
+        self._runner.poll()
         return mark.done and self.wait(mark, None)

@@ -1,4 +1,4 @@
-"""The entries of a stream, which are tasks and marks, and the runners by which streams progress."""
+"""The entries of a stream (tasks and marks), and the runners that execute streams."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ascend_simulator.memory.ordering import Knowledge, Range
 
 
 class Task(NamedTuple):
-    """Something for a stream to do.
+    """A unit of work of a stream.
 
-    run is called once, on the stream's thread or, under a seed, on that of a waiting host. It
-    raises Refused where the device would report a failure; anything else it raises reaches the
-    host at its next wait. reads and writes are the ranges that run touches, holes excluded.
+    `run` is called once, on the stream's thread or, with a seed, on a waiting host thread. It
+    raises Refused for a failure of the device; the host's next wait raises any other exception.
+    `reads` and `writes` are the ranges that `run` accesses, without gaps.
     """
 
     run: Callable[[], None]
@@ -24,11 +24,11 @@ class Task(NamedTuple):
     writes: Sequence[Range]
     label: str
     kind: str = ""
-    """What a time line tells it as: "execute", or the name of a copy's kind."""
+    """The name in a time line: "execute", or a copy kind."""
 
 
 class Span(NamedTuple):
-    """A task of a stream that is over. Times are perf_counter_ns."""
+    """A finished task of a stream. Times are perf_counter_ns."""
 
     stream: str
     kind: str
@@ -38,64 +38,64 @@ class Span(NamedTuple):
 
 
 class Mark:
-    """A place in a stream that the host and other streams can wait for."""
+    """A position in a stream for which the host and other streams can wait."""
 
     __slots__ = ("_gate", "done", "knowledge", "stamp_ns")
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge: Final = knowledge
-        """What is over when this is done."""
+        """The tasks that are finished when this mark is passed."""
         self.done = False
         self.stamp_ns = 0
-        """When the stream passed it, perf_counter_ns."""
+        """The time at which the stream passed it, perf_counter_ns."""
         self._gate = Lock()
         self._gate.acquire()
 
     def pass_(self) -> None:
-        """The stream has come here. Called once."""
+        """Mark as passed by the stream. Called once."""
         self.stamp_ns = time.perf_counter_ns()
         self.done = True
         self._gate.release()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block until the stream has come here; False after `timeout_s` (None: no limit)."""
+        """Block until the stream has passed it; False after `timeout_s` (None: no limit)."""
         if self.done:
             return True
         if not self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s):
             return False
-        self._gate.release()  # for the next who waits
+        self._gate.release()  # wakes the next waiter
         return True
 
 
 class Steps(Protocol):
-    """A stream, for whoever runs it without its thread."""
+    """A stream as a runner without threads uses it."""
 
     def is_ready(self) -> bool:
-        """Whether `step` can do something."""
+        """Return whether `step` can run something."""
 
     def step(self) -> None:
-        """Do one thing; `is_ready` was true."""
+        """Run one entry; `is_ready` was true."""
 
 
 class Runner(Protocol):
-    """How streams come to run while the host waits for a mark."""
+    """The way streams run while the host waits for a mark."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """Block until `mark` is passed; False after `timeout_s`."""
 
-    def look(self) -> bool:
-        """The host looks whether something is done, without waiting; whether that did something."""
+    def poll(self) -> bool:
+        """Run something if the host only polls; return whether something ran."""
 
 
 Outside: TypeAlias = Callable[[], "Mark | None"]
-"""Looks whether what streams wait for outside of them will come: a mark of it, None if nothing."""
+"""Return a mark outside of the streams that will be passed, or None."""
 
 _LOOK_S: Final = 0.2
-"""How often whoever waits looks whether it will come."""
+"""Seconds between a waiting thread's checks of `Outside`."""
 
 
 class ThreadRunner:
-    """Streams run on their own threads."""
+    """A runner for streams with their own threads."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
@@ -111,13 +111,13 @@ class ThreadRunner:
                 return False
             self._outside()
 
-    def look(self) -> bool:
-        """Nothing to do: the threads run anyway."""
+    def poll(self) -> bool:
+        """Do nothing: the threads run by themselves."""
         return False
 
 
 class SeededRunner:
-    """Streams run only while the host waits, on its thread, in an order that a number decides."""
+    """A runner on the waiting host thread, in an order among streams that a seed determines."""
 
     def __init__(self, seed: int, streams: Callable[[], Sequence[Steps]], outside: Outside) -> None:
         self._random = random.Random(seed)
@@ -126,7 +126,7 @@ class SeededRunner:
         self._lock = Lock()
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
-        """Run streams until `mark` is passed. Time does not count: never False."""
+        """Run streams until `mark` is passed. Ignores the timeout and never returns False."""
         while not mark.done:
             with self._lock:
                 if mark.done or self._step():
@@ -135,11 +135,11 @@ class SeededRunner:
             if awaited is not None:
                 awaited.wait(_LOOK_S)
             elif not (mark.done or any(stream.is_ready() for stream in self._streams())):
-                raise AssertionError("found streams that wait for each other, expected none")
+                raise AssertionError("deadlock: the streams wait for each other")
         return True
 
-    def look(self) -> bool:
-        """One step, so that a host that only looks gets on."""
+    def poll(self) -> bool:
+        """Run one step, so that a polling host makes progress."""
         with self._lock:
             return self._step()
 

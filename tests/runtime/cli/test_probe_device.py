@@ -53,7 +53,7 @@ def run(*arguments):
 
 # The simulator's answers; a device may answer otherwise.
 ANSWERS = {
-    1: r"refused: \[model.busy\] execute: model 1: found it executing on another stream",
+    1: r"refused: \[model.busy\] execute: model 1: still executing on another stream",
     2: "500002 for too few inputs, 500002 for an input 128 bytes short; .* is right",
     3: "results by alignment: 64: right, 128: right, 256: right",
     4: "query_size returns 107002 without a device",

@@ -1,4 +1,4 @@
-"""What tests of the simulator do again and again."""
+"""Helpers for tests of the simulator."""
 
 import mmap
 from threading import Event
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 def ok(answer):
-    """What stands before a return code of 0."""
+    """Return the values before a return code of 0."""
     if isinstance(answer, int):
         assert answer == 0
         return None
@@ -24,7 +24,7 @@ def ok(answer):
 
 
 class Blocked:
-    """A stream that gets no further until `release`."""
+    """A stream that is blocked until `release`."""
 
     def __init__(self, stream=0):
         self._gate = Event()
@@ -40,7 +40,7 @@ class Blocked:
 
 
 def fail(stream, code, text="a test wants it"):
-    """Have a task of the stream fail with `code`."""
+    """Submit a task to the stream that fails with `code`."""
 
     def run():
         raise Refused(code, text)
@@ -52,20 +52,20 @@ _PAGES = []
 
 
 def pages(count=1):
-    """Host memory of so many pages of 4 KiB: [count * 4096] uint8, which begins at one.
+    """Return `count` pages of 4 KiB of host memory, aligned: [count * 4096] uint8.
 
-    It stays, so that a copy still queued at the end of a test finds it.
+    The memory is never freed, so that a copy still queued at the end of a test finds it.
     """
     _PAGES.append(np.frombuffer(mmap.mmap(-1, count * mmap.PAGESIZE), np.uint8))
     return _PAGES[-1]
 
 
 def content(ptr, nbytes):
-    """The bytes at any address."""
+    """Return the bytes at any address."""
     return current().memory.resolve(ptr, nbytes, want="any", write=False).tobytes()
 
 
 def fill(ptr, given):
-    """Write bytes to any address, past all rules of order."""
+    """Write bytes to any address, without checking the order of uses."""
     view = current().memory.resolve(ptr, len(given), want="any", write=True)
     view[:] = np.frombuffer(given, np.uint8)

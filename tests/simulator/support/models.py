@@ -1,4 +1,4 @@
-"""Tiny models, compiled as atc does, and a driver that loads and executes them through `acl`."""
+"""Small models, compiled as atc does, and a driver that loads and executes them with `acl`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ node = helper.make_node
 
 
 def breaks(rule: str):
-    """What follows must break this rule."""
+    """Expect the block to violate this rule."""
     return pytest.raises(SimulatorViolation, match=re.escape(f"[{rule}]"))
 
 
@@ -39,7 +39,7 @@ def rows(n="n"):
 
 
 def texts():
-    """ids, mask [n, t] to total [n] and kept [n, t]: two outputs, one of which varies twice."""
+    """ids, mask [n, t] to total [n] and kept [n, t]: two outputs, one with two variable dims."""
     return onnx_model(
         [
             node("Mul", ["ids", "mask"], ["kept"], name="mul"),
@@ -61,14 +61,14 @@ def image():
 
 
 def nonzero():
-    """x [n] to where it is not zero: dims that depend on data."""
+    """x [n] to the indices of its nonzero values: dims that depend on data."""
     return onnx_model(
         [node("NonZero", ["x"], ["y"])], [("x", FLOAT, ["n"])], [("y", INT64, [1, "m"])]
     )
 
 
 def compile_to(folder: Path, model: onnx.ModelProto, name: str = "model", /, **flags: str) -> str:
-    """The path of the .om that atc makes of it; "origin" and for the simulator unless told."""
+    """Compile a model with atc; return the path. Defaults: "origin", for the simulator's chip."""
     source = folder / f"{name}.onnx"
     onnx.save(model, source)
     given = {
@@ -107,13 +107,13 @@ def image_om(folder: Path, gears: str = "2,3;4,4") -> str:
 
 
 def static_om(folder: Path, n: int = 2) -> str:
-    """`rows` of a fixed number of rows."""
+    """`rows` with a fixed number of rows."""
     return compile_to(folder, rows(), "static", input_shape=f"x:{n},4")
 
 
 @dataclass
 class Buffers:
-    """A dataset and what is in it, by place."""
+    """A dataset and its buffers, by index."""
 
     dataset: int
     handles: list[int] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Buffers:
 
 
 class Loaded:
-    """A model in memory of its own, with one set of buffers."""
+    """A model in its own memory, with one set of buffers."""
 
     def __init__(self, acl, path: str) -> None:
         self.acl = acl
@@ -156,7 +156,7 @@ class Loaded:
         return ok(self.acl.rt.malloc(nbytes, 0)) if nbytes else 0
 
     def buffers(self, sizes) -> Buffers:
-        """A dataset of new memory of these sizes."""
+        """Return a dataset of new memory of these sizes."""
         made = Buffers(self.acl.mdl.create_dataset())
         for size in sizes:
             ptr = self.malloc(size)
@@ -184,7 +184,7 @@ class Loaded:
         ok(copy(ptr, size, array.ctypes.data, array.nbytes, H2D))
 
     def read(self, place: int) -> np.ndarray:
-        """An output at the gear that was set last."""
+        """Return an output at the gear last set."""
         mdl = self.acl.mdl
         dims = ok(mdl.get_cur_output_dims(self.desc, place))["dims"]
         array = np.empty(dims, DTYPES[mdl.get_output_data_type(self.desc, place)])
@@ -193,7 +193,7 @@ class Loaded:
         return array
 
     def output_bytes(self, place: int) -> bytes:
-        """All bytes of an output's buffer."""
+        """Return all bytes of an output's buffer."""
         return content(self.outputs.ptrs[place], self.outputs.sizes[place])
 
     def execute(self) -> int:
@@ -204,7 +204,7 @@ class Loaded:
         return self.acl.mdl.execute_async(self.id, *datasets, stream)
 
     def release(self) -> None:
-        """Everything, in the order that the documents give."""
+        """Release all objects in the documented order."""
         acl = self.acl
         for made in (self.inputs, self.outputs):
             for handle in made.handles:

@@ -1,4 +1,4 @@
-"""Another process with a simulated device, which does what a test tells it."""
+"""Another process with a simulated device, controlled by a test."""
 
 import json
 import os
@@ -12,7 +12,8 @@ _PATHS = [Path(ascend_simulator.__file__).parents[1], Path(__file__).parents[2]]
 
 
 class Neighbour:
-    """`neighbour.rt.malloc(64, 0)` is a call there; its answer, or the rule that it breaks."""
+    """A proxy: `neighbour.rt.malloc(64, 0)` calls there and returns the result or the violated
+    rule."""
 
     def __init__(self):
         path = os.pathsep.join(map(str, _PATHS))
@@ -27,7 +28,7 @@ class Neighbour:
         self.mdl = _Namespace(self, "mdl")
 
     def begin(self, **settings):
-        """A new process state there: initialised, device 0 current."""
+        """Start a new process state there: initialised, device 0 current."""
         self.call("begin", settings)
         assert [self.call("init"), self.rt.set_device(0)] == [0, 0]
 
@@ -44,7 +45,7 @@ class Neighbour:
         self.call("fill", ptr, given.hex())
 
     def kill(self):
-        """As `kill -9` does."""
+        """Kill the process as `kill -9` does."""
         self._process.kill()
         self._process.wait()
 

@@ -1,4 +1,4 @@
-"""The module `acl`, as the simulator offers it. See ascend_simulator."""
+"""The module `acl` of the simulator. See ascend_simulator."""
 
 from ascend_simulator.exit_report import install as _install
 from ascend_simulator.interface.exports import functions as _functions
@@ -7,7 +7,7 @@ from ascend_simulator.settings import from_environment as _from_environment
 
 try:
     _from_environment()
-except ValueError as _error:  # whoever imports says it in a line of its own
+except ValueError as _error:  # an ImportError, so that the message is one line
     raise ImportError(str(_error)) from _error
 
 _install()
