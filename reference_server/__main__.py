@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 
-#: What a first argument that is no option runs; each module has a `main` that takes the others.
+#: Subcommands, by the first argument. Each module's `main` gets the other arguments.
 _COMMANDS = {
     "check": "reference_server.checking.command",
     "page": "reference_server.watching.command",
@@ -16,14 +16,14 @@ _CLIENT = "tritonclient.grpc"
 
 
 def main() -> int:
-    """Run the command line; the exit code."""
+    """Run the command line and return its exit code."""
     if module := _COMMANDS.get("".join(sys.argv[1:2])):
         return int(importlib.import_module(module).main(sys.argv[2:]))
-    # Nothing that is imported is garbage: imports take an eighth less time without looks at it, and
-    # what is frozen is not looked at while serving either.
+    # Imports take an eighth less time without garbage collection: none of it is garbage. Frozen
+    # objects are not collected while serving either.
     gc.disable()
-    with _client_left_out():
-        from reference_server.cli import main as run
+    with _without_client_library():
+        from reference_server.command.cli import main as run
 
     gc.freeze()
     gc.enable()
@@ -31,11 +31,12 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def _client_left_out() -> Iterator[None]:
-    """Have Triton's messages imported without the client library in whose package they are.
+def _without_client_library() -> Iterator[None]:
+    """Import Triton's protobuf messages without the client library of the same package.
 
-    The client and what it needs (gRPC's own library, for one) would be a seventh of the start's
-    time and of the server's memory. Whoever imports it later gets it, with the same messages.
+    The library and its dependencies (such as gRPC's own library) would take a seventh of the
+    start's time and of the server's memory. A later import gets the library, with the same
+    messages.
     """
     spec = importlib.util.find_spec(_CLIENT)
     if spec is None or _CLIENT in sys.modules:

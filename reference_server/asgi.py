@@ -1,10 +1,10 @@
-r"""The server's HTTP as an ASGI application, for uvicorn, hypercorn and others.
+r"""The server's HTTP as an ASGI application, for uvicorn, hypercorn and other ASGI servers.
 
     REFERENCE_SERVER_OPTIONS="--model-repository=models" \
         uvicorn --factory reference_server.asgi:from_environment --port 8000
 
-The server's options are those of its command line; the ports that they name are not opened, and
-connections are the ASGI server's affair. `/metrics` is served at the same port.
+The options are those of the command line. The server opens none of the ports in them: the ASGI
+server owns the connections. `/metrics` is served at the same port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 
-from reference_server import cli
+from reference_server.command import cli
 from reference_server.core.errors import ServerError
 from reference_server.frontends.http.asgi import AsgiExchange, Message, Receive, Send
 from reference_server.frontends.http.request import Request
@@ -26,13 +26,19 @@ from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 
-#: Where `from_environment` finds the options, as a shell would split them.
+#: The environment variable with the options for `from_environment`, quoted as in a shell.
 VARIABLE = "REFERENCE_SERVER_OPTIONS"
 _METRICS = b"/metrics"
 
 
 class Application:
-    """A server within an ASGI server: loads as the lifespan starts, drains as it ends."""
+    """An ASGI 3 application: loads the models when the lifespan starts, drains when it ends.
+
+    Use one instance per process and event loop. Requests without a started lifespan fail.
+
+    Args:
+        options: the server's options, such as `application` parses from a command line.
+    """
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -41,7 +47,13 @@ class Application:
         self._handle: Callable[[Request], None] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve one request, or the lifespan."""
+        """Serve one request, or the lifespan. Websocket connections are rejected.
+
+        Args:
+            scope: the connection's scope; its type is "lifespan", "http" or "websocket".
+            receive: returns the next message of the ASGI server.
+            send: sends a message to the ASGI server.
+        """
         kind = scope["type"]
         if kind == "lifespan":
             await self._live(receive, send)
@@ -64,8 +76,10 @@ class Application:
         assert self._server is not None
         try:
             await self._server.shut_down({})
-        except ExitTimeout:  # the log has told
-            await send({"type": "lifespan.shutdown.failed", "message": "requests were left"})
+        except ExitTimeout:  # it is logged
+            await send(
+                {"type": "lifespan.shutdown.failed", "message": "exit timeout: requests in flight"}
+            )
             return
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -78,16 +92,28 @@ class Application:
         if metrics is None:
             self._handle = handle
             return
-        tell = server.metrics_handlers(metrics).handle
+        handle_metrics = server.metrics_handlers(metrics).handle
 
         def choose(request: Request) -> None:
-            (tell if request.url.partition(b"?")[0] == _METRICS else handle)(request)
+            is_metrics = request.url.partition(b"?")[0] == _METRICS
+            (handle_metrics if is_metrics else handle)(request)
 
         self._handle = choose
 
 
 def application(arguments: Sequence[str]) -> Application:
-    """The application of these options; their faults end the process, as on the command line."""
+    """Return an application with these options, and configure the log.
+
+    Args:
+        arguments: options of the command line `reference-server`.
+
+    Returns:
+        The ASGI application.
+
+    Raises:
+        SystemExit: an option is invalid.
+        ServerError: the response cache cannot be created.
+    """
     options, warnings = cli.parse(arguments)
     logs.configure(options.log)
     for warning in warnings:
@@ -96,5 +122,10 @@ def application(arguments: Sequence[str]) -> Application:
 
 
 def from_environment() -> Application:
-    """The application of the options in REFERENCE_SERVER_OPTIONS."""
+    """Return an application with the options in REFERENCE_SERVER_OPTIONS.
+
+    Raises:
+        SystemExit: an option is invalid.
+        ServerError: the response cache cannot be created.
+    """
     return application(shlex.split(os.environ.get(VARIABLE, "")))

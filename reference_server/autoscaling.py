@@ -1,7 +1,7 @@
-"""How many replicas a model needs: the rule, and the rule as a policy of Ray Serve.
+"""The number of replicas that a model needs: the rule, and its policy for Ray Serve.
 
-docs/deployment.md says where it comes from; observe/autoscaling.yml is the same for Prometheus.
-Nothing of Ray is imported here: Serve's controller calls the policy with what it knows.
+docs/deployment.md derives the rule; observe/autoscaling.yml implements it for Prometheus. Nothing
+of Ray is imported: Serve's controller calls the policy.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: The share of full batches that replicas are to be used to by what comes now; the rest is for what
-#: comes while a replica starts.
+#: The target utilization, as a share of full batches, by the current rate. The rest is reserved for
+#: a higher rate while a replica starts.
 USED = 0.6
-#: The same by the most that came in the last `PEAK_S` seconds: it has been seen, so that less is
-#: kept beyond it.
+#: The target utilization by the highest rate of the last `PEAK_S` seconds. A rate that was already
+#: seen needs a smaller reserve.
 PEAK_USED = 0.8
 PEAK_S = 900
-#: In what time replicas are to be through with what waits for too long.
+#: The time in seconds in which replicas process the rows that wait for too long.
 DRAIN_S = 15
 
-#: What a replica tells the policy of its model, by `record_autoscaling_stats`.
+#: The metrics of a replica, by `record_autoscaling_stats`.
 ROWS = "rows"
 REQUESTS = "requests"
 PENDING = "pending"
@@ -28,7 +28,7 @@ PENDING = "pending"
 
 @dataclass(frozen=True)
 class Goal:
-    """What a rule is told of the model: what a replica can do, and how long a request may take."""
+    """The capacity of one replica in full batches, and the allowed latency of a request."""
 
     rows_per_s: float
     full_batch_s: float
@@ -38,30 +38,34 @@ class Goal:
 def replicas_wanted(
     come_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
 ) -> float:
-    """How many replicas there should be, of which there are `replicas`.
+    """Return the wanted number of replicas; there are `replicas` now.
 
-    Rows that come are to be three fifths of what can be done in full batches, the most that came
-    lately (`Peak`) four fifths, and what waits longer than the goal allows is to be gone in a
-    quarter of a minute.
+    The current rate uses three fifths of their capacity in full batches, the recent peak rate
+    (`Peak`) four fifths. Rows that wait longer than the goal allows are processed in a quarter of a
+    minute.
     """
-    can_do = replicas * goal.rows_per_s
-    late_s = max(0.0, waiting / can_do - (goal.latency_s - goal.full_batch_s)) if can_do else 0.0
-    held_per_s = max(come_per_s / USED, peak_per_s / PEAK_USED)
-    return held_per_s / goal.rows_per_s + replicas * late_s / DRAIN_S
+    capacity_per_s = replicas * goal.rows_per_s
+    late_s = (
+        max(0.0, waiting / capacity_per_s - (goal.latency_s - goal.full_batch_s))
+        if capacity_per_s
+        else 0.0
+    )
+    needed_per_s = max(come_per_s / USED, peak_per_s / PEAK_USED)
+    return needed_per_s / goal.rows_per_s + replicas * late_s / DRAIN_S
 
 
 class Peak:
-    """The most rows a second of the last quarter of an hour.
+    """The highest rate of the last quarter of an hour, in rows per second.
 
-    `points` are moments and what came, of which each came less than the one before: the others
-    will never be the most.
+    `points` are times and rates, in falling order of the rates: other points can never be the
+    highest.
     """
 
     def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
         self.points = list(points)
 
     def seen(self, now_s: float, come_per_s: float) -> float:
-        """What comes now; the most is returned."""
+        """Add the current rate, and return the highest one."""
         kept = [(at_s, come) for at_s, come in self.points if 0 <= now_s - at_s <= PEAK_S]
         while kept and kept[-1][1] <= come_per_s:
             kept.pop()
@@ -77,7 +81,7 @@ class Measured(Protocol):
 
 
 class Situation(Protocol):
-    """What the policy reads of Serve's `AutoscalingContext`."""
+    """The fields of Serve's `AutoscalingContext` that the policy reads."""
 
     current_num_replicas: int
     running_replicas: Sequence[Any]
@@ -86,18 +90,23 @@ class Situation(Protocol):
 
     @property
     def total_queued_requests(self) -> float:
-        """Requests that no replica has been given."""
+        """Requests that are not yet assigned to a replica."""
 
     @property
     def raw_metrics(self) -> Mapping[str, Mapping[Any, Sequence[Measured]]] | None:
-        """What replicas have told lately, by the names above and by replica."""
+        """The recent metrics by name (see above) and by replica."""
 
 
 class ByWork:
-    """The rule as Serve's autoscaling policy.
+    """The rule as an autoscaling policy of Serve.
 
-    `rows_per_second` is what a replica does in full batches, `full_batch_seconds` how long one is
-    executed, `latency_goal_seconds` how long a request may take.
+    Args:
+        rows_per_second: the rows that a replica executes per second in full batches.
+        full_batch_seconds: the execution time of a full batch.
+        latency_goal_seconds: the allowed latency of a request.
+
+    Raises:
+        ValueError: a number is not above 0.
     """
 
     def __init__(
@@ -110,12 +119,12 @@ class ByWork:
         self._goal = Goal(rows_per_second, full_batch_seconds, latency_goal_seconds)
 
     def __call__(self, situation: Situation) -> tuple[float, dict[str, Any]]:
-        """How many replicas are wanted, and what the next call is to know."""
-        told = situation.raw_metrics or {}
+        """Return the wanted number of replicas, and the state for the next call."""
+        metrics = situation.raw_metrics or {}
         live = set(situation.running_replicas)
 
         def series(name: str) -> list[Sequence[Measured]]:
-            found = told.get(name, {})
+            found = metrics.get(name, {})
             return [points for replica, points in found.items() if replica in live and points]
 
         rows, requests = (sum(map(_rate, series(name))) for name in (ROWS, REQUESTS))
@@ -134,22 +143,22 @@ class ByWork:
 
 
 def _rate(points: Sequence[Measured]) -> float:
-    """By how much a counter grows in a second; one that has begun anew, by nothing."""
+    """Return a counter's growth per second; 0 if the counter was reset."""
     first, last = points[0], points[-1]
     seconds = last.timestamp - first.timestamp
     return max(0.0, last.value - first.value) / seconds if seconds > 0 else 0.0
 
 
 _PEAK, _SEEN = "peak", "waiting"
-#: Over what time, in seconds, the growth of what waits is told, and how often it is looked at.
+#: The period over which the growth of the queue is measured, and the interval of its samples.
 _RATE_S = 30
-_LOOK_S = 1
+_SAMPLE_S = 1
 
 
 def _growth(state: dict[str, Any], now_s: float, waiting: float) -> float:
-    """By how many rows a second more wait; `state` keeps what was seen."""
+    """Return the growth of the waiting rows per second; samples are kept in `state`."""
     seen = [point for point in state.get(_SEEN, ()) if now_s - _RATE_S <= point[0] <= now_s]
-    if not seen or now_s - seen[-1][0] >= _LOOK_S:
+    if not seen or now_s - seen[-1][0] >= _SAMPLE_S:
         seen.append((now_s, waiting))
     state[_SEEN] = seen
     seconds = now_s - seen[0][0]

@@ -1,4 +1,4 @@
-"""The server's settings: frozen, read once from the command line, under Triton's names."""
+"""The server's settings: frozen, set once from the command line, under Triton's names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from reference_server.core.intake import half_of_memory
 from reference_server.core.profiles import NEWEST, TritonProfile
 
-#: Where Triton's containers have their backends.
+#: The directory of backends in Triton's containers.
 BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
 
 
-#: What `--backend-config` may tell backends that complete configurations.
+#: The setting of `--backend-config` that is used when a configuration is completed.
 MAX_BATCH_SIZE = "default-max-batch-size"
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is logged and where; an empty `file` is stderr."""
+    """Log levels and destination; an empty `file` is stderr."""
 
     verbose_level: int = 0
     info: bool = True
@@ -32,11 +32,11 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenTelemetryOptions:
-    """Where spans are sent, by OTLP over HTTP, and how many wait for that.
+    """The export of spans, by OTLP over HTTP.
 
-    `resource` are attributes of this server. A batch of at most `max_export_batch_size` spans is
-    sent every `schedule_delay_ms`, and before if there are so many; `max_queue_size` wait at most.
-    `told` are the settings as they were given, in their order.
+    `resource` are the server's attributes. A batch is sent every `schedule_delay_ms`, or as soon as
+    `max_export_batch_size` spans wait. At most `max_queue_size` spans wait; further ones are lost.
+    `given` are the settings as given on the command line, in their order.
     """
 
     url: str = "http://localhost:4318/v1/traces"
@@ -44,16 +44,16 @@ class OpenTelemetryOptions:
     max_queue_size: int = 2048
     schedule_delay_ms: int = 5000
     max_export_batch_size: int = 512
-    told: tuple[tuple[str, str], ...] = ()
+    given: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What is traced at start and where it is written; without a `file` nothing can be.
+    """The trace settings at start. Without a `file`, traces cannot be written.
 
-    `levels` are TIMESTAMPS and TENSORS, every `rate`-th request is traced, `count` of them
-    (-1: any number). `log_frequency` traces go into one file; 0: all into the same. With
-    `opentelemetry` traces are spans that are sent away, and no file is written.
+    `levels` are TIMESTAMPS and TENSORS. Every `rate`-th request is traced, at most `count` requests
+    (-1: no limit). Each file gets `log_frequency` traces (0: one file for all). With
+    `opentelemetry`, traces are exported as spans and no file is written.
     """
 
     file: str = ""
@@ -65,7 +65,7 @@ class TraceOptions:
 
 
 class ControlMode(enum.Enum):
-    """Who decides which models are loaded: the start alone, changes of the files, or clients."""
+    """The source of load requests: the start only, changed files, or clients."""
 
     NONE = "none"
     POLL = "poll"
@@ -88,16 +88,25 @@ API_CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What a request must carry: the header (gRPC: the metadata) `key` with this `value`."""
+    """The header (gRPC: metadata) `key` that a request must have, with this `value`."""
 
     key: str
     value: str
 
 
 def parse_restrictions(option: str, what: str, values: Sequence[str]) -> dict[str, Restriction]:
-    """What `<category>,...:<key>=<value>` restricts, by category.
+    """Parse values of the form `<category>,...:<key>=<value>`.
 
-    `option` and `what` (`api` or `protocol`) are for the texts of the ValueError that is raised.
+    Args:
+        option: the option's name, for error texts.
+        what: `api` or `protocol`, for error texts.
+        values: the values of the option.
+
+    Returns:
+        The required header by category.
+
+    Raises:
+        ValueError: a value is malformed, or names an unknown or repeated category.
     """
     restricted: dict[str, Restriction] = {}
     for value in values:
@@ -120,11 +129,13 @@ def parse_restrictions(option: str, what: str, values: Sequence[str]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """How long a client of any port may take, in seconds; 0 is for ever.
+    """Time limits for clients of all ports, in seconds; 0 is no limit.
 
-    `idle_s` without asking for anything; `head_s` for TLS, the beginning of HTTP/2, or a request's
-    head; `body_s` without a kilobyte of a body for each second; `unread_s` without reading anything
-    of what waits for it.
+    Attributes:
+        idle_s: without a request.
+        head_s: for the TLS handshake, the HTTP/2 preface, or a request's head.
+        body_s: for a body that is slower than 1 KiB per second.
+        unread_s: while the client reads nothing of its replies.
     """
 
     idle_s: float = 3600.0
@@ -133,17 +144,18 @@ class TimeLimits:
     unread_s: float = 60.0
 
 
-#: Connections that a port has at once, unless told otherwise.
+#: The default limit of open connections per port.
 MOST_CONNECTIONS = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """The HTTP frontend: where it listens, whether the port may be shared (SO_REUSEPORT).
+    """The HTTP frontend. `reuse_port` sets SO_REUSEPORT.
 
-    `restricted` is by category. Headers whose names match `forwarded` become parameters of infer
-    requests; if it is empty, none do. JSON, raw bodies, and what these and compressed ones become
-    may have `max_input_bytes`; None is any number. With `page` people find a form at `/try`.
+    `restricted` is by category. Headers whose names match `forwarded` become parameters of
+    inference requests; with an empty pattern, none do. `max_input_bytes` limits JSON and raw
+    bodies, before and after decompression; None is no limit. With `page`, `/try` serves a form for
+    requests.
     """
 
     address: str = "0.0.0.0"
@@ -156,7 +168,7 @@ class HttpOptions:
 
 
 class Compression(enum.IntEnum):
-    """How hard responses are compressed for clients that take it."""
+    """The compression level of responses, for clients that accept compression."""
 
     NONE = 0
     LOW = 1
@@ -166,10 +178,9 @@ class Compression(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """The files of a port that speaks TLS, in PEM.
+    """The PEM files of a port that uses TLS.
 
-    With `demands_client_certificate`, clients must show a certificate that one in `root` vouches
-    for.
+    With `demands_client_certificate`, clients need a certificate signed by one in `root`.
     """
 
     certificate: str
@@ -180,11 +191,11 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The gRPC frontend: where it listens, and what the options of the same names tell gRPC.
+    """The gRPC frontend. Fields with a gRPC channel argument's name have its meaning.
 
-    Ages of 0 are unlimited. Metadata whose names match `forwarded` become parameters of infer
-    requests; if it is empty, none do. Without `tls` bytes go as they are. Of a stream's decoupled
-    models `max_response_pool_size` responses may wait for the client.
+    An age of 0 is no limit. Metadata whose names match `forwarded` become parameters of inference
+    requests; with an empty pattern, none do. Without `tls`, connections are plaintext. At most
+    `max_response_pool_size` responses of decoupled models are queued for a stream's client.
     """
 
     address: str = "0.0.0.0"
@@ -207,7 +218,7 @@ class GrpcOptions:
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """One of a summary's quantiles, from 0 to 1, and how far off its rank may be."""
+    """A quantile of a summary, from 0 to 1, with the allowed error of its rank."""
 
     quantile: float
     error: float
@@ -224,12 +235,7 @@ DEFAULT_QUANTILES = (
 
 @dataclass(frozen=True, slots=True)
 class LatencyMetrics:
-    """How the latencies of models are told: by `counters` of sums, by `summaries`, or not at all.
-
-    `histograms` are of first responses.
-
-    Without `counters`, the counts of requests stand still as well, as in Triton.
-    """
+    """The form in which latencies of models are reported: counters, summaries, or neither."""
 
     counters: bool = True
     summaries: bool = False
@@ -239,10 +245,10 @@ class LatencyMetrics:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """The metrics port: where it listens, and how old the machine's gauges may become.
+    """The metrics port. The machine's gauges are updated at most every `interval_ms`.
 
-    Without `cpu` there are no gauges of CPU and memory. With `page` people see the models at `/`,
-    with `page_log` the log's last lines, too.
+    With `cpu`, there are gauges of CPU and memory. With `page`, `/` serves the live page; with
+    `page_log`, the page shows the log's last lines.
     """
 
     address: str = "0.0.0.0"
@@ -256,23 +262,30 @@ class MetricsOptions:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """That instances share resources; `limits` are those told, or else what models need.
+    """Rate limiting by resources. `limits` are the given amounts; None: what models need.
 
-    A limit is for a resource's name, and whether it is the whole server's or a device's.
+    The key of a limit is a resource's name, and True for a resource of the whole server or False
+    for one of each device.
     """
 
     limits: Mapping[tuple[str, bool], int] | None = None
 
 
-#: The one device that models run on here.
+#: The only device of this server.
 _DEVICE = 0
 
 
 def parse_resources(values: Sequence[str]) -> dict[tuple[str, bool], int] | None:
-    """The limits in `<name>:<count>[:<device>]`; None if there are none.
+    """Parse values of the form `<name>:<count>[:<device>]`.
 
-    What is for all devices is for the server, too, and of several for the same the largest counts.
-    Raises ValueError.
+    A limit without a device counts for the server and for the device. Of several limits for the
+    same resource the largest counts.
+
+    Returns:
+        The limits, see `RateLimit`; None if there are none.
+
+    Raises:
+        ValueError: a value is malformed.
     """
     limits: dict[tuple[str, bool], int] = {}
     for value in values:
@@ -294,21 +307,24 @@ def parse_resources(values: Sequence[str]) -> dict[tuple[str, bool], int] | None
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that the composition root needs to build a server.
+    """All settings that are needed to build a server.
 
-    `startup_models` are loaded at the start in mode EXPLICIT; `*` alone is all of them. Without
-    `response_cache_bytes` there is no response cache. `python_backend` are the settings of the
-    backend that runs `model.py`, as they were given: Triton finds their faults at the first load.
-    `max_batch_sizes` are backends' defaults, by name, as they were given; "" is for all others.
-    `stub_models` are the functions, MODULE:FUNCTION, that stand in for models, by their names.
-    Python-based backends are folders with a `model.py` in `backend_directory`. A model's
-    `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Load requests may
-    bring files with `file_override`. Models' files may be links out of their folders with
-    `outside_links`. Long requests may hold `most_request_bytes` together; 0 is any number.
-    Executions of inline models that take longer than `execution_warning_s` are told to the log,
-    none of 0. Clients may register shared memory with `client_shared_memory`, and models of
-    several repositories may have one name with `model_namespacing`. `profile` is the tritonserver
-    to stand in for.
+    Attributes:
+        startup_models: models to load at start in mode EXPLICIT; `*` alone is all models.
+        most_request_bytes: memory limit for all in-flight large requests; 0 is no limit.
+        response_cache_bytes: the size of the response cache; None is no cache.
+        python_backend: settings of the backend that runs `model.py`, as given. Triton reports their
+            errors at the first load.
+        max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all others.
+        stub_models: functions (MODULE:FUNCTION) that answer for models, by the models' names.
+        backend_directory: Python-based backends are folders with a `model.py` in it.
+        model_config_name: a model's `configs/<model_config_name>.pbtxt` replaces its config.pbtxt.
+        model_namespacing: models of different repositories may have the same name.
+        file_override: load requests may contain files.
+        outside_links: a model's files may be links to places outside its folder.
+        execution_warning_s: executions of inline models that take longer are logged; 0 is never.
+        client_shared_memory: clients may register shared memory.
+        profile: the tritonserver release to emulate.
     """
 
     model_repositories: tuple[Path, ...]

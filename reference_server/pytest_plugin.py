@@ -1,6 +1,6 @@
-"""The fixtures that pytest finds where this package is installed.
+"""The pytest fixtures of this package: `triton_model` and `triton_repository`.
 
-They load the server when a test asks for them, not with pytest.
+The server is imported when a test first uses a fixture, not when pytest starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def triton_repository(request: pytest.FixtureRequest) -> Iterator[OpenRepository]:
-    """Open model repositories until the test ends; relative paths begin at pytest's rootdir."""
+    """Return a function that opens model repositories until the test ends.
+
+    Its arguments are those of `reference_server.testing.open_repository`. Relative paths start at
+    pytest's rootdir.
+    """
     from reference_server.testing import open_repository
 
     root = request.config.rootpath
@@ -35,7 +39,11 @@ def triton_repository(request: pytest.FixtureRequest) -> Iterator[OpenRepository
 
 @pytest.fixture
 def triton_model(triton_repository: OpenRepository) -> OpenModel:
-    """Open model folders until the test ends; relative paths begin at pytest's rootdir."""
+    """Return a function that opens model folders until the test ends.
+
+    Its arguments are those of `reference_server.testing.open_model`. Relative paths start at
+    pytest's rootdir.
+    """
 
     def open_(folder: str | Path, *, options: Sequence[str] = ()) -> Model:
         path = Path(folder)

@@ -1,7 +1,4 @@
-"""The composition root: builds the rooms, opens them in order, and shuts them down.
-
-The only module that knows all rooms.
-"""
+"""The composition root: creates all parts of the server, starts them in order, shuts them down."""
 
 from __future__ import annotations
 
@@ -50,21 +47,21 @@ from reference_server.repository.manager import Repository
 from reference_server.repository.polling import RepositoryWatch
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import ResponseCache
-from reference_server.shutdown import ExitTimeout, Listener, end_for_certain, shut_down
+from reference_server.shutdown import ExitTimeout, Listener, exit_after, shut_down
 
 log = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 _HTTP = "HTTP service"
-#: Addresses that stand for all of the machine's own.
+#: Addresses that listen on all networks of the machine.
 _EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class Server:
-    """One server: `serve` loads the models, opens the ports, and returns after `stop`.
+    """One server. `serve` loads the models, opens the ports, and returns after `stop`.
 
-    Or without ports and signals, as a part of another program: `load`, then what `http_handlers`,
-    `grpc_methods` and `metrics_handlers` give, then `close`.
+    Inside another program, without ports and signals: call `load`, use `http_handlers`,
+    `grpc_methods` and `metrics_handlers`, then call `close`.
     """
 
     def __init__(self, options: ServerOptions, clock: Clock | None = None) -> None:
@@ -80,7 +77,7 @@ class Server:
         self._executions = ExecutionWatch(
             self._clock, options.execution_warning_s, InlineInstance._run.__code__
         )
-        self._lag = LoopLag(self._look, self._executions.executing_since)
+        self._lag = LoopLag(self._run_periodic_work, self._executions.executing_since)
         loader = ModelLoader(
             self._clock,
             self._registry,
@@ -121,18 +118,22 @@ class Server:
         self._shared_memory = SharedMemory(
             allowed=options.client_shared_memory, profile=options.profile
         )
-        # What an old release of Triton has not is not there when it is stood in for.
+        # The pages use fields that old releases of Triton do not have.
         self._shows_pages = options.profile.newer_metrics
         self._log_tail = LogTail()
         self._stopping = asyncio.Event()
         self._has_failed = False
 
     async def serve(self) -> None:
-        """Load, listen, and serve until `stop` is called or SIGINT or SIGTERM comes.
+        """Load the models, open the ports, and serve until `stop`, SIGINT or SIGTERM.
 
-        Raises ServerError if the repository cannot be read, a model cannot be loaded (with
-        `exit_on_error`), or a port is taken; ExitTimeout if the end takes too long. Without
-        `exit_on_error` a server whose repository cannot be read serves all that needs no model.
+        Without `exit_on_error`, a server whose repository cannot be read serves the operations that
+        need no model.
+
+        Raises:
+            ServerError: the repository cannot be read, a model cannot be loaded (with
+                `exit_on_error`), or a port is in use.
+            ExitTimeout: the shutdown took longer than its timeout.
         """
         loop = asyncio.get_running_loop()
         if self._options.metrics is not None and self._options.metrics.page_log:
@@ -143,7 +144,7 @@ class Server:
         listeners: dict[str, Listener] = {}
         try:
             await self.load_on(loop)
-            # Metrics first: whoever finds the server ready finds them too.
+            # Metrics first, so that they are available as soon as the server is ready.
             if self._options.metrics is not None:
                 listeners["metrics service"] = self._metrics_listener(self._options.metrics)
             if self._options.grpc is not None:
@@ -152,7 +153,7 @@ class Server:
                 listeners[_HTTP] = self.http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
-            self._ports_are_open()
+            self._announce_ports()
             if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
             await self._stopping.wait()
@@ -162,8 +163,8 @@ class Server:
             raise
         await self.shut_down(listeners)
 
-    def _ports_are_open(self) -> None:
-        """Warn where others than this machine can ask; keep all ports from forks."""
+    def _announce_ports(self) -> None:
+        """Warn about ports that other machines can reach; close all ports in forked processes."""
         options = self._options
         fronts = {"HTTP": options.http, "gRPC": options.grpc, "metrics": options.metrics}
         opened = [
@@ -176,13 +177,17 @@ class Server:
                 forks.close_port_in_forks(front.port)
         if opened:
             log.warning(
-                "Open to all networks of this machine: %s. Whoever reaches these ports may ask "
-                "whatever is not restricted; docs/security.md says how to keep them apart.",
+                "Open to all networks of this machine: %s. Any client that reaches these ports may "
+                "call every operation that is not restricted. See docs/security.md.",
                 ", ".join(opened),
             )
 
     async def load_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """`load`, and look after the loop from then on. Raises ServerError: see `serve`."""
+        """Call `load` on another thread, and monitor the loop from then on.
+
+        Raises:
+            ServerError: see `serve`.
+        """
         await self._load_on(loop)
         self._lag.start(loop)
 
@@ -202,9 +207,13 @@ class Server:
             raise internal("failed to load all models")
 
     def load(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Load what is wanted at the start; False if a model failed. Blocks.
+        """Load the startup models. Blocks.
 
-        `loop` is the one on whose thread requests come, and which this thread must not hold up.
+        Args:
+            loop: the event loop that will serve the requests. Must not run on the calling thread.
+
+        Returns:
+            False if a model failed to load.
         """
         self._loop = loop
         self._turns.begin(loop)
@@ -225,26 +234,27 @@ class Server:
         return self.repository.load_named(options.startup_models)
 
     def _wait_for_callbacks(self) -> None:
-        """Return when the loop's callbacks of now have ended; on another thread than the loop's.
+        """Wait until the loop's current callbacks have ended. Not on the loop's thread.
 
-        The frontends find a request's model and give it the request within one callback.
+        The frontends look up a model and submit the request to it within one callback, so after
+        this no callback still holds a model that was unpublished before.
         """
         ended = threading.Event()
         try:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(ended.set)
-        except RuntimeError:  # the loop is gone, and all requests with it
+        except RuntimeError:  # the loop is closed: there are no requests
             return
         ended.wait()
 
     def stop(self) -> None:
-        """Begin the shutdown; on the loop's thread."""
+        """Start the shutdown. Call on the loop's thread."""
         self._stopping.set()
 
     def _signalled(self, number: signal.Signals) -> None:
         log.info("Signal (%d) received.", number)
         if not self._stopping.is_set():
-            end_for_certain(self._options.exit_timeout_s)
+            exit_after(self._options.exit_timeout_s)
         self.stop()
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:
@@ -255,7 +265,7 @@ class Server:
         )
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
-        """What answers HTTP requests, on the loop's thread."""
+        """Return the handlers of HTTP requests. They run on the loop's thread."""
         return HttpHandlers(
             *(self.gateway, self._shared_memory, self.control, loop, self._clock),
             restrictions=options.restricted,
@@ -281,7 +291,7 @@ class Server:
     def grpc_methods(
         self, options: GrpcOptions, loop: asyncio.AbstractEventLoop
     ) -> Mapping[str, Method]:
-        """What answers calls, by full names (`/package.Service/Method`), on the loop's thread."""
+        """Return the gRPC methods by full name (`/package.Service/Method`)."""
         return grpc_methods.table(
             self.gateway,
             self._shared_memory,
@@ -302,7 +312,7 @@ class Server:
         )
 
     def metrics_gateway(self, options: MetricsOptions) -> MetricsGateway:
-        """What tells all metrics."""
+        """Return the collector of all metrics."""
         return MetricsGateway(
             self.repository,
             self._registry,
@@ -310,11 +320,11 @@ class Server:
             options.latencies,
             self._cache,
             self._options.profile,
-            self._own_series,
+            self._server_samples,
         )
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
-        """What answers requests at the metrics port, on the loop's thread."""
+        """Return the handlers of the metrics port. They run on the loop's thread."""
         status = None
         if options.page and self._shows_pages:
             http = self._options.http
@@ -325,7 +335,7 @@ class Server:
             )
         return MetricsHandlers(self.metrics_gateway(options), status)
 
-    def _own_series(self) -> Mapping[str, Sequence[Sample]]:
+    def _server_samples(self) -> Mapping[str, Sequence[Sample]]:
         return {
             ENDED.name: self._incidents.samples(),
             LONG.name: self._executions.samples(),
@@ -333,7 +343,7 @@ class Server:
             **self.gateway.tracing.samples(),
         }
 
-    def _look(self) -> None:
+    def _run_periodic_work(self) -> None:
         self._incidents.log_pending()
         self._executions.look()
         self._shared_memory.release_buffers()
@@ -358,40 +368,40 @@ class Server:
         return rows
 
     async def shut_down(self, listeners: Mapping[str, Listener]) -> None:
-        """Drain the ports, then unload the models, then let go of all else. Raises ExitTimeout."""
+        """Drain the ports, unload the models, release everything else. Raises ExitTimeout."""
         first = {name: port for name, port in listeners.items() if name == _HTTP}
         last = {name: port for name, port in listeners.items() if name != _HTTP}
         models = None if self._has_failed else self
         await shut_down(first, models, last, self._options.exit_timeout_s)
         self._lag.stop()
         self._incidents.log_pending()
-        self._let_go()
+        self._release()
 
     def refuse(self) -> None:
-        """Take no new requests."""
+        """Reject new requests."""
         self.gateway.stopping()
         self.repository.refuse()
 
     def in_flight(self) -> Sequence[tuple[str, int, int]]:
-        """Models, versions, and how many requests each has that a stop waits for."""
+        """Return model, version and number of the requests that a stop waits for."""
         return self.repository.in_flight()
 
     @property
     def live(self) -> int:
-        """How many loaded versions are not finalized."""
+        """The number of loaded versions that are not finalized."""
         return self.repository.live
 
     def unload(self) -> None:
-        """Answer what was taken, then finalize the models. Blocks for as long as these do."""
+        """Finish the accepted requests, then finalize the models. Blocks until that is done."""
         self._watch.stop()
         self.repository.close()
 
     def close(self) -> None:
-        """Unload the models, then let go of all else. Blocks."""
+        """Unload the models, then release everything else. Blocks."""
         self.unload()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._log_tail.close()
         self.gateway.tracing.close()
         self._shared_memory.close()

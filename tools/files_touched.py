@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.instruments import open_runtime, read_config
 from ge_runtime.specs import Tensors
-from reference_server.cli import parse
+from reference_server.command.cli import parse
 from reference_server.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +37,7 @@ ENCODER = ROOT / "model_repository" / "text_encoder"
 IDENTITY = ROOT / "benchmarks" / "micro_repository"
 LENGTHS = (3, 40, 5, 38, 4, 4, 60, 7)
 WARM_UP_RUNS = 5
+RECORDED_RUNS = 5
 
 
 @dataclass
@@ -214,7 +215,9 @@ def _ask(port: int, recorder: Recorder) -> Touched:
     with closing(connection):
         for _ in range(WARM_UP_RUNS):
             infer()
-        return recorder.record(infer)
+        # Timers of the server may run during a request; they do so during few of them.
+        recorded = [recorder.record(infer) for _ in range(RECORDED_RUNS)]
+        return min(recorded, key=lambda touched: len(touched.entries))
 
 
 def _free_port() -> int:

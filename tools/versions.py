@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reference_server import arguments
+from reference_server.command import arguments
 from reference_server.core.profiles import PROFILES
 from tools import triton_schema
 
@@ -197,7 +197,7 @@ def flags(usage: str) -> dict[str, Facts]:
 def own_flags() -> dict[str, Facts]:
     """The flags of the reference server, with the defaults that no profile decides."""
     found: dict[str, Facts] = {}
-    for action in arguments.parser()._actions:
+    for action in arguments.new_parser()._actions:
         tells = action.default not in (None, [], argparse.SUPPRESS)
         facts = {"default": _plain(str(action.default))} if tells else {}
         found |= {flag: facts for flag in action.option_strings if flag.startswith("--")}

@@ -23,7 +23,7 @@ def main() -> None:
     """Serve."""
     time.time_ns = jumping_ns
     time.time = lambda: jumping_ns() / 1e9
-    from reference_server.cli import main as serve
+    from reference_server.command.cli import main as serve
 
     serve()
 

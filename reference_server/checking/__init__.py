@@ -1,1 +1,1 @@
-"""`reference-server check`: what is wrong with a model repository, without loading a model."""
+"""`reference-server check`: find errors in a model repository without loading a model."""

@@ -1,4 +1,4 @@
-"""What can be told of a model's code without running it."""
+"""Check a model's code without running it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUFFIX = ".py"
 
 
 def code_faults(file: Path) -> Iterator[tuple[Place, str]]:
-    """Why `file` cannot be a Python model, and where."""
+    """Yield the reasons why `file` cannot be a Python model, and their places."""
     if file.suffix != _SUFFIX:
         yield Place(file), f"Model name must end with '.py'. Model name is \"{file.name}\"."
         return
@@ -33,13 +33,13 @@ def code_faults(file: Path) -> Iterator[tuple[Place, str]]:
 
 
 def completes_config(file: Path) -> bool:
-    """Whether the model may complete its configuration: its code, or what it imports, says so."""
+    """Return True if the model may complete its configuration, by its code or its imports."""
     try:
         tree = _parsed(file)
     except (OSError, SyntaxError, ValueError):
         return False
     model = _defined(tree)
-    if model is None or model.bases:  # it is made elsewhere, or in part
+    if model is None or model.bases:  # it may be defined elsewhere, or in part
         return _CLASS in _names(tree)
     methods = (part.name for part in model.body if isinstance(part, ast.FunctionDef))
     return "auto_complete_config" in methods
@@ -55,7 +55,7 @@ def _defined(tree: ast.Module) -> ast.ClassDef | None:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """What the module may define, wherever in it; all names if it imports `*`."""
+    """Return all names that the module may define; includes the class name after `import *`."""
     found: set[str] = set()
     for part in ast.walk(tree):
         if isinstance(part, ast.ClassDef | ast.FunctionDef):

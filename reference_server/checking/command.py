@@ -16,10 +16,13 @@ from reference_server.options import BACKEND_DIRECTORY
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if all models may load, 1 if one cannot; exits with 2 for options that cannot be."""
+    """Check repositories. Return 0 if all models may load, 1 if one cannot load.
+
+    Exits with code 2 if an option is invalid.
+    """
     parser = _parser()
     given = parser.parse_args(arguments)
-    # What a load logs beside its errors is about this machine.
+    # Log lines of the loader are about this machine; its errors are reported.
     logging.getLogger("reference_server").addHandler(logging.NullHandler())
     rules = Rules(PROFILES[given.triton_version], given.backend_directory, given.model_config_name)
     try:
@@ -33,24 +36,24 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reference-server check",
-        description="Tell all that is wrong with model repositories, without loading a model.",
+        description="Find errors in model repositories without loading a model.",
     )
     parser.add_argument("repositories", nargs="+", type=Path, metavar="DIR")
     parser.add_argument(
-        "--format", choices=list(REPORTS), default="text", help="how it is told (text)"
+        "--format", choices=list(REPORTS), default="text", help="format of the report (text)"
     )
     parser.add_argument(
         "--triton-version",
         choices=list(PROFILES),
         default=NEWEST.name,
-        help=f"the tritonserver whose rules hold ({NEWEST.name})",
+        help=f"the tritonserver release whose rules apply ({NEWEST.name})",
     )
     parser.add_argument(
         "--backend-directory",
         type=Path,
         default=BACKEND_DIRECTORY,
         metavar="DIR",
-        help="where Python-based backends are, as for the server",
+        help="directory of Python-based backends, as for the server",
     )
     parser.add_argument(
         "--model-config-name",

@@ -1,7 +1,7 @@
-"""Looks for faults in the folders of model repositories: all at once, and no model's code is run.
+"""Find errors in the folders of model repositories: all at once, without running code of models.
 
-The rules are those of the server. What only a load can tell, such as what a model's
-`auto_complete_config` makes of its configuration, is left out or is a warning.
+The rules are those of the server. Errors that only show when a model is loaded, such as those of a
+configuration changed by `auto_complete_config`, are left out or reported as warnings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from reference_server.scheduling.warmup import read_samples
 
 
 class Level(enum.Enum):
-    """Whether the model cannot be loaded, or may be."""
+    """ERROR if the model cannot be loaded, WARNING if it may fail to load."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -48,7 +48,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong: with which model, where, and in the server's words."""
+    """One error of a model, with its place and the server's text."""
 
     level: Level
     model: str
@@ -58,7 +58,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the models are to be loaded by: the options of the server of the same names."""
+    """The rules that are checked: options of the server with the same names."""
 
     profile: TritonProfile = NEWEST
     backend_directory: Path = BACKEND_DIRECTORY
@@ -67,19 +67,23 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How many models were looked at, and what was found, model by model."""
+    """The number of checked models, and the faults by model."""
 
     models: int
     faults: tuple[Fault, ...]
 
     @property
     def errors(self) -> int:
-        """How many faults keep a model from being loaded."""
+        """The number of faults that keep a model from being loaded."""
         return sum(fault.level is Level.ERROR for fault in self.faults)
 
 
 def check_repositories(paths: Sequence[Path], rules: Rules) -> Result:
-    """All that is wrong in the repositories. Raises ServerError if one of them is no folder."""
+    """Return all faults in the repositories.
+
+    Raises:
+        ServerError: a repository is not a folder.
+    """
     found: list[Fault] = []
     models = [
         _Model(ModelFolder(name, folders[0]), rules) for name, folders in _folders(paths, found)
@@ -93,7 +97,7 @@ def check_repositories(paths: Sequence[Path], rules: Rules) -> Result:
 
 def _folders(paths: Sequence[Path], found: list[Fault]) -> Iterator[tuple[ModelId, list[Path]]]:
     for name, folders in Repositories(paths).directories().items():
-        if name.name.startswith("."):  # a start without names leaves them out
+        if name.name.startswith("."):  # the server does not load them by default
             continue
         if len(folders) > 1:
             text = f"{DUPLICATE}: {', '.join(map(str, folders))}"
@@ -111,19 +115,19 @@ class _Model:
         self.file = pbtxt.locate(folder.path, rules.config_name)
         #: The completed configuration; None if it cannot be read.
         self.proto: ConfigProto | None = None
-        #: The same, if it can be served; what it does not say is left open.
+        #: The completed configuration if it can be served.
         self.config: ModelConfig | None = None
-        #: The model may change what its configuration says.
+        #: True if the model may change its configuration.
         self.completes = False
 
     @property
     def is_open(self) -> bool:
-        """Whether the tensors are not all known before the model is loaded."""
+        """True if not all tensors are known before the model is loaded."""
         proto = self.proto
         return proto is None or self.completes or not (proto.input and proto.output)
 
     def own_faults(self) -> list[Fault]:
-        """What is wrong with the model alone."""
+        """Return the faults of the model without those of other models."""
         try:
             proto = pbtxt.read(self.file)
         except ServerError as error:
@@ -131,32 +135,32 @@ class _Model:
             return [Fault(Level.ERROR, self.folder.id, place, error.message)]
         complete.complete(proto, self.folder.path)
         self.proto = proto
-        of_code = self._code_faults(proto)
+        code_faults = self._code_faults(proto)
         profile = self._rules.profile
-        found = self._of(check.check_polled.faults(proto, profile))
-        found += self._of(check.check_directory.faults(proto, self.folder.name))
-        found += self._of(check.check_given.faults(proto))
-        tensors = self._of(check.check_loaded.faults(proto, profile))
+        found = self._faults(check.check_polled.faults(proto, profile))
+        found += self._faults(check.check_directory.faults(proto, self.folder.name))
+        found += self._faults(check.check_given.faults(proto))
+        tensors = self._faults(check.check_loaded.faults(proto, profile))
         if self.completes:
             tensors = [replace(fault, level=Level.WARNING) for fault in tensors]
         found += tensors
         if not tensors and all(fault.level is Level.WARNING for fault in found):
             self.config = ModelConfig.from_proto(proto)
             found += self._file_faults(self.config)
-        return of_code + found
+        return code_faults + found
 
-    def _of(self, faults: Faults) -> list[Fault]:
-        """Faults of the configuration, each where its file names what the fault names."""
+    def _faults(self, faults: Faults) -> list[Fault]:
+        """Return faults of the configuration, each at the line that it names."""
         return [self.fault(fault) for fault in faults]
 
     def fault(self, error: ServerError) -> Fault:
-        """A fault of the configuration."""
+        """Return a fault of the configuration."""
         text = error.message
         level = Level.WARNING if isinstance(error, NotHere) else Level.ERROR
         return Fault(level, self.folder.id, Place(self.file, line_of(self.file, text)), text)
 
     def _code_faults(self, proto: ConfigProto) -> list[Fault]:
-        """What is wrong with the versions and with the code in them; notes what the code can do."""
+        """Return the faults of versions and their code; set `completes`."""
         versions = wanted_versions(schema.version_policy(proto), self.folder.versions())
         if not versions:
             return [
@@ -181,7 +185,7 @@ class _Model:
                 continue
             artifact = folder / proto.default_model_filename
             if file == SHIPPED and not artifact.exists():
-                text = f"the model's file is not found: '{artifact}'"
+                text = f"model file not found: '{artifact}'"
                 found.append(self.fault(not_found(text)))
             self.completes = self.completes or completes_config(file)
             found += [
@@ -190,7 +194,7 @@ class _Model:
         return found
 
     def _file_faults(self, config: ModelConfig) -> list[Fault]:
-        """What is wrong with the other files that a configuration names."""
+        """Return the faults of the other files that a configuration names."""
         found: list[Fault] = []
         sequences = config.sequence_batching
         readers: tuple[Callable[[], object], ...] = (
@@ -207,7 +211,7 @@ class _Model:
 
 
 def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
-    """What ensembles ask of models that are not there, or that do not fit."""
+    """Yield the faults of ensembles whose models are missing or do not match."""
     graph = DependencyGraph()
     by_id = {model.folder.id: model for model in models}
     readable = {name: model for name, model in by_id.items() if model.proto is not None}
@@ -215,7 +219,7 @@ def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
         assert model.proto is not None
         source = ModelSource(model.folder, model.proto, None, explicit=True)
         graph.put(name, source.steps, explicit=True)
-    # What cannot be read is there all the same, and told already.
+    # Models that cannot be read exist, and are already reported.
     for name in by_id.keys() - readable.keys():
         graph.put(name, {}, explicit=True)
     errors = graph.errors(readable)
@@ -226,7 +230,7 @@ def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
         if name in errors or model.config is None or not model.config.is_ensemble:
             continue
         if any(by_id[step].is_open or by_id[step].config is None for step in meant.values()):
-            continue  # known once it is loaded
+            continue  # known only after loading
 
         def find(step: str, version: int, meant: dict[str, ModelId] = meant) -> ModelConfig:
             used = by_id[meant[step]]

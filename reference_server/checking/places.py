@@ -1,4 +1,4 @@
-"""Where in its file a fault is: the line the parser names, or the one with what a text quotes."""
+"""Find the place of a fault in its file: the line of the parser's error, or of a quoted word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-#: As Protobuf's text format puts it in front of its reason: line and column.
+#: Line and column at the start of an error of Protobuf's text format.
 _POSITION = re.compile(r": (\d+):\d+ : ")
 _FIELD = re.compile(r"\b(\w+)\s*[:{\[]")
 _WORD = re.compile(r"[\w-](?:[\w.-]*[\w-])?")
@@ -15,23 +15,23 @@ _QUOTED = re.compile(r"'([^']+)'")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file, and the line in it, from 1; 0 is the file as a whole."""
+    """A file and a line in it, from 1; line 0 is the file as a whole."""
 
     file: Path
     line: int = 0
 
 
 def place_in_text_error(file: Path, text: str) -> Place:
-    """Where the text format's parser gave up."""
+    """Return the place of an error of the text format's parser."""
     match = _POSITION.search(text)
     return Place(file, int(match[1]) if match else 0)
 
 
 def line_of(file: Path, text: str) -> int:
-    """The first line of a configuration with what `text` is about; 0 if none is found.
+    """Return the first line of a configuration that `text` is about; 0 if none is found.
 
-    That is a value or a field that it quotes, a value that it names, or else a field whose name it
-    spells out, as `dynamic batching` does.
+    In this order: a quoted value or field, a value in the text, a field whose name is written with
+    spaces (`dynamic batching`).
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -44,7 +44,7 @@ def line_of(file: Path, text: str) -> int:
     sought = (
         *(f'"{word}"' for word in quoted),
         *(rf"\b{word}\b" for word in quoted),
-        # From the end: texts come from the whole to the part.
+        # From the end: error texts go from the whole to the part.
         *(f'"{re.escape(word)}"' for word in reversed(_WORD.findall(text))),
         *(rf"\b{field}\b" for field in sorted(spelled, key=len, reverse=True)),
     )

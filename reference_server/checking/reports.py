@@ -1,4 +1,4 @@
-"""What was found, as lines for people, as JSON, and as SARIF for code hosts."""
+"""Reports of faults: text lines, JSON, and SARIF for code hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RULE = "model-repository"
 
 
 def as_text(result: Result) -> str:
-    """A line for each fault, as compilers write them, and one that counts."""
+    """Return a line for each fault, in the format of compilers, and a summary."""
     lines = [f"{_where(fault)}: {fault.level.value}: {fault.message}\n" for fault in result.faults]
     warnings = len(result.faults) - result.errors
     counted = (_count(result.models, "model"), _count(result.errors, "error"))
@@ -22,7 +22,7 @@ def as_text(result: Result) -> str:
 
 
 def as_json(result: Result) -> str:
-    """One object: how many models, and the faults with model, file, line (0: the file), message."""
+    """Return a JSON object with the number of models and the faults (line 0: the whole file)."""
     found = [
         {
             "level": fault.level.value,
@@ -37,14 +37,14 @@ def as_json(result: Result) -> str:
 
 
 def as_sarif(result: Result) -> str:
-    """A SARIF 2.1.0 log, whose paths are relative to the working directory where they can be."""
+    """Return a SARIF 2.1.0 log. Paths are relative to the working directory if possible."""
     tool = {
         "name": "reference-server check",
         "version": __version__,
         "rules": [
             {
                 "id": _RULE,
-                "shortDescription": {"text": "What keeps a model of the repository from loading"},
+                "shortDescription": {"text": "A fault that keeps a model from loading"},
             }
         ],
     }

@@ -1,1 +1,1 @@
-"""Connections, limits and status mapping: one room per protocol, none knows another."""
+"""Connections, limits and status codes: one package per protocol, independent of each other."""

@@ -1,6 +1,6 @@
-"""What ports of HTTP and gRPC share: open connections, each one's share of the loop, its patience.
+"""Shared parts of the HTTP and gRPC ports: open connections, time limits, fair reading.
 
-And the error of a port that cannot listen.
+Also the error of a port that cannot listen.
 """
 
 from __future__ import annotations
@@ -17,42 +17,45 @@ from reference_server.core.errors import ServerError, unavailable
 from reference_server.frontends.event_loop import SHARE_S
 from reference_server.options import TimeLimits
 
-#: Connections that wait to be accepted.
+#: The listen backlog: connections waiting to be accepted.
 BACKLOG = 1024
 #: The read buffer that all connections of a port share, in bytes.
 SCRATCH_BYTES = 1 << 18
-#: Bytes that are handled without a look at the clock: of the dearest kind some milliseconds' work,
-#: unless a port has a `portion` of its own.
+#: Bytes handled between two reads of the clock: at most some milliseconds of work. A port may have
+#: its own `portion`.
 PORTION_BYTES = 1 << 12
 _NOTHING = memoryview(b"")
-#: The bytes of a body that are to come in a second.
+#: The slowest accepted rate of a body.
 _BODY_BYTES_PER_S = 1 << 10
-#: How often connections are looked at: four times within the least limit, but not all the time.
-_LOOKS = 4
+#: Connections are checked four times within the shortest time limit, within these bounds.
+_CHECKS_PER_LIMIT = 4
 _SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.05, 15.0
 
 C = TypeVar("C")
 
-#: Given the reason, one word, and the particulars when a connection or call ends badly.
+#: Called when a connection or call ends abnormally, with a one-word reason and the details.
 Report = Callable[[str, str], None]
 
 
-def report_nothing(reason: str, particulars: str) -> None:
-    """For those that nobody watches."""
+def report_nothing(reason: str, details: str) -> None:
+    """Ignore the report."""
 
 
 class OpenConnections(Generic[C]):
-    """The open connections of one port, on the loop's thread.
+    """The open connections of one port. Used on the event loop's thread.
 
-    `leave` tells a connection to end after its answers. What comes when there are `most` (0: any
-    number) leaves at once, which `report` is told.
+    Args:
+        close: closes a connection once its requests are answered.
+        limit: the largest number of open connections; 0 is no limit. A connection beyond it is
+            closed at once.
+        report: called for each connection beyond the limit.
     """
 
     def __init__(
-        self, leave: Callable[[C], None], most: int = 0, report: Report = report_nothing
+        self, close: Callable[[C], None], limit: int = 0, report: Report = report_nothing
     ) -> None:
-        self._leave = leave
-        self._most = most
+        self._close = close
+        self._limit = limit
         self._report = report
         self._open: set[C] = set()
         self._none = asyncio.Event()
@@ -66,46 +69,46 @@ class OpenConnections(Generic[C]):
         return iter(tuple(self._open))
 
     def opened(self, connection: C) -> None:
-        """A connection has been accepted; it leaves at once if that is over, or one too many."""
+        """Register an accepted connection. Close it if the port is draining or at its limit."""
         self._open.add(connection)
         self._none.clear()
-        is_too_much = 0 < self._most < len(self._open)
-        if is_too_much:
-            self._report("many", f"the port has {self._most} connections, its --connection-most")
-        if is_too_much or not self._accepting:
-            self._leave(connection)
+        is_too_many = 0 < self._limit < len(self._open)
+        if is_too_many:
+            self._report("many", f"limit of {self._limit} connections reached (--connection-most)")
+        if is_too_many or not self._accepting:
+            self._close(connection)
 
     def closed(self, connection: C) -> None:
-        """A connection is no more."""
+        """Remove a closed connection."""
         self._open.discard(connection)
         if not self._open:
             self._none.set()
 
     def stop_accepting(self) -> None:
-        """Let all leave, and those that are still to come."""
+        """Close all connections, and those that are accepted later."""
         self._accepting = False
         for connection in self:
-            self._leave(connection)
+            self._close(connection)
 
-    async def gone(self) -> None:
+    async def drained(self) -> None:
         """Return when no connection is left."""
         await self._none.wait()
 
 
-# -- time limits: nothing is noted while requests are handled; a sweep compares what it finds
+# -- time limits: a periodic sweep compares the states of connections; requests update no timers
 
 
 class Phase(enum.Enum):
-    """What a connection waits for from its client."""
+    """The next step that a connection waits for from its client."""
 
-    REQUEST = "it asked for nothing"
-    HEAD = "a head was not whole"
-    BODY = "a body was not whole"
-    READING = "it read nothing of what waits for it"
+    REQUEST = "idle timeout"
+    HEAD = "header timeout"
+    BODY = "body timeout"
+    READING = "write timeout: the client reads nothing of its replies"
 
     @property
     def reason(self) -> str:
-        """What it is called where ended connections are counted."""
+        """The reason in the metric of ended connections."""
         return _REASONS[self]
 
 
@@ -118,9 +121,11 @@ _REASONS = {
 
 
 class Wait(NamedTuple):
-    """Something that a client is to do: the `subject`-th of its kind, such as the body of a stream.
+    """A step that the client has to take.
 
-    `done` are the bytes of it that have come, or another number that changes when it goes on.
+    `subject` distinguishes steps of one phase, such as the streams with an incomplete body.
+
+    `done` are the received bytes, or another number that changes on progress.
     """
 
     phase: Phase
@@ -128,10 +133,10 @@ class Wait(NamedTuple):
     done: int = 0
 
 
-class Patience:
-    """Decides which waits of one connection have lasted too long; times are of one clock.
+class ClientTimeouts:
+    """Finds the waits of one connection that exceed their time limit. Times are of one clock.
 
-    A wait is as old as the first look at it, so it lasts at least as long as its limit.
+    A wait starts when it is first checked, so it lasts at least as long as its limit.
     """
 
     def __init__(self, limits: TimeLimits) -> None:
@@ -141,60 +146,64 @@ class Patience:
             Phase.BODY: limits.body_s,
             Phase.READING: limits.unread_s,
         }
-        self._enough = limits.body_s * _BODY_BYTES_PER_S
-        #: When each wait was first seen, or went on, and how far it was.
+        self._expected_bytes = limits.body_s * _BODY_BYTES_PER_S
+        #: The time of each wait's last progress, and how far it was.
         self._seen: dict[tuple[Phase, int], tuple[float, int]] = {}
 
-    def over(self, waits: Iterable[Wait], now_s: float) -> list[Wait]:
-        """Those of the waits of now that are over."""
-        over: list[Wait] = []
+    def expired(self, waits: Iterable[Wait], now_s: float) -> list[Wait]:
+        """Return the expired ones of the current waits."""
+        expired: list[Wait] = []
         seen: dict[tuple[Phase, int], tuple[float, int]] = {}
         for wait in waits:
             key, limit_s = wait[:2], self._limits[wait.phase]
             since_s, before = self._seen.get(key, (now_s, wait.done))
-            if self._went_on(wait, before):
+            if self._has_progress(wait, before):
                 since_s, before = now_s, wait.done
             if limit_s and now_s - since_s >= limit_s:
-                over.append(wait)
+                expired.append(wait)
             seen[key] = since_s, before
         self._seen = seen
-        return over
+        return expired
 
-    def _went_on(self, wait: Wait, before: int) -> bool:
+    def _has_progress(self, wait: Wait, before: int) -> bool:
         if wait.phase is Phase.BODY:
-            return wait.done - before >= self._enough
+            return wait.done - before >= self._expected_bytes
         return wait.done != before
 
 
 class Sweep(Generic[C]):
-    """Has all connections of a port look at their clients, again and again, in shares of time.
+    """Checks the time limits of all connections of a port periodically, without blocking the loop.
 
-    `look` is given a connection and the clock's time. `start` and `stop` on the loop's thread.
+    Args:
+        connections: the connections.
+        check: called with a connection and the loop's time.
+        limits: the time limits; without any, nothing is checked.
+        loop: `start` and `stop` are called on its thread.
     """
 
     def __init__(
         self,
         connections: OpenConnections[C],
-        look: Callable[[C, float], None],
+        check: Callable[[C, float], None],
         limits: TimeLimits,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._connections = connections
-        self._look = look
+        self._check = check
         self._loop = loop
         set_s = [limit_s for limit_s in dataclasses.astuple(limits) if limit_s]
-        every_s = min(set_s, default=0) / _LOOKS
+        every_s = min(set_s, default=0) / _CHECKS_PER_LIMIT
         self._every_s = max(_SHORTEST_SWEEP_S, min(_LONGEST_SWEEP_S, every_s))
         self._is_needed = bool(set_s)
         self._handle: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start, or schedule the next sweep."""
         if self._is_needed:
             self._handle = self._loop.call_later(self._every_s, self._go)
 
     def stop(self) -> None:
-        """Look at nothing more."""
+        """Stop checking."""
         if self._handle is not None:
             self._handle.cancel()
 
@@ -205,7 +214,7 @@ class Sweep(Generic[C]):
         over_s = self._loop.time() + SHARE_S
         for connection in left:
             now_s = self._loop.time()
-            self._look(connection, now_s)
+            self._check(connection, now_s)
             if now_s >= over_s:
                 self._handle = self._loop.call_soon(self._go_on, left)
                 return
@@ -213,23 +222,29 @@ class Sweep(Generic[C]):
 
 
 class Pausable(Protocol):
-    """The side of a transport that reads."""
+    """The reading side of a transport."""
 
     def pause_reading(self) -> None:
-        """Read nothing more; may be said twice."""
+        """Stop reading. May be called twice."""
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read again."""
 
 
 class Incoming:
-    """What a connection has read, on its way to who handles it: in portions, in its share of time.
+    """Passes received bytes to their parser, within the connection's share of the loop.
 
-    `handle` is given the bytes in order, as views that are valid until it returns. `plain` says how
-    many of the next ones are only to be copied, such as a tensor's, and may come at once. `whole`
-    says how many make a portion that cuts nothing in two, or 0. What does
-    not fit the share waits, and nothing more is read until it is done: `call_soon` is asked for the
-    next turn. `clock` is in seconds; `portion` in bytes.
+    The bytes are passed in portions. Bytes beyond the share are kept for the next loop iteration;
+    until then the transport does not read.
+
+    Args:
+        handle: parses bytes. They are given in order, as views that are valid until it returns.
+        opaque_bytes: returns the number of upcoming bytes that are only copied, such as a tensor's;
+            these may be passed in one portion.
+        call_soon: schedules a call for the next loop iteration.
+        clock: the time in seconds.
+        portion: bytes between two reads of the clock.
+        whole: returns the size of a portion that ends at a frame boundary, or 0.
     """
 
     __slots__ = (
@@ -238,8 +253,8 @@ class Incoming:
         "_handle",
         "_is_held",
         "_is_scheduled",
+        "_opaque_bytes",
         "_placed_s",
-        "_plain",
         "_portion",
         "_rest",
         "_spent_s",
@@ -250,7 +265,7 @@ class Incoming:
     def __init__(
         self,
         handle: Callable[[memoryview], None],
-        plain: Callable[[], int],
+        opaque_bytes: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
         portion: int = PORTION_BYTES,
@@ -259,65 +274,65 @@ class Incoming:
         self._handle = handle
         self._portion = portion
         self._whole = whole
-        self._plain = plain
+        self._opaque_bytes = opaque_bytes
         self._call_soon = call_soon
         self._clock = clock
         self._transport: Pausable | None = None
         self._rest = _NOTHING
-        self._placed_s = 0.0  # when a place was given for what is read next
-        self._spent_s = 0.0  # on reads that filled the buffer, one after the other
+        self._placed_s = 0.0  # when the buffer for the next read was chosen
+        self._spent_s = 0.0  # on consecutive reads that filled the buffer
         self._is_held = False
         self._is_scheduled = False
 
     def begin(self, transport: Pausable) -> None:
-        """The connection is made."""
+        """Store the transport of the new connection."""
         self._transport = transport
 
     def end(self) -> None:
-        """The connection is gone, or what else comes is of no use."""
+        """Discard all bytes: the connection is closed, or ignores further bytes."""
         self._transport = None
         self._rest = _NOTHING
 
-    def place(self, found: Callable[[], memoryview | None]) -> memoryview | None:
-        """Where `found` says that the next bytes belong, if they are handled next, or None.
+    def buffer(self, find: Callable[[], memoryview | None]) -> memoryview | None:
+        """Return the buffer that `find` gives for the next read; None if bytes wait before it.
 
-        To read them there is part of the connection's share.
+        The time of that read counts for the connection's share.
         """
-        place = None if self._rest else found()
-        self._placed_s = 0.0 if place is None else self._clock()
-        return place
+        buffer = None if self._rest else find()
+        self._placed_s = 0.0 if buffer is None else self._clock()
+        return buffer
 
-    def came(self, data: memoryview, room: int = SCRATCH_BYTES) -> None:
-        """Take bytes, whose memory may be used for others afterwards; it had `room` for so many."""
+    def receive(self, data: memoryview, room: int = SCRATCH_BYTES) -> None:
+        """Pass on bytes that were read into a buffer of `room` bytes. It may be reused."""
         if len(data) <= self._portion and not self._is_held:
             self._handle(data)
             return
-        begun_s = self._placed_s or self._clock()
+        started_s = self._placed_s or self._clock()
         left = self._within_share(data)
-        # Of who fills the room uvloop reads on in the same turn, up to 32 times.
+        # While reads fill the buffer, uvloop reads again in the same iteration, up to 32 times.
         is_last = len(data) < room
-        self._spent_s = 0.0 if is_last else self._spent_s + self._clock() - begun_s
+        self._spent_s = 0.0 if is_last else self._spent_s + self._clock() - started_s
         if left or self._spent_s >= SHARE_S:
             self._spent_s = 0.0
             self._rest = memoryview(bytes(left))
             self._pause()
 
     def hold(self) -> None:
-        """Handle nothing until `release`; may be said twice, and while bytes are handled."""
+        """Pass on nothing until `release`. May be called twice, and while bytes are handled."""
         self._is_held = True
         self._pause()
 
     def release(self) -> None:
-        """Go on, in another turn if something waits."""
+        """Continue; in another loop iteration if bytes wait."""
         if self._is_held:
             self._is_held = False
             self._pause() if self._rest else self._resume()
 
     def _within_share(self, data: memoryview) -> memoryview:
-        """Handle as much as may be; what is left."""
+        """Pass on portions within the connection's share. Return the rest."""
         over_s = self._clock() + SHARE_S
         while data and not self._is_held and self._transport is not None:
-            size = self._whole(data) or max(self._portion, self._plain())
+            size = self._whole(data) or max(self._portion, self._opaque_bytes())
             portion, data = data[:size], data[size:]
             self._handle(portion)
             if self._clock() >= over_s:
@@ -343,8 +358,11 @@ class Incoming:
             self._transport.resume_reading()
 
 
-def cannot_listen(address: str, error: OSError) -> ServerError:
-    """Why `address` (`host:port`) is not listened on, in Triton's words where it has some."""
+def listen_error(address: str, error: OSError) -> ServerError:
+    """Return the error of a port that cannot listen on `address` (`host:port`).
+
+    The text for a port in use is Triton's.
+    """
     return unavailable(
         f"Socket '{address}' already in use "
         if error.errno == errno.EADDRINUSE

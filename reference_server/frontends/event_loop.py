@@ -1,4 +1,4 @@
-"""Between the event loop and other threads: items brought to it, and work that would hold it up."""
+"""Work between the event loop and other threads: a mailbox, background threads, turns."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from reference_server.core.errors import unavailable
 
 log = logging.getLogger(__name__)
 
-#: How long one connection, or the answers that wait, may keep the loop from all else.
+#: The longest time in one loop iteration for one connection, or for answers from other threads.
 SHARE_S = 0.002
-#: How often the loop looks for more of what is asked for together, before it is handed over.
-LOOKS = 4
-#: Bodies that are read or written side by side away from the loop. They share the processor, and
-#: each may become as large as the limit.
+#: The largest number of loop iterations that requests for one batch are collected.
+MAX_COLLECTING_ITERATIONS = 4
+#: Codec threads: bodies parsed or encoded in parallel outside the loop. They share the CPU, and
+#: each may use as much memory as the limit of a body.
 CODECS = 2
 
 T = TypeVar("T")
 
 
 class LoopTurns:
-    """The turns of one event loop, once it is known. Any thread."""
+    """Calls at the end of an event loop's iterations. Thread-safe."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: dict[Callable[[], None], None] = {}  # in order, each once
-        self._asked = self._looks = 0
+        self._requests = self._iterations = 0
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on `loop` is the one."""
+        """Set the loop."""
         self._loop = loop
 
     def at_end(self, call: Callable[[], None]) -> bool:
-        """Have `call` called once all that is readable now has been read; False on other threads.
+        """Call `call` once after everything that is readable now was read. False on other threads.
 
-        Who asks several times in a turn is called once, and there is company to be had: the loop
-        looks again, as long as that brings more of it, so that a batch costs one hand-over. Who
-        asks once in a turn does not wait.
+        Repeated requests within an iteration are called once. Then more requests are probably
+        readable: the loop reads on as long as that brings more requests, so that a batch costs one
+        hand-over. A single request does not wait.
         """
         loop = self._loop
         if loop is None or asyncio._get_running_loop() is not loop:
@@ -51,30 +51,30 @@ class LoopTurns:
         if not self._calls:
             loop.call_soon(self._end)
         self._calls[call] = None
-        self._asked += 1
+        self._requests += 1
         return True
 
     def _end(self) -> None:
-        asked, self._asked = self._asked, 0
-        self._looks += 1
-        if asked > len(self._calls) and self._looks < LOOKS:
+        requests, self._requests = self._requests, 0
+        self._iterations += 1
+        if requests > len(self._calls) and self._iterations < MAX_COLLECTING_ITERATIONS:
             assert self._loop is not None
             self._loop.call_soon(self._end)
             return
-        self._looks = 0
+        self._iterations = 0
         calls, self._calls = self._calls, {}
         for call in calls:
             try:
                 call()
-            except Exception:  # the others' requests must not wait for ever
-                log.exception("at the end of a turn")
+            except Exception:  # the other calls must still be made
+                log.exception("A call at the end of a loop iteration failed")
 
 
 class Mailbox(Generic[T]):
-    """Items posted by any thread are given to `receive` on the loop's thread, in order.
+    """Passes items from any thread to `receive` on the loop's thread, in order.
 
-    While a wake-up is on its way no other is sent: under load one wake-up brings many items, as
-    many as fit its share of the loop's turn. `clock` is in seconds.
+    Only one wake-up is pending at a time, so under load one wake-up brings many items, within their
+    share of a loop iteration. `clock` is in seconds.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class Mailbox(Generic[T]):
         self._awake = False
 
     def post(self, item: T) -> None:
-        """Hand over `item`. Never blocks; any thread."""
+        """Post `item`. Never blocks; thread-safe."""
         self._items.append(item)
         if not self._awake:
             self._awake = True
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        # Cleared first: an item posted from here on finds it false and sends a wake-up of its own.
+        # Cleared first: an item that is posted from here on sends another wake-up.
         self._awake = False
         items = self._items
         over_s = self._clock() + SHARE_S
         while items:
             try:
                 self._receive(items.popleft())
-            except Exception:  # those behind it must not wait for the next wake-up
-                log.exception("an answer was lost")
+            except Exception:  # the other items must not wait for the next wake-up
+                log.exception("An answer could not be delivered")
             if self._clock() >= over_s:
                 self._awake = True
                 self._loop.call_soon(self._drain)
@@ -116,27 +116,32 @@ R = TypeVar("R")
 
 
 class Background:
-    """Runs what would hold up the loop. Each piece of work has a thread while it lasts.
+    """Runs blocking work on one thread per piece of work.
 
-    With `most`, so many pieces run side by side, and further ones wait in their order. Nobody waits
-    for the threads: work that hangs, such as a model that never finishes loading, must not keep the
-    process when it is to end.
+    At most `most` pieces run in parallel (None: no limit); further ones wait in their order. No
+    thread is joined: hanging work, such as a model that never finishes loading, must not keep the
+    process from exiting.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int | None = None) -> None:
         self._loop = loop
         self._most = most
-        # Of the loop's thread alone.
+        # Used on the loop's thread only.
         self._running = 0
         self._waiting: deque[Callable[[], None]] = deque()
 
     def run(
         self, work: Callable[[], R], done: Callable[[R], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do `work`, then call `done` with its result or `failed`, on the loop's thread.
+        """Run `work` on a thread, then call `done` or `failed` on the loop's thread.
 
-        `failed` is given UNAVAILABLE where the machine has no thread, or no memory for one, left.
-        With `most`, to be called on the loop's thread, too.
+        Must be called on the loop's thread if there is a limit.
+
+        Args:
+            work: the blocking function.
+            done: called with the result of `work`.
+            failed: called with the exception of `work`, or with ServerError UNAVAILABLE if no
+                thread can be started.
         """
 
         def in_background() -> None:
@@ -151,8 +156,8 @@ class Background:
 
         def start() -> None:
             try:
-                # Not `threading.Thread`, whose `start` waits until the thread has begun: without
-                # memory it may be gone by then, and the loop would wait for ever.
+                # Not `threading.Thread`, whose `start` waits until the thread runs: without memory
+                # the thread may end before that, and the loop would wait for ever.
                 start_new_thread(in_background, ())
             except (RuntimeError, MemoryError) as error:
                 self._post(failed, unavailable(f"failed to start a thread: {error}"))
@@ -174,5 +179,5 @@ class Background:
             self._running -= 1
 
     def _post(self, call: Callable[[R], None], argument: R) -> None:
-        with contextlib.suppress(RuntimeError):  # too late: the loop is gone
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, argument)

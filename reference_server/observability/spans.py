@@ -48,7 +48,7 @@ class SpanMode:
         """Return the settings of this mode as they were given, then the defaults of others."""
         options = self._options
         shown: dict[str, list[str]] = {"trace_mode": ["opentelemetry"]}
-        for name, value in options.told:
+        for name, value in options.given:
             shown.setdefault(name, []).append(value)
         shown.setdefault("bsp_max_export_batch_size", [str(options.max_export_batch_size)])
         shown.setdefault("bsp_schedule_delay", [str(options.schedule_delay_ms)])

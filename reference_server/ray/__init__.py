@@ -1,11 +1,11 @@
-"""A model repository on Ray Serve: each model a deployment, the v2 protocol in front of them.
+"""A model repository on Ray Serve: one deployment per model, behind the v2 protocol.
 
     serve run reference_server.ray:app model_repository=/models
 
-docs/ray.md has its arguments.
+The arguments are in docs/ray.md.
 """
 
-# No `annotations` of the future: Serve looks for the class that the builder's argument is of.
+# Without `from __future__ import annotations`: Serve inspects the type of the builder's argument.
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,27 +18,31 @@ from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server import cli
+from reference_server.command import cli
 from reference_server.config import complete, pbtxt
 from reference_server.options import ControlMode, ServerOptions
-from reference_server.ray.asking import Deployed
+from reference_server.ray.deployments import Deployed
 from reference_server.ray.ingress import NAME, Ingress, application
 from reference_server.ray.replica import Replica
 from reference_server.repository.model_folders import Repositories
 from reference_server.repository.model_ids import ModelId
 
-#: Requests that a replica has at once where its configuration does not tell what it can do.
-_MANY = 100
-#: Requests that the ingress has at once: all that wait for their models.
-_MOST_WAITING = 10_000
+#: Concurrent requests per replica if they do not follow from the model's configuration.
+_DEFAULT_CONCURRENCY = 100
+#: Concurrent requests of the ingress: all that wait for their models.
+_INGRESS_CONCURRENCY = 10_000
 
 
 class Arguments(BaseModel):
-    """What `app` takes, from the command line or a Serve config file.
+    """The arguments of `app`, from the command line or a Serve config file.
 
-    `options` are those of `reference-server`, as a shell would split them. `models` has, by names,
-    the options of Serve's deployments, and `loads`: models that this one asks by BLS. Another
-    `release` has all replicas replaced, one after the other.
+    Attributes:
+        model_repository: the folder of the repository.
+        options: options of `reference-server`, quoted as in a shell.
+        models: by model name, the options of its Serve deployment, and `loads`, a list of models
+            that it calls by BLS.
+        ingress: the options of the ingress's deployment.
+        release: a new value replaces all replicas, one after the other.
     """
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
@@ -51,19 +55,24 @@ class Arguments(BaseModel):
 
 
 def app(arguments: Arguments) -> Application:
-    """The application. Raises ValueError, or ServerError for a repository that cannot be read."""
+    """Return the Serve application of a model repository.
+
+    Raises:
+        ValueError: an argument is invalid.
+        ServerError: the repository cannot be read.
+    """
     options = _options(arguments)
     folders = _Folders(options)
     names = options.startup_models or folders.names()
     if unknown := sorted(arguments.models.keys() - names):
         raise ValueError(
-            f"models: {', '.join(unknown)} not among those that are served, expected some of: "
+            f"models: found unknown names {', '.join(unknown)}; expected some of: "
             f"{', '.join(names)}"
         )
     deployed = {name: _deployed(name, folders, options, arguments.models) for name in names}
     ingress = _deployment(
         serve.ingress(application)(Ingress),
-        {"name": NAME, "max_ongoing_requests": _MOST_WAITING, **arguments.ingress},
+        {"name": NAME, "max_ongoing_requests": _INGRESS_CONCURRENCY, **arguments.ingress},
     )
     return ingress.bind(replace(options, startup_models=()), deployed)
 
@@ -78,10 +87,10 @@ def _options(arguments: Arguments) -> ServerOptions:
         options, _ = cli.parse(
             [f"--model-repository={arguments.model_repository}", *shlex.split(arguments.options)]
         )
-    except SystemExit as exit:  # the parser has told what is wrong
-        raise ValueError(f"options: {arguments.options!r} is not what the server takes") from exit
-    # A replica reads the files when it starts or is told to (`reconfigure`), and never by itself;
-    # clients share no memory with a machine that they do not know.
+    except SystemExit as exit:  # the parser has printed the error
+        raise ValueError(f"options: {arguments.options!r} has an invalid option") from exit
+    # A replica reads the model's files only when it starts and on `reconfigure`. Clients share no
+    # memory with a machine that Serve selects.
     return replace(options, control_mode=ControlMode.EXPLICIT, client_shared_memory=False)
 
 
@@ -96,14 +105,14 @@ def _deployed(
         "autoscaling_config" in settings or settings.get("num_replicas", 1) not in (1, None)
     ):
         raise ValueError(
-            f"models: {name} has sequences, whose requests must all go to one replica: expected "
+            f"models: {name} has sequences, so that all requests need the same replica; expected "
             "num_replicas 1 and no autoscaling_config"
         )
     deployment = _deployment(
-        Replica, {"name": name, "max_ongoing_requests": _most_at_once(config), **settings}
+        Replica, {"name": name, "max_ongoing_requests": _concurrency(config), **settings}
     )
     bound = deployment.bind(name, replace(options, startup_models=needed))
-    # Within the arguments of the ingress Serve makes a handle of it.
+    # Serve replaces it by a handle in the arguments of the ingress.
     return Deployed(
         cast("DeploymentHandle[Any]", bound),
         keeps_state=keeps_state,
@@ -111,35 +120,35 @@ def _deployed(
     )
 
 
-def _most_at_once(config: ConfigProto) -> int:
-    """The rows of the batches that all instances execute, and of the next ones.
+def _concurrency(config: ConfigProto) -> int:
+    """Return the rows of the current and the next batches of all instances.
 
-    More wait better in front: whichever replica is free first takes them.
+    Further requests wait in the ingress: the first free replica takes them.
     """
     if (
         config.platform == "ensemble"
         or config.HasField("sequence_batching")
         or config.model_transaction_policy.decoupled
     ):
-        return _MANY
+        return _DEFAULT_CONCURRENCY
     instances = sum(group.count for group in config.instance_group)
     return int(2 * max(1, config.max_batch_size) * max(1, instances))
 
 
 class _Folders:
-    """What the repositories hold, as far as it can be known without loading a model."""
+    """The content of the repositories that is known without loading a model."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._repositories = Repositories(options.model_repositories)
         self._config_name = options.model_config_name
 
     def names(self) -> tuple[str, ...]:
-        """All models; those whose names begin with a dot are left out, as at a server's start."""
+        """Return the names of all models, except names with a leading dot, as a server's start."""
         found = self._repositories.directories()
         return tuple(model.name for model in found if not model.name.startswith("."))
 
     def config(self, name: str) -> ConfigProto:
-        """The configuration, completed but for what the model itself would add."""
+        """Return a configuration, completed without running the model's code."""
         folder = self._folder(name)
         config = pbtxt.read(pbtxt.locate(folder, self._config_name))
         complete.complete(config, folder)

@@ -1,4 +1,4 @@
-"""Calls of gRPC that have come whole: one message of a client, and what is answered."""
+"""gRPC calls with one complete message of the client, and their responses."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.calls import STATUS, Method, Status
 
-#: What a client sends beside its message.
+#: The metadata of a call.
 Fields = Sequence[tuple[bytes, bytes]]
 
 
 class End(NamedTuple):
-    """How a call ends."""
+    """The status with which a call ends."""
 
     status: int = Status.OK
     text: str = ""
 
     @property
-    def is_good(self) -> bool:
-        """Whether it is no failure."""
+    def is_ok(self) -> bool:
+        """True if the status is OK."""
         return self.status == Status.OK
 
 
 class Calls:
-    """Has calls answered by `methods`, which are by full names. On the loop's thread."""
+    """Answers calls with `methods`, by full name. Used on the event loop's thread."""
 
     def __init__(self, methods: Mapping[str, Method]) -> None:
         self._methods = methods
 
     async def whole(self, method: str, fields: Fields, message: bytes) -> tuple[bytes, End]:
-        """The answer's one message, and the end."""
+        """Return the single response message, and the status."""
         answer, end = b"", End()
         async for each in self.stream(method, fields, message):
             if isinstance(each, End):
@@ -46,7 +46,7 @@ class Calls:
     async def stream(
         self, method: str, fields: Fields, message: bytes
     ) -> AsyncIterator[bytes | End]:
-        """The answer's messages, then the end; who does not want the rest closes it."""
+        """Yield the response messages, then the status. Closing the generator cancels the call."""
         call = _Call(fields)
         handler = self._methods[method].start(call)
         try:
@@ -54,11 +54,11 @@ class Calls:
                 handler.receive(message)
                 handler.half_close()
             while True:
-                told = await call.told.get()
-                yield told
-                if isinstance(told, End):
+                item = await call.output.get()
+                yield item
+                if isinstance(item, End):
                     return
-                call.taken(told)
+                call.taken(item)
         finally:
             if not call.has_ended:
                 call.close()
@@ -66,20 +66,20 @@ class Calls:
 
 
 class _Call:
-    """A call as its method sees it; what is said of it waits in `told`."""
+    """A call as its method sees it; its messages are queued in `output`."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
         self._metadata = {name.decode(): value.decode("latin-1") for name, value in fields}
         self._unsent = 0  # bytes
         self._backlog: Backlog | None = None
-        self.told: asyncio.Queue[bytes | End] = asyncio.Queue()
+        self.output: asyncio.Queue[bytes | End] = asyncio.Queue()
         self.has_ended = False
 
     def taken(self, message: bytes) -> None:
-        """A message is on its way."""
+        """Note that a message was taken from the queue."""
         self._unsent -= len(message)
-        self._tell_backlog()
+        self._update_backlog()
 
     def metadata(self, name: str) -> str | None:
         return self._metadata.get(name)
@@ -91,26 +91,28 @@ class _Call:
         if not self.has_ended:
             data = b"".join(message)
             self._unsent += len(data)
-            self.told.put_nowait(data)
-            self._tell_backlog()
+            self.output.put_nowait(data)
+            self._update_backlog()
 
     def watch(self, backlog: Backlog) -> None:
         self._backlog = backlog
 
-    def _tell_backlog(self) -> None:
+    def _update_backlog(self) -> None:
         if self._backlog is not None and not self.has_ended:
             self._backlog.keep(self._unsent)
 
     def hold(self, *, held: bool) -> None:
-        """Nothing follows the one message."""
+        """Ignore it: the call has one message."""
 
     def end(self, error: ServerError | None = None) -> None:
         if not self.has_ended:
             self.close()
-            self.told.put_nowait(End() if error is None else End(STATUS[error.code], error.message))
+            self.output.put_nowait(
+                End() if error is None else End(STATUS[error.code], error.message)
+            )
 
     def close(self) -> None:
-        """Hear nothing more of the method, which need not wait for the client any more."""
+        """Ignore further output of the method."""
         self.has_ended = True
         if self._backlog is not None:
             self._backlog.close()

@@ -1,4 +1,4 @@
-"""Requests that have come whole, and answers as the messages of ASGI."""
+"""HTTP requests with complete bodies, and replies as ASGI messages."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import AsyncIterator, Callable
 from reference_server.frontends.http.asgi import AsgiExchange, Body, Message
 from reference_server.frontends.http.request import Request
 
-#: What is passed on of ASGI's scope.
-_OF_REQUESTS = ("method", "path", "raw_path", "query_string", "headers")
+#: The fields of the ASGI scope that are passed to a replica.
+_REQUEST_FIELDS = ("method", "path", "raw_path", "query_string", "headers")
 
 
 class Exchanges:
-    """Has requests answered by `handle`. On the loop's thread."""
+    """Answers requests with `handle`. Used on the event loop's thread."""
 
     def __init__(self, handle: Callable[[Request], None]) -> None:
         self._handle = handle
 
     async def whole(self, scope: Message, body: Body) -> list[Message]:
-        """The answer, when it is complete."""
+        """Return the complete reply."""
         messages: list[Message] = []
 
         async def send(message: Message) -> None:
             messages.append(message)
 
-        await AsgiExchange(scope, _stays, send).answer(body, self._handle)
+        await AsgiExchange(scope, _never_disconnects, send).answer(body, self._handle)
         return messages
 
     async def stream(self, scope: Message, body: Body) -> AsyncIterator[Message]:
-        """The answer, piece by piece; who does not want the rest closes it."""
+        """Yield the reply as it is written. Closing the generator cancels the request."""
         messages: asyncio.Queue[Message | None] = asyncio.Queue(1)
-        exchange = AsgiExchange(scope, _stays, messages.put)
+        exchange = AsgiExchange(scope, _never_disconnects, messages.put)
 
         async def run() -> None:
             await exchange.answer(body, self._handle)
@@ -48,19 +48,19 @@ class Exchanges:
                 await running
 
 
-async def _stays() -> Message:
-    """What is received behind a body that is there: who leaves has all else cancelled."""
+async def _never_disconnects() -> Message:
+    """Wait for ever: a disconnect cancels the caller instead."""
     await asyncio.Event().wait()
-    raise AssertionError("nothing sets it")
+    raise AssertionError("the event is never set")
 
 
 def request_of(scope: Message) -> Message:
-    """What is sent of a request to whoever answers it."""
-    return {name: scope[name] for name in _OF_REQUESTS}
+    """Return the fields of a request that are sent to a replica."""
+    return {name: scope[name] for name in _REQUEST_FIELDS}
 
 
 def answer(status: int, body: bytes, content_type: bytes) -> list[Message]:
-    """A whole answer."""
+    """Return a complete reply."""
     headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
     return [
         {"type": "http.response.start", "status": status, "headers": headers},

@@ -3,7 +3,7 @@
     grpc_options:
       grpc_servicer_functions: [reference_server.ray.grpc_ingress:services]
 
-Serve calls the method of the ingress that has an RPC's name. Messages stay bytes on their way.
+Serve calls the ingress's method with the name of the RPC. Messages are passed on as bytes.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from tritonclient.grpc import service_pb2 as pb
 from reference_server.codecs import management_proto
 from reference_server.core.request import LATEST
 from reference_server.frontends.grpc.methods import CATEGORY, HEALTH_CHECK, NOT_SERVING, SERVICE
-from reference_server.ray import asking
-from reference_server.ray.asking import Deployed
+from reference_server.ray import deployments
 from reference_server.ray.calls import Calls, End, Fields
+from reference_server.ray.deployments import Deployed
 
 _STREAM, _CHECK = "ModelStreamInfer", "Check"
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
-#: Requests of one stream that may be in flight.
-_MOST_ASKED = 1024
+#: Limit for the requests in flight on one stream.
+_MAX_IN_FLIGHT = 1024
 
 
-class _Asked(NamedTuple):
-    """How the message of an RPC is read, and which of its fields names a model."""
+class _RequestType(NamedTuple):
+    """The request type of an RPC, and the field with the model's name."""
 
     message: type[Message]
     model: str
 
 
-_OF_MODELS: Mapping[str, _Asked] = {
-    "ModelReady": _Asked(pb.ModelReadyRequest, "name"),
-    "ModelMetadata": _Asked(pb.ModelMetadataRequest, "name"),
-    "ModelConfig": _Asked(pb.ModelConfigRequest, "name"),
-    "ModelStatistics": _Asked(pb.ModelStatisticsRequest, "name"),
-    "ModelInfer": _Asked(pb.ModelInferRequest, "model_name"),
-    "TraceSetting": _Asked(pb.TraceSettingRequest, "model_name"),
+_MODEL_REQUESTS: Mapping[str, _RequestType] = {
+    "ModelReady": _RequestType(pb.ModelReadyRequest, "name"),
+    "ModelMetadata": _RequestType(pb.ModelMetadataRequest, "name"),
+    "ModelConfig": _RequestType(pb.ModelConfigRequest, "name"),
+    "ModelStatistics": _RequestType(pb.ModelStatisticsRequest, "name"),
+    "ModelInfer": _RequestType(pb.ModelInferRequest, "model_name"),
+    "TraceSetting": _RequestType(pb.TraceSettingRequest, "model_name"),
 }
 
 
 class Serialized(NamedTuple):
-    """A message as Serve takes it of a method."""
+    """A serialized message, in the form that Serve expects of a method."""
 
     data: bytes
 
     def SerializeToString(self) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return self.data
 
 
 class StreamFailed(Exception):
-    """A stream ends badly: the context says how."""
+    """A stream ends with an error; the status is set in the context."""
 
 
 class GrpcIngress:
-    """Has a method for each RPC; see below."""
+    """Has a method for each RPC; the unary ones are added below."""
 
     def __init__(self, models: Mapping[str, Deployed], own: Calls) -> None:
         self._deployed = models
@@ -74,10 +74,10 @@ class GrpcIngress:
         fields = _fields(grpc_context)
         try:
             answer, end = await self._answered(name, fields, message)
-        except asking.Unanswered as error:
+        except deployments.Unanswered as error:
             answer, end = b"", _unavailable(error)
-        if not end.is_good:
-            _tell(grpc_context, end)
+        if not end.is_ok:
+            _set_status(grpc_context, end)
         return Serialized(answer)
 
     async def _answered(self, name: str, fields: Fields, message: bytes) -> tuple[bytes, End]:
@@ -85,12 +85,12 @@ class GrpcIngress:
         model = self._model(name, message)
         if model is None:
             answer, end = await self._calls.whole(*call)
-            return (await self._of_all(name, call, answer), end) if end.is_good else (answer, end)
+            return (await self._of_all(name, call, answer), end) if end.is_ok else (answer, end)
         if name == "TraceSetting":
-            told: tuple[bytes, End] = (await asking.ask_all(model, "call", *call))[0]
-            return told
-        answer, end = await asking.ask_one(model, "call", *call)
-        if name == "ModelStatistics" and end.is_good:
+            first: tuple[bytes, End] = (await deployments.call_all(model, "call", *call))[0]
+            return first
+        answer, end = await deployments.call_one(model, "call", *call)
+        if name == "ModelStatistics" and end.is_ok:
             version = management_proto.model_version(
                 pb.ModelStatisticsRequest.FromString(message).version
             )
@@ -98,46 +98,46 @@ class GrpcIngress:
         return answer, end
 
     def _model(self, name: str, message: bytes) -> Deployed | None:
-        if name not in _OF_MODELS:
+        if name not in _MODEL_REQUESTS:
             return None
         try:
-            asked = _OF_MODELS[name].message.FromString(message)
-        except DecodeError:  # which the server without models tells
+            request = _MODEL_REQUESTS[name].message.FromString(message)
+        except DecodeError:  # the server without models reports it
             return None
-        return self._deployed.get(getattr(asked, _OF_MODELS[name].model))
+        return self._deployed.get(getattr(request, _MODEL_REQUESTS[name].model))
 
     async def _of_all(self, name: str, call: tuple[str, Fields, bytes], answer: bytes) -> bytes:
-        """What of all models takes the place of what a server without any has answered."""
+        """Return the answer for all models, in place of that of a server without models."""
         models, message = self._deployed, call[2]
         if name in ("ServerReady", _CHECK):
-            if await asyncio.to_thread(asking.all_run, models):
+            if await asyncio.to_thread(deployments.all_run, models):
                 return answer
-            return NOT_SERVING if name == _CHECK else b""  # of which `ready` is not set
+            return NOT_SERVING if name == _CHECK else b""  # a response without `ready`
         if name == "ModelStatistics":
             return await _statistics(models.values(), LATEST)
         if name == "RepositoryIndex":
             ready_only = pb.RepositoryIndexRequest.FromString(message).ready
-            rows = await asking.index(models, ready_only=ready_only)
+            rows = await deployments.index(models, ready_only=ready_only)
             index = management_proto.repository_index(row.told for row in rows)
             return bytes(index.SerializeToString())
         if (name == "LogSettings" and pb.LogSettingsRequest.FromString(message).settings) or (
             name == "TraceSetting" and pb.TraceSettingRequest.FromString(message).settings
         ):
             for model in models.values():
-                await asking.ask_all(model, "call", *call)
+                await deployments.call_all(model, "call", *call)
         return answer
 
     async def ModelStreamInfer(
         self, requests: gRPCInputStream[bytes], grpc_context: RayServegRPCContext
     ) -> AsyncIterator[Serialized]:
-        """Requests of one stream, each to the replicas of its model."""
+        """Pass the requests of a stream to the replicas of their models."""
         stream = _Stream(self._deployed, self._calls, _fields(grpc_context))
         try:
-            async for told in stream.answers(requests):
-                if isinstance(told, End):
-                    _tell(grpc_context, told)
-                    raise StreamFailed(told.text)
-                yield Serialized(told)
+            async for item in stream.answers(requests):
+                if isinstance(item, End):
+                    _set_status(grpc_context, item)
+                    raise StreamFailed(item.text)
+                yield Serialized(item)
         finally:
             stream.cancel()
 
@@ -146,7 +146,7 @@ _Unary = Callable[[GrpcIngress, bytes, RayServegRPCContext], Coroutine[Any, Any,
 
 
 def _method(name: str) -> _Unary:
-    # Serve gives the context to what has an argument of this name.
+    # Serve passes the context to an argument of this name.
     async def answer(
         self: GrpcIngress, message: bytes, grpc_context: RayServegRPCContext
     ) -> Serialized:
@@ -160,24 +160,24 @@ for _name in CATEGORY.keys() - {_STREAM}:
 
 
 class _Stream:
-    """The requests of one stream: answered in their order, but for those of decoupled models."""
+    """The requests of one stream. They are answered in order, except for decoupled models."""
 
     def __init__(self, models: Mapping[str, Deployed], own: Calls, fields: Fields) -> None:
         self._models = models
         self._own = own
         self._fields = fields
-        self._told: asyncio.Queue[bytes | End | None] = asyncio.Queue()
-        self._free = asyncio.Semaphore(_MOST_ASKED)
+        self._output: asyncio.Queue[bytes | End | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(_MAX_IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answers(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes | End]:
-        """The messages of all answers, and an end that is bad."""
+        """Yield the response messages, and the status of a failure."""
         self._begin(self._read(requests))
-        while (told := await self._told.get()) is not None:
-            yield told
+        while (item := await self._output.get()) is not None:
+            yield item
 
     def cancel(self) -> None:
-        """Nobody waits for the rest."""
+        """Cancel the remaining requests."""
         for task in self._tasks:
             task.cancel()
 
@@ -188,7 +188,7 @@ class _Stream:
         return task
 
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
-        asked: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
         before: asyncio.Task[None] | None = None
         async for message in requests:
             await self._free.acquire()
@@ -198,11 +198,11 @@ class _Stream:
             else:
                 task = before = self._begin(self._keep(model, message, before))
             if model is not None and model.keeps_state:
-                await task  # or the next may overtake it on its way
-            asked = [each for each in asked if not each.done()] + [task]
-        if asked:
-            await asyncio.wait(asked)
-        self._told.put_nowait(None)
+                await task  # otherwise the next request may overtake it
+            tasks = [each for each in tasks if not each.done()] + [task]
+        if tasks:
+            await asyncio.wait(tasks)
+        self._output.put_nowait(None)
 
     def _model(self, message: bytes) -> Deployed | None:
         try:
@@ -211,32 +211,32 @@ class _Stream:
             return None
 
     async def _pass_on(self, model: Deployed, message: bytes) -> None:
-        async for told in self._of(model, message):
-            self._told.put_nowait(told)
+        async for item in self._of(model, message):
+            self._output.put_nowait(item)
 
     async def _keep(
         self, model: Deployed | None, message: bytes, before: asyncio.Task[None] | None
     ) -> None:
-        """Pass on what is answered when that before it has been."""
-        kept = [told async for told in self._of(model, message)]
+        """Send the responses after those of the request before."""
+        kept = [item async for item in self._of(model, message)]
         if before is not None:
             await asyncio.wait([before])
-        for told in kept:
-            self._told.put_nowait(told)
+        for item in kept:
+            self._output.put_nowait(item)
 
     async def _of(self, model: Deployed | None, message: bytes) -> AsyncIterator[bytes | End]:
-        """The messages of one answer; its end is told only if it is bad."""
+        """Yield the response messages of one request, and the status of a failure."""
         call = (_full(_STREAM), self._fields, message)
         try:
             answer = (
                 self._own.stream(*call)
                 if model is None
-                else asking.stream(model, "stream_call", *call)
+                else deployments.stream(model, "stream_call", *call)
             )
-            async for told in answer:
-                if not (isinstance(told, End) and told.is_good):
-                    yield told
-        except asking.Unanswered as error:
+            async for item in answer:
+                if not (isinstance(item, End) and item.is_ok):
+                    yield item
+        except deployments.Unanswered as error:
             yield _unavailable(error)
         finally:
             self._free.release()
@@ -246,9 +246,9 @@ class _Stream:
 
 
 def services(servicer: object, server: grpc.Server) -> None:
-    """What Serve's proxy takes calls of: Triton's service, and gRPC's own for health."""
+    """Register the services of Serve's proxy: Triton's, and gRPC's health service."""
     unary = grpc.unary_unary_rpc_method_handler(None)
-    # Without serializers: messages are bytes.
+    # Without serializers, messages are bytes.
     methods = dict.fromkeys(CATEGORY.keys() - {_STREAM, _CHECK}, unary)
     methods[_STREAM] = grpc.stream_stream_rpc_method_handler(None)
     for service, handlers in (
@@ -269,15 +269,15 @@ def _fields(context: RayServegRPCContext) -> Fields:
     ]
 
 
-def _tell(context: RayServegRPCContext, end: End) -> None:
+def _set_status(context: RayServegRPCContext, end: End) -> None:
     context.set_code(_STATUS[end.status])
     context.set_details(end.text)
 
 
 def _unavailable(error: Exception) -> End:
-    return End(grpc.StatusCode.UNAVAILABLE.value[0], asking.described(error))
+    return End(grpc.StatusCode.UNAVAILABLE.value[0], deployments.described(error))
 
 
 async def _statistics(models: Iterable[Deployed], version: int) -> bytes:
-    found = await asking.statistics(models, version)
+    found = await deployments.statistics(models, version)
     return bytes(management_proto.statistics(found).SerializeToString())

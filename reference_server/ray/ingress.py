@@ -1,9 +1,8 @@
-"""The v2 protocol in front of the models' deployments: what answers in a replica of its own.
+"""The v2 protocol in front of the models' deployments, in a replica of its own.
 
-What is asked of a model goes to one of its replicas as it came, and the answer comes back as the
-replica's gateway has made it. What is asked of the server is answered by a server without models;
-where that means all models, what their replicas tell takes the place of the answer. This is so over
-HTTP, as an ASGI application, and over gRPC (`grpc_ingress`).
+Requests for a model are passed unchanged to one of its replicas, and so is the reply. Requests for
+the server are answered by a server without models; if they concern all models, the replicas' states
+replace that reply. This applies to HTTP, as an ASGI application, and to gRPC (`grpc_ingress`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from reference_server.frontends.http.asgi import Body, Message, Receive, Send, h
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.observability import logs
 from reference_server.options import ControlMode, GrpcOptions, HttpOptions, ServerOptions
-from reference_server.ray import asking, exchange, listening, merging
-from reference_server.ray.asking import Deployed
+from reference_server.ray import deployments, exchange, listening, merging
 from reference_server.ray.calls import Calls
+from reference_server.ray.deployments import Deployed
 from reference_server.ray.grpc_ingress import GrpcIngress
 from reference_server.server import Server
 
@@ -32,14 +31,14 @@ NAME = "v2"
 _METRICS = "/metrics"
 _OK, _BAD_REQUEST, _UNAVAILABLE = 200, 400, 503
 _JSON = b"application/json"
-#: What a replica could do, though it names a model.
+#: Operations on a model that are not passed to replicas.
 _NOT_FOR_REPLICAS = frozenset({Operation.REPOSITORY_LOAD, Operation.REPOSITORY_UNLOAD})
 
 
 class Ingress(GrpcIngress):
-    """Answers all requests, on the loop of its replica. `models` are by name."""
+    """Answers all requests, on the event loop of its replica. `models` are by name."""
 
-    # Serve waits for it.
+    # Serve awaits it.
     async def __init__(  # type: ignore[misc]
         self, options: ServerOptions, models: Mapping[str, Deployed]
     ) -> None:
@@ -62,72 +61,76 @@ class Ingress(GrpcIngress):
         body = await read_body(receive, head_of(scope).headers, self._max_input)
         if body is None:
             return
-        has_begun = False
+        has_started = False
         try:
             async for message in self._answer(exchange.request_of(scope), body):
-                has_begun = True
+                has_started = True
                 await send(message)
-        except asking.Unanswered as error:
-            if has_begun:  # the end of the connection tells
+        except deployments.Unanswered as error:
+            if has_started:  # the connection must end
                 raise
-            text = status_codes.body(asking.described(error))
+            text = status_codes.body(deployments.described(error))
             for message in exchange.answer(_UNAVAILABLE, text, _JSON):
                 await send(message)
 
-    async def _answer(self, asked: Message, body: Body) -> AsyncIterator[Message]:
-        target: bytes = asked["raw_path"]
+    async def _answer(self, request: Message, body: Body) -> AsyncIterator[Message]:
+        target: bytes = request["raw_path"]
         route = routes.match(target)
         model = None if route is None else self._deployed.get(route.model)
         messages: Sequence[Message]
         if route is None and routes.path_of(target) == _METRICS:
             messages = await self._metrics()
         elif route is None or model is None or route.operation in _NOT_FOR_REPLICAS:
-            messages = await self._of_the_server(asked, body, route)
+            messages = await self._of_the_server(request, body, route)
         elif route.operation is Operation.GENERATE_STREAM:
-            async for message in asking.stream(model, "stream", asked, body):
+            async for message in deployments.stream(model, "stream", request, body):
                 yield message
             return
         elif route.operation is Operation.TRACE_SETTINGS:
-            messages = (await asking.ask_all(model, "answer", asked, body))[0]
+            messages = (await deployments.call_all(model, "answer", request, body))[0]
         else:
-            messages = await asking.ask_one(model, "answer", asked, body)
+            messages = await deployments.call_one(model, "answer", request, body)
             if route.operation is Operation.MODEL_STATISTICS and _is_ok(messages):
                 messages = await _statistics([model], route.version)
         for message in messages:
             yield message
 
     async def _of_the_server(
-        self, asked: Message, body: Body, route: Route | None
+        self, request: Message, body: Body, route: Route | None
     ) -> Sequence[Message]:
-        # First as a server without models answers: the request's faults are told by that.
-        messages = await self._own.whole(asked, body)
+        # The server without models finds the errors of the request.
+        messages = await self._own.whole(request, body)
         if route is None or not _is_ok(messages):
             return messages
         models = self._deployed
         if route.operation is Operation.READY:
-            return messages if await asyncio.to_thread(asking.all_run, models) else _not_ready()
+            return (
+                messages if await asyncio.to_thread(deployments.all_run, models) else _not_ready()
+            )
         if route.operation is Operation.ALL_STATISTICS:
             return await _statistics(models.values(), LATEST)
         if route.operation is Operation.REPOSITORY_INDEX:
             ready_only = management_json.index_request(body.data, self._profile)
-            rows = await asking.index(models, ready_only=ready_only)
+            rows = await deployments.index(models, ready_only=ready_only)
             return exchange.answer(_OK, management_json.index(row.told for row in rows), _JSON)
-        if asked["method"] != "GET" and route.operation in (
+        if request["method"] != "GET" and route.operation in (
             Operation.LOG_SETTINGS,
             Operation.TRACE_SETTINGS,
         ):
             for model in models.values():
-                await asking.ask_all(model, "answer", asked, body)
+                await deployments.call_all(model, "answer", request, body)
         return messages
 
     async def _metrics(self) -> Sequence[Message]:
-        told = await asking.tell(self._deployed.values())
-        page = prometheus.encode(merging.families({each.replica: each.families for each in told}))
+        replicas = await deployments.states(self._deployed.values())
+        page = prometheus.encode(
+            merging.families({each.replica: each.families for each in replicas})
+        )
         return exchange.answer(_OK, page, prometheus.CONTENT_TYPE)
 
 
 def application() -> Callable[[Message, Receive, Send], Awaitable[None]]:
-    """The ASGI application, of the `Ingress` in whose replica it runs."""
+    """Return the ASGI application of the `Ingress` in whose replica it runs."""
     return _respond
 
 
@@ -155,5 +158,5 @@ def _not_ready() -> Sequence[Message]:
 
 
 async def _statistics(models: Iterable[Deployed], version: int) -> Sequence[Message]:
-    found = await asking.statistics(models, version)
+    found = await deployments.statistics(models, version)
     return exchange.answer(_OK, management_json.statistics(found), _JSON)

@@ -1,4 +1,4 @@
-"""Where the process of a replica listens."""
+"""The address that a replica's process listens on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ _OPEN = "add_port_to_grpc_server"
 
 
 def at_the_node_only() -> None:
-    """Have Serve's own port of this replica opened at the address of its node.
+    """Let Serve open the replica's own port on the node's address only.
 
-    Serve, which calls it from other deployments if it is told to, opens it on all networks, and
-    has no setting for that. To be called before the replica has started; a test looks at the ports
-    of a cluster.
+    Serve opens this port, for calls between deployments, on all networks, and has no setting for
+    it. Call this before the replica has started. A test checks the open ports of a cluster.
     """
     serves: Any = replica
     open_port = getattr(serves, _OPEN)

@@ -1,4 +1,4 @@
-"""What replicas tell of themselves, as one server would tell it."""
+"""Merge the states of replicas into one server's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reference_server.core.telemetry import (
 )
 from reference_server.repository.versions import IndexEntry, State
 
-#: By whom a series was told: the label of the metrics page.
+#: The label of the replica in metrics.
 REPLICA = "replica"
 _DURATIONS = (
     "success",
@@ -32,10 +32,10 @@ _DURATIONS = (
 _OF_BATCHES = ("compute_input", "compute_infer", "compute_output")
 
 
-def statistics(told: Iterable[Snapshot]) -> list[Snapshot]:
-    """The counters of each version of each model, all replicas together."""
+def statistics(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    """Return the counters of each version of each model, summed over replicas."""
     found: dict[tuple[str, int], Snapshot] = {}
-    for snapshot in told:
+    for snapshot in snapshots:
         key = (snapshot.name, snapshot.version)
         if key in found:
             _add(found[key], snapshot)
@@ -63,10 +63,10 @@ def _add_duration(total: Duration, more: Duration) -> None:
     total.ns += more.ns
 
 
-def families(told: Mapping[str, Sequence[Family]]) -> list[Family]:
-    """The metrics of all replicas, each series with the name of who told it."""
+def families(pages: Mapping[str, Sequence[Family]]) -> list[Family]:
+    """Return the metrics of all replicas; each series has a label with its replica."""
     found: dict[str, tuple[FamilyHead, list[Sample]]] = {}
-    for replica, page in told.items():
+    for replica, page in pages.items():
         for family in page:
             _, samples = found.setdefault(family.head.name, (family.head, []))
             samples += (
@@ -76,17 +76,17 @@ def families(told: Mapping[str, Sequence[Family]]) -> list[Family]:
     return [Family(head, samples) for head, samples in found.values()]
 
 
-def of_version(told: Iterable[Snapshot], version: int) -> list[Snapshot]:
-    """The counters of all replicas together, of one version or of all."""
-    return [each for each in statistics(told) if version in (LATEST, each.version)]
+def of_version(snapshots: Iterable[Snapshot], version: int) -> list[Snapshot]:
+    """Return the counters of one version, or of all, summed over replicas."""
+    return [each for each in statistics(snapshots) if version in (LATEST, each.version)]
 
 
 def index(
-    models: Iterable[str], told: Iterable[IndexEntry], *, ready_only: bool
+    models: Iterable[str], entries: Iterable[IndexEntry], *, ready_only: bool
 ) -> list[IndexEntry]:
-    """The index of all models; one of which no replica tells is unavailable."""
+    """Return the index of all models. A model without a replica is unavailable."""
     rows: dict[tuple[str, int | None], IndexEntry] = {}
-    for row in told:
+    for row in entries:
         rows.setdefault((row.name, row.version), row)
     named = {name for name, _ in rows}
     for name in models:

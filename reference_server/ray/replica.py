@@ -1,4 +1,4 @@
-"""A replica: one model's server, with the schedulers, in a worker of Ray."""
+"""A replica: one model's server, with its schedulers, in a Ray worker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from reference_server.server import Server
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What a replica tells of itself, of its model only: rows of the index, counters, metrics."""
+class ReplicaState:
+    """The state of a replica, for its model only: index entries, counters, metrics."""
 
     replica: str
     index: Sequence[IndexEntry]
@@ -32,11 +32,11 @@ class Told:
 
 
 class Replica:
-    """The model that is asked, in a server whose options also name what it needs beside it."""
+    """A server for the replica's model and for the models that it calls."""
 
     _is_open = False
 
-    # Serve waits for it.
+    # Serve awaits it.
     async def __init__(  # type: ignore[misc]
         self, model: str, options: ServerOptions
     ) -> None:
@@ -55,28 +55,28 @@ class Replica:
         self._metrics = self._server.metrics_gateway(options.metrics or MetricsOptions())
 
     async def answer(self, scope: Message, body: Body) -> list[Message]:
-        """The whole answer to a request."""
+        """Return the complete reply to an HTTP request."""
         return await self._exchanges.whole(scope, body)
 
     async def stream(self, scope: Message, body: Body) -> AsyncIterator[Message]:
-        """The same, as it comes."""
+        """Yield the reply to an HTTP request as it is written."""
         async for message in self._exchanges.stream(scope, body):
             yield message
 
     async def call(self, method: str, fields: Fields, message: bytes) -> tuple[bytes, End]:
-        """The whole answer to a call of gRPC, by the method's full name."""
+        """Return the complete response to a gRPC call, by the method's full name."""
         return await self._calls.whole(method, fields, message)
 
     async def stream_call(
         self, method: str, fields: Fields, message: bytes
     ) -> AsyncIterator[bytes | End]:
-        """The same, as it comes."""
-        async for told in self._calls.stream(method, fields, message):
-            yield told
+        """Yield the response messages of a gRPC call, then its status."""
+        async for item in self._calls.stream(method, fields, message):
+            yield item
 
-    async def tell(self) -> Told:
-        """The state of the replica."""
-        return Told(
+    async def state(self) -> ReplicaState:
+        """Return the state of the replica."""
+        return ReplicaState(
             serve.get_replica_context().replica_tag,
             [row for row in self._server.control.index() if row.name == self._model],
             self._server.gateway.statistics(self._model),
@@ -84,7 +84,7 @@ class Replica:
         )
 
     async def record_autoscaling_stats(self) -> Mapping[str, float]:
-        """What the autoscaling policy is told."""
+        """Return the metrics of the autoscaling policy. Called by Serve."""
         snapshots = self._server.gateway.statistics(self._model)
         loaded = self._server.repository.versions(self._model)
         return {
@@ -94,21 +94,21 @@ class Replica:
         }
 
     async def reconfigure(self, user_config: object) -> None:
-        """Read the model's files again, if they have changed: Serve has got another user_config.
+        """Reload the model if its files have changed. Called by Serve for a new user_config.
 
-        The old version answers until the new one is loaded; if that fails, it goes on to do so.
+        The old version answers until the new one is loaded, and stays if that fails.
         """
         for name in self._loaded:
             await asyncio.to_thread(self._server.repository.load, name)
 
     async def check_health(self) -> None:
         """Raise if the model cannot answer any more: Serve then starts another replica."""
-        # Not the server's readiness: that waits for versions that are being unloaded.
+        # Not the server's readiness, which includes versions that are being unloaded.
         if reason := self._server.repository.find(self._model).health.reason:
             raise RuntimeError(f"{self._model} is not ready: {reason}")
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """Serve calls it and waits, when the last request has been answered; then Python does."""
+        """Shut down. Serve awaits it after the last request; Python calls it again."""
         if not self._is_open:
             return None
         self._is_open = False

@@ -1,1 +1,1 @@
-"""Shared memory that clients lend: registered, mapped, kept within its bounds, given back."""
+"""Shared memory of clients: registered, mapped, and accessed within its bounds."""

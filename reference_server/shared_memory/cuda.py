@@ -1,8 +1,8 @@
-"""GPU memory of another process, opened through its IPC handle with cuda-python.
+"""GPU memory of another process, opened by its IPC handle with cuda-python.
 
-cuda-python is imported when the first region is registered; where it or a driver is missing, a
-registration is refused as the real server refuses it on such a machine. Inputs and outputs cross
-the bus once: models here live in the host's memory.
+cuda-python is imported when the first region is registered. Without it, or without a driver, the
+registration is rejected as by Triton on such a machine. Inputs and outputs are copied between
+device and host, since models run in host memory here.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ import numpy as np
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import CudaRegion
 
-#: The length of a `cudaIpcMemHandle_t`.
+#: The size of a `cudaIpcMemHandle_t`.
 HANDLE_BYTES = 64
 _LAST_DEVICE = 2**31 - 1
 
 
 class DriverError(Exception):
-    """A call that the driver refused, or no driver; the text names the call and the reason."""
+    """A driver call failed, or there is no driver; the text has the call and the reason."""
 
 
 class Driver(Protocol):
-    """The few calls that are needed. Pointers are device addresses. All raise DriverError."""
+    """The required driver calls. Pointers are device addresses. All raise DriverError."""
 
     def open(self, raw_handle: bytes, device_id: int) -> int:
-        """The address, on this device, of the allocation behind the handle."""
+        """Return the address, on this device, of the allocation of the handle."""
 
     def size(self, device_id: int, pointer: int) -> int:
-        """The number of bytes from `pointer` to the end of its allocation."""
+        """Return the number of bytes from `pointer` to the end of its allocation."""
 
     def read(self, device_id: int, pointer: int, host: int, byte_size: int) -> None:
-        """Copy from the device to the host's address `host`; returns when it is done."""
+        """Copy from the device to the host address `host`; returns when the copy is complete."""
 
     def write(self, device_id: int, pointer: int, host: int, byte_size: int) -> None:
-        """Copy from the host's address `host` to the device; returns when it is done."""
+        """Copy from the host address `host` to the device; returns when the copy is complete."""
 
     def close(self, device_id: int, pointer: int) -> None:
-        """Give an opened allocation back."""
+        """Close an opened allocation."""
 
 
 class CudaMemory:
-    """The memory of a CUDA region. Any thread.
+    """The memory of a CUDA region. Thread-safe.
 
-    Raises ServerError INVALID_ARG if the handle cannot be opened on its device, or if the
-    allocation is smaller than the region.
+    Raises:
+        ServerError: INVALID_ARG if the handle cannot be opened on its device, or if the allocation
+            is smaller than the region.
     """
 
     def __init__(self, region: CudaRegion, raw_handle: bytes, load: Callable[[], Driver]) -> None:
@@ -76,7 +77,7 @@ class CudaMemory:
             raise refusal from error
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """A copy of those bytes in the host's memory. Raises ServerError INTERNAL."""
+        """Return a copy of the bytes in host memory. Raises ServerError INTERNAL."""
         copy = np.empty(byte_size, np.uint8)
         if byte_size:
             pointer = self._pointer + offset
@@ -84,13 +85,13 @@ class CudaMemory:
         return copy.data
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Copy `data` there. Raises ServerError INTERNAL."""
+        """Copy `data` to the region. Raises ServerError INTERNAL."""
         if len(data):
             host = np.frombuffer(data, np.uint8)
             self._call(self._driver.write, self._pointer + offset, host.ctypes.data, len(data))
 
     def close(self) -> None:
-        """Give the allocation back; if its process is gone there is nothing to give."""
+        """Close the allocation. Errors are ignored: its process may have ended."""
         with contextlib.suppress(DriverError):
             self._driver.close(self._device, self._pointer)
 
@@ -105,7 +106,7 @@ class CudaMemory:
 
 
 class CudaPython:
-    """The driver behind NVIDIA's cuda-python."""
+    """The driver calls of NVIDIA's cuda-python."""
 
     def __init__(self) -> None:
         try:
@@ -116,7 +117,7 @@ class CudaPython:
         self._cuda: Any = driver
 
     def open(self, raw_handle: bytes, device_id: int) -> int:
-        """See Driver; memory of another device is reached through peer access."""
+        """Open the handle with peer access, for memory of another device."""
         self._on(device_id)
         handle = self._runtime.cudaIpcMemHandle_t()
         ctypes.memmove(handle.getPtr(), raw_handle, HANDLE_BYTES)
@@ -140,7 +141,7 @@ class CudaPython:
         self._checked(self._runtime.cudaIpcCloseMemHandle, pointer)
 
     def _on(self, device_id: int) -> None:
-        # The current device is the thread's; the threads of the frontends have no other use for it.
+        # The current device belongs to the thread. The frontends' threads do not use it otherwise.
         self._checked(self._runtime.cudaSetDevice, device_id)
 
     def _copy(self, device_id: int, target: int, source: int, byte_size: int, kind: str) -> None:
@@ -153,7 +154,7 @@ class CudaPython:
         values: list[Any]
         try:
             code, *values = call(*arguments)
-        except RuntimeError as error:  # cuda-python's own, when there is no driver's library
+        except RuntimeError as error:  # cuda-python raises it without a driver library
             raise DriverError(f"{call.__name__}: {error}") from error
         if int(code) != 0:
             raise DriverError(f"{call.__name__}: {code.name}")

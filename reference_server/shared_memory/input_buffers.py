@@ -1,7 +1,7 @@
-"""Memory for the copies of large inputs, used again while it is warm.
+"""Buffers for copies of large inputs, reused for some time.
 
-glibc gives large blocks back to the kernel each time, and the pages of new ones come one by one:
-for an input of 602 KB that is dearer than the copy (measured: docs/server.md).
+glibc returns large blocks to the kernel, and the pages of new blocks are faulted in one by one. For
+an input of 602 KB that costs more than the copy (measured: docs/server.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-#: Idle buffers are kept up to so many bytes, and for so many seconds.
+#: Limits for idle buffers: bytes in all, and seconds for each.
 _MOST_IDLE = 1 << 26
 _KEPT_S = 10.0
 
@@ -23,7 +23,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class _Loan(weakref.ref[_Bytes]):
-    """A buffer that somebody has views of."""
+    """A reference to a buffer's views, which are in use."""
 
     __slots__ = ("buffer",)
     buffer: _Bytes
@@ -35,10 +35,10 @@ class _Idle(NamedTuple):
 
 
 class InputBuffers:
-    """Buffers of exact sizes. Any thread.
+    """A pool of buffers of exact sizes. Thread-safe.
 
-    A buffer comes back when nobody has a view of it any more, be it an array made of one.
-    `release` is to be called now and then; `clock` is in seconds.
+    A buffer returns to the pool when its last view is freed, including arrays made from a view.
+    Call `release` periodically. `clock` is in seconds.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class InputBuffers:
         self._clock = clock
         self._lock = threading.Lock()
         self._loans: dict[int, _Loan] = {}  # by id
-        # With the lock held: idle ones by size, of each the longest idle first.
+        # Guarded by `_lock`: idle buffers by size, the longest idle first.
         self._idle: dict[int, list[_Idle]] = {}
         self.idle_bytes = 0
 
     def take(self, size: int) -> memoryview:
-        """`size` bytes, writable, of any content."""
+        """Return a writable view of `size` bytes of any content."""
         buffer: _Bytes | None = None
         with self._lock:
             if idle := self._idle.get(size):
@@ -62,15 +62,15 @@ class InputBuffers:
         if buffer is None:
             buffer = np.empty(size, np.uint8)
         lent = buffer.view()
-        loan = _Loan(lent, self._came_back)
+        loan = _Loan(lent, self._returned)
         loan.buffer = buffer
         self._loans[id(loan)] = loan
         return lent.data
 
-    def _came_back(self, loan: weakref.ref[_Bytes]) -> None:
+    def _returned(self, loan: weakref.ref[_Bytes]) -> None:
         assert isinstance(loan, _Loan)
         del self._loans[id(loan)]
-        # The garbage collector calls this at any point of any thread: it must not wait for a lock.
+        # The garbage collector may call this anywhere on any thread: it must not wait for a lock.
         if self._lock.acquire(blocking=False):
             try:
                 size = loan.buffer.size
@@ -81,7 +81,7 @@ class InputBuffers:
                 self._lock.release()
 
     def release(self) -> None:
-        """Let go of what nobody has needed for a while."""
+        """Free buffers that have been idle for some time."""
         if not self.idle_bytes:
             return
         before_s = self._clock() - _KEPT_S

@@ -1,11 +1,11 @@
-"""Model folders under test: the server's own loader, schedulers and counters, without any port.
+"""Test model folders with the server's own loader, schedulers and counters, without ports.
 
     with open_model("model_repository/bert") as model:
         response = model.infer({"TEXT": ["hello"]})
         assert response.outputs["LABEL"].tolist() == [b"greeting"]
 
-Models run on threads of the test's process, so that `breakpoint()` works in them. Where pytest is,
-the fixtures `triton_model` and `triton_repository` do the same, and close what they opened.
+Models run on threads of the test's process, so `breakpoint()` works in them. With pytest, the
+fixtures `triton_model` and `triton_repository` open models and close them after the test.
 """
 
 from reference_server.core.errors import Code, ServerError

@@ -1,6 +1,6 @@
-"""Clients of both frontends without a port, and the event loop that the frontends live on.
+"""Clients of both frontends without ports, and the event loop of the frontends.
 
-Bytes of HTTP and messages of gRPC go to the handlers that a server has, too.
+HTTP bytes and gRPC messages are passed to the same handlers as in a server.
 """
 
 from __future__ import annotations
@@ -32,20 +32,34 @@ _SCRATCH_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A reply; the names of `headers` may be written in any case. `raw` is all of its bytes."""
+    """The reply to an HTTP request.
+
+    Attributes:
+        status: the status code.
+        headers: the headers; names are case-insensitive.
+        body: the body without chunk headers.
+        raw: all bytes of the reply, as sent on the connection.
+    """
 
     status: int
     headers: http.client.HTTPMessage
     body: bytes
     raw: bytes
 
-    def json(self) -> Any:  # noqa: ANN401 - whatever the body says
-        """The body, read as JSON."""
+    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the body parsed as JSON.
+
+        Raises:
+            ValueError: the body is not JSON.
+        """
         return json.loads(self.body)
 
 
 class HttpClient:
-    """Sends requests to `handle`, each over a connection of its own. Any thread but the loop's."""
+    """Sends requests to `handle`, each on its own connection.
+
+    Use it on any thread except the loop's.
+    """
 
     def __init__(
         self,
@@ -58,7 +72,10 @@ class HttpClient:
         self._max_input = max_input
 
     def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
-        """The reply to one request, whose length is told unless `headers` do. Blocks."""
+        """Send a request and return the reply. Blocks.
+
+        Content-Length is added unless `headers` contain it.
+        """
         fields = {"Content-Length": str(len(body))} if body or method == "POST" else {}
         fields.update(headers)
         lines = [f"{method} {path} HTTP/1.1", *(f"{key}: {fields[key]}" for key in fields), "", ""]
@@ -68,13 +85,13 @@ class HttpClient:
         return HttpReply(response.status, response.headers, response.read(), raw)
 
     def exchange(self, data: bytes) -> bytes:
-        """All that comes back for `data`, after which the client says no more. Blocks."""
+        """Send bytes, half-close, and return all bytes of the replies. Blocks."""
         ended: Future[bytes] = Future()
 
         def begin() -> None:
             _Exchange(data, ended, self._loop).begin(self._handle, self._max_input)
 
-        # One callback feeds all: handlers belong on the loop's thread, as in a server.
+        # Handlers must run on the loop's thread, as in a server.
         self._loop.call_soon_threadsafe(begin)
         return ended.result()
 
@@ -84,7 +101,7 @@ def _ignore(connection: HttpConnection) -> None:
 
 
 class _Received:
-    """Bytes where the standard library's reader expects a socket."""
+    """Bytes in place of the socket that the standard library's parser expects."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -94,7 +111,7 @@ class _Received:
 
 
 class _Exchange(asyncio.Transport):
-    """A transport that has `data` to be read, and hands over what was written when it is closed."""
+    """A transport that provides `data`, and returns the written bytes when it is closed."""
 
     def __init__(self, data: bytes, ended: Future[bytes], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -144,7 +161,7 @@ class _Exchange(asyncio.Transport):
 
 
 class GrpcClient:
-    """Calls the methods of `table`. Any thread but the loop's."""
+    """Calls the methods of `table`. Use it on any thread except the loop's."""
 
     def __init__(self, table: Mapping[str, Method], loop: asyncio.AbstractEventLoop) -> None:
         self._table = table
@@ -153,9 +170,11 @@ class GrpcClient:
     def call(
         self, method: str, requests: Sequence[Message], metadata: Mapping[str, str]
     ) -> list[Message]:
-        """What comes back until the call ends, all requests being sent at its beginning. Blocks.
+        """Send all requests of a call, and return all responses when it has ended. Blocks.
 
-        Raises ServerError if it ends with one, KeyError if there is no such method.
+        Raises:
+            ServerError: the call ended with an error.
+            KeyError: there is no such method.
         """
         start = self._table[f"/{_SERVICE.full_name}/{method}"].start
         call = _Call(metadata)
@@ -189,10 +208,10 @@ class _Call:
         self._messages.append(b"".join(message))
 
     def watch(self, backlog: Backlog) -> None:
-        """All that is sent is taken at once."""
+        """Ignore it: every message is consumed at once."""
 
     def hold(self, *, held: bool) -> None:
-        """All messages are here already."""
+        """Ignore it: all messages are already sent."""
 
     def end(self, error: ServerError | None = None) -> None:
         if self.ended.done():
@@ -208,7 +227,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that runs until the block is left."""
+    """Run an event loop on another thread until the block is left."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="loop", daemon=True)
     thread.start()
@@ -221,7 +240,10 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
-    """What `call` returns, or raises, on the loop's thread. Blocks; from any other thread."""
+    """Run `call` on the loop's thread, and return its result or raise its error.
+
+    Blocks; must be called on another thread.
+    """
     done: Future[T] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""One model, called as a client calls it, but with arrays."""
+"""One model, called as by a client, but with arrays."""
 
 from __future__ import annotations
 
@@ -30,17 +30,25 @@ from reference_server.frontends.grpc.inference import REFUSES_DECOUPLED
 from reference_server.gateway.gateway import Gateway
 from reference_server.testing.clients import call_on
 
-if TYPE_CHECKING:  # Python 3.10 has no Unpack, and nobody needs it when this runs
+if TYPE_CHECKING:  # Python 3.10 has no Unpack, and it is not needed at run time
     from typing_extensions import Unpack
 
-#: Values by input. What is no array yet becomes one of the input's type: `{"TEXT": ["hello"]}`.
+#: Values by input. Lists and scalars become arrays of the input's type: `{"TEXT": ["hello"]}`.
 Inputs = Mapping[str, npt.ArrayLike]
 
 
 class Options(TypedDict, total=False):
-    """What a request may say beside its inputs, under the names of NVIDIA's client library.
+    """Options of a request, with the names of NVIDIA's client library.
 
-    Without `outputs` all are wanted; `timeout` is in microseconds.
+    Attributes:
+        outputs: the names of the requested outputs; all outputs by default.
+        parameters: custom parameters by name.
+        request_id: the request's id.
+        sequence_id: the id of the sequence; 0: no sequence.
+        sequence_start: True for the first request of a sequence.
+        sequence_end: True for the last request of a sequence.
+        priority: the priority level; 0 is the model's default.
+        timeout: the queue timeout in microseconds; 0: no timeout.
     """
 
     outputs: Sequence[str]
@@ -55,7 +63,16 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer. Arrays are the test's own; those of BYTES hold `bytes`, of BF16 uint16."""
+    """One response of a model.
+
+    Attributes:
+        model_name: the name of the model that answered.
+        model_version: its version.
+        request_id: the id of the request.
+        outputs: arrays by output name. They are copies. BYTES are arrays of `bytes`, BF16 are
+            uint16.
+        parameters: response parameters by name.
+    """
 
     model_name: str
     model_version: int
@@ -65,41 +82,61 @@ class Response:
 
 
 class ResponseStream(Iterator[Response]):
-    """The responses to one request, as they come. Raises ServerError for one that is an error."""
+    """An iterator over the responses to one request, in the order of their arrival.
 
-    def __init__(self, request: InferRequest, came: queue.SimpleQueue[_Came]) -> None:
+    Iteration blocks until the next response arrives, and raises ServerError for a response that is
+    an error. Use it from one thread at a time.
+    """
+
+    def __init__(self, request: InferRequest, received: queue.SimpleQueue[_Received]) -> None:
         self._request = request
-        self._came = came
+        self._received = received
         self._has_ended = False
 
     def __next__(self) -> Response:
-        """Wait for a response; StopIteration after the last."""
+        """Wait for the next response, and return it.
+
+        Raises:
+            ServerError: the response is an error.
+            StopIteration: there are no more responses.
+        """
         __tracebackhide__ = True
-        came = None if self._has_ended else self._came.get()
-        if came is None:
+        received = None if self._has_ended else self._received.get()
+        if received is None:
             self._has_ended = True
             raise StopIteration
-        if isinstance(came, ServerError):
-            raise came
-        return came
+        if isinstance(received, ServerError):
+            raise received
+        return received
 
     def cancel(self) -> None:
-        """Tell the model, if it asks, and the scheduler that the answers are not wanted."""
+        """Cancel the request, as a client that disconnects.
+
+        Responses that the model still sends are returned all the same.
+        """
         self._request.cancellation.cancel()
 
     def single(self) -> Response:
-        """The one response of a request that has one. Raises ServerError."""
+        """Return the only response of a request that has exactly one.
+
+        Raises:
+            ServerError: the response is an error.
+            ValueError: there is another number of responses.
+        """
         __tracebackhide__ = True
         (response,) = self
         return response
 
 
-#: None: there will be no more.
-_Came = Response | ServerError | None
+#: None ends the stream.
+_Received = Response | ServerError | None
 
 
 class Model:
-    """A model by its name: whichever is loaded under it when it is called. Any thread."""
+    """A model by its name and version. Thread-safe.
+
+    A call uses the version that is loaded at that time.
+    """
 
     def __init__(
         self, gateway: Gateway, loop: asyncio.AbstractEventLoop, name: str, version: int = LATEST
@@ -114,31 +151,73 @@ class Model:
         return f"Model({self.name!r}, {'latest' if self.version == LATEST else self.version})"
 
     def infer(self, inputs: Inputs, **options: Unpack[Options]) -> Response:
-        """The answer to one request. Raises ServerError with the text and code of Triton."""
+        """Send one request and wait for its response.
+
+        Args:
+            inputs: arrays by input name, with the batch dimension if the model has one. Lists and
+                scalars are converted to the input's data type.
+            **options: see `Options`.
+
+        Returns:
+            The response.
+
+        Raises:
+            ServerError: the request was rejected or failed; text and code are Triton's.
+        """
         __tracebackhide__ = True
         return self._submit([inputs], options, decoupled=False)[0].single()
 
     def infer_many(self, requests: Sequence[Inputs], **options: Unpack[Options]) -> list[Response]:
-        """The answers to requests that are submitted together, in their order.
+        """Submit several requests at once and wait for their responses.
 
-        An idle instance takes the first of them at once, unless the model's queue delay lets it
-        wait for more; the others meet in batches as they would in a server. Raises the first
-        ServerError.
+        An idle instance takes the first request at once, unless the model has a queue delay; the
+        other requests form batches as in a server.
+
+        Args:
+            requests: the inputs of each request, see `infer`.
+            **options: the options of all requests, see `Options`.
+
+        Returns:
+            The responses in the order of the requests.
+
+        Raises:
+            ServerError: the error of the first request that failed.
         """
         __tracebackhide__ = True
         streams = self._submit(requests, options, decoupled=False)
         return [stream.single() for stream in streams]
 
     def stream(self, inputs: Inputs, **options: Unpack[Options]) -> ResponseStream:
-        """The answers to one request, which is sent now: any number from a decoupled model."""
+        """Send one request, and return an iterator over its responses.
+
+        A decoupled model may send any number of responses.
+
+        Args:
+            inputs: arrays by input name, see `infer`.
+            **options: see `Options`.
+
+        Returns:
+            The responses in the order of their arrival.
+
+        Raises:
+            ServerError: the model is not loaded. Other errors are raised by the iterator.
+        """
         return self._submit([inputs], options, decoupled=True)[0]
 
     def statistics(self) -> Snapshot:
-        """The counters of the version. Raises ServerError if it is not loaded."""
+        """Return the counters of the version.
+
+        Raises:
+            ServerError: the model is not loaded.
+        """
         return self._gateway.statistics(self.name, self.version)[-1]
 
     def config(self) -> dict[str, Any]:
-        """The completed configuration. Raises ServerError if the model is not loaded."""
+        """Return the completed configuration, with the field names of config.pbtxt.
+
+        Raises:
+            ServerError: the model is not loaded.
+        """
         config: dict[str, Any] = json.loads(self._gateway.model_config(self.name, self.version))
         return config
 
@@ -173,30 +252,30 @@ class Model:
                     timeout_us=options.get("timeout", 0),
                     received_ns=self._clock.monotonic_ns(),
                 )
-                streams.append(ResponseStream(request, sink.came))
+                streams.append(ResponseStream(request, sink.received))
                 try:
                     served.infer(request)
                 except ServerError as error:
-                    sink.came.put(error)
-                    sink.came.put(None)
+                    sink.received.put(error)
+                    sink.received.put(None)
             return streams
 
         return call_on(self._loop, submit)
 
 
 class _Sink:
-    """Keeps the responses to one request until the test asks for them."""
+    """Keeps the responses to one request until the test reads them."""
 
     def __init__(self) -> None:
-        self.came: queue.SimpleQueue[_Came] = queue.SimpleQueue()
+        self.received: queue.SimpleQueue[_Received] = queue.SimpleQueue()
 
     def send(self, response: InferResponse) -> None:
         if response.error is not None:
-            self.came.put(response.error)
+            self.received.put(response.error)
         elif not response.empty:
-            # Copied now: a model may go on writing to an array that it has answered with.
+            # Copied now: the model may still write to the array.
             outputs = {tensor.name: tensor.array().copy() for tensor in response.outputs}
-            self.came.put(
+            self.received.put(
                 Response(
                     response.model_name,
                     response.model_version,
@@ -206,7 +285,7 @@ class _Sink:
                 )
             )
         if response.final:
-            self.came.put(None)
+            self.received.put(None)
 
 
 def _tensors(inputs: Inputs, signature: Signature) -> dict[str, Tensor]:
@@ -215,7 +294,7 @@ def _tensors(inputs: Inputs, signature: Signature) -> dict[str, Tensor]:
 
 
 def tensor_of(name: str, value: npt.ArrayLike, declared: DataType | None = None) -> Tensor:
-    """A tensor with elements of its own, as the model would get them from the wire."""
+    """Return a tensor with its own elements, as the model would get them from the network."""
     array: npt.NDArray[Any]
     if isinstance(value, np.ndarray) or declared is None:
         array = np.array(value, order="C")

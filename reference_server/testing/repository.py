@@ -1,4 +1,4 @@
-"""A model repository under test: a server without ports, and clients of it."""
+"""A model repository under test: a server without ports, and its clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from reference_server import cli, preflight
+from reference_server.command import cli, preflight
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.request import LATEST
 from reference_server.options import (
@@ -31,7 +31,7 @@ _ALL = ("*",)
 
 
 class ModelRepository:
-    """A server without ports. Any thread; made by `open_repository`."""
+    """A server without ports. Thread-safe. Created by `open_repository`."""
 
     def __init__(
         self, server: Server, options: ServerOptions, loop: asyncio.AbstractEventLoop
@@ -46,43 +46,64 @@ class ModelRepository:
         methods = server.grpc_methods(options.grpc or GrpcOptions(), loop)
         self._grpc = GrpcClient(methods, loop)
         self._stubs = StubbedModels(server.repository)
-        # In the place of the repository, which `Server.load` has connected.
+        # Replaces the repository that `Server.load` has connected.
         server.model_calls.connect(
             self._stubs, is_explicit=options.control_mode is ControlMode.EXPLICIT
         )
 
     def model(self, name: str, version: int = LATEST) -> Model:
-        """A model, which need not be loaded yet."""
+        """Return a model by name. It need not be loaded yet.
+
+        Args:
+            name: the model's name.
+            version: the version; by default the latest one that is loaded.
+        """
         return Model(self._server.gateway, self._loop, name, version)
 
     def stub(self, name: str, answer: Stub) -> None:
-        """Let `answer` stand for the model `name` where models call it; clients do not see it.
+        """Answer BLS calls of models to the model `name` by a function.
 
-        `answer` gives outputs for inputs, `lambda inputs: {"Y": inputs["X"] * 2}`, or raises what
-        the calling model is to be told. A generator function is a decoupled model. It is called by
-        the thread that calls, also if there is a model of that name.
+        Clients do not see stubs. A stub replaces a model of the same name in calls.
+
+        Args:
+            name: the name that models call.
+            answer: returns output arrays by name for input arrays by name, such as `lambda inputs:
+                {"Y": inputs["X"] * 2}`. It runs on the calling model's thread. An exception becomes
+                the error of the response. A generator function is a decoupled model.
         """
         self._stubs.add(name, answer)
 
     def load(self, name: str, config: Mapping[str, Any] | None = None) -> Model:
-        """Load a model, or load it again if it has changed. Blocks; raises ServerError.
+        """Load a model, or reload it if its files have changed. Blocks.
 
-        `config` stands in for config.pbtxt.
+        Args:
+            name: the model's name.
+            config: a configuration that replaces config.pbtxt, with its field names.
+
+        Returns:
+            The model.
+
+        Raises:
+            ServerError: the model cannot be loaded.
         """
         parameters = None if config is None else {"config": json.dumps(config)}
         self._server.control.load(name, parameters)
         return self.model(name)
 
     def unload(self, name: str) -> None:
-        """Begin to unload a model; requests in flight are answered first."""
+        """Start to unload a model. Requests in flight are answered first.
+
+        Raises:
+            ServerError: the model is not known.
+        """
         self._server.control.unload(name)
 
     def index(self) -> Sequence[IndexEntry]:
-        """What lies in the repository, and what became of it."""
+        """Return the state of each model and version in the repository."""
         return self._server.control.index()
 
     def metrics(self) -> str:
-        """The page of the metrics port, with the models' own metrics."""
+        """Return the text of the metrics page, including metrics of models."""
         return self._metrics.request("GET", "/metrics", b"", {}).body.decode()
 
     def http(
@@ -92,49 +113,95 @@ class ModelRepository:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
-        """The reply to one HTTP request, such as `POST /v2/models/bert/infer`. Blocks."""
+        """Send an HTTP request, such as `POST /v2/models/bert/infer`, and wait for the reply.
+
+        Args:
+            method: the HTTP method.
+            path: the path with the query.
+            body: the body.
+            headers: headers by name. Content-Length is added unless it is given.
+
+        Returns:
+            The reply, also if its status is an error.
+        """
         return self._http.request(method, path, body, headers or {})
 
     def http_raw(self, data: bytes) -> bytes:
-        """All that an HTTP connection answers to these bytes. Blocks."""
+        """Send bytes on an HTTP connection, and return all bytes of the replies. Blocks."""
         return self._http.exchange(data)
 
-    def grpc(self, method: str, request: Message, metadata: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - the message that the method answers with
-        """The answer of a method by its name, such as `ModelInfer`. Blocks; raises ServerError."""
+    def grpc(self, method: str, request: Message, metadata: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - the method's response type
+        """Call a unary gRPC method, such as `ModelInfer`. Blocks.
+
+        Args:
+            method: the method's name in GRPCInferenceService.
+            request: the request message of that method.
+            metadata: metadata by name.
+
+        Returns:
+            The response message of that method.
+
+        Raises:
+            ServerError: the call ended with an error.
+            KeyError: there is no such method.
+        """
         (response,) = self._grpc.call(method, [request], metadata or {})
         return response
 
     def grpc_stream(
         self, method: str, requests: Sequence[Message], metadata: Mapping[str, str] | None = None
     ) -> list[Any]:
-        """All answers to a stream of requests. Blocks until the last; raises ServerError."""
+        """Call a streaming gRPC method, such as `ModelStreamInfer`. Blocks until its end.
+
+        Args:
+            method: the method's name in GRPCInferenceService.
+            requests: the request messages; all are sent at once.
+            metadata: metadata by name.
+
+        Returns:
+            All response messages.
+
+        Raises:
+            ServerError: the call ended with an error.
+            KeyError: there is no such method.
+        """
         return self._grpc.call(method, requests, metadata or {})
 
 
 class OpenRepository(Protocol):
-    """The fixture `triton_repository`: `open_repository`, and closed when the test ends."""
+    """The type of the fixture `triton_repository`: opens repositories until the test ends."""
 
     def __call__(
         self, *directories: str | Path, models: Sequence[str] = _ALL, options: Sequence[str] = ()
     ) -> ModelRepository:
-        """Open one more repository."""
+        """Open a repository. See `open_repository` for the arguments."""
 
 
 class OpenModel(Protocol):
-    """The fixture `triton_model`: `open_model`, and closed when the test ends."""
+    """The type of the fixture `triton_model`: opens models until the test ends."""
 
     def __call__(self, folder: str | Path, *, options: Sequence[str] = ()) -> Model:
-        """Open one more model."""
+        """Open a model. See `open_model` for the arguments."""
 
 
 @contextlib.contextmanager
 def open_repository(
     *directories: str | Path, models: Sequence[str] = _ALL, options: Sequence[str] = ()
 ) -> Iterator[ModelRepository]:
-    """The repository in `directories` with these `models` loaded; the rest by `load`.
+    """Open a model repository and load models from it.
 
-    `options` are those of the server's command line, such as `--backend-config=python,host=process`
-    or `--exit-on-error=false`. Raises ServerError with all reasons if a model cannot be loaded.
+    Args:
+        *directories: the folders of the repository.
+        models: names of models to load; `*` is all of them. Load others by `ModelRepository.load`.
+        options: options of the server's command line, such as
+            `--backend-config=python,host=process` or `--exit-on-error=false`.
+
+    Yields:
+        The repository. All models are unloaded when the block is left.
+
+    Raises:
+        ServerError: a model cannot be loaded; the text has the reasons of all models.
+        SystemExit: an option is invalid.
     """
     arguments = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
     arguments += [f"--model-repository={directory}" for directory in directories]
@@ -151,9 +218,18 @@ def open_repository(
 
 @contextlib.contextmanager
 def open_model(folder: str | Path, *, options: Sequence[str] = ()) -> Iterator[Model]:
-    """The model in `folder` (`config.pbtxt`, `1/model.py`) with the models that it uses, if any.
+    """Open a model folder (`config.pbtxt`, `1/model.py`), with the models that it uses.
 
-    These lie beside it. Otherwise as `open_repository`.
+    Args:
+        folder: the model's folder. Models that an ensemble uses are next to it.
+        options: options of the server's command line, see `open_repository`.
+
+    Yields:
+        The model. It is unloaded when the block is left.
+
+    Raises:
+        ServerError: the model cannot be loaded.
+        SystemExit: an option is invalid.
     """
     path = Path(folder).resolve()
     with open_repository(path.parent, models=[path.name], options=options) as repository:

@@ -1,4 +1,4 @@
-"""Stand-ins for models that the model under test calls by BLS and that are not there."""
+"""Stubs of models that the model under test calls by BLS."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from reference_server.testing.model import tensor_of
 
 #: Outputs by name.
 Outputs = Mapping[str, npt.ArrayLike]
-#: Gives the outputs for inputs by name, whose arrays are its own. A generator function gives any
-#: number of responses, as a decoupled model does. What it raises is the error of the response.
+#: Returns outputs for input arrays by name; it may change the arrays. A generator function yields
+#: any number of responses, like a decoupled model. An exception becomes the error of the response.
 Stub = Callable[[Mapping[str, npt.NDArray[Any]]], Outputs | Iterator[Outputs]]
 
 
 class StubbedModels:
-    """The models that others can call: stubs, and behind them those that are loaded. Any thread."""
+    """The models that can be called by BLS: stubs, then loaded models. Thread-safe."""
 
     def __init__(self, loaded: Models) -> None:
         self._loaded = loaded
         self._stubs: dict[str, StubModel] = {}
 
     def add(self, name: str, stub: Stub) -> None:
-        """From now on `stub` answers in the place of the model `name`."""
+        """Let `stub` answer calls to the model `name` from now on."""
         self._stubs[name] = StubModel(name, stub)
 
     def find(self, name: str, version: int = LATEST) -> CalledModel:
-        """The stub, which stands for all versions, or the loaded model. Raises ServerError."""
+        """Return the stub, which replaces all versions, or the loaded model. Raises ServerError."""
         return self._stubs.get(name) or self._loaded.find(name, version)
 
     def load(self, name: str, override: Override | None = None) -> None:
@@ -46,12 +46,12 @@ class StubbedModels:
         self._loaded.load(name, override)
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""
         self._loaded.unload(name, with_unused=with_unused)
 
 
 class StubModel:
-    """One stub; a CalledModel that answers at once, on the thread that calls."""
+    """One stub: a CalledModel that answers at once, on the calling thread."""
 
     group = None
 
@@ -63,7 +63,7 @@ class StubModel:
         self.config = ModelConfig.from_proto(message)
 
     def infer(self, request: InferRequest) -> None:
-        """Answer `request`; its errors are among the responses."""
+        """Answer `request`; errors are sent as responses."""
         given = {name: tensor.array().copy() for name, tensor in request.inputs.items()}
         try:
             answer = self._stub(given)
@@ -74,7 +74,7 @@ class StubModel:
                 _send(request, outputs=self._outputs(request, outputs), final=False)
         except ServerError as error:
             _send(request, error=error)
-        except Exception as error:  # as an exception of a model would be
+        except Exception as error:  # like an exception of a model
             _send(request, error=internal(describe(error)))
         else:
             _send(request, empty=True)

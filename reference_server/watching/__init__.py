@@ -1,1 +1,1 @@
-"""`reference-server page`: the live page of another server, such as a real Triton."""
+"""`reference-server page`: the live page of another server, such as NVIDIA's tritonserver."""

@@ -21,7 +21,10 @@ _METRICS_PORT = 8002
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until SIGINT or SIGTERM; 1 if the port is taken, 2 for options that cannot be."""
+    """Serve the page until SIGINT or SIGTERM. Return 0, or 1 if the port is in use.
+
+    Exits with code 2 if an option is invalid.
+    """
     parser = _parser()
     given = parser.parse_args(arguments)
     metrics = given.metrics or f"{given.server.rpartition(':')[0]}:{_METRICS_PORT}"
@@ -50,7 +53,7 @@ async def _serve(status: RemoteStatus, address: str, port: int) -> None:
 
 
 class RemotePage:
-    """Answers requests for the page and its status. On the loop's thread."""
+    """Serves the page and its status. Used on the event loop's thread."""
 
     def __init__(self, status: RemoteStatus, background: Background) -> None:
         self._status = status
@@ -58,7 +61,7 @@ class RemotePage:
         self._page = Page("page.html")
 
     def handle(self, request: Request) -> None:
-        """Answer `request`, now or when the other server has answered."""
+        """Answer `request`, at once or when the other server has answered."""
         path = routes.path_of(request.url)
         if request.method != "GET":
             request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
@@ -67,7 +70,7 @@ class RemotePage:
         elif path == "/status.json":
             self._background.run(
                 self._status.read,
-                lambda told: reply_json(request, told),
+                lambda status: reply_json(request, status),
                 lambda error: self._failed(request, error),
             )
         else:
@@ -75,8 +78,8 @@ class RemotePage:
 
     def _failed(self, request: Request, error: Exception) -> None:
         if not isinstance(error, ServerError):
-            # What it answers is no v2 protocol.
-            text = f"what the server answers is not understood: {error!r}"
+            # The other server's reply does not have the form of the v2 protocol.
+            text = f"unexpected reply of the server: {error!r}; expected the v2 protocol"
             request.reply_error(status_codes.BAD_GATEWAY, text, as_json=True)
             return
         request.reply_error(status_codes.BAD_GATEWAY, error.message, as_json=True)
@@ -85,29 +88,29 @@ class RemotePage:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reference-server page",
-        description="Show what a server of the v2 protocol does, such as tritonserver, as a page "
-        "that is kept up to date. Nothing on it is changed or executed.",
+        description="Serve the live page of a server with the v2 protocol, such as tritonserver. "
+        "The page only reads from the server.",
     )
     parser.add_argument(
         *("--server", "-s"),
         type=_address,
         default="localhost:8000",
         metavar="HOST:PORT",
-        help="its HTTP port (localhost:8000)",
+        help="the server's HTTP port (localhost:8000)",
     )
     parser.add_argument(
         "--metrics",
         type=_address,
         metavar="HOST:PORT",
-        help=f"its metrics port (port {_METRICS_PORT} of the same host)",
+        help=f"the server's metrics port (port {_METRICS_PORT} of the same host)",
     )
-    parser.add_argument("--address", default="127.0.0.1", help="where the page listens (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8003, help="where the page listens (8003)")
+    parser.add_argument("--address", default="127.0.0.1", help="address of the page (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8003, help="port of the page (8003)")
     return parser
 
 
 def _address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not HOST:PORT")
+        raise argparse.ArgumentTypeError(f"found '{text}', expected HOST:PORT")
     return text

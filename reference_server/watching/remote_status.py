@@ -1,6 +1,6 @@
-"""What the live page shows of another server: asked of it by the v2 protocol and its metrics port.
+"""The status of another server for the live page, by the v2 protocol and its metrics port.
 
-Only what changes nothing is asked: metadata, the repository's index, statistics, configurations.
+Only reading operations are used: metadata, repository index, statistics, configurations.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PARTS = {
 }
 _TIMEOUT_S = 5.0
 _MOST_BYTES = 64 << 20
-#: How old a status and the number of instances may become: several people may look at once.
+#: A status and the numbers of instances are reused for this time: several pages may be open.
 _STATUS_S = 1.0
 _CONFIG_S = 30.0
 
 
 class RemoteStatus:
-    """Asks a server for its status; `server` and `metrics` are HOST:PORT. Not thread-safe."""
+    """Reads the status of a server; `server` and `metrics` are HOST:PORT. Not thread-safe."""
 
     def __init__(self, server: str, metrics: str) -> None:
         self._server = server
@@ -44,18 +44,22 @@ class RemoteStatus:
         self._instances: dict[tuple[str, str], tuple[float, int]] = {}
 
     def read(self) -> Mapping[str, Any]:
-        """As `StatusGateway.read`. Blocks. Raises ServerError UNAVAILABLE if it does not answer."""
+        """Return the status, as `StatusGateway.read`. Blocks.
+
+        Raises:
+            ServerError: UNAVAILABLE if the server does not answer.
+        """
         now = time.monotonic()
         if now - self._read_at >= _STATUS_S:
-            self._status = self._ask_all(now)
+            self._status = self._read_all(now)
             self._read_at = now
         return self._status
 
-    def _ask_all(self, now: float) -> Mapping[str, Any]:
-        metadata = self._ask("GET", "/v2")
-        statistics = self._ask("GET", "/v2/models/stats")["model_stats"]
+    def _read_all(self, now: float) -> Mapping[str, Any]:
+        metadata = self._call("GET", "/v2")
+        statistics = self._call("GET", "/v2/models/stats")["model_stats"]
         served = {(each["name"], each["version"]): each for each in statistics}
-        samples, told = self._samples()
+        samples, note = self._samples()
         runtimes = by_model(each for each in samples if each[0] != _PENDING)
         pending = {
             (labels["model"], labels["version"]): value
@@ -64,17 +68,17 @@ class RemoteStatus:
         }
         return {
             "title": f"Models of {self._server}",
-            "server": f"{metadata['name']} {metadata['version']}{told}",
+            "server": f"{metadata['name']} {metadata['version']}{note}",
             "at_ms": now * 1000,
             "http_port": None,
             "log": False,
             "models": [
-                self._told(each, served, pending, runtimes, now)
-                for each in self._ask("POST", "/v2/repository/index")
+                self._entry(each, served, pending, runtimes, now)
+                for each in self._call("POST", "/v2/repository/index")
             ],
         }
 
-    def _told(
+    def _entry(
         self,
         entry: Mapping[str, str],
         served: Mapping[tuple[str, str], Mapping[str, Any]],
@@ -83,7 +87,7 @@ class RemoteStatus:
         now: float,
     ) -> Mapping[str, Any]:
         of = entry["name"], entry.get("version", "")
-        told: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "name": of[0],
             "version": of[1] or None,
             "state": entry.get("state", "not loaded"),
@@ -91,9 +95,9 @@ class RemoteStatus:
         }
         statistics = served.get(of)
         if statistics is None:
-            return told
+            return shown
         own = runtimes[of].told() if of in runtimes else _NOTHING
-        return told | {
+        return shown | {
             "instances": self._instances_of(of, now),
             "pending": pending.get(of),
             "counts": _counts(statistics["inference_stats"]),
@@ -104,21 +108,21 @@ class RemoteStatus:
     def _instances_of(self, of: tuple[str, str], now: float) -> int:
         read_at, count = self._instances.get(of, (-_CONFIG_S, 0))
         if now - read_at >= _CONFIG_S:
-            config = self._ask("GET", f"/v2/models/{of[0]}/versions/{of[1]}/config")
+            config = self._call("GET", f"/v2/models/{of[0]}/versions/{of[1]}/config")
             groups = config.get("instance_group", [])
             count = sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
             self._instances[of] = now, count
         return count
 
     def _samples(self) -> tuple[Sequence[tuple[str, Mapping[str, str], float]], str]:
-        """The series that are known, and what is to be said if there are none."""
+        """Return the known series, and a note if the metrics cannot be read."""
         try:
             page = _fetch(self._metrics, "GET", "/metrics").decode(errors="replace")
         except OSError:
             return [], f", without metrics: {self._metrics} does not answer"
         return list(_parsed(page)), ""
 
-    def _ask(self, method: str, path: str) -> Any:  # noqa: ANN401 - whatever JSON there is
+    def _call(self, method: str, path: str) -> Any:  # noqa: ANN401 - any JSON value
         try:
             return orjson.loads(_fetch(self._server, method, path))
         except (OSError, orjson.JSONDecodeError) as error:
@@ -135,7 +139,7 @@ def _fetch(address: str, method: str, path: str) -> bytes:
         reply = connection.getresponse()
         body = reply.read(_MOST_BYTES)
     except http.client.HTTPException as error:
-        raise OSError(f"it speaks no HTTP: {error!r}") from error
+        raise OSError(f"not an HTTP reply: {error!r}") from error
     finally:
         connection.close()
     if reply.status != http.client.OK:
@@ -153,14 +157,14 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\n" if found[1] == "n" else found[1]
 
 
-def _counts(told: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+def _counts(statistics: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
     return {
-        "success": told["success"]["count"],
-        "fail": told["fail"]["count"],
-        **{name: told[part]["ns"] for name, part in _PARTS.items()},
+        "success": statistics["success"]["count"],
+        "fail": statistics["fail"]["count"],
+        **{name: statistics[part]["ns"] for name, part in _PARTS.items()},
     }
 
 
-def _batches(told: Sequence[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
-    sizes = ((each["batch_size"], each["compute_infer"]["count"]) for each in told)
+def _batches(statistics: Sequence[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
+    sizes = ((each["batch_size"], each["compute_infer"]["count"]) for each in statistics)
     return sorted(sizes)

@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.servers import ROOT
 
-from reference_server import cli
+from reference_server.command import cli
 
 pytestmark = pytest.mark.oracle
 

@@ -1,4 +1,4 @@
-"""The autoscaling rule as Ray Serve's policy: what is wanted, from what replicas have told."""
+"""The autoscaling rule as Ray Serve's policy: wanted replicas for the replicas' metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Situation:
-    """What Serve tells; `rows` and `pending` are of each replica, in the last ten seconds."""
+    """Serve's context; `rows` and `pending` are of each replica, in the last ten seconds."""
 
     rows: tuple[float, ...] = (0.0,)
     pending: tuple[float, ...] = (0.0,)
@@ -45,7 +45,7 @@ class Situation:
                 number: grown(rows / self.rows_of_a_request)
                 for number, rows in enumerate(self.rows)
             },
-            # One that is gone has told of itself, too.
+            # The metrics of a replica that has ended.
             PENDING: {
                 **{number: [Point(100.0, rows)] for number, rows in enumerate(self.pending)},
                 99: [Point(100.0, 1e6)],
@@ -56,25 +56,25 @@ class Situation:
 POLICY = ByWork(rows_per_second=100, full_batch_seconds=0.1, latency_goal_seconds=1.1)
 
 
-def test_what_comes_is_to_be_three_fifths_of_what_can_be_done():
+def test_the_current_rate_is_three_fifths_of_the_capacity():
     assert POLICY(Situation(rows=(600, 600)))[0] == pytest.approx(2)
     assert POLICY(Situation(rows=(1200, 1200)))[0] == pytest.approx(4)
     assert POLICY(Situation(rows=(0, 0, 0)))[0] == 0
 
 
-def test_what_waits_beyond_the_goal_is_to_be_gone_in_a_quarter_of_a_minute():
+def test_late_rows_are_processed_in_a_quarter_of_a_minute():
     wanted, _ = POLICY(Situation(rows=(600, 600), pending=(100, 100)))
     assert wanted == pytest.approx(2)
     wanted, _ = POLICY(Situation(rows=(600, 600), pending=(100, 100), total_queued_requests=3000))
     assert wanted == pytest.approx(2 + 2 * 15 / 15)
 
 
-def test_requests_in_front_count_with_the_rows_that_requests_have():
+def test_queued_requests_count_with_the_mean_rows_per_request():
     wanted, _ = POLICY(Situation(rows=(600,), total_queued_requests=400, rows_of_a_request=4))
     assert wanted == pytest.approx(1 + 15 / 15)
 
 
-def test_what_the_queues_grow_by_comes_as_well():
+def test_growth_of_the_queues_counts_for_the_rate():
     _, state = POLICY(Situation(rows=(600,), current_time=100.0))
     wanted, state = POLICY(
         Situation(rows=(600,), pending=(60,), current_time=101.0, policy_state=state)
@@ -92,11 +92,11 @@ def test_what_the_queues_grow_by_comes_as_well():
     assert wanted == pytest.approx(1)
 
 
-def test_without_metrics_the_requests_in_front_are_all_that_is_known():
+def test_without_metrics_only_queued_requests_count():
     situation = Situation(rows=(), pending=(), total_queued_requests=400)
     assert POLICY(situation)[0] == pytest.approx((4 - 1) / 15)
 
 
-def test_a_number_that_is_none_is_named():
+def test_an_invalid_number_is_named():
     with pytest.raises(ValueError, match="latency_goal_seconds is 0, expected a number above 0"):
         ByWork(1, 1, 0)

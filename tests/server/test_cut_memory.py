@@ -1,4 +1,4 @@
-"""A client that cuts its shared memory all the time: the server and bystanders live on."""
+"""A client that truncates its shared memory constantly: server and other clients survive."""
 
 import os
 import random
@@ -50,7 +50,7 @@ def connect(server, front):
 
 
 def in_regions(front, name, size):
-    """A request whose input is the first half of a region, and its output the second."""
+    """Return a request whose input is the first half of a region, and its output the second."""
     given = FRONTS[front].InferInput("X", [size // 4], "FP32")
     given.set_shared_memory(name, size)
     wanted = FRONTS[front].InferRequestedOutput("Y")
@@ -59,7 +59,7 @@ def in_regions(front, name, size):
 
 
 def doubles(server, front, model):
-    """Ask for what lies in memory of one's own, and in the message."""
+    """Send requests with tensors in intact memory, and in the message."""
     size = SIZES["large"]
     numbers = np.arange(size // 4, dtype=np.float32)
     with shared_object(numbers.tobytes() + bytes(size)) as key, connect(server, front) as client:
@@ -77,7 +77,7 @@ def doubles(server, front, model):
 
 
 def is_cut_and_asks(server, front, model, size):
-    """Ask for what lies in memory that is cut and grows meanwhile; what the refusals said."""
+    """Send requests with tensors in changing memory; return the errors."""
     refused = []
     done = threading.Event()
     with shared_object(bytes(2 * size)) as key, connect(server, front) as client:
@@ -88,13 +88,13 @@ def is_cut_and_asks(server, front, model, size):
             while not done.is_set():
                 os.truncate(object_file(key), chance.randrange(2 * size))
                 os.truncate(object_file(key), 2 * size)
-                done.wait(chance.random() / 1000)  # so that most requests find it whole at first
+                done.wait(chance.random() / 1000)  # so that most requests find it complete at first
 
         cutter = threading.Thread(target=cut)
         cutter.start()
         try:
             for number in range(2 * REQUESTS):
-                if number == REQUESTS:  # an object that stays cut
+                if number == REQUESTS:  # an object that stays truncated
                     done.set()
                     cutter.join()
                     os.truncate(object_file(key), size)
@@ -115,7 +115,7 @@ def is_cut_and_asks(server, front, model, size):
 
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("model", HOSTS)
-def test_a_client_that_cuts_its_memory_harms_itself_alone(server, front, model):
+def test_a_client_that_truncates_its_memory_harms_only_itself(server, front, model):
     with ThreadPoolExecutor(3) as pool:
         bystander = pool.submit(doubles, server, front, model)
         cutting = [

@@ -1,4 +1,4 @@
-"""The composition root: models first, then the port; and the way back."""
+"""The composition root: the models are loaded before the ports open, and unloaded after."""
 
 import asyncio
 import errno
@@ -37,7 +37,7 @@ HTTP, METRICS = 8000, 8002
 
 @pytest.fixture(autouse=True)
 def _closed():
-    """A server whose time is up leaves a thread behind, which would log in the next test."""
+    """After a timeout a server leaves a thread behind, which would log in the next test."""
     yield
     for thread in threading.enumerate():
         if thread.name == "close":
@@ -45,7 +45,7 @@ def _closed():
 
 
 class Ports:
-    """Ports in memory, that tell when that of HTTP is open. `faulty` is taken by someone else."""
+    """Ports in memory; reports when the HTTP port is open. `faulty` is in use."""
 
     def __init__(self, faulty=None):
         self.opened = asyncio.Event()
@@ -67,7 +67,7 @@ class Ports:
 
 
 class WaitableTransport(MemoryTransport):
-    """A transport that tells when something was written, and reports its end to the protocol."""
+    """A transport that reports writes, and its end to the protocol."""
 
     def __init__(self, connection):
         super().__init__()
@@ -90,7 +90,7 @@ def serving(options, scenario, *, faulty=None):
     async def run():
         ports = Ports(faulty)
         asyncio.get_running_loop().create_server = ports.create_server
-        server = Server(replace(options, grpc=None))  # which has a loop of its own
+        server = Server(replace(options, grpc=None))  # which has its own loop
         task = asyncio.ensure_future(server.serve())
         opened = asyncio.ensure_future(ports.opened.wait())
         await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)
@@ -108,7 +108,7 @@ def serving(options, scenario, *, faulty=None):
 
 
 async def asked(ports, request, port=HTTP):
-    """Send one request over a connection of its own; returns the reply's bytes."""
+    """Send one request on its own connection; return the reply's bytes."""
     connection = ports.factories[port]()
     transport = WaitableTransport(connection)
     connection.connection_made(transport)
@@ -118,7 +118,7 @@ async def asked(ports, request, port=HTTP):
     return bytes(transport.sent)
 
 
-def test_a_request_goes_all_the_way(tmp_path):
+def test_a_request_is_answered(tmp_path):
     write_model(tmp_path, "m")
     write_ensemble(tmp_path, "e", CHAIN)
 
@@ -133,7 +133,7 @@ def test_a_request_goes_all_the_way(tmp_path):
     )
 
 
-def test_each_step_is_counted_in_its_own_model(tmp_path):
+def test_each_step_is_counted_for_its_model(tmp_path):
     write_model(tmp_path, "m")
     write_ensemble(tmp_path, "e", CHAIN)
 
@@ -146,7 +146,7 @@ def test_each_step_is_counted_in_its_own_model(tmp_path):
     assert {entry["name"]: entry["inference_count"] for entry in counted} == {"e": 1, "m": 2}
 
 
-#: Counts its executions in a metric of its own.
+#: Counts its executions in its own metric.
 COUNTING = """
     import triton_python_backend_utils as pb_utils
 
@@ -161,7 +161,7 @@ COUNTING = """
 """
 
 
-def test_the_metrics_show_what_was_served_and_what_models_count(tmp_path):
+def test_the_metrics_have_the_servers_and_the_models_counters(tmp_path):
     write_model(tmp_path, "m", source=COUNTING)
 
     async def scenario(server, ports):
@@ -173,14 +173,14 @@ def test_the_metrics_show_what_was_served_and_what_models_count(tmp_path):
     assert b'\n# TYPE calls counter\ncalls{model="m"} 1\n# HELP nv_inference_pending' in page
 
 
-def test_who_finds_the_server_finds_its_metrics(tmp_path):
+def test_the_metrics_port_opens_first(tmp_path):
     async def scenario(server, ports):
         return list(ports.factories)
 
     assert serving(ServerOptions((tmp_path,)), scenario) == [METRICS, HTTP]
 
 
-def test_without_metrics_models_count_all_the_same(tmp_path):
+def test_models_may_count_without_a_metrics_port(tmp_path):
     write_model(tmp_path, "m", source=COUNTING)
 
     async def scenario(server, ports):
@@ -192,7 +192,7 @@ def test_without_metrics_models_count_all_the_same(tmp_path):
     assert opened == [HTTP]
 
 
-#: Answers only after the test has let it go on.
+#: Answers after the test allows it.
 SLOW = """
     import threading
 
@@ -226,7 +226,7 @@ def test_requests_in_flight_are_answered_before_it_ends(tmp_path, monkeypatch):
     assert serving(ServerOptions((tmp_path,)), scenario).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_it_does_not_wait_longer_than_it_may_for_requests(tmp_path, monkeypatch, caplog):
+def test_the_shutdown_has_a_timeout(tmp_path, monkeypatch, caplog):
     write_model(tmp_path, "m", VECTOR, SLOW)
     go_on = threading.Event()
     monkeypatch.setattr(threading, "slow_model_of_this_test", go_on, raising=False)
@@ -254,7 +254,7 @@ def test_it_does_not_wait_longer_than_it_may_for_requests(tmp_path, monkeypatch,
         ("127.0.0.1", "::", ": metrics 8002."),
     ],
 )
-def test_a_start_tells_what_other_machines_can_reach(tmp_path, caplog, http, metrics, said):
+def test_a_start_warns_about_ports_that_other_machines_reach(tmp_path, caplog, http, metrics, said):
     write_model(tmp_path, "m")
     options = ServerOptions((tmp_path,), http=HttpOptions(http), metrics=MetricsOptions(metrics))
 
@@ -263,12 +263,12 @@ def test_a_start_tells_what_other_machines_can_reach(tmp_path, caplog, http, met
 
     with caplog.at_level(logging.WARNING, "reference_server"):
         serving(options, scenario)
-    (told,) = [text for text in caplog.messages if text.startswith("Open to all networks")]
-    assert said in told
+    (warning,) = [text for text in caplog.messages if text.startswith("Open to all networks")]
+    assert said in warning
 
 
 @pytest.mark.parametrize("taken", [HTTP, METRICS])
-def test_a_port_that_is_taken_ends_the_start_and_the_models(tmp_path, caplog, taken):
+def test_a_port_in_use_ends_the_start_and_unloads_the_models(tmp_path, caplog, taken):
     write_model(tmp_path, "m")
     with (
         caplog.at_level(logging.INFO, "reference_server"),
@@ -291,7 +291,7 @@ def test_a_model_that_fails_ends_a_strict_start_before_the_port(tmp_path, caplog
     assert "successfully unloaded 'm' version 1" in caplog.messages
 
 
-def test_the_table_tells_what_became_of_each_model(tmp_path, caplog):
+def test_the_table_has_the_state_of_each_model(tmp_path, caplog):
     write_model(tmp_path, "good", VECTOR + "version_policy { all { } }", versions=(1, 10))
     write_model(tmp_path, "typo", "max_batch_sise: 8")
 
@@ -312,7 +312,7 @@ def test_the_table_tells_what_became_of_each_model(tmp_path, caplog):
     assert shown[3][2].startswith("UNAVAILABLE: Internal: failed to read text proto from")
 
 
-def test_a_model_that_hangs_at_the_end_does_not_keep_the_server(tmp_path, monkeypatch, caplog):
+def test_a_hanging_finalize_does_not_keep_the_server(tmp_path, monkeypatch, caplog):
     released = threading.Event()
     monkeypatch.setitem(sys.modules, "released_by_test", released)
     write_model(tmp_path, "m", source=HANGING)

@@ -1,6 +1,6 @@
-"""The log lines that the documentation shows: the server says them, there, at that level.
+"""The log lines in the documentation exist in the code, in that file, at that level.
 
-The lines' numbers move with the code, and are not held.
+The lines' numbers change with the code, and are not checked.
 """
 
 import ast
@@ -27,7 +27,7 @@ SHOWN = [
 
 @functools.cache
 def said(file: str) -> list[tuple[str, str]]:
-    """What the files of that name log: the letter, and a pattern of the text."""
+    """Return the level and a pattern of the text of each log call in the files of that name."""
     found = []
     for path in SOURCES.rglob(file):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -41,11 +41,11 @@ def said(file: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_there_are_some():
+def test_the_documentation_has_log_lines():
     assert len(SHOWN) > 10
 
 
 @pytest.mark.parametrize(("letter", "file", "text"), SHOWN)
-def test_a_line_that_is_shown_is_one_that_is_logged(letter, file, text):
+def test_a_documented_line_exists(letter, file, text):
     patterns = [pattern for level, pattern in said(file) if level == letter]
     assert any(re.fullmatch(pattern, json.loads(text), re.DOTALL) for pattern in patterns)

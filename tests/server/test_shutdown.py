@@ -1,4 +1,4 @@
-"""The end of a server: drained, finalized, and over when the time is up."""
+"""The shutdown: ports drained, models finalized, within the timeout."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ LONG_S = 30
 
 
 class Port:
-    """A port with one request in flight until `answer`; tells what is done with it."""
+    """A port with one request in flight until `answer`; records its calls."""
 
     def __init__(self, told, name="port"):
         self.connections = 1
@@ -36,7 +36,7 @@ class Port:
 
 
 class Models:
-    """Those behind the ports: tells what is done with them."""
+    """The models behind the ports; records the calls."""
 
     def __init__(self, told, waiting=(), unload=lambda: None, live=0):
         self.live = live
@@ -48,7 +48,7 @@ class Models:
         self._told.append("models refuse")
 
     def in_flight(self):
-        """One answer less each time that it is asked."""
+        """Return one request less at each call."""
         return [self._waiting.pop()] if self._waiting else []
 
     def unload(self):
@@ -57,7 +57,7 @@ class Models:
 
 
 def logged(caplog):
-    """What the shutdown told, without how many seconds were left."""
+    """Return the log of the shutdown without the remaining seconds."""
     return [
         re.sub("^Timeout \\d+", "Timeout", record.getMessage())
         for record in caplog.records
@@ -65,7 +65,7 @@ def logged(caplog):
     ]
 
 
-def test_the_first_ports_end_before_models_refuse_and_the_last_ones_after_all(caplog):
+def test_the_first_ports_close_before_the_models_and_the_last_ports_after(caplog):
     told = []
 
     async def run():
@@ -97,7 +97,7 @@ def test_the_first_ports_end_before_models_refuse_and_the_last_ones_after_all(ca
     ]
 
 
-def test_models_are_unloaded_though_a_request_is_in_flight():
+def test_models_are_unloaded_although_a_request_is_in_flight():
     told = []
 
     async def run():
@@ -110,7 +110,7 @@ def test_models_are_unloaded_though_a_request_is_in_flight():
     assert told == ["port refuses", "models refuse", "models are unloaded", "port is closed"]
 
 
-def test_without_models_there_are_but_the_ports(caplog):
+def test_without_models_only_the_ports_are_drained(caplog):
     told = []
 
     async def run():
@@ -125,7 +125,7 @@ def test_without_models_there_are_but_the_ports(caplog):
     assert logged(caplog) == []
 
 
-def test_a_request_that_is_never_answered_is_left():
+def test_an_unanswered_request_raises_exit_timeout():
     told = []
 
     async def run():
@@ -136,7 +136,7 @@ def test_a_request_that_is_never_answered_is_left():
     assert told == ["port refuses", "models refuse", "models are unloaded", "port is closed"]
 
 
-def test_a_model_that_hangs_is_left(caplog):
+def test_a_hanging_model_raises_exit_timeout(caplog):
     released = threading.Event()
 
     async def run():

@@ -1,4 +1,4 @@
-"""What a start imports, and what it leaves to those who ask for it."""
+"""The modules that a start imports, and those that are imported later."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ START = """
 
 
 def said_after_a_start(then: str) -> list[str]:
-    """What `then` prints, a word each, in a process that has imported the server."""
+    """Return the words that `then` prints in a process that has imported the server."""
     program = dedent(START) + dedent(then)
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
@@ -23,14 +23,14 @@ def said_after_a_start(then: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
-def test_a_start_imports_no_client_and_what_only_a_collector_needs():
+def test_a_start_imports_neither_the_client_nor_the_span_exporter():
     assert said_after_a_start("""
         left_out = {"grpc", "http.client", "tritonclient.grpc", "tritonclient.utils"}
         print("found:", *left_out & sys.modules.keys())
     """) == ["found:"]
 
 
-def test_whoever_imports_the_client_later_gets_it_with_the_messages_of_the_server():
+def test_the_client_can_be_imported_later_with_the_servers_messages():
     assert said_after_a_start("""
         from reference_server.codecs import infer_proto
         from reference_server.config import pbtxt

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from support.servers import ROOT
 
-from reference_server import cli
+from reference_server.command import cli
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("cpu", "gpu", "npu", "reference")

@@ -26,7 +26,7 @@ from support.pages import PAGES, Block, anchors, blocks, commands, links, sessio
 from support.servers import ROOT, Server, start_reference_server
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from reference_server import cli
+from reference_server.command import cli
 
 pytestmark = pytest.mark.slow
 

@@ -75,8 +75,8 @@ def test_a_file_gets_the_log_and_the_terminal_a_line(tmp_path, port):
     assert process.returncode == 1
     assert f"Server, with its log in {log} ... " in shown
     assert f"The server has ended; {log} tells why" in shown
-    assert "Standing in for tritonserver" in log.read_text()
-    assert "Standing in for tritonserver" not in shown
+    assert "Emulating tritonserver" in log.read_text()
+    assert "Emulating tritonserver" not in shown
 
 
 def test_taken_port_is_refused_before_its_owner_could_answer(port):

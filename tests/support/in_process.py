@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.servers import Flag, command_line
 
-from reference_server import cli
+from reference_server.command import cli
 from reference_server.server import Server
 from reference_server.testing.clients import call_on, running_loop
 

@@ -1,1 +1,1 @@
-"""The gRPC frontend: methods that know no transport, and the transport that carries them."""
+"""The gRPC frontend: methods, independent of the transport, and the transport."""

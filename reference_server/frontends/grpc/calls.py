@@ -1,6 +1,6 @@
-"""The calls of gRPC as methods see them: ports, kinds of methods, status codes.
+"""gRPC calls as methods see them: ports, types of methods, status codes.
 
-All on the loop's thread.
+Used on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from reference_server.frontends.event_loop import Background
 log = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT", bound=Message)
-#: A response, or one that is serialized.
+#: A response: a message, or its serialized bytes.
 Answer: TypeAlias = "Message | bytes"
 
 ResultT = TypeVar("ResultT")
 
 
 class Run(Protocol):
-    """Runs work, and then calls what is done with its result or with its error."""
+    """Runs blocking work on another thread, then calls `done` with the result or `failed`."""
 
     def __call__(
         self,
@@ -39,11 +39,11 @@ class Run(Protocol):
         failed: Callable[[Exception], None],
         /,
     ) -> None:
-        """Begin to."""
+        """Start the work."""
 
 
 class Status(enum.IntEnum):
-    """gRPC's status codes that this server answers with, by their numbers on the wire."""
+    """The gRPC status codes that this server uses, by their numbers on the wire."""
 
     OK = 0
     CANCELLED = 1
@@ -58,7 +58,7 @@ class Status(enum.IntEnum):
     UNAVAILABLE = 14
 
 
-#: The status of each internal code: the only place where the two meet.
+#: The gRPC status of each internal code. No other module maps them.
 STATUS: dict[Code, Status] = {
     Code.UNKNOWN: Status.UNKNOWN,
     Code.INTERNAL: Status.INTERNAL,
@@ -72,7 +72,7 @@ STATUS: dict[Code, Status] = {
 
 
 class CallFailed(Exception):
-    """A call ends before or beside its method, for a reason of gRPC's own."""
+    """A call failed before it reached its method, or for a reason of the transport."""
 
     def __init__(self, status: Status, message: str = "") -> None:
         super().__init__(message)
@@ -81,25 +81,25 @@ class CallFailed(Exception):
 
 
 class Call(Protocol):
-    """One call, as its method sees it; nothing that is said after `end` is heard."""
+    """One call, as its method sees it. Everything after `end` is ignored."""
 
     def metadata(self, name: str) -> str | None:
-        """What the client sent under this name, in lower case, beside its messages."""
+        """Return the metadata value of this name, in lower case, or None."""
 
     def fields(self) -> Sequence[tuple[bytes, bytes]]:
-        """All that the client sent beside its messages, in order."""
+        """Return all metadata in their order."""
 
     def send(self, *message: Data) -> None:
-        """Send one message. Does not wait for it."""
+        """Send one message. Does not block."""
 
     def watch(self, backlog: Backlog) -> None:
-        """Tell `backlog` what waits for the client of all that is sent; close it at the end."""
+        """Report the bytes that wait for the client to `backlog`, and close it at the end."""
 
     def hold(self, *, held: bool) -> None:
-        """Have the client send no more messages than it may already, or go on."""
+        """Stop or resume granting flow-control window to the client."""
 
     def end(self, error: ServerError | None = None) -> None:
-        """End the call, after what was sent: well, or with `error`."""
+        """End the call after the sent messages, with status OK or with `error`."""
 
 
 class CallHandler(Protocol):
@@ -109,14 +109,14 @@ class CallHandler(Protocol):
         """The client sent a message."""
 
     def half_close(self) -> None:
-        """The client will send nothing more."""
+        """The client sends nothing more."""
 
     def cancel(self) -> None:
-        """The client is gone, or waits no longer."""
+        """The client is disconnected, or has cancelled the call."""
 
 
 class _IgnoringHandler:
-    """The handler of a call that has ended: what its client still says does not matter."""
+    """The handler of an ended call."""
 
     def receive(self, message: Data) -> None:
         pass
@@ -133,22 +133,22 @@ IGNORING = _IgnoringHandler()
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """`start` begins a call; `streams` if more than one message goes either way."""
+    """A method: `start` starts a call; `streams` if there is more than one message either way."""
 
     start: Callable[[Call], CallHandler]
     streams: bool = False
 
 
-#: Bytes of a message that are read at once; longer ones are read away from the loop.
+#: A message up to this size is parsed on the loop.
 _SHORT = 1 << 12
-#: What a call's message is answered with, or the work that gives it.
+#: The answer to a message, or blocking work that returns the answer.
 Considered: TypeAlias = "Answer | Callable[[], Answer]"
 
 
 class _OneMessageCall(Generic[RequestT]):
-    """A call whose one message `consider` answers, or gives the work for it, which `run` does.
+    """A unary call. `consider` returns the answer, or blocking work for it, which `run` runs.
 
-    `reading` is for messages that are long.
+    `reading` runs the parsing of long messages.
     """
 
     __slots__ = ("_call", "_consider", "_reading", "_request_type", "_run")
@@ -179,10 +179,10 @@ class _OneMessageCall(Generic[RequestT]):
             self._received(request)
 
     def half_close(self) -> None:
-        """Nothing follows the one message in any case."""
+        """Ignore it: a unary call has one message."""
 
     def cancel(self) -> None:
-        """What was asked for is done all the same."""
+        """The requested work is done anyway."""
 
     def _read(self, data: Data) -> RequestT:
         request: RequestT = self._request_type()
@@ -195,7 +195,7 @@ class _OneMessageCall(Generic[RequestT]):
     def _received(self, request: RequestT) -> None:
         try:
             answer = self._consider(request)
-        except Exception as error:  # a defect of ours must not leave the client waiting
+        except Exception as error:  # a defect must not leave the client waiting
             self._failed(error)
             return
         if callable(answer):
@@ -214,7 +214,7 @@ class _OneMessageCall(Generic[RequestT]):
 def immediate(
     request_type: type[RequestT], answer: Callable[[RequestT], Answer], reading: Background
 ) -> Method:
-    """A method that `answer` gives the response of; it may raise ServerError."""
+    """Return a method whose response `answer` returns. `answer` may raise ServerError."""
     return maybe_blocking(request_type, answer, reading, reading)
 
 
@@ -224,7 +224,7 @@ def blocking(
     reading: Background,
     background: Background,
 ) -> Method:
-    """As `immediate`, where `answer` blocks and is left to a thread of its own."""
+    """Return a method like `immediate` whose `answer` blocks and runs on its own thread."""
     return maybe_blocking(
         request_type, lambda request: lambda: answer(request), reading, background
     )
@@ -236,9 +236,9 @@ def maybe_blocking(
     reading: Background,
     background: Background,
 ) -> Method:
-    """As `immediate`, where `answer` may give work that blocks and has the response as its result.
+    """Return a method like `immediate` whose `answer` may return blocking work instead.
 
-    That is left to a thread of its own.
+    The work runs on its own thread and returns the response.
     """
     return Method(
         lambda call: _OneMessageCall(call, request_type, answer, reading.run, background.run)
@@ -250,6 +250,6 @@ def _serialized(answer: Answer) -> bytes:
 
 
 def described_defect(defect: Exception) -> ServerError:
-    """What a client is told of a defect; the log is told more."""
+    """Log a defect, and return the error for the client."""
     log.error("gRPC", exc_info=defect)
     return internal(f"{type(defect).__name__}: {defect}")

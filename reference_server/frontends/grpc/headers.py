@@ -1,7 +1,7 @@
-"""The headers of gRPC's requests and responses: fields read once, and written once.
+"""The headers of gRPC requests and responses.
 
-What is wrong with a request is found, and answered, as Triton's gRPC library does; where that lets
-pass what HTTP/2 forbids (RFC 9113, section 8), the stream is reset.
+Errors are found and answered as by Triton's gRPC library. Where that accepts what HTTP/2 forbids
+(RFC 9113, section 8), the stream is reset.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[^\0\r\n]*")
 _TIMEOUT = re.compile(rb"(\d+)([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-#: Deadlines are a matter of milliseconds, and those beyond this never come.
+#: Deadlines are limited to this range: timers have milliseconds, and longer ones never expire.
 _SHORTEST_S, _LONGEST_S = 1e-3, 1e9
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-#: Fields of gRPC's own, which are no metadata.
-_OWN = frozenset(
+#: Fields of the gRPC protocol; the others are metadata.
+_PROTOCOL = frozenset(
     (b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"host")
 )
 _CONTENT_TYPE = b"application/grpc"
-#: What stands unchanged in `grpc-message`: all of printable ASCII but the percent sign.
+#: Characters that are not percent-encoded in `grpc-message`: printable ASCII without "%".
 _UNQUOTED = bytes(range(0x20, 0x7F)).replace(b"%", b"").decode()
 
 _STATUS_200 = (b":status", b"200")
 _TYPE = (b"content-type", _CONTENT_TYPE)
 _ACCEPTED = (b"grpc-accept-encoding", b"identity, deflate, gzip")
-#: The headers of responses with messages, by the encoding of these.
+#: The headers of responses with messages, by the messages' encoding.
 OPENING = {
     encoding: header_blocks.write(
         [
@@ -52,12 +52,12 @@ OPENING = {
     )
     for encoding in INFLATE
 }
-#: The trailers of a call that went well.
+#: The trailers of a successful call.
 OK_TRAILERS = header_blocks.write([(b"grpc-status", b"0")])
 
 
 class MalformedHeaders(Exception):
-    """No request of gRPC: its stream is to be reset with `code`."""
+    """The headers are not a gRPC request; the stream must be reset with `code`."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -66,10 +66,10 @@ class MalformedHeaders(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHeaders:
-    """What a client says of a call before its messages.
+    """The headers of a call.
 
-    `timeout_s` is None if it will wait for ever. `fields` are the metadata in their order, binary
-    values decoded, `metadata` the first value of each name.
+    Without a deadline, `timeout_s` has the value None. `fields` are the metadata in their order,
+    binary values decoded; `metadata` has the first value of each name.
     """
 
     path: str
@@ -81,15 +81,17 @@ class RequestHeaders:
 
 
 def read_request(fields: Fields) -> RequestHeaders:
-    """The headers that these fields are.
+    """Parse the header fields of a request.
 
-    Raises MalformedHeaders, or CallFailed for what the client is told of.
+    Raises:
+        MalformedHeaders: the stream must be reset.
+        CallFailed: the call must be answered with a status.
     """
     pseudo: dict[bytes, bytes] = {}
     own: dict[bytes, bytes] = {}
     metadata: list[tuple[bytes, bytes]] = []
     for name, value in fields:
-        if name[:1] == b":":  # before all others, each once (RFC 9113, section 8.3)
+        if name[:1] == b":":  # before other fields, and each once (RFC 9113, section 8.3)
             if name not in _PSEUDO or name in pseudo or own or metadata:
                 raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
             pseudo[name] = value
@@ -97,7 +99,7 @@ def read_request(fields: Fields) -> RequestHeaders:
         # RFC 9113, sections 8.2.1 and 8.2.2.
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name in _CONNECTION:
             raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
-        if name in _OWN:
+        if name in _PROTOCOL:
             own[name] = value
         else:
             metadata.append((name, _value(name, value)))
@@ -120,7 +122,7 @@ def read_request(fields: Fields) -> RequestHeaders:
 
 
 def _check(pseudo: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> None:
-    """Find what is missing or wrong, in the order and the words of Triton's library."""
+    """Find missing and invalid fields, in the order and with the texts of Triton's library."""
     if not own.get(b"content-type", _CONTENT_TYPE).startswith(_CONTENT_TYPE):
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if own.get(b"content-type", _CONTENT_TYPE)[len(_CONTENT_TYPE) :][:1] not in (b"", b"+", b";"):
@@ -140,7 +142,7 @@ def _check(pseudo: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> None:
 
 
 def _value(name: bytes, value: bytes) -> bytes:
-    """A value as it was meant; binary ones are sent in base64, of several the first counts."""
+    """Decode a metadata value. Binary ones are base64; of several values the first is used."""
     if name.endswith(b"-bin"):
         first = value.partition(b",")[0].rstrip(b"=")
         try:
@@ -156,14 +158,14 @@ def _timeout_s(value: bytes | None) -> float | None:
     found = _TIMEOUT.fullmatch(value)
     if found is None:
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
-    number = int(found[1][:18])  # more digits are years in any case
+    number = int(found[1][:18])  # a value with more digits is years in any unit
     seconds = min(number * _UNIT_S[found[2]], _LONGEST_S)
     return max(seconds, _SHORTEST_S) if number else 0.0
 
 
 def failure(status: Status, message: str, *, opened: bool) -> bytes:
-    """The block that ends a call badly; `opened` if its response has begun."""
-    # gRPC's document on HTTP/2: without messages, headers and trailers are one block.
+    """Return the header block of a failed call; `opened` if its response has started."""
+    # Without messages, headers and trailers are one block ("Trailers-Only" in gRPC's protocol).
     fields = [(b"grpc-status", b"%d" % status)]
     if message:
         text = quote_from_bytes(message.encode("utf-8", "replace"), _UNQUOTED)
@@ -172,7 +174,7 @@ def failure(status: Status, message: str, *, opened: bool) -> bytes:
 
 
 def response_encoding(level: Compression, accepted: tuple[str, ...]) -> str:
-    """How the messages to a client are compressed, as gRPC chooses it: stronger, the higher."""
+    """Choose the encoding of a client's messages, as gRPC does: stronger at higher levels."""
     ranked = [name for name in ("gzip", "deflate") if name in accepted]
     if level is Compression.NONE or not ranked:
         return "identity"

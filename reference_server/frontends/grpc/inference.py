@@ -1,4 +1,4 @@
-"""The methods of inference, and the calls of ModelInfer. All on the loop's thread."""
+"""The inference methods, and the calls of ModelInfer. Used on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRACE_EVENTS = TraceEvents(
     "GRPC_SEND_END",
     traces_refusals=False,
 )
-#: What a call keeps of its message once that is sent to its model, or refused.
+#: Replaces a call's message once that was passed to its model or rejected.
 _NOTHING = ReceivedRequest(ModelInferRequest(), "", [])
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -35,9 +35,10 @@ REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transa
 def methods(
     inferences: Inferences, run: RunOnThread, profile: TritonProfile, most_responses: int
 ) -> Mapping[str, Method]:
-    """The methods, by their names. `run` decodes large messages on a codec thread.
+    """Return the methods by name.
 
-    Of a stream's decoupled models `most_responses` may wait for the client.
+    `run` decodes large messages on a codec thread. At most `most_responses` responses of decoupled
+    models are queued for a stream's client.
     """
     decoder = InferMessageDecoder(profile)
     return {
@@ -71,7 +72,7 @@ class _UnaryCall:
         self._inference: Inference | None = None
         self.is_large = False
 
-    # -- the transport's calls
+    # -- called by the transport
 
     def receive(self, message: Data) -> None:
         self.is_large = self._decoder.is_large(message)
@@ -96,7 +97,7 @@ class _UnaryCall:
                 self.started(started)
 
     def half_close(self) -> None:
-        """Nothing follows the one message in any case."""
+        """Ignore it: a unary call has one message."""
 
     def cancel(self) -> None:
         if self._inference is not None:
@@ -131,7 +132,7 @@ class _UnaryCall:
         )
 
     def backlog(self, backlogs: Backlogs) -> None:
-        """Its model sends one response."""
+        """Ignore it: the model sends one response."""
 
     def is_large_response(self, response: InferResponse) -> bool:
         return self._form.is_large_response(response.outputs)

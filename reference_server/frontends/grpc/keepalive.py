@@ -1,4 +1,4 @@
-"""Pings of gRPC, both ways: facts and times go in, decisions come out.
+"""gRPC keepalive pings in both directions, without I/O or clock.
 
 Times are in seconds, of one clock.
 """
@@ -10,14 +10,14 @@ import math
 
 from reference_server.options import GrpcOptions
 
-#: How far apart pings must be on a connection without calls (as RFC 1122 has it for TCP).
+#: The minimum interval between pings on a connection without calls, as RFC 1122 for TCP.
 _IDLE_INTERVAL_S = 7_200.0
-#: What an option says for "never".
+#: The option's value for "never".
 _NEVER_MS = 2**31 - 1
 
 
 class Action(enum.Enum):
-    """What is to be done about a client."""
+    """The action that is due for a client."""
 
     NOTHING = enum.auto()
     PING = enum.auto()
@@ -25,7 +25,7 @@ class Action(enum.Enum):
 
 
 class Keepalive:
-    """Decides when a client that says nothing is pinged, and when it counts as gone."""
+    """Decides when a silent client is pinged, and when it counts as disconnected."""
 
     def __init__(self, options: GrpcOptions, now_s: float) -> None:
         self._interval_s = _seconds(options.keepalive_time_ms)
@@ -34,28 +34,28 @@ class Keepalive:
         self._max_pings = options.max_pings_without_data or math.inf
         self._pings = 0
         self._heard_s = now_s
-        self._asked_s: float | None = None
+        self._pinged_s: float | None = None
 
     def heard(self, now_s: float) -> None:
-        """The client said something."""
+        """Bytes were received from the client."""
         self._heard_s = now_s
-        self._asked_s = None
+        self._pinged_s = None
 
     def answered(self) -> None:
-        """A call was answered, so that pings are no idle talk."""
+        """A response was sent, which resets the count of pings without data."""
         self._pings = 0
 
     def next_s(self, now_s: float) -> float:
-        """When to ask `action` next, however much is heard until then."""
-        if self._asked_s is not None:
-            # After an answer the next ping may be due long before the limit of this one.
-            return min(self._asked_s + self._timeout_s, now_s + self._interval_s)
+        """Return the time of the next call of `action`, if no bytes are received until then."""
+        if self._pinged_s is not None:
+            # After an answer, the next ping may be due long before this one's timeout.
+            return min(self._pinged_s + self._timeout_s, now_s + self._interval_s)
         return self._heard_s + self._interval_s
 
     def action(self, now_s: float, *, has_calls: bool) -> Action:
-        """What to do now; PING is taken as done."""
-        if self._asked_s is not None:
-            is_over = now_s >= self._asked_s + self._timeout_s
+        """Return the action that is due now. PING counts as done."""
+        if self._pinged_s is not None:
+            is_over = now_s >= self._pinged_s + self._timeout_s
             return Action.GIVE_UP if is_over else Action.NOTHING
         if now_s < self._heard_s + self._interval_s:
             return Action.NOTHING
@@ -63,12 +63,12 @@ class Keepalive:
             self._heard_s = now_s
             return Action.NOTHING
         self._pings += 1
-        self._asked_s = now_s
+        self._pinged_s = now_s
         return Action.PING
 
 
 class PingStrikes:
-    """Counts pings that a client sends sooner than it may."""
+    """Counts pings that a client sends too early."""
 
     def __init__(self, options: GrpcOptions) -> None:
         self._interval_s = options.min_recv_ping_interval_without_data_ms / 1000
@@ -78,12 +78,12 @@ class PingStrikes:
         self._last_s = -math.inf
 
     def answered(self) -> None:
-        """Something was sent to the client: it may ping again."""
+        """A response was sent: the client may ping again."""
         self._strikes = 0
         self._last_s = -math.inf
 
-    def is_too_much(self, now_s: float, *, has_calls: bool) -> bool:
-        """Count a ping; True if that is the end of patience."""
+    def count_ping(self, now_s: float, *, has_calls: bool) -> bool:
+        """Count a ping. Return True if the client has sent too many."""
         idle = not has_calls and not self._without_calls
         allowed_s = self._last_s + (_IDLE_INTERVAL_S if idle else self._interval_s)
         self._last_s = now_s

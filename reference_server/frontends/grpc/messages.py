@@ -1,7 +1,8 @@
-"""The length-prefixed messages of gRPC: a flag, the length in four bytes, and the message.
+"""gRPC's length-prefixed messages: a flag, the length in four bytes, the message.
 
-A long message is gathered in memory of its full size, so that the tensor at its end can be used in
-place; what is not read there is copied once. What is sent goes in parts, none of which is copied.
+A long message is received into a buffer of its full size, so that the tensor at its end is used in
+place; bytes that are received elsewhere are copied once. Messages are sent in parts, without
+copies.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from reference_server.codecs.proto_wire import Parts
 from reference_server.core.intake import UNCOUNTED, Charge, Intake
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
-#: A message out of its compressed form. Raises CallFailed.
+#: Decompress a message. Raises CallFailed.
 Inflate = Callable[[Data], Data]
 
 _PREFIX = struct.Struct(">BI")
 _MAX_BYTES = 2**31 - 1
-#: No element type needs more. A message ends with its last tensor, so its end is what is aligned.
+#: The largest alignment of an element type. A message ends with its last tensor, so its end is
+#: aligned.
 _ALIGNMENT = 64
-#: zlib's own framing for deflate, that of gzip for gzip.
+#: The zlib format for deflate, the gzip format for gzip.
 _WINDOW_BITS = {"deflate": zlib.MAX_WBITS, "gzip": zlib.MAX_WBITS | 16}
 
 
 def framed(message: Parts, encoding: str) -> Parts:
-    """The prefix and what follows it: the message, compressed if that makes it shorter."""
+    """Return the prefix and the message, compressed if that makes it shorter."""
     size = sum(map(len, message))
     if encoding != "identity":
         packer = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
@@ -54,7 +56,7 @@ def _inflating(encoding: str) -> Inflate:
         except zlib.error:
             raise broken from None
         except MemoryError:
-            text = "a message does not fit the server's memory when it is unpacked"
+            text = "the decompressed message does not fit the server's memory"
             raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
         if unpacker.eof:
             return plain
@@ -65,7 +67,7 @@ def _inflating(encoding: str) -> Inflate:
     return inflate
 
 
-#: By `grpc-encoding`; identity is read as it is, whatever its messages' flags say.
+#: Decompression by `grpc-encoding`. With identity, the messages' compressed flags are ignored.
 INFLATE: Mapping[str, Inflate | None] = {
     "identity": None,
     "deflate": _inflating("deflate"),
@@ -78,18 +80,18 @@ def _too_large(size: int, most: int = _MAX_BYTES) -> str:
 
 
 class Packed(NamedTuple):
-    """A message as it came, compressed."""
+    """A compressed message."""
 
     data: Data
     inflate: Inflate
 
     def plain(self) -> Data:
-        """The message. Raises CallFailed if it is damaged, or too large."""
+        """Return the decompressed message. Raises CallFailed if it is malformed or too large."""
         return self.inflate(self.data)
 
 
 class MessageReader:
-    """The messages in the body of one request."""
+    """The parser of the messages in one request's body."""
 
     __slots__ = (
         *("_before", "_buffer", "_charge", "_filled"),
@@ -99,44 +101,44 @@ class MessageReader:
     def __init__(self, inflate: Inflate | None, intake: Intake | None = None) -> None:
         self._inflate = inflate
         self._intake = intake or Intake()
-        self._charge: Charge | None = None  # for the message that is not whole
-        self._prefix = b""  # of a prefix that is not whole
-        self._buffer: memoryview | None = None  # of a message that is not whole
+        self._charge: Charge | None = None  # for the incomplete message
+        self._prefix = b""  # an incomplete prefix
+        self._buffer: memoryview | None = None  # of an incomplete message
         self._filled = 0
-        self._before = 0  # the bytes of messages that came in pieces before this one
+        self._before = 0  # bytes of earlier messages that were received in pieces
         self._is_packed = False
 
     @property
     def gathered(self) -> int | None:
-        """How many bytes have come of messages in pieces, if one is under way; else None."""
+        """The received bytes of messages in pieces, if one is incomplete; else None."""
         if self._buffer is None and not self._prefix:
             return None
         return self._before + self._filled
 
     @property
-    def lacks(self) -> int:
-        """How many bytes are still to come of the message under way."""
+    def missing(self) -> int:
+        """The number of missing bytes of the incomplete message."""
         return 0 if self._buffer is None else len(self._buffer) - self._filled
 
-    def place(self, size: int) -> memoryview:
-        """Where the next bytes of that message belong, of which it lacks so many.
+    def buffer(self, size: int) -> memoryview:
+        """Return the buffer for the next `size` missing bytes of that message.
 
-        They are fed all the same, from there.
+        The bytes are passed to `feed` afterwards, from there.
         """
         assert self._buffer is not None
         return self._buffer[self._filled : self._filled + size]
 
     def feed(self, data: memoryview) -> Iterator[Data | Packed]:
-        """The messages that `data` completes. Raises CallFailed.
+        """Yield the messages that `data` completes. Raises CallFailed.
 
-        Who does not want them all feeds nothing more.
+        After an abandoned iteration, the reader must not be used again.
         """
         if self._prefix:
-            lacking = _PREFIX.size - len(self._prefix)
-            self._prefix += bytes(data[:lacking])
+            missing = _PREFIX.size - len(self._prefix)
+            self._prefix += bytes(data[:missing])
             if len(self._prefix) < _PREFIX.size:
                 return
-            data = data[lacking:]
+            data = data[missing:]
             self._begin(*_PREFIX.unpack(self._prefix))
             self._prefix = b""
         if self._buffer is not None:
@@ -159,11 +161,11 @@ class MessageReader:
         self._prefix = bytes(data[position:])
 
     def _begin(self, is_packed: int, length: int) -> memoryview:
-        """Make room for a message, the bytes of which will come in pieces."""
+        """Allocate the buffer of a message that is received in pieces."""
         if length > _MAX_BYTES:
             raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(length))
         try:
-            # Not touched before the bytes are there: a length alone takes no memory.
+            # The pages are not touched before bytes arrive: a length alone takes no memory.
             room = np.empty(length + _ALIGNMENT, np.uint8)
         except MemoryError:
             text = f"a message of {length} bytes does not fit the server's memory"
@@ -177,11 +179,11 @@ class MessageReader:
         return self._buffer
 
     def _gather(self, buffer: memoryview, piece: memoryview) -> Data | Packed | None:
-        """Put the next piece of a message into its buffer; the message if that is the last."""
+        """Append a piece to a message. Return the message if it is complete."""
         filled = self._filled + len(piece)
         if self._charge is not None and not self._charge.grow(len(piece)):
             raise CallFailed(Status.RESOURCE_EXHAUSTED, self._intake.refusal(len(buffer)))
-        buffer[self._filled : filled] = piece  # nothing to copy, if that is where it is
+        buffer[self._filled : filled] = piece  # no copy if it was received there
         self._filled = filled
         if filled < len(buffer):
             return None

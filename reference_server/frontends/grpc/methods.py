@@ -1,4 +1,4 @@
-"""The table of all RPCs and the methods that answer them."""
+"""The table of all RPCs, and the methods that answer them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from reference_server.options import Restriction
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT")
 
-#: What the full names of the methods of each service begin with, and that of the health service.
+#: The prefix of full method names, and the full name of the health service's method.
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 #: grpc.health.v1.HealthCheckResponse with the status SERVING or NOT_SERVING.
@@ -61,7 +61,7 @@ _CATEGORIES = {
     "trace": ("TraceSetting",),
     "logging": ("LogSettings",),
 }
-#: The group that each method belongs to; `Check` is that of gRPC's own health service.
+#: The category of each method, for restrictions. `Check` is a method of gRPC's health service.
 CATEGORY = {name: category for category, names in _CATEGORIES.items() for name in names}
 
 
@@ -77,10 +77,10 @@ def table(
     profile: TritonProfile = V2_51,
     most_responses: int = ANY_NUMBER,
 ) -> Mapping[str, Method]:
-    """The methods, by their full names (`/package.Service/Method`).
+    """Return the methods by full name (`/package.Service/Method`).
 
-    `restrictions` are by category; only who sends the right metadata may call its methods.
-    `most_responses` of a stream's decoupled models may wait for the client.
+    `restrictions` are by category: the category's methods need the given metadata. At most
+    `most_responses` responses of decoupled models are queued for a stream's client.
     """
     background = Background(loop)
     codecs = Background(loop, CODECS)
@@ -98,20 +98,20 @@ def table(
         _repository(control, codecs, background, Background(loop, CODECS)),
     ):
         methods.update((SERVICE + name, method) for name, method in subject.items())
-    # A health request is one string, the name of a service, which Triton does not look at.
+    # A health request is one string, the name of a service, which Triton ignores.
     methods[HEALTH_CHECK] = maybe_blocking(
         pb.SystemSharedMemoryStatusRequest,
-        lambda request: _asked(gateway.ready(), lambda ready: SERVING if ready else NOT_SERVING),
+        lambda request: _probed(gateway.ready(), lambda ready: SERVING if ready else NOT_SERVING),
         codecs,
         background,
     )
     return restricted(methods, restrictions or {})
 
 
-def _asked(
+def _probed(
     probes: Sequence[Probe] | None, response: Callable[[bool], ResponseT]
 ) -> ResponseT | Callable[[], ResponseT]:
-    """The response, or the work that asks the probes for it, which blocks."""
+    """Return the response, or blocking work that calls the probes for it."""
     if not probes:
         return response(probes is not None)
     return lambda: response(all(probe() for probe in probes))
@@ -126,7 +126,7 @@ class _CoreMethods:
         self._codecs = codecs
 
     def table(self) -> Mapping[str, Method]:
-        """The methods, by their names."""
+        """Return the methods by name."""
         return {
             "ServerLive": self._immediate(pb.ServerLiveRequest, self._live),
             "ServerReady": self._probing(pb.ServerReadyRequest, self._ready),
@@ -155,14 +155,14 @@ class _CoreMethods:
     def _ready(
         self, request: pb.ServerReadyRequest
     ) -> pb.ServerReadyResponse | Callable[[], pb.ServerReadyResponse]:
-        return _asked(self._gateway.ready(), lambda ready: pb.ServerReadyResponse(ready=ready))
+        return _probed(self._gateway.ready(), lambda ready: pb.ServerReadyResponse(ready=ready))
 
     def _model_ready(
         self, request: pb.ModelReadyRequest
     ) -> pb.ModelReadyResponse | Callable[[], pb.ModelReadyResponse]:
         version = management_proto.model_version(request.version)
         probes = self._gateway.model_ready(request.name, version)
-        return _asked(probes, lambda ready: pb.ModelReadyResponse(ready=ready))
+        return _probed(probes, lambda ready: pb.ModelReadyResponse(ready=ready))
 
     def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return management_proto.server_metadata(self._gateway.server_metadata())
@@ -180,14 +180,14 @@ class _CoreMethods:
     ) -> pb.ModelStatisticsResponse | Callable[[], pb.ModelStatisticsResponse]:
         version = management_proto.model_version(request.version)
 
-        def told() -> pb.ModelStatisticsResponse:
+        def answer() -> pb.ModelStatisticsResponse:
             return management_proto.statistics(self._gateway.statistics(request.name, version))
 
-        return told if not request.name and self._gateway.has_many() else told()
+        return answer if not request.name and self._gateway.has_many() else answer()
 
 
 def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[str, Method]:
-    """The shared memory RPCs."""
+    """Return the shared memory RPCs."""
 
     def system_status(
         request: pb.SystemSharedMemoryStatusRequest,
@@ -246,7 +246,7 @@ def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[
 
 
 def _settings(log: LogSettings, trace: TraceSettings, reading: Background) -> Mapping[str, Method]:
-    """The RPCs of settings: without changes they read, with changes they read after."""
+    """Return the RPCs of settings. They return the settings after the requested changes."""
 
     def log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
         return management_proto.log_settings(log.update(management_proto.log_changes(request)))
@@ -264,9 +264,9 @@ def _settings(log: LogSettings, trace: TraceSettings, reading: Background) -> Ma
 def _repository(
     control: RepositoryControl, reading: Background, background: Background, listing: Background
 ) -> Mapping[str, Method]:
-    """The RPCs of repository control. They block, so the work is done in the background.
+    """Return the RPCs of repository control. They block, and so run in the background.
 
-    `listing` is for the index, which many may ask for at once.
+    `listing` runs the index, which may have many clients at once.
     """
 
     def index(request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
@@ -284,7 +284,7 @@ def _repository(
         return pb.RepositoryModelLoadResponse()
 
     def unload(request: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
-        # A repository's name is refused before anything else is looked at.
+        # A repository's name is rejected before anything else is checked.
         named = bool(request.repository_name)
         control.unload(
             request.model_name,
@@ -305,10 +305,7 @@ def _repository(
 def restricted(
     table: Mapping[str, Method], restrictions: Mapping[str, Restriction]
 ) -> Mapping[str, Method]:
-    """The methods by their full names, each for those whom the restriction of its category lets in.
-
-    `restrictions` are by category.
-    """
+    """Return the methods with the restrictions of their categories."""
     return {name: _restricted(name, method, restrictions) for name, method in table.items()}
 
 

@@ -1,4 +1,4 @@
-"""One call of gRPC on the server, between its method and the bytes of its client."""
+"""One gRPC call on the server, between its method and the bytes of its client."""
 
 from __future__ import annotations
 
@@ -23,58 +23,58 @@ from reference_server.frontends.grpc.calls import (
 from reference_server.frontends.grpc.headers import RequestHeaders
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Packed, framed
 
-_TOO_LATE = "Deadline Exceeded"
-_TOO_SLOW = "the request did not come within the time that its client has for it"
-#: Compressed bytes that are unpacked at once: what they become, at most a thousand times as much,
-#: takes about a millisecond. More is left to another thread.
-_UNPACKED_AT_ONCE = 1 << 10
-#: Bytes of an answer that are packed at once: about a millisecond's work.
-_PACKED_AT_ONCE = 1 << 16
-#: Bytes of messages that wait behind one that is being unpacked.
-_MOST_WAITING = 1 << 24
+_DEADLINE_EXCEEDED = "Deadline Exceeded"
+_BODY_TIMEOUT = "body timeout: message incomplete"
+#: A compressed message up to this size is decompressed on the loop: the result is at most 1,000
+#: times as large, which takes about a millisecond. Another thread decompresses longer ones.
+_DECOMPRESSED_ON_LOOP = 1 << 10
+#: A reply up to this size is compressed on the loop: about a millisecond.
+_COMPRESSED_ON_LOOP = 1 << 16
+#: Limit for bytes of messages that wait behind one that is being decompressed.
+_MAX_WAITING_BYTES = 1 << 24
 
 
 class Timer(Protocol):
-    """What a clock gives for what it was asked to do later."""
+    """A handle of a scheduled call."""
 
     def cancel(self) -> None:
-        """Do not do it."""
+        """Cancel the call."""
 
 
 class Clock(Protocol):
-    """The time that passes, of which asyncio's loops are the real one."""
+    """Time and timers, such as an asyncio event loop's."""
 
     def time(self) -> float:
-        """The seconds since some moment."""
+        """Return the time in seconds since an arbitrary moment."""
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
-        """Call `callback` in `delay` seconds."""
+        """Call `callback` after `delay` seconds."""
 
 
 class Responder(Protocol):
-    """Where answers go; calls are named by their streams."""
+    """The connection that sends the replies of calls; calls are named by their streams."""
 
     def reply(self, stream_id: int, encoding: str, body: Parts) -> None:
-        """Answer with one message, which is framed, and end the call well."""
+        """Answer a call with one framed message, and end it with status OK."""
 
     def open(self, stream_id: int, encoding: str) -> None:
-        """Begin the response of a call that has several messages."""
+        """Start the response of a call with several messages."""
 
     def send(self, stream_id: int, encoding: str, message: Parts) -> int:
-        """Send one of them; how many bytes of them wait for the client now."""
+        """Send a message. Return the number of bytes that wait for the client."""
 
     def hold(self, stream_id: int, *, held: bool) -> None:
-        """Have its client send no more than it may already, or go on."""
+        """Stop or resume granting flow-control window to the call's client."""
 
     def finish(self, stream_id: int) -> None:
-        """End such a call well."""
+        """End a call with several messages with status OK."""
 
     def fail(self, stream_id: int, status: Status, message: str, *, opened: bool) -> None:
-        """End a call badly; `opened` if its response has begun."""
+        """End a call with an error; `opened` if its response has started."""
 
 
 class ServedCall:
-    """A call from its headers to its end: `begin`, then what the client does."""
+    """A call from its headers to its end. `begin` comes first."""
 
     __slots__ = (
         "_answer",
@@ -97,9 +97,9 @@ class ServedCall:
         "_timer",
         "_waiting",
         "_waiting_bytes",
-        "asked_bytes",
         "is_counted",
         "is_parked",
+        "request_bytes",
     )
 
     def __init__(
@@ -123,30 +123,30 @@ class ServedCall:
         self._has_message = False
         self._has_ended = False
         self._handler: CallHandler = IGNORING
-        self._is_open = False  # the response has begun
+        self._is_open = False  # the response has started
         self._is_half_closed = False
-        self._is_busy = False  # a message is being unpacked
-        self._waiting: deque[Data | Packed] = deque()  # the messages behind that, or while parked
+        self._is_busy = False  # a message is being decompressed
+        self._waiting: deque[Data | Packed] = deque()  # messages behind that one, or while parked
         self._waiting_bytes = 0
-        self._is_held = False  # the method wants no more
-        self.asked_bytes = 0  # of the message of a call that has one
-        self.is_counted = False  # among those in work, by who serves the call
+        self._is_held = False  # by the method
+        self.request_bytes = 0  # the size of a unary call's message
+        self.is_counted = False  # in the session's bytes of requests in flight
         self.is_parked = False
         self._timer: Timer | None = None
         self._backlog: Backlog | None = None
 
-    # -- the method's side
+    # -- called by the method
 
     def metadata(self, name: str) -> str | None:
-        """The first value that the client sent under this name."""
+        """Return the first metadata value of this name."""
         return self._headers.metadata.get(name)
 
     def fields(self) -> Sequence[tuple[bytes, bytes]]:
-        """All metadata, in their order."""
+        """Return all metadata in their order."""
         return self._headers.fields
 
     def send(self, *message: Data) -> None:
-        """Send a message in parts; the one of a call that has only one waits for its end."""
+        """Send a message in parts. A unary call's message is sent when the call ends."""
         if self._has_ended:
             return
         if not self._streams:
@@ -158,17 +158,17 @@ class ServedCall:
             self._backlog.keep(unsent)
 
     def watch(self, backlog: Backlog) -> None:
-        """Tell `backlog` what waits for the client of all that is sent; close it at the end."""
+        """Report the bytes that wait for the client to `backlog`, and close it at the end."""
         self._backlog = backlog
 
     def hold(self, *, held: bool) -> None:
-        """Have the client send no more than it may already, or go on."""
+        """Stop or resume granting flow-control window to the client."""
         self._is_held = held
         self._hold()
 
     def _hold(self) -> None:
         if not self._has_ended:
-            held = self._is_held or self._waiting_bytes > _MOST_WAITING
+            held = self._is_held or self._waiting_bytes > _MAX_WAITING_BYTES
             self._responder.hold(self._stream_id, held=held)
 
     def end(self, error: ServerError | None = None) -> None:
@@ -187,10 +187,10 @@ class ServedCall:
 
     def _reply(self, answer: Parts) -> None:
         encoding = self._encoding
-        if encoding == "identity" or sum(map(len, answer)) <= _PACKED_AT_ONCE:
+        if encoding == "identity" or sum(map(len, answer)) <= _COMPRESSED_ON_LOOP:
             self._replied(framed(answer, encoding))
         else:
-            plain = framed(answer, "identity")  # if there is no thread for it
+            plain = framed(answer, "identity")  # if no thread can be started
             self._run(
                 lambda: framed(answer, encoding), self._replied, lambda _: self._replied(plain)
             )
@@ -198,7 +198,7 @@ class ServedCall:
     def _replied(self, body: Parts) -> None:
         self._responder.reply(self._stream_id, self._encoding, body)
 
-    # -- the client's side
+    # -- called by the session
 
     def begin(self, method: Method, clock: Clock) -> None:
         """Start the method, which may end the call at once."""
@@ -207,35 +207,35 @@ class ServedCall:
         handler = method.start(self)
         if not self._has_ended:
             self._handler = handler
-        if timeout_s == 0:  # over before it began: no timer needed
+        if timeout_s == 0:  # already expired
             self._expire()
         elif timeout_s is not None and not self._has_ended:
             self._timer = clock.call_later(timeout_s, self._expire)
 
     @property
-    def lacks(self) -> int:
-        """How many bytes are still to come of the message under way."""
-        return self._reader.lacks
+    def missing(self) -> int:
+        """The number of missing bytes of the incomplete message."""
+        return self._reader.missing
 
-    def place(self, size: int) -> memoryview:
-        """Where the next bytes of that message belong, of which it lacks so many."""
-        return self._reader.place(size)
+    def buffer(self, size: int) -> memoryview:
+        """Return the buffer for the next `size` missing bytes of that message."""
+        return self._reader.buffer(size)
 
     @property
     def received(self) -> int | None:
-        """How many bytes have come of what the client owes: a message; None if it owes nothing."""
+        """The received bytes of the message that the client has to complete; None without one."""
         if self._has_ended:
             return None
         gathered = self._reader.gathered
-        owes = gathered is not None or not (self._streams or self._has_message)
-        return (gathered or 0) if owes else None
+        is_expected = gathered is not None or not (self._streams or self._has_message)
+        return (gathered or 0) if is_expected else None
 
-    def give_up(self) -> None:
-        """End the call of a client that owes a message for too long."""
-        self._fail(Status.DEADLINE_EXCEEDED, _TOO_SLOW)
+    def time_out(self) -> None:
+        """End the call: its message was not received in time."""
+        self._fail(Status.DEADLINE_EXCEEDED, _BODY_TIMEOUT)
 
     def receive(self, data: memoryview) -> None:
-        """Take a piece of the body."""
+        """Process a piece of the body."""
         if self._has_ended or (self._has_message and not self._streams):
             return
         try:
@@ -243,38 +243,38 @@ class ServedCall:
                 self._has_message = True
                 self._take(message)
                 if self._has_ended or not self._streams:
-                    return  # what follows does not matter, and is not worth unpacking
+                    return  # further messages are ignored
         except CallFailed as failure:
             self._fail(failure.status, failure.message)
 
     def park(self) -> None:
-        """Keep what the client asks for until `unpark`: it has not read what it was answered."""
+        """Keep messages until `unpark`: the client has not read its replies."""
         self.is_parked = True
 
     def unpark(self) -> None:
-        """Go on."""
+        """Process the kept messages."""
         self.is_parked = False
         self._go_on()
 
     def _take(self, message: Data | Packed) -> None:
-        """Give the method its next message, after those that are being unpacked."""
+        """Pass a message to the method, after those that are being decompressed."""
         size = len(message.data if isinstance(message, Packed) else message)
         if not self._streams:
-            self.asked_bytes = size
+            self.request_bytes = size
         if self._is_busy or self.is_parked:
             self._waiting.append(message)
             self._waiting_bytes += size
-            if self._streams and self._waiting_bytes > _MOST_WAITING:
+            if self._streams and self._waiting_bytes > _MAX_WAITING_BYTES:
                 self._hold()
         elif not isinstance(message, Packed):
             self._handler.receive(message)
-        elif size <= _UNPACKED_AT_ONCE:
+        elif size <= _DECOMPRESSED_ON_LOOP:
             self._handler.receive(message.plain())
         else:
             self._is_busy = True
-            self._run(message.plain, self._unpacked, self._not_unpacked)
+            self._run(message.plain, self._decompressed, self._decompress_failed)
 
-    def _unpacked(self, message: Data) -> None:
+    def _decompressed(self, message: Data) -> None:
         if self._has_ended:
             return
         self._is_busy = False
@@ -287,8 +287,8 @@ class ServedCall:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take the messages that have waited."""
-        was_much = self._waiting_bytes > _MOST_WAITING
+        """Process the waiting messages."""
+        was_full = self._waiting_bytes > _MAX_WAITING_BYTES
         try:
             while self._waiting and not (self._is_busy or self.is_parked or self._has_ended):
                 message = self._waiting.popleft()
@@ -296,19 +296,19 @@ class ServedCall:
                 self._take(message)
         except CallFailed as failure:
             self._fail(failure.status, failure.message)
-        if was_much and self._streams:
+        if was_full and self._streams:
             self._hold()
         if self._is_half_closed:
             self.half_close()
 
-    def _not_unpacked(self, error: Exception) -> None:
+    def _decompress_failed(self, error: Exception) -> None:
         failure = (
             error if isinstance(error, CallFailed) else CallFailed(Status.INTERNAL, str(error))
         )
         self._fail(failure.status, failure.message)
 
     def half_close(self) -> None:
-        """The client will send nothing more."""
+        """The client sends nothing more."""
         if self._has_ended:
             return
         if self._is_busy or self.is_parked:
@@ -318,30 +318,30 @@ class ServedCall:
         else:
             self._fail(Status.INTERNAL, UNREADABLE)
 
-    def moved(self, unsent: int) -> None:
-        """The client took something: so many bytes wait for it still."""
+    def sent(self, unsent: int) -> None:
+        """Bytes were sent; `unsent` bytes still wait for the client."""
         if self._backlog is not None:
             self._backlog.keep(unsent)
 
     def cancel(self) -> None:
-        """The client is gone, or has given up the call."""
+        """The client is disconnected, or has cancelled the call."""
         if not self._has_ended:
             handler = self._handler
             self._close()
             handler.cancel()
 
     def stop(self) -> None:
-        """The server is to end: take nothing more from the client of a stream."""
+        """The server shuts down: accept no more messages on a stream."""
         if self._streams and not self._has_ended:
             self._handler.half_close()
 
-    # -- inside
+    # -- private
 
     def _expire(self) -> None:
-        self._fail(Status.DEADLINE_EXCEEDED, _TOO_LATE)
+        self._fail(Status.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED)
 
     def _fail(self, status: Status, message: str) -> None:
-        """End the call over what its method knows nothing of."""
+        """End the call with an error that is not its method's."""
         if not self._has_ended:
             self.cancel()
             self._responder.fail(self._stream_id, status, message, opened=self._is_open)
@@ -354,7 +354,7 @@ class ServedCall:
     def _close(self) -> None:
         self._has_ended = True
         self._waiting.clear()
-        self._handler = IGNORING  # which knows this call, and would keep it and its messages
+        self._handler = IGNORING  # the method's handler refers to this call and its messages
         if self._timer is not None:
             self._timer.cancel()
         if self._backlog is not None:

@@ -1,6 +1,6 @@
-"""gRPC on one connection: HTTP/2 events to calls of methods, and what these say to HTTP/2.
+"""gRPC on one connection: maps HTTP/2 events to calls of methods, and their replies to HTTP/2.
 
-No socket: bytes come in through `receive` and leave through `write`. All on the loop's thread.
+Without a socket: bytes enter by `receive` and leave by `write`. Used on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from typing import Any
 
 from reference_server.codecs.proto_wire import Parts
 from reference_server.core.intake import Intake
-from reference_server.frontends.connections import Patience, Phase, Report, Wait, report_nothing
+from reference_server.frontends.connections import (
+    ClientTimeouts,
+    Phase,
+    Report,
+    Wait,
+    report_nothing,
+)
 from reference_server.frontends.grpc import headers, messages
 from reference_server.frontends.grpc.calls import CallFailed, Method, Run, Status
 from reference_server.frontends.grpc.headers import MalformedHeaders, RequestHeaders
@@ -34,22 +40,29 @@ from reference_server.options import GrpcOptions, TimeLimits
 
 _KEEPALIVE_PING = b"keepaliv"
 _LAST_PING = b"lastping"
-#: Bytes of answers that a client leaves unread before nothing more is done for it.
+#: With more unread bytes of replies than this, a client's further requests wait.
 _MOST_UNREAD = 1 << 26
-#: Bytes of requests in work, apart from streams, above which a client sends no more than it may
-#: already; and those that are worth counting.
-_MOST_ASKED = 1 << 26
+#: With more bytes of unary requests in flight than this, a client gets no further flow-control
+#: window. Requests of less than `_COUNTED` bytes are not counted.
+_MOST_REQUEST_BYTES = 1 << 26
 _COUNTED = 1 << 16
-#: Bytes of a message that are worth a read of their own, since they are not copied.
+#: A piece of a message from this size is read into the message's own buffer, without a copy.
 _LONG_PIECE = 1 << 16
 
 
 class Session:
-    """The calls of one connection.
+    """The calls of one connection. Its output starts with the server's HTTP/2 settings.
 
-    `run` does on another thread what would hold up the loop; `write` sends bytes; `close` is called
-    when nothing more will be sent; `report` is told what ends badly. Begins with
-    the server's settings, which `receive` sends.
+    Args:
+        table: the methods by full name.
+        options: channel options.
+        clock: the event loop's time and timers.
+        run: runs blocking work on another thread.
+        write: sends bytes.
+        close: called when nothing more will be sent.
+        limits: time limits for the client.
+        report: called when the connection or a call ends abnormally.
+        intake: the memory budget for long messages.
     """
 
     def __init__(
@@ -67,7 +80,7 @@ class Session:
         self._report = report
         self._intake = intake
         self._table = table
-        self._patience = Patience(limits or TimeLimits())
+        self._timeouts = ClientTimeouts(limits or TimeLimits())
         self._compression = options.compression
         self._clock = clock
         self._run = run
@@ -79,12 +92,12 @@ class Session:
         self._calls: dict[int, ServedCall] = {}
         self._fields: Fields = ()
         self._headers: RequestHeaders | None = None  # of `_fields`
-        self._encoding = ""  # of the messages to who sends those headers
-        self._parked: deque[ServedCall] = deque()  # until the client reads
+        self._encoding = ""  # of replies to requests with those headers
+        self._parked: deque[ServedCall] = deque()  # wait until the client reads its replies
         self._is_unparking = False
-        self._asked_bytes = 0
+        self._request_bytes = 0
         self._is_held = False
-        self._has_told = False  # the client was sent something since pings were looked at
+        self._has_sent = False  # data was sent since pings were counted
         self._is_receiving = False
         self._is_retiring = False
         self._is_ending = False
@@ -92,10 +105,10 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {len(self._calls)} calls, {self._http2}>"
 
-    # -- the transport's side
+    # -- called by the transport
 
     def receive(self, data: memoryview) -> None:
-        """Take bytes, which are no longer needed afterwards."""
+        """Process received bytes; the memory of `data` may be reused afterwards."""
         now_s = self._clock.time()
         self._keepalive.heard(now_s)
         self._is_receiving = True
@@ -106,27 +119,30 @@ class Session:
             self._is_receiving = False
         self.flush()
 
-    def plain(self) -> int:
-        """How many of the next bytes are a piece of one message, which is only to be gathered."""
-        stream_id, lacking = self._http2.data_under_way
-        call = self._calls.get(stream_id) if lacking else None
-        return 0 if call is None else min(lacking, call.lacks)
+    def opaque_bytes(self) -> int:
+        """Return the number of upcoming bytes that belong to one message and need no parsing."""
+        stream_id, missing = self._http2.unfinished_data
+        call = self._calls.get(stream_id) if missing else None
+        return 0 if call is None else min(missing, call.missing)
 
-    def place(self) -> memoryview | None:
-        """Where the next bytes belong, if they are a long piece of one message; `receive` them."""
-        size = self.plain()
+    def message_buffer(self) -> memoryview | None:
+        """Return the buffer for the next bytes if they belong to a long message; else None.
+
+        The bytes are still passed to `receive`.
+        """
+        size = self.opaque_bytes()
         if size < _LONG_PIECE:
             return None
-        return self._calls[self._http2.data_under_way[0]].place(size)
+        return self._calls[self._http2.unfinished_data[0]].buffer(size)
 
     def whole(self, data: memoryview) -> int:
-        """How many bytes at its start are some whole frames, which are short; 0 if none are."""
+        """Return the size of the short, complete frames at the start of `data`."""
         return self._http2.whole(data)
 
     def lost(self) -> None:
-        """The connection is gone, and who waited for answers with it."""
+        """Cancel all calls: the connection is lost."""
         if self._calls:
-            self._report("left", f"the client left with {len(self._calls)} calls in work")
+            self._report("left", f"client disconnected with {len(self._calls)} calls in flight")
         for call in tuple(self._calls.values()):
             call.cancel()
         self._calls.clear()
@@ -134,60 +150,66 @@ class Session:
         self._http2.lost()
 
     def pause(self) -> None:
-        """The transport has enough to send."""
+        """Stop producing output: the transport's write buffer is full."""
         self._http2.pause()
 
     def resume(self) -> None:
-        """The transport has sent what it had."""
+        """Produce output again."""
         self._http2.resume()
         self.flush()
 
     def flush(self) -> None:
-        """Send what is to be sent; close if that was all and the end is near."""
+        """Send pending output; close if that was the last."""
         if self._is_receiving:
             return
         output = self._http2.take_output()
         if output:
             self._write(output)
-        for stream_id, unsent in self._http2.take_moved():
+        for stream_id, unsent in self._http2.take_progress():
             call = self._calls.get(stream_id)
             if call is not None:
-                call.moved(unsent)
+                call.sent(unsent)
         if self._parked and not self._is_unparking:
             self._unpark()
         if self._is_ending and not self._http2.open_streams:
             self._close()
 
-    def watch(self) -> float | None:
-        """Look after a client that is silent: the seconds after which to do so again.
+    def keep_alive(self) -> float | None:
+        """Ping a silent client if that is due.
 
-        None if it is gone.
+        Returns:
+            The seconds until the next call; None if the client did not answer a ping in time.
         """
         now_s = self._clock.time()
-        self._forgive()
+        self._reset_pings()
         action = self._keepalive.action(now_s, has_calls=bool(self._calls))
         if action is Action.GIVE_UP:
-            self._report("silent", "the client did not answer a ping in time")
+            self._report("silent", "keepalive timeout: no answer to a ping")
             return None
         if action is Action.PING:
             self._http2.ping(_KEEPALIVE_PING)
             self.flush()
         return self._keepalive.next_s(now_s) - now_s
 
-    def look(self, unread: int, now_s: float) -> bool:
-        """Give up calls whose clients take too long, or retire a connection without any.
+    def check_timeouts(self, unread: int, now_s: float) -> bool:
+        """End calls whose client has exceeded a time limit. Retire an idle connection.
 
-        `unread` bytes wait in the transport. True if all of the connection is to be given up.
+        Args:
+            unread: bytes in the transport's write buffer.
+            now_s: the time in seconds.
+
+        Returns:
+            True if the whole connection has to be aborted.
         """
-        for phase, stream_id, _ in self._patience.over(self._waits(unread), now_s):
+        for phase, stream_id, _ in self._timeouts.expired(self._waits(unread), now_s):
             call = self._calls.get(stream_id)
-            if not (phase is Phase.REQUEST and self._is_retiring):  # which was told already
-                self._report(phase.reason, f"{phase.value} for too long")
+            if not (phase is Phase.REQUEST and self._is_retiring):  # already reported
+                self._report(phase.reason, phase.value)
             if phase is Phase.READING and stream_id:
                 self._http2.reset(stream_id, ErrorCode.CANCEL)
                 self._cancelled(stream_id)
             elif phase is Phase.BODY and call is not None:
-                call.give_up()
+                call.time_out()
             elif phase is Phase.REQUEST and not self._is_retiring:
                 self.retire()
             else:
@@ -213,27 +235,27 @@ class Session:
     # -- the end
 
     def retire(self) -> None:
-        """End the connection when its calls have ended; what the client sends meanwhile counts."""
+        """End the connection after its calls. Requests sent before that are served."""
         self._is_retiring = True
-        # Twice, as RFC 9113, section 6.8 has it: requests that were on their way are served.
+        # Two GOAWAY frames (RFC 9113, section 6.8), so that requests already sent are served.
         self._http2.announce_end()
-        self._http2.ping(_LAST_PING)  # its answer comes after all that the client sent before
+        self._http2.ping(_LAST_PING)  # the answer follows all earlier requests
         self.flush()
 
     def stop(self) -> None:
-        """Take no new calls; end streams with what they have asked, and then the connection."""
+        """Accept no new calls and no new requests on streams, then end the connection."""
         self._http2.end()
         self._is_ending = True
         for call in tuple(self._calls.values()):
             call.stop()
         self.flush()
 
-    # -- what the client does
+    # -- events of the client
 
     def _on_request(self, event: RequestBegan) -> None:
         stream_id, fields, ended = event
         try:
-            # A client that repeats itself gives the very same fields.
+            # A client that repeats its headers has the identical object.
             if fields is not self._fields or self._headers is None:
                 self._headers = None
                 self._headers, self._fields = headers.read_request(fields), fields
@@ -244,11 +266,11 @@ class Session:
             method = self._table.get(request.path)
             if method is None:
                 raise CallFailed(Status.UNIMPLEMENTED)
-        except MalformedHeaders as fault:
-            self._http2.reset(stream_id, fault.code)
+        except MalformedHeaders as error:
+            self._http2.reset(stream_id, error.code)
             return
-        except CallFailed as failure:
-            self.fail(stream_id, failure.status, failure.message, opened=False)
+        except CallFailed as error:
+            self.fail(stream_id, error.status, error.message, opened=False)
             return
         call = self._calls[stream_id] = ServedCall(
             self, stream_id, request, self._encoding, self._run, self._intake
@@ -263,33 +285,33 @@ class Session:
             if self._http2.answered_bytes > _MOST_UNREAD and not call.is_parked:
                 call.park()
                 self._parked.append(call)
-                self._settle()
+                self._update_flow()
             call.receive(event.data)
             if event.ended:
                 call.half_close()
-            if call.asked_bytes >= _COUNTED and not call.is_counted:
+            if call.request_bytes >= _COUNTED and not call.is_counted:
                 call.is_counted = event.stream_id in self._calls
                 if call.is_counted:
-                    self._asked_bytes += call.asked_bytes
-                    self._settle()
+                    self._request_bytes += call.request_bytes
+                    self._update_flow()
 
-    def _settle(self) -> None:
-        """Let the client send on, or not: by what it asked for, and what it has not read."""
+    def _update_flow(self) -> None:
+        """Grant the client more flow-control window or not, by its requests and unread replies."""
         part = 0.5 if self._is_held else 1
-        held = bool(self._parked) or self._asked_bytes > _MOST_ASKED * part
+        held = bool(self._parked) or self._request_bytes > _MOST_REQUEST_BYTES * part
         if held is not self._is_held:
             self._is_held = held
             self._http2.hold_all(held=held)
 
     def _unpark(self) -> None:
-        """Do what was asked for by a client that had not read, as far as it has read since."""
+        """Process the waiting requests of a client that has read enough of its replies."""
         if self._http2.answered_bytes > _MOST_UNREAD:
             return
         self._is_unparking = True
         while self._parked and self._http2.answered_bytes <= _MOST_UNREAD:
             self._parked.popleft().unpark()
         self._is_unparking = False
-        self._settle()
+        self._update_flow()
         self.flush()
 
     def _on_end(self, event: RequestEnded) -> None:
@@ -299,7 +321,7 @@ class Session:
 
     def _on_gone(self, event: StreamGone) -> None:
         if event.stream_id in self._calls:
-            self._report("cancelled", "a call that had no answer yet")
+            self._report("cancelled", "call cancelled before the response was sent")
             self._cancelled(event.stream_id)
 
     def _cancelled(self, stream_id: int) -> None:
@@ -308,17 +330,17 @@ class Session:
             call.cancel()
 
     def _forget(self, stream_id: int) -> ServedCall | None:
-        """A call is over, which may let the client go on."""
+        """Remove an ended call, which may let the client send more."""
         call = self._calls.pop(stream_id, None)
         if call is not None and call.is_counted:
-            self._asked_bytes -= call.asked_bytes
-            self._settle()
+            self._request_bytes -= call.request_bytes
+            self._update_flow()
         return call
 
     def _on_ping(self, _: PingCame) -> None:
-        self._forgive()
-        if self._strikes.is_too_much(self._clock.time(), has_calls=bool(self._calls)):
-            self._report("pings", "the client pinged more often than it may")
+        self._reset_pings()
+        if self._strikes.count_ping(self._clock.time(), has_calls=bool(self._calls)):
+            self._report("pings", "too many pings")
             self._http2.end(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
             self._write(self._http2.take_output())
             self._close()
@@ -332,46 +354,46 @@ class Session:
         self._report(event.reason.partition(":")[0].lower(), event.reason)
         self._is_ending = True
 
-    # -- what the calls say
+    # -- called by calls
 
     def reply(self, stream_id: int, encoding: str, body: Parts) -> None:
-        """Answer a call with one message, which is framed, and end it well."""
-        self._has_told = True
+        """Answer a call with one framed message, and end it with status OK."""
+        self._has_sent = True
         self._http2.reply(stream_id, headers.OPENING[encoding], body, headers.OK_TRAILERS)
         self._ended(stream_id)
 
     def open(self, stream_id: int, encoding: str) -> None:
-        """Begin the response of a call that has several messages."""
+        """Start the response of a call with several messages."""
         self._http2.headers(stream_id, headers.OPENING[encoding])
 
     def send(self, stream_id: int, encoding: str, message: Parts) -> int:
-        """Send one of them; how many bytes of them wait for the client now."""
-        self._has_told = True
+        """Send a message. Return the number of bytes that wait for the client."""
+        self._has_sent = True
         unsent = self._http2.data(stream_id, *messages.framed(message, encoding))
         self.flush()
         return unsent
 
     def hold(self, stream_id: int, *, held: bool) -> None:
-        """Have its client send no more than it may already, or go on."""
+        """Stop or resume granting flow-control window to the call's client."""
         self._http2.hold(stream_id, held=held)
         self.flush()
 
     def finish(self, stream_id: int) -> None:
-        """End such a call well."""
-        self._has_told = True
+        """End a call with several messages with status OK."""
+        self._has_sent = True
         self._http2.finish(stream_id, headers.OK_TRAILERS)
         self._ended(stream_id)
 
     def fail(self, stream_id: int, status: Status, message: str, *, opened: bool) -> None:
-        """End a call badly; `opened` if its response has begun."""
-        self._has_told = True
+        """End a call with an error; `opened` if its response has started."""
+        self._has_sent = True
         self._http2.finish(stream_id, headers.failure(status, message, opened=opened))
         self._ended(stream_id)
 
-    def _forgive(self) -> None:
-        """After an answer pings are no idle talk, on either side."""
-        if self._has_told:
-            self._has_told = False
+    def _reset_pings(self) -> None:
+        """Allow pings again on both sides once a response was sent."""
+        if self._has_sent:
+            self._has_sent = False
             self._keepalive.answered()
             self._strikes.answered()
 

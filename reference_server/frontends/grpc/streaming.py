@@ -1,4 +1,4 @@
-"""ModelStreamInfer: many requests on one call, and their answers. All on the loop's thread."""
+"""ModelStreamInfer: many requests on one call, and their responses. Used on the loop's thread."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from reference_server.frontends.grpc.calls import Call, described_defect
 from reference_server.gateway.inference import Inference, Inferences, RunOnThread
 from reference_server.repository.versions import ServedModel
 
-#: With this metadata a model's error ends the stream with its status, instead of being a message.
+#: With this metadata, a model's error ends the stream with a status instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
-#: Requests of one stream, and bytes of their messages, that may be in flight; who has asked for
-#: more asks for no more until half of them are answered.
-_MOST_ASKED = 1024
-_MOST_ASKED_BYTES = 1 << 26
+#: Limits for the requests in flight on one stream, and for the bytes of their messages. At a limit
+#: the client gets no flow-control window until half of them are answered.
+_MAX_IN_FLIGHT = 1024
+_MAX_IN_FLIGHT_BYTES = 1 << 26
 
 
 def find_model(
     inferences: Inferences, received: ReceivedRequest, *, refuses_decoupled: str = ""
 ) -> ServedModel:
-    """The loaded model that a message names. Raises ServerError."""
+    """Return the loaded model that a message names. Raises ServerError."""
     message = received.message
     version = management_proto.model_version(message.model_version)
     return inferences.find(message.model_name, version, refuses_decoupled=refuses_decoupled)
@@ -43,8 +43,8 @@ def find_model(
 class StreamCall:
     """A call of ModelStreamInfer.
 
-    Answers are sent in the order of the requests, but for those of decoupled models, which are sent
-    as they come.
+    Responses are sent in the order of the requests, except those of decoupled models, which are
+    sent as they arrive.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class StreamCall:
         self._run = run
         #: A message that a codec thread decodes, and the messages behind it.
         self._unread: deque[Data] = deque()
-        self._is_half_closed = False  # but for those
+        self._is_half_closed = False  # once `_unread` is empty
         self.inferences = inferences
         self._errors_end = call.metadata(_ERRORS_END_STREAM) == "true"
         self._ordered: deque[_OrderedRequest] = deque()
         self._decoupled: set[_DecoupledRequest] = set()
         self._is_closed = False
         self._backlog: Backlog | None = None
-        self._asked_bytes = 0
+        self._in_flight_bytes = 0
         self._is_held = False
 
     def receive(self, message: Data) -> None:
@@ -84,58 +84,58 @@ class StreamCall:
         try:
             received = self.decoder.read(message)
         except ServerError:
-            self.half_close()  # to the real server, what it cannot read is the end
+            self.half_close()  # Triton takes an unreadable message for the end of the stream
             return
-        asked: _StreamedRequest | None = None
+        streamed: _StreamedRequest | None = None
         try:
-            served, asked = self._placed(received, len(message))
-            asked.inference = self.inferences.start(served, asked)
+            served, streamed = self._placed(received, len(message))
+            streamed.inference = self.inferences.start(served, streamed)
         except Exception as error:
-            (asked or self._asked(received, decoupled=False)).answer_refusal(error)
+            (streamed or self._add_request(received, decoupled=False)).answer_refusal(error)
         else:
-            if asked.inference is None:  # a codec thread decodes it
+            if streamed.inference is None:  # a codec thread decodes it
                 self._keep(message)
 
     def _keep(self, message: Data) -> None:
-        """Have a message wait; what waits is in flight, too."""
+        """Keep a waiting message; it counts as in flight."""
         self._unread.append(message)
         self._count(len(message))
 
     def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
-        """The model of a message of so many bytes, and its place among the others."""
+        """Return the model of a message of `size` bytes, and its request in the stream's order."""
         served = find_model(self.inferences, received)
-        asked = self._asked(received, decoupled=served.config.decoupled)
-        asked.size = size
+        streamed = self._add_request(received, decoupled=served.config.decoupled)
+        streamed.size = size
         self._count(size)
-        return served, asked
+        return served, streamed
 
     # -- messages that a codec thread decodes
 
     def _start_large(self, received: ReceivedRequest) -> None:
         if not self._unread:  # the stream was cancelled
             return
-        asked: _StreamedRequest | None = None
+        streamed: _StreamedRequest | None = None
         try:
-            served, asked = self._placed(received, len(self._unread[0]))
-            asked.is_large = True
-            self.inferences.start(served, asked)
+            served, streamed = self._placed(received, len(self._unread[0]))
+            streamed.is_large = True
+            self.inferences.start(served, streamed)
         except Exception as error:
-            (asked or self._asked(received, decoupled=False)).answer_refusal(error)
+            (streamed or self._add_request(received, decoupled=False)).answer_refusal(error)
             self._go_on()
 
-    def decoded(self, asked: _StreamedRequest) -> None:
-        """Continue after a codec thread has decoded a request, which was sent or refused."""
+    def decoded(self, streamed: _StreamedRequest) -> None:
+        """Continue after a codec thread has decoded a request, which was sent or rejected."""
         if self._unread:
             self._go_on()
-        elif asked.inference is not None:  # the stream was cancelled
-            asked.inference.cancellation.cancel()
+        elif streamed.inference is not None:  # the stream was cancelled
+            streamed.inference.cancellation.cancel()
 
     def _unreadable(self, error: Exception) -> None:
         self._unread.clear()
         self.half_close()
 
     def _go_on(self) -> None:
-        """Handle the messages behind the one that was decoded."""
+        """Process the messages behind the decoded one."""
         behind, self._unread = self._unread, deque()
         self._count(-len(behind.popleft()))
         while behind and not self._unread:
@@ -146,7 +146,7 @@ class StreamCall:
         if self._is_half_closed and not self._unread:
             self.half_close()
 
-    def _asked(self, received: ReceivedRequest, *, decoupled: bool) -> _StreamedRequest:
+    def _add_request(self, received: ReceivedRequest, *, decoupled: bool) -> _StreamedRequest:
         if decoupled:
             free = _DecoupledRequest(self, received)
             self._decoupled.add(free)
@@ -156,21 +156,23 @@ class StreamCall:
         return ordered
 
     def backlog(self, backlogs: Backlogs) -> Backlog:
-        """What waits for the client, of all requests to decoupled models."""
+        """Return the backlog of responses to all requests to decoupled models."""
         if self._backlog is None:
             self._backlog = Backlog(backlogs, self._most_responses)
             self.call.watch(self._backlog)
         return self._backlog
 
     def _count(self, size: int) -> None:
-        """So many bytes more, or less, are in flight: hold the client up while they are many."""
-        self._asked_bytes += size
+        """Add `size` to the bytes in flight, and stop or resume the client at the limits."""
+        self._in_flight_bytes += size
         count, held = len(self._ordered) + len(self._decoupled), self._is_held
         part = 0.5 if held else 1
-        is_much = count >= _MOST_ASKED * part or self._asked_bytes >= _MOST_ASKED_BYTES * part
-        if is_much is not held:
-            self._is_held = is_much
-            self.call.hold(held=is_much)
+        is_full = (
+            count >= _MAX_IN_FLIGHT * part or self._in_flight_bytes >= _MAX_IN_FLIGHT_BYTES * part
+        )
+        if is_full is not held:
+            self._is_held = is_full
+            self.call.hold(held=is_full)
 
     def half_close(self) -> None:
         if self._unread:
@@ -182,15 +184,15 @@ class StreamCall:
     def cancel(self) -> None:
         self._is_closed = True
         self._unread.clear()
-        asked: list[_StreamedRequest] = [*self._ordered, *self._decoupled]
+        streamed: list[_StreamedRequest] = [*self._ordered, *self._decoupled]
         self._ordered.clear()
         self._decoupled.clear()
-        for each in asked:
+        for each in streamed:
             if each.inference is not None:
                 each.inference.cancellation.cancel()
 
     def advance(self) -> None:
-        """Send the answers that nothing stands before any more."""
+        """Send the responses whose earlier requests are answered."""
         while self._ordered and (answer := self._ordered[0].answer) is not None:
             first = self._ordered.popleft()
             self._count(-first.size)
@@ -198,17 +200,17 @@ class StreamCall:
         self._end_if_done()
 
     def send_from(
-        self, asked: _DecoupledRequest, message: bytes, failure: ServerError | None
+        self, streamed: _DecoupledRequest, message: bytes, failure: ServerError | None
     ) -> None:
-        """Send a message, unless the stream has been cancelled."""
-        if asked in self._decoupled:
+        """Send a message of a decoupled request, unless the stream was cancelled."""
+        if streamed in self._decoupled:
             self._send(message, failure)
 
-    def leave(self, asked: _DecoupledRequest) -> None:
-        """The last response of `asked` has been sent."""
-        if asked in self._decoupled:
-            self._decoupled.discard(asked)
-            self._count(-asked.size)
+    def finished(self, streamed: _DecoupledRequest) -> None:
+        """The last response of `streamed` was sent."""
+        if streamed in self._decoupled:
+            self._decoupled.discard(streamed)
+            self._count(-streamed.size)
         self._end_if_done()
 
     def _send(self, message: bytes, failure: ServerError | None) -> None:
@@ -224,7 +226,7 @@ class StreamCall:
 
 
 class _StreamedRequest(ABC):
-    """One request of a stream; its kind decides when what it is answered with is sent."""
+    """One request of a stream; the subclass decides when its responses are sent."""
 
     __slots__ = ("_form", "_received", "_stream", "inference", "is_large", "size")
 
@@ -237,16 +239,16 @@ class _StreamedRequest(ABC):
         self._received = received
         self.inference: Inference | None = None
         self.is_large = False
-        self.size = 0  # of its message, if it got to its model
+        self.size = 0  # the size of its message, if its model was found
 
     def answer_refusal(self, error: Exception) -> None:
-        """Answer a request that was not sent to its model. This never ends the stream."""
+        """Answer a request that was rejected before it was scheduled. Never ends the stream."""
         if not isinstance(error, ServerError):
             error = described_defect(error)
         message = infer_proto_response.encode_refusal(self._received.request_id, error)
         self._answered(message, None, final=True)
 
-    # -- the gateway's calls
+    # -- called by the gateway
 
     def find(self) -> ServedModel:
         return find_model(self._stream.inferences, self._received)
@@ -293,13 +295,13 @@ class _StreamedRequest(ABC):
 
     @abstractmethod
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
-        """Keep or send what it is answered with; `failure` is the error that the model gave."""
+        """Keep or send a message of the response; `failure` is the model's error."""
 
 
 class _OrderedRequest(_StreamedRequest):
-    """A request whose answer waits for those of the requests before it.
+    """A request whose response waits for those of earlier requests.
 
-    `answer` is None until it is there. `failure` is the error that the model answered with.
+    `answer` has the value None until it exists. `failure` is the model's error.
     """
 
     __slots__ = ("answer", "failure")
@@ -311,31 +313,31 @@ class _OrderedRequest(_StreamedRequest):
 
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
         self.inference = None
-        # An error that follows the answer is told to nobody, as in Triton.
+        # An error after the response is dropped, as in Triton.
         if self.answer is None:
             self.answer, self.failure = message, failure
             self._stream.advance()
 
 
 class _DecoupledRequest(_StreamedRequest):
-    """A request to a decoupled model: its responses wait for no other request's."""
+    """A request to a decoupled model: its responses do not wait for other requests."""
 
     __slots__ = ()
 
     def is_large_response(self, response: InferResponse) -> bool:
-        return False  # of several responses the order would be lost
+        return False  # another thread would change the order of several responses
 
     def end(self) -> None:
         if infer_proto.wants_empty_final(self._received.message):
             super().end()
         else:
-            self._leave()
+            self._finish()
 
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
         self._stream.send_from(self, message, failure)
         if final:
-            self._leave()
+            self._finish()
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         self.inference = None
-        self._stream.leave(self)
+        self._stream.finished(self)

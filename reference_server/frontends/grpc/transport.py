@@ -1,4 +1,4 @@
-"""gRPC's port: accepts connections, gives each a session, and drains them when the server stops."""
+"""A gRPC port: accepts connections, gives each a session, drains them when the server stops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reference_server.frontends.connections import (
     OpenConnections,
     Report,
     Sweep,
-    cannot_listen,
+    listen_error,
     report_nothing,
 )
 from reference_server.frontends.event_loop import CODECS, Background
@@ -31,25 +31,31 @@ from reference_server.options import GrpcOptions, TimeLimits, TlsOptions
 
 log = logging.getLogger(__name__)
 
-#: Bytes that are handled without a look at the clock; a call may have as few as thirty.
+#: Bytes handled between two reads of the clock. A call may have as few as thirty bytes.
 _PORTION_BYTES = 1 << 9
-#: Bytes that are read at a time behind a message that was read where it belongs: the next one will
-#: be as long, and what is read of it before its place is known is copied there.
-_BEGINNING_BYTES = 1 << 14
-#: How long the last bytes to a client may take.
+#: The size of the read after a message was received in place. The next message is probably as
+#: long, and bytes that are read before its buffer exists have to be copied.
+_FIRST_READ_BYTES = 1 << 14
+#: Time limit for sending the last bytes to a client.
 _LINGER_S = 20.0
-#: What stands for no limit of a TLS handshake; asyncio's default would be a minute.
-_FOR_EVER_S = 1e6
-#: Connections of one age do not all end at once: as in gRPC, a tenth more or less.
+#: No time limit for a TLS handshake; asyncio's default is a minute.
+_NO_LIMIT_S = 1e6
+#: Connections of the same age do not all end at once: as in gRPC, the limit varies by a tenth.
 _AGE_JITTER = 0.1
 
 
 class GrpcListener:
-    """Serves the methods in `table` on one port, on the loop's thread.
+    """Serves the methods in `table` on one port, on the event loop's thread.
 
-    `open`, then `stop_accepting` and `drained`, then `close`. `report` is told of connections and
-    calls that end badly; `intake` has what long messages hold. Beyond `most_connections` (0: any
-    number) those that come are sent away.
+    Call `open`, then `stop_accepting` and `drained`, then `close`.
+
+    Args:
+        options: address, port, TLS and channel options.
+        table: the methods by full name.
+        limits: time limits for clients.
+        report: called when a connection or call ends abnormally.
+        most_connections: the limit of open connections; 0 is no limit.
+        intake: the memory budget for long messages.
     """
 
     def __init__(
@@ -73,13 +79,13 @@ class GrpcListener:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen. Raises ServerError if the port is taken, or what TLS needs cannot be read."""
+        """Listen. Raises ServerError if the port is in use or a TLS file cannot be read."""
         options = self._options
         address = f"{options.address}:{options.port}"
         loop = asyncio.get_running_loop()
         context = None if options.tls is None else server_context(options.tls)
-        # Without TLS there is no handshake, and asyncio refuses a limit for it.
-        handshake_s = None if context is None else self._limits.head_s or _FOR_EVER_S
+        # asyncio rejects a handshake timeout without TLS.
+        handshake_s = None if context is None else self._limits.head_s or _NO_LIMIT_S
         try:
             self._server = await loop.create_server(
                 self.protocol_factory(loop),
@@ -91,15 +97,15 @@ class GrpcListener:
                 ssl_handshake_timeout=handshake_s,
             )
         except OSError as error:
-            raise cannot_listen(address, error) from error
-        self._sweep = Sweep(self._connections, _Connection.look, self._limits, loop)
+            raise listen_error(address, error) from error
+        self._sweep = Sweep(self._connections, _Connection.check_timeouts, self._limits, loop)
         self._sweep.start()
         log.info("Started GRPCInferenceService at %s", address)
 
     def protocol_factory(
         self, loop: asyncio.AbstractEventLoop
     ) -> Callable[[], asyncio.BufferedProtocol]:
-        """Return a function that makes the protocol object of one accepted connection on `loop`."""
+        """Return a factory of protocol objects, one for each accepted connection on `loop`."""
         ours = self._connections
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         run = Background(loop, CODECS).run
@@ -109,22 +115,22 @@ class GrpcListener:
         )
 
     def stop_accepting(self) -> None:
-        """Refuse new connections and calls; those in flight go on, streams with what they asked."""
+        """Reject new connections, calls, and requests on streams. Calls in flight continue."""
         if self._server is not None:
             self._server.close()
         self._connections.stop_accepting()
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
+        """The number of open connections."""
         return len(self._connections)
 
     async def drained(self) -> None:
         """Return when no connection is left."""
-        await self._connections.gone()
+        await self._connections.drained()
 
     def close(self) -> None:
-        """Cancel what is still in flight."""
+        """Abort the open connections."""
         if self._sweep is not None:
             self._sweep.stop()
         for connection in self._connections:
@@ -132,10 +138,10 @@ class GrpcListener:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One client's connection: its socket and its timers around its session.
+    """One client's connection: the socket and the timers of a session.
 
-    `scratch` is a buffer that all connections of a loop share, since what is in it is consumed
-    before the next read; `opened` and `closed` report the connection's life.
+    `scratch` is a read buffer shared by all connections; its content is consumed before the next
+    read.
     """
 
     def __init__(
@@ -161,12 +167,12 @@ class _Connection(asyncio.BufferedProtocol):
             *(limits, report, intake),
         )
         self._incoming = Incoming(
-            *(self._session.receive, self._session.plain, loop.call_soon),
+            *(self._session.receive, self._session.opaque_bytes, loop.call_soon),
             portion=_PORTION_BYTES,
             whole=self._session.whole,
         )
-        self._room = scratch  # of what has no place of its own
-        self._is_placed = False  # what is read next
+        self._scratch_part = scratch  # the buffer for the next read that is not in place
+        self._is_in_place = False  # the next read
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None
@@ -176,14 +182,14 @@ class _Connection(asyncio.BufferedProtocol):
         return f"<gRPC connection, {self._session}>"
 
     def stop(self) -> None:
-        """Take no new calls, and close after the last one."""
+        """Accept no new calls, and close after the last one."""
         self._session.stop()
 
-    def look(self, now_s: float) -> None:
-        """Give up what the client takes too long for."""
+    def check_timeouts(self, now_s: float) -> None:
+        """End calls, or the connection, whose client has exceeded a time limit."""
         if self._transport is not None:
             unread = self._transport.get_write_buffer_size()
-            if self._session.look(unread, now_s):
+            if self._session.check_timeouts(unread, now_s):
                 self.abort()
 
     def abort(self) -> None:
@@ -191,13 +197,13 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- asyncio's calls
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start the session and its timers."""
         self._transport = cast(asyncio.Transport, transport)
         self._incoming.begin(self._transport)
-        self._look_after()
+        self._keep_alive()
         if self._options.max_connection_age_ms:
             share = 1 + random.uniform(-_AGE_JITTER, _AGE_JITTER)
             delay_s = share * self._options.max_connection_age_ms / 1000
@@ -206,7 +212,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whom it concerns."""
+        """End the session and its timers."""
         self._transport = None
         self._incoming.end()
         for timer in (self._watch, self._age, self._linger):
@@ -216,31 +222,31 @@ class _Connection(asyncio.BufferedProtocol):
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what is read next: a long piece of a message where it belongs."""
-        place = self._incoming.place(self._session.place)
-        self._is_placed = place is not None
-        return self._room if place is None else place
+        """Return the buffer for the next read: a long message's own, or the shared one."""
+        buffer = self._incoming.buffer(self._session.message_buffer)
+        self._is_in_place = buffer is not None
+        return self._scratch_part if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So much was read."""
-        # Asked for again: to keep the place would keep the message, also of a call that is over.
-        place = self._session.place() if self._is_placed else None
-        room = self._room if place is None else place
-        if place is not None:
-            self._room = self._scratch[:_BEGINNING_BYTES]
+        """Pass the bytes that were read to the session."""
+        # Found again: a reference to the buffer would keep the message of an ended call alive.
+        buffer = self._session.message_buffer() if self._is_in_place else None
+        room = self._scratch_part if buffer is None else buffer
+        if buffer is not None:
+            self._scratch_part = self._scratch[:_FIRST_READ_BYTES]
         elif nbytes == len(room):
-            self._room = self._scratch
-        self._incoming.came(room[:nbytes], len(room))
+            self._scratch_part = self._scratch
+        self._incoming.receive(room[:nbytes], len(room))
 
     def pause_writing(self) -> None:
-        """The socket takes no more."""
+        """The transport's write buffer is full."""
         self._session.pause()
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """The transport's write buffer has room again."""
         self._session.resume()
 
-    # -- the session's calls
+    # -- called by the session
 
     def _write(self, parts: Sequence[Part]) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -250,36 +256,37 @@ class _Connection(asyncio.BufferedProtocol):
                 self._transport.writelines(parts)
 
     def _close(self) -> None:
-        """Close when all is sent; a client that does not take it is not waited for."""
+        """Close after everything is sent, within a time limit."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._linger = self._loop.call_later(_LINGER_S, self.abort)
 
     # -- timers
 
-    def _look_after(self) -> None:
-        """Ping a client that is silent, for as long as the connection lasts."""
-        delay_s = self._session.watch()
+    def _keep_alive(self) -> None:
+        """Ping a silent client, and schedule the next check."""
+        delay_s = self._session.keep_alive()
         if delay_s is None:
             self.abort()
         elif math.isfinite(delay_s):
-            self._watch = self._loop.call_later(delay_s, self._look_after)
+            self._watch = self._loop.call_later(delay_s, self._keep_alive)
 
     def _retire(self) -> None:
-        """The connection is old: let it end, and see that it does."""
+        """End the connection because of its age, after a grace period at the latest."""
         self._session.retire()
         if self._options.max_connection_age_grace_ms:
             delay_s = self._options.max_connection_age_grace_ms / 1000
             self._age = self._loop.call_later(delay_s, self.abort)
 
 
-# -- TLS: the certificates that the options name, as asyncio wants them
+# -- TLS
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:
-    """A context that speaks HTTP/2 to those who have the right certificates.
+    """Return a TLS context for HTTP/2 with the certificates of the options.
 
-    Raises ServerError if a file cannot be read, or is no certificate or key.
+    Raises:
+        ServerError: a file cannot be read, or contains no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -298,5 +305,5 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
 def _reading(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise invalid_arg(f"cannot use {what} for gRPC: {error}") from error

@@ -1,6 +1,6 @@
-"""One request of an ASGI server: what it sends becomes a `Request`, what is answered its messages.
+"""One request of an ASGI server: converts its messages to a `Request`, and the reply to messages.
 
-https://asgi.readthedocs.io/en/latest/specs/www.html, version 3.0. All on the loop's thread.
+https://asgi.readthedocs.io/en/latest/specs/www.html, version 3.0. Used on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Body(NamedTuple):
-    """What a request has behind its head: its bytes, or how many they were if none was kept."""
+    """The body of a request: its bytes, or their number if they were not kept."""
 
     data: bytes
     dropped: int = 0
@@ -35,9 +35,15 @@ class Body(NamedTuple):
 async def read_body(
     receive: Receive, headers: Mapping[bytes, bytes], max_input: int | None
 ) -> Body | None:
-    """The body of a request with these headers; None if the client leaves before it is whole.
+    """Receive the body of a request with these headers.
 
-    Of JSON that has more than `max_input` bytes nothing is kept, as over the server's own port.
+    Args:
+        receive: returns the next message of the ASGI server.
+        headers: the headers by lower-case name.
+        max_input: the limit in bytes for bodies of JSON or raw tensors; longer bodies are not kept.
+
+    Returns:
+        The body; None if the client disconnected before it was complete.
     """
     limit = math.inf if max_input is None else max_input
     chunks: list[bytes] = []
@@ -59,57 +65,57 @@ async def read_body(
 
 
 class AsgiExchange:
-    """A request and its reply. `receive` and `send` are those that the ASGI server has given."""
+    """A request and its reply, between an ASGI server and a handler."""
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self._request = Request(self, head_of(scope))
         self._receive = receive
         self._send = send
         self._outgoing: deque[Message] = deque()
-        self._unsent = 0  # bytes of their bodies
+        self._unsent = 0  # body bytes in `_outgoing`
         self._more = asyncio.Event()
         self._has_ended = False
-        self._has_left = False
+        self._is_disconnected = False
 
     async def run(self, handle: Callable[[Request], None], max_input: int | None) -> None:
-        """Read the request, have it handled, and send what is answered until that is whole."""
+        """Receive the request, let `handle` answer it, and send the reply until it is complete."""
         body = await read_body(self._receive, self._request.headers, max_input)
         if body is not None:
             await self.answer(body, handle)
 
     async def answer(self, body: Body, handle: Callable[[Request], None]) -> None:
-        """Have the request handled, and send what is answered until that is whole.
+        """Let `handle` answer the request, and send the reply until it is complete.
 
-        A client that leaves has its request cancelled.
+        The request is cancelled when the client disconnects.
         """
         self._request.body = memoryview(body.data)
         self._request.dropped = body.dropped
         handle(self._request)
-        leaving = asyncio.ensure_future(self._notice_leaving())
+        disconnect = asyncio.ensure_future(self._watch_disconnect())
         try:
-            while not self._has_left and (self._outgoing or not self._has_ended):
+            while not self._is_disconnected and (self._outgoing or not self._has_ended):
                 await self._more.wait()
                 self._more.clear()
                 await self._send_all()
-        except OSError:  # as servers since version 2.4 tell that the client is gone
-            self._leave()
-        except asyncio.CancelledError:  # as others tell it
-            self._leave()
+        except OSError:  # ASGI 2.4 and later: the client is disconnected
+            self._disconnected()
+        except asyncio.CancelledError:  # earlier versions
+            self._disconnected()
             raise
         finally:
-            leaving.cancel()
+            disconnect.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await leaving
+                await disconnect
 
-    async def _notice_leaving(self) -> None:
+    async def _watch_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._leave()
+        self._disconnected()
 
-    def _leave(self) -> None:
+    def _disconnected(self) -> None:
         if self._has_ended and not self._outgoing:
             return
-        self._has_left = True
+        self._is_disconnected = True
         self._outgoing.clear()
         self._more.set()
         if self._request.cancellation is not None:
@@ -118,19 +124,19 @@ class AsgiExchange:
             self._request.backlog.close()
 
     async def _send_all(self) -> None:
-        """Send what waits; it takes as long as the client does to read."""
+        """Send the queued messages, as fast as the client reads."""
         while self._outgoing:
             message = self._outgoing.popleft()
             await self._send(message)
             self._unsent -= len(message.get("body", b""))
-            self._tell_backlog()
+            self._update_backlog()
 
-    def _tell_backlog(self) -> None:
+    def _update_backlog(self) -> None:
         backlog = self._request.backlog
-        if backlog is not None and not (self._has_ended or self._has_left):
+        if backlog is not None and not (self._has_ended or self._is_disconnected):
             backlog.keep(self._unsent)
 
-    # -- what handlers answer
+    # -- called by handlers
 
     def reply(
         self,
@@ -140,26 +146,26 @@ class AsgiExchange:
         headers: Sequence[Header],
         content_type: bytes | None,
     ) -> None:
-        """The whole reply."""
+        """Send the whole reply."""
         body = b"".join(parts)
-        told = [(b"content-type", content_type or b"text/plain")]
-        told += [(name.lower(), value) for name, value in headers]
-        told.append((b"content-length", b"%d" % len(body)))
-        self._begin(status, told)
+        fields = [(b"content-type", content_type or b"text/plain")]
+        fields += [(name.lower(), value) for name, value in headers]
+        fields.append((b"content-length", b"%d" % len(body)))
+        self._begin(status, fields)
         self._has_ended = True
         self._body(body, more=False)
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
-        """The head of a reply whose length is not known yet."""
+        """Start a reply of unknown length."""
         self._begin(status, [(b"content-type", content_type)])
 
     def send_chunk(self, data: bytes) -> None:
-        """A piece of its body."""
+        """Send a piece of the body."""
         self._body(data, more=True)
-        self._tell_backlog()
+        self._update_backlog()
 
     def end_chunks(self, request: Request) -> None:
-        """The end of it."""
+        """End the body."""
         self._has_ended = True
         if request.backlog is not None:
             request.backlog.close()
@@ -174,13 +180,13 @@ class AsgiExchange:
         self._put({"type": "http.response.body", "body": data, "more_body": more})
 
     def _put(self, message: Message) -> None:
-        if not self._has_left:
+        if not self._is_disconnected:
             self._outgoing.append(message)
             self._more.set()
 
 
 def head_of(scope: Message) -> RequestHead:
-    """What a request says before its body."""
+    """Return the head of the request in an ASGI scope."""
     fields: list[Header] = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
     headers: dict[bytes, bytes] = {}
     for name, value in fields:

@@ -1,7 +1,6 @@
 """One HTTP/1.1 connection: requests in, replies out, in order.
 
-Requests of one connection are handled one after the other, as Triton does; those that a client
-pipelines wait.
+Requests of one connection are handled one after the other, as in Triton; pipelined requests wait.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import cast
 
 from reference_server.core.intake import Intake
 from reference_server.frontends.connections import (
+    ClientTimeouts,
     Incoming,
-    Patience,
     Phase,
     Report,
     Wait,
@@ -36,26 +35,32 @@ from reference_server.frontends.http.request import (
 from reference_server.options import TimeLimits
 
 _NOTHING = memoryview(b"")
-#: Requests of one connection that may wait before reading pauses.
+#: Reading pauses at this number of waiting requests.
 _MAX_PIPELINED = 32
-#: The same of their bodies' bytes.
+#: Reading pauses at this number of bytes in the waiting requests' bodies.
 _MAX_PIPELINED_BYTES = 1 << 20
-#: Bytes of a reply up to which its parts are joined: several are dearer to send than to copy.
+#: A reply up to this size is joined into one buffer: that costs less than sending several.
 _JOINED_BYTES = 1 << 14
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One client's connection. Everything happens on the loop's thread.
+    """One client's connection. Used on the event loop's thread.
 
-    `handle` is called with each complete request; `call_soon` has the loop's next turn; `scratch`
-    is a buffer that all connections of a loop share, since what is in it is consumed before the
-    next read; `opened` and `closed` report the connection's life; `heads` are those that the port
-    has read so far. Of JSON that has more than
-    `max_input` bytes nothing is kept.
+    No bytes are read from a client that does not read its replies.
 
-    `report` is told of what the client did not get, or was not given the time for.
-
-    A client that does not read what it is answered is not listened to, until it does.
+    Args:
+        handle: answers a complete request.
+        call_soon: schedules a call for the next loop iteration.
+        scratch: a read buffer shared by all connections; its content is consumed before the next
+            read.
+        opened: called when the connection is made.
+        closed: called when the connection is lost.
+        max_input: the limit in bytes for bodies of JSON or raw tensors; longer bodies are not kept.
+        clock: the time in seconds.
+        limits: time limits for the client.
+        heads: the heads that the port has parsed so far.
+        report: called when the connection ends abnormally.
+        intake: the memory budget for long bodies.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         intake: Intake | None = None,
     ) -> None:
         self._report = report
-        self._patience = Patience(limits or TimeLimits())
+        self._timeouts = ClientTimeouts(limits or TimeLimits())
         self._handle = handle
         self._clock = clock
         self._call_soon = call_soon
@@ -82,34 +87,34 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._closed = closed
         self._transport: asyncio.Transport | None = None
         self._current: Request | None = None  # the request being handled
-        self._is_chunked = False  # the reply to it has begun
+        self._is_chunked = False  # its reply has started
         self._waiting: deque[Request] = deque()
-        self._waiting_bytes = 0  # of their bodies
-        self._is_crowded = False  # enough waits
-        self._refused: tuple[Request, str] | None = None  # the last one, and why
+        self._waiting_bytes = 0  # in the bodies of `_waiting`
+        self._is_crowded = False  # `_waiting` is full
+        self._rejected: tuple[Request, str] | None = None  # the last request, and the error
         self._advancing = False
-        self._is_unread = False  # enough of what was written waits for the client
+        self._is_unread = False  # the transport's write buffer is full
         self._closing = False
         self._reader = RequestReader(self, max_input, heads or KnownHeads(), intake)
-        self._incoming = Incoming(self._take, self._reader.plain, call_soon, clock)
+        self._incoming = Incoming(self._take, self._reader.opaque_bytes, call_soon, clock)
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is being handled or waits."""
-        return self._current is None and not self._waiting and self._refused is None
+        """True if no request is handled or waiting."""
+        return self._current is None and not self._waiting and self._rejected is None
 
     def close(self) -> None:
-        """Take no more requests; close as soon as those in flight are answered."""
+        """Accept no more requests, and close after the replies to those in flight."""
         self._closing = True
         if self.is_idle:
             self._end()
 
-    def look(self, now_s: float) -> None:
-        """End the connection if its client has taken too long for what it is to do."""
-        over = self._patience.over(self._waits(), now_s)
-        if over and self._transport is not None:
-            phase = over[0].phase
-            self._report(phase.reason, f"{phase.value} for too long")
+    def check_timeouts(self, now_s: float) -> None:
+        """End the connection if its client has exceeded a time limit."""
+        expired = self._timeouts.expired(self._waits(), now_s)
+        if expired and self._transport is not None:
+            phase = expired[0].phase
+            self._report(phase.reason, phase.value)
             self._transport.abort()
 
     def _waits(self) -> Sequence[Wait]:
@@ -119,16 +124,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         if unread:
             return (Wait(Phase.READING, 0, unread),)
         if not self.is_idle:
-            return ()  # it waits for its answer
-        return (self._reader.lacks,)
+            return ()  # the client waits for the server
+        return (self._reader.missing,)
 
     def _end(self) -> None:
-        """Close once all is sent; what else the client says does not matter."""
+        """Close after everything is sent. Further bytes of the client are ignored."""
         self._incoming.end()
         if self._transport is not None:
             self._transport.close()
 
-    # -- asyncio's calls
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -142,7 +147,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._incoming.end()
         self._reader.end()
         if self._current is not None:
-            self._report("left", "the client left while its request was in work")
+            self._report("left", "client disconnected before the response was sent")
         self._forget_waiting()
         self._cancel_current()
         self._closed(self)
@@ -153,21 +158,21 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._reader.body_buffer is None:
-            self._incoming.came(self._scratch[:nbytes])
+            self._incoming.receive(self._scratch[:nbytes])
         else:
             self._reader.filled(nbytes)
             self._advance()
             if self._waiting:
-                self._settle()
+                self._update_reading()
 
     def _take(self, data: memoryview) -> None:
         self._reader.take(data)
         self._advance()
         if self._waiting:
-            self._settle()
+            self._update_reading()
 
-    def _settle(self) -> None:
-        """Listen to the client, or not: whether it reads, and how much of it waits."""
+    def _update_reading(self) -> None:
+        """Pause or resume reading, by the client's unread and waiting bytes."""
         self._is_crowded = (
             len(self._waiting) >= _MAX_PIPELINED or self._waiting_bytes >= _MAX_PIPELINED_BYTES
         )
@@ -178,18 +183,18 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_unread = True
-        self._settle()
-        self._tell_backlog()
+        self._update_reading()
+        self._update_backlog()
 
     def resume_writing(self) -> None:
         self._is_unread = False
-        self._tell_backlog()
+        self._update_backlog()
         self._advance()
-        self._settle()
+        self._update_reading()
 
     def eof_received(self) -> bool:
-        # A client that closes looks the same as one that only stops sending: for both, nothing is
-        # begun any more, and what runs is answered.
+        # A client that closes cannot be distinguished from one that only stops sending: no further
+        # request is started, and the current one is answered.
         self._closing = True
         self._forget_waiting()
         self._cancel_current()
@@ -206,52 +211,52 @@ class HttpConnection(asyncio.BufferedProtocol):
             if current.backlog is not None:
                 current.backlog.close()
 
-    def _tell_backlog(self) -> None:
+    def _update_backlog(self) -> None:
         current = self._current
         if current is not None and current.backlog is not None and self._transport is not None:
             unread = self._transport.get_write_buffer_size() if self._is_unread else 0
             current.backlog.keep(unread)
 
-    # -- the reader's calls
+    # -- called by the reader
 
     @property
     def is_closing(self) -> bool:
-        return self._closing or self._refused is not None
+        return self._closing or self._rejected is not None
 
     def begin(self, head: RequestHead | None = None) -> Request:
         return Request(self, head)
 
-    def invite_body(self) -> None:
+    def send_continue(self) -> None:
         self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
-    def refuse_body(self, request: Request, reason: str) -> None:
-        """It is told so after the answers before it, and the connection ends."""
-        if self._refused is None:
-            self._refused = request, reason
+    def reject(self, request: Request, reason: str) -> None:
+        """Reply with `reason` after the earlier replies, then end the connection."""
+        if self._rejected is None:
+            self._rejected = request, reason
         self._report("refused", reason)
 
-    def not_http(self, reason: str) -> None:
-        """The connection ends after the answers before it."""
+    def malformed(self, reason: str) -> None:
+        """End the connection after the earlier replies."""
         self._report("unreadable", reason)
         self.close()
 
     def complete(self, request: Request) -> None:
-        """It is handled when those before it are answered; nothing behind a refused one is."""
-        if self._refused is None:
+        """Queue a request. Requests after a rejected one are ignored."""
+        if self._rejected is None:
             self._waiting.append(request)
             self._waiting_bytes += len(request.body)
 
     def _start(self, request: Request) -> None:
         self._current = request
         if request.method == "CONNECT" or request.url == b"*":
-            self._drop()  # neither names anything that is here; Triton's library does the same
+            self._drop()  # names no resource; Triton's library drops it too
             return
         self._handle(request)
 
     def _drop(self) -> None:
-        """Close at once, without a byte, whatever waits."""
+        """Close without a further reply; waiting requests are discarded."""
         self._forget_waiting()
-        self._refused = None
+        self._rejected = None
         self._end()
 
     # -- writing
@@ -264,9 +269,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         headers: Sequence[Header],
         content_type: bytes | None,
     ) -> None:
-        """Write the reply to the current request, then go on with the next."""
+        """Write the reply to the current request, then continue with the next one."""
         self._current = None
-        request.body = _NOTHING  # which a cycle would keep until the next collection
+        request.body = _NOTHING  # a reference cycle would keep it until the next collection
         if self._transport is None:
             return
         length = sum(map(len, parts))
@@ -290,10 +295,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Write one chunk of the body."""
         self._write([b"%x\r\n%b\r\n" % (len(data), data)])
         if self._is_unread:
-            self._tell_backlog()
+            self._update_backlog()
 
     def end_chunks(self, request: Request) -> None:
-        """Write the end of the body, then go on with the next request."""
+        """Write the end of the body, then continue with the next request."""
         self._current = None
         request.body = _NOTHING
         self._is_chunked = False
@@ -310,9 +315,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._advance()
 
     def _advance(self) -> None:
-        """Handle what waits, until a request is not answered at once, or the share is used up.
+        """Handle waiting requests until one is not answered at once or the share is used up.
 
-        A loop, because replies given at once would nest as deep as a client pipelines.
+        A loop, because immediate replies would otherwise nest as deep as the client pipelines.
         """
         waiting = self._waiting
         over_s = self._clock() + SHARE_S if len(waiting) > 1 else math.inf
@@ -328,9 +333,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         finally:
             self._advancing = False
             if self._is_crowded:
-                self._settle()
-        if self._refused is not None and self._current is None and not waiting:
-            request, reason = self._refused
+                self._update_reading()
+        if self._rejected is not None and self._current is None and not waiting:
+            request, reason = self._rejected
             self._current = request
             request.keep_alive = False
             request.reply_error(status_codes.BAD_REQUEST, reason, as_json=True)

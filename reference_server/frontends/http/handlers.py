@@ -1,4 +1,4 @@
-"""The handlers of all operations over HTTP. All on the loop's thread."""
+"""The handlers of all operations over HTTP. Used on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from reference_server.options import Restriction
 
 log = logging.getLogger(__name__)
 
-#: What Triton's log calls the methods.
+#: The methods as Triton's log prints them.
 _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
 _FORM = "/try"
-#: Operations that refuse a method or a version in plain text: Triton leaves the type to its HTTP
+#: Operations that reject a method or a version in plain text: Triton leaves the type to its HTTP
 #: library.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
-#: Answers one request; raises ServerError where the answer is an error with a JSON body.
+#: Answers one request. Raises ServerError for an error with a JSON body.
 _Handler = Callable[[Request, Route], None]
 
 
 class HttpHandlers:
-    """Answers requests by asking the gateway.
+    """Answers requests by calling the gateway.
 
-    `restrictions` are by category; only who sends the right header may ask for its operations.
-    With `page` there is a form for people, whose requests are like any others.
+    `restrictions` are by category: their operations need the given header. With `page`, there is a
+    page with a form for requests.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class HttpHandlers:
             log.debug("HTTP request: %d %s", _METHODS.get(request.method, -1), path)
         known: tuple[_Handler, Route] | None = request.notes.get(self)
         if known is None:
-            known = self._admitted(request)
+            known = self._route(request)
             if known is None:
                 return
             request.notes[self] = known
@@ -121,13 +121,13 @@ class HttpHandlers:
             handler(request, route)
         except ServerError as error:
             request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
-        except Exception as error:  # a defect of ours must not leave the client waiting
+        except Exception as error:  # a defect must not leave the client waiting
             log.exception("%s %s", request.method, request.url.decode("latin-1"))
             message = f"{type(error).__name__}: {error}"
             request.reply_error(status_codes.STATUS[Code.INTERNAL], message, as_json=True)
 
-    def _admitted(self, request: Request) -> tuple[_Handler, Route] | None:
-        """What answers a request, by its head alone; None if that is answered with an error."""
+    def _route(self, request: Request) -> tuple[_Handler, Route] | None:
+        """Return the handler by the request's head. None if it was answered with an error."""
         route = routes.match(request.url)
         if route is None:
             if self._page and request.method == "GET" and routes.path_of(request.url) == _FORM:
@@ -136,7 +136,7 @@ class HttpHandlers:
                 request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return None
         operation = route.operation
-        # Before the method is looked at, as in Triton: who is not let in learns nothing.
+        # Checked before the method, as in Triton.
         required = self._required_headers.get(operation)
         if required is not None and request.header(required[0]) != required[1].value:
             message = f"This API is restricted, expecting header '{required[1].key}'"
@@ -156,16 +156,16 @@ class HttpHandlers:
     def _live(self, request: Request, route: Route) -> None:
         try:
             live = self._gateway.live()
-        except ServerError:  # which has no text here
+        except ServerError:  # health replies have no text
             live = False
         _reply_healthy(request, live)
 
     def _ready(self, request: Request, route: Route) -> None:
         try:
             probes = self._gateway.ready()
-        except ServerError:  # which has no text here
+        except ServerError:  # health replies have no text
             probes = None
-        self._ask(probes, lambda ready: _reply_healthy(request, ready))
+        self._probe(probes, lambda ready: _reply_healthy(request, ready))
 
     def _server_metadata(self, request: Request, route: Route) -> None:
         request.reply(
@@ -193,10 +193,10 @@ class HttpHandlers:
                     status_codes.BAD_REQUEST, "Model version not ready", as_json=False
                 )
 
-        self._ask(probes, reply)
+        self._probe(probes, reply)
 
-    def _ask(self, probes: Sequence[Probe] | None, reply: Callable[[bool], None]) -> None:
-        """Reply whether all of them say so; it may take them long."""
+    def _probe(self, probes: Sequence[Probe] | None, reply: Callable[[bool], None]) -> None:
+        """Reply with the result of all probes, which may block."""
         if probes:
             self._background.run(
                 lambda: all(probe() for probe in probes), reply, lambda _: reply(False)
@@ -213,13 +213,13 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.statistics(snapshots)])
 
     def _all_statistics(self, request: Request, route: Route) -> None:
-        def told() -> bytes:
+        def encoded() -> bytes:
             return management_json.statistics(self._gateway.statistics())
 
         if self._gateway.has_many():
-            self._reply_later(request, told, self._codecs)
+            self._reply_later(request, encoded, self._codecs)
         else:
-            request.reply(status_codes.OK, [told()])
+            request.reply(status_codes.OK, [encoded()])
 
     # -- settings: GET reads, POST changes and reads
 
@@ -256,7 +256,7 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.system_status(regions)])
 
     def _system_region_register(self, request: Request, route: Route) -> None:
-        self._shared_memory.check_allowed()  # before anything that the client says is looked at
+        self._shared_memory.check_allowed()  # before the body is parsed
         _check_name(route, "system")
 
         def registered(body: memoryview) -> bytes:
@@ -293,14 +293,14 @@ class HttpHandlers:
         self._shared_memory.unregister(CudaRegion, route.name)
         request.reply(status_codes.OK)
 
-    # -- repository control: it blocks, so it is done in the background
+    # -- repository control: blocks, and so runs in the background
 
     def _repository_index(self, request: Request, route: Route) -> None:
         body = self._json(request)
 
         def encoded() -> bytes:
             ready_only = management_json.index_request(body, self._profile)
-            # Unlike the others, this operation does not look at the repository's name.
+            # Unlike the others, this operation ignores the repository's name.
             return management_json.index(
                 row.told for row in self._control.index(ready_only=ready_only)
             )
@@ -328,12 +328,12 @@ class HttpHandlers:
         self._reply_later(request, unloaded)
 
     def _json(self, request: Request) -> memoryview:
-        """The body of a request that is JSON. Raises ServerError if it is too large."""
+        """Return the JSON body of a request. Raises ServerError if it is too large."""
         self._limit.check_json(request.size)
         return request.body
 
     def _reply_to_json(self, request: Request, work: Callable[[memoryview], bytes]) -> None:
-        """Reply with what `work` makes of the body: now, unless reading it holds up the loop."""
+        """Reply with the result of `work` on the body; in the background if the body is long."""
         body = self._json(request)
         if len(body) > inference.JSON_BYTES_ON_LOOP:
             self._reply_later(request, lambda: work(body))
@@ -344,7 +344,7 @@ class HttpHandlers:
     def _reply_later(
         self, request: Request, work: Callable[[], bytes], background: Background | None = None
     ) -> None:
-        """Reply with what `work` gives, or with its error."""
+        """Run `work` in the background, and reply with its result or its error."""
 
         def done(body: bytes) -> None:
             request.reply(status_codes.OK, [body] if body else ())
@@ -361,7 +361,7 @@ class HttpHandlers:
 def _required_headers(
     restrictions: Mapping[str, Restriction],
 ) -> dict[Operation, tuple[bytes, Restriction]]:
-    """The header, in lower case, that each restricted operation demands."""
+    """Return the header, in lower case, that each restricted operation requires."""
     return {
         operation: (restrictions[category].key.lower().encode(), restrictions[category])
         for operation, category in routes.CATEGORY.items()

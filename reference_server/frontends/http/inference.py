@@ -1,4 +1,4 @@
-"""Inference over HTTP: `infer`, and `generate` with its stream. All on the loop's thread."""
+"""Inference over HTTP: `infer`, `generate` and its stream. Used on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ _NOT_ONE = status_codes.body(
 )
 
 
-#: JSON of at most so many bytes is decoded on the event loop; a codec thread decodes longer JSON.
+#: JSON up to this number of bytes is decoded on the loop; a codec thread decodes longer JSON.
 JSON_BYTES_ON_LOOP = 1 << 17
 
 
 class InferenceHandlers:
     """The handlers of the inference operations.
 
-    `limit` is for the sizes of bodies, and what they become; `intake` has what these hold.
+    `limit` is the size limit of bodies, before and after decompression; `intake` is the memory
+    budget for long bodies.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class InferenceHandlers:
         )
 
     def infer(self, request: Request, route: Route) -> None:
-        """Answer `request` when its model has answered. Raises ServerError."""
+        """Send `request` to its model, and reply with the response. Raises ServerError."""
         call = _InferCall(request, route, _InferHead.of(request), self._terms)
         try:
             started = self._inferences.start(call.find(), call)
@@ -81,11 +82,11 @@ class InferenceHandlers:
             request.cancellation = started.cancellation
 
     def generate(self, request: Request, route: Route) -> None:
-        """Answer `request` with the one response of its model. Raises ServerError."""
+        """Reply with the only response of the model. Raises ServerError."""
         self._generate(request, route, streams=False)
 
     def generate_stream(self, request: Request, route: Route) -> None:
-        """Answer `request` with an event for each response of its model. Raises ServerError."""
+        """Reply with an event for each response of the model. Raises ServerError."""
         self._generate(request, route, streams=True)
 
     def _generate(self, request: Request, route: Route, *, streams: bool) -> None:
@@ -105,17 +106,17 @@ def _as_server_error(error: Exception, request: Request) -> ServerError:
 
 
 class _InferHead:
-    """What the head of a request of `infer` says; read once for all requests that share it."""
+    """The parsed head of an `infer` request; shared by all requests with the same head."""
 
-    __slots__ = ("_json", "_length", "accepts", "coding", "is_packed", "names_coding")
+    __slots__ = ("_json", "_length", "accepts", "coding", "is_compressed", "names_coding")
 
     def __init__(self, request: Request) -> None:
         self.coding = request.header(b"content-encoding")
-        self.is_packed = self.coding not in (None, "identity")
+        self.is_compressed = self.coding not in (None, "identity")
         self._length = request.header(b"inference-header-content-length")
-        self._json: tuple[int, int] | None = None  # the last body's size, and its JSON's
+        self._json: tuple[int, int] | None = None  # the sizes of the last body and of its JSON
         accepted = request.header(b"accept-encoding")
-        # Most clients say `identity`, or nothing.
+        # Most clients send `identity`, or no such header.
         self.accepts = compression.accepted(accepted) if accepted not in (None, "identity") else ""
         self.names_coding = accepted is not None
 
@@ -127,24 +128,28 @@ class _InferHead:
         return known
 
     def is_large(self, body: int) -> bool:
-        """Whether a body of `body` bytes has long JSON, or is compressed."""
-        if self.is_packed or body <= JSON_BYTES_ON_LOOP:
-            return self.is_packed
+        """Return True if a body of `body` bytes has long JSON, or is compressed."""
+        if self.is_compressed or body <= JSON_BYTES_ON_LOOP:
+            return self.is_compressed
         return self._length is None or (leading_integer(self._length) or 0) > JSON_BYTES_ON_LOOP
 
     def json_length(self, size: int, *, strictly: bool) -> int:
-        """How many of the body's `size` bytes, once unpacked, are JSON. Raises ServerError."""
+        """Return the number of JSON bytes in a decompressed body of `size` bytes.
+
+        Raises:
+            ServerError: the header with that number is invalid.
+        """
         if self._json is None or self._json[0] != size:
             self._json = size, infer_json.json_length(self._length, size, strictly=strictly)
         return self._json[1]
 
 
-#: Of a request that is not read yet.
+#: The form of a request that is not decoded yet.
 _NO_FORM = ResponseForm()
 
 
 class _Reply(NamedTuple):
-    """The body of a reply to `infer`, and what its headers say of it."""
+    """The body of a reply to `infer`, with the headers that depend on it."""
 
     parts: Sequence[Part]
     headers: list[Header]
@@ -152,7 +157,7 @@ class _Reply(NamedTuple):
 
 
 class _Terms(NamedTuple):
-    """What all calls of `infer` share."""
+    """The objects that all calls of `infer` share."""
 
     inferences: Inferences
     decoder: InferRequestDecoder
@@ -177,7 +182,7 @@ class _InferCall:
         self._terms = terms
         self.is_large = head.is_large(len(request.body))
         self._form = _NO_FORM
-        self._reached_json = False  # which decides how a refusal is typed
+        self._reached_json = False  # decides the content type of a rejection
 
     def find(self) -> ServedModel:
         return self._terms.inferences.find(
@@ -191,7 +196,7 @@ class _InferCall:
         request = self.request
         body = request.body
         size = request.dropped or len(body)
-        if self._head.is_packed:
+        if self._head.is_compressed:
             plain = compression.decompress(self._head.coding, body, self._terms.limit)
             body = self._terms.intake.keep(plain)
             size = len(body)
@@ -230,7 +235,7 @@ class _InferCall:
         return _Reply(parts, headers, _JSON if encoded.json_length is None else _BINARY)
 
     def backlog(self, backlogs: Backlogs) -> None:
-        """Its model sends one response."""
+        """Ignore it: the model sends one response."""
 
     def is_large_response(self, response: InferResponse) -> bool:
         outputs = response.outputs
@@ -254,7 +259,7 @@ class _InferCall:
 
 
 def _refuse_early(request: Request, error: ServerError) -> None:
-    """Answer as Triton types what it finds before the request's own JSON: as plain text."""
+    """Reply to an error before the request's JSON: as plain text, like Triton."""
     headers: list[Header] = []
     if error.message == compression.UNSUPPORTED_CODING:
         headers.append((b"Accept-Encoding", ", ".join(compression.CODINGS).encode()))
@@ -265,8 +270,8 @@ def _refuse_early(request: Request, error: ServerError) -> None:
 class _GenerateCall:
     """A request of `generate`.
 
-    The headers are sent with the first response, or with the final mark. A stream has an event for
-    each response; otherwise there is to be exactly one.
+    The headers are sent with the first response, or with the final flag. A stream has an event for
+    each response; without a stream there must be exactly one response.
     """
 
     __slots__ = (
@@ -335,7 +340,7 @@ class _GenerateCall:
         self._send(status_codes.OK, body, final=final)
 
     def fail(self, error: ServerError, *, final: bool) -> None:
-        # Whatever is wrong, Triton says 400 here.
+        # Triton replies to every error with status 400 here.
         self._send(status_codes.BAD_REQUEST, status_codes.body(error.message), final=final)
 
     def _send(self, status: bytes, body: bytes, *, final: bool) -> None:

@@ -1,4 +1,4 @@
-"""A port that speaks HTTP: accepts connections, and drains them when the server stops."""
+"""An HTTP port: accepts connections, and drains them when the server stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference_server.frontends.connections import (
     OpenConnections,
     Report,
     Sweep,
-    cannot_listen,
+    listen_error,
     report_nothing,
 )
 from reference_server.frontends.http.connection import HttpConnection
@@ -25,12 +25,21 @@ log = logging.getLogger(__name__)
 
 
 class HttpListener:
-    """Gives the requests of one port to `handle`, on the loop's thread.
+    """Passes the requests of one port to `handle`, on the loop's thread.
 
-    `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
-    of JSON more than `max_input` bytes are not kept. `report` is told of connections that end
-    badly; `intake` has what long bodies hold. Beyond `most_connections` (0: any number) those that
-    come are closed.
+    Call `open`, then `stop_accepting` and `drained`, then `close`.
+
+    Args:
+        service: the name in the log.
+        address: the address to listen on.
+        port: the port to listen on.
+        handle: answers a request.
+        reuse_port: set SO_REUSEPORT.
+        max_input: the limit in bytes for bodies of JSON or raw tensors; None is no limit.
+        limits: time limits for clients.
+        report: called when a connection ends abnormally.
+        most_connections: the limit of open connections; 0 is no limit.
+        intake: the memory budget for long bodies.
     """
 
     def __init__(
@@ -63,7 +72,7 @@ class HttpListener:
         self._sweep: Sweep[HttpConnection] | None = None
 
     async def open(self) -> None:
-        """Listen. Raises ServerError UNAVAILABLE if the port is taken."""
+        """Listen. Raises ServerError UNAVAILABLE if the port is in use."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -74,13 +83,13 @@ class HttpListener:
                 reuse_port=self._reuse_port or None,
             )
         except OSError as error:
-            raise cannot_listen(f"{self._address}:{self._port}", error) from error
-        self._sweep = Sweep(self._connections, HttpConnection.look, self._limits, loop)
+            raise listen_error(f"{self._address}:{self._port}", error) from error
+        self._sweep = Sweep(self._connections, HttpConnection.check_timeouts, self._limits, loop)
         self._sweep.start()
         log.info("Started %s at %s:%d", self._service, self._address, self._port)
 
     def protocol_factory(self, loop: asyncio.AbstractEventLoop) -> Callable[[], HttpConnection]:
-        """Return a function that makes the protocol object of one accepted connection on `loop`."""
+        """Return a factory of protocol objects, one for each accepted connection on `loop`."""
         ours = self._connections
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         heads = KnownHeads()
@@ -98,20 +107,20 @@ class HttpListener:
         )
 
     def stop_accepting(self) -> None:
-        """Refuse new connections, close idle ones; the others close after their answers."""
+        """Reject new connections, close idle ones, and close the others after their replies."""
         self._connections.stop_accepting()
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
+        """The number of open connections."""
         return len(self._connections)
 
     async def drained(self) -> None:
         """Return when no connection is left."""
-        await self._connections.gone()
+        await self._connections.drained()
 
     def close(self) -> None:
-        """Give up the port."""
+        """Close the port."""
         if self._sweep is not None:
             self._sweep.stop()
         if self._server is not None:

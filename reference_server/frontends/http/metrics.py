@@ -1,4 +1,4 @@
-"""The metrics port: the page that Prometheus reads, and the live page that people read."""
+"""The metrics port: the page for Prometheus, and the live page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AFTER = re.compile(rb"\?after=(\d{1,15})$")
 
 
 class MetricsHandlers:
-    """Answers requests by asking the gateways. On the loop's thread.
+    """The handlers of the metrics port. Used on the loop's thread.
 
     Without `status` there is no live page.
     """
@@ -30,7 +30,7 @@ class MetricsHandlers:
         self._page = None if status is None else Page("page.html")
 
     def handle(self, request: Request) -> None:
-        """Answer `request`."""
+        """Reply to `request`."""
         if request.method != "GET":
             request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
             return
@@ -46,5 +46,5 @@ class MetricsHandlers:
             after = _AFTER.search(request.url)
             reply_json(request, self._status.log_after(int(after[1]) if after else 0))
         else:
-            # Triton finds the other paths too, and has nothing to say there.
+            # Triton replies with an empty page to other paths.
             request.reply(status_codes.OK, [], content_type=prometheus.CONTENT_TYPE)

@@ -1,7 +1,7 @@
-"""Pages for people: each is one file without anything from elsewhere.
+"""HTML pages, each in one file without external resources.
 
-Its style and its script are allowed by their digests, and nothing else is: what a model's name,
-error or answer says can never become code. It may ask the port that it came from, and no other.
+The Content-Security-Policy allows only the page's own style and script, by their digests, so names,
+errors and answers of models are never executed. A page can only connect to the port that served it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NO_SNIFFING = (b"X-Content-Type-Options", b"nosniff")
 
 
 class Page:
-    """The page in a file of this folder, which is read when somebody first asks for it."""
+    """A page in a file of this folder; the file is read at the first request."""
 
     def __init__(self, file: str) -> None:
         self._file = file
 
     def reply(self, request: Request) -> None:
-        """Answer with it."""
+        """Reply with the page."""
         body, headers = self._answer
         request.reply(status_codes.OK, [body], headers, content_type=_TYPE)
 
@@ -39,7 +39,7 @@ class Page:
 
 
 def reply_json(request: Request, value: object) -> None:
-    """Answer with what a page has asked for."""
+    """Reply with `value` as JSON, for a page's script."""
     headers = [(b"Cache-Control", b"no-store"), _NO_SNIFFING]
     request.reply(status_codes.OK, [orjson.dumps(value)], headers)
 
@@ -59,6 +59,6 @@ def _headers(page: str) -> list[Header]:
 
 
 def _digest(page: str, tag: str) -> str:
-    """What allows the one element of that kind on the page."""
+    """Return the policy's source expression for the page's only element `tag`."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,7 +1,16 @@
-"""Reads the requests of one HTTP/1.1 connection. The grammar is llhttp's.
+"""Parse the requests of one HTTP/1.1 connection, with llhttp.
 
-Bodies that do not fit the first read are received straight into the memory that tensors will view.
-A head that was read before, byte for byte, is not read again.
+The reader is always in one of three phases. `Phase` names what the client has to send next:
+
+| Phase | Received bytes go to | Ends with |
+| --- | --- | --- |
+| REQUEST | llhttp; `KnownHeads` if this port has parsed the head before | its first byte |
+| HEAD | llhttp | the empty line after the headers |
+| BODY | llhttp; the rest of a long body into its own memory (`Body.place`) | the body's last byte |
+
+A long body bypasses llhttp, so that tensors are views of the memory it was received into.
+llhttp cannot continue after such a body, nor where it stops and Triton does not (`_resume`). There
+the reader starts a new parser.
 """
 
 from __future__ import annotations
@@ -14,24 +23,38 @@ import httptools
 from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache
 from reference_server.core.intake import Intake
 from reference_server.frontends.connections import Phase, Wait
-from reference_server.frontends.http.bodies import Body, NoRoom
-from reference_server.frontends.http.request import Request, RequestHead, may_be_larger
+from reference_server.frontends.http.request import (
+    Body,
+    Request,
+    RequestHead,
+    RequestRejected,
+    may_be_larger,
+)
 
-#: Bytes of a body still to come from which it is received in place.
+# Local names, because Python 3.11 takes 0.1 us to look up a member of an enum.
+_REQUEST, _HEAD, _BODY = Phase.REQUEST, Phase.HEAD, Phase.BODY
+#: A body bypasses llhttp if at least this many bytes are missing after the first read.
 _IN_PLACE_BYTES = 8192
 #: More bytes than any body has.
 _UNLIMITED = 1 << 64
-#: Bytes of a request's head, or of trailers and whatever else stands between the chunks of a body.
-#: Triton bounds each header by 8 KiB, and not their number.
+#: Limit in bytes for a request's head, and for trailers and chunk headers between two pieces of a
+#: body. Triton limits each header to 8 KiB, and not the number of headers.
 _MAX_HEAD = 1 << 20
-#: What a header counts beside its bytes, as in HTTP/2 (RFC 9113, section 6.5.2).
+#: Each header counts this much in addition to its bytes, as in HTTP/2 (RFC 9113, section 6.5.2).
 _HEADER_COST = 32
-#: Bytes of a body that come at once where only the parser knows its end.
+#: Bytes passed to the parser at a time while it is inside a body.
 _BODY_PORTION = 1 << 14
-#: The method of a request line that is in order but for llhttp not knowing the method.
+#: The limit of chunks with data in one body. Parsing a chunk costs far more than its bytes.
+_MAX_CHUNKS = 65536
+#: The method of an otherwise correct request line.
 _METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
+#: A method that llhttp knows and no operation supports.
+_UNSUPPORTED_METHOD = b"TRACE"
+#: A head after which llhttp parses chunks. llhttp cannot be started inside a message.
+_CHUNKED_HEAD = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 _UNREADABLE = "failed to read the HTTP request"
-#: What llhttp says of requests that Triton's library takes, and that another may read differently.
+#: llhttp's errors for requests that Triton's library accepts, and that an intermediary may parse
+#: differently. They are answered; other malformed requests only end the connection.
 _AMBIGUOUS = {
     "Duplicate Content-Length",
     "Invalid HTTP version",
@@ -41,56 +64,44 @@ _AMBIGUOUS = {
     "Unexpected space after start line",
 }
 _END_OF_HEAD = b"\r\n\r\n"
-#: Headers of requests that are not told by their head alone: where they end, or what is answered.
-_READ_ANEW = (b"transfer-encoding", b"expect", b"upgrade")
-#: Heads that a port has read, with the sizes of the bodies that they announce.
+#: Heads with these headers are parsed each time: they change how the body is read or answered.
+_NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade")
+#: Parsed heads, by their bytes, with the size of the body that each announces.
 KnownHeads = RequestCache[tuple[RequestHead, int]]
-#: A head whose body llhttp reads, in place of one whose body it leaves alone.
-_CHUNKS_FOLLOW = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-#: Any method that llhttp knows and no operation answers to.
-_REFUSED_METHOD = b"TRACE"
 
 
 class Receiver(Protocol):
-    """Whose bytes are read: it takes the requests, in order."""
+    """The connection that gets the parsed requests, in order."""
 
     @property
     def is_closing(self) -> bool:
-        """Whether what else has come is of no use."""
+        """True if further bytes are to be ignored."""
 
     def begin(self, head: RequestHead | None = None) -> Request:
-        """A request of which something has come, or its whole head."""
+        """Return a new request: with its whole `head`, or one that is still to be filled in."""
 
-    def invite_body(self) -> None:
-        """The client waits to be told to send its body."""
+    def send_continue(self) -> None:
+        """Ask the client for the body, with status 100."""
 
     def complete(self, request: Request) -> None:
-        """All of it is there."""
+        """Accept a request whose head and body are complete."""
 
-    def refuse_body(self, request: Request, reason: str) -> None:
-        """All of it is there but its body, which will not be read."""
+    def reject(self, request: Request, reason: str) -> None:
+        """Answer `request` with an error after the replies before it, then end the connection."""
 
-    def not_http(self, reason: str) -> None:
-        """What comes is no request."""
-
-
-#: Chunks with data that a body may come in; each costs its reader far more than its bytes.
-_MOST_CHUNKS = 65536
-
-
-class _TooManyChunks(Exception):
-    """A body in more chunks than are read."""
-
-
-class _Unreadable(Exception):
-    """A request whose end nobody can tell."""
+    def malformed(self, reason: str) -> None:
+        """End the connection after the replies before: the bytes are not an HTTP request."""
 
 
 class RequestReader:
-    """Reads for one connection, on the loop's thread.
+    """The parser of one connection. Used on the event loop's thread.
 
-    max_input: bytes of JSON or of a raw tensor; a body that has more is read to its end, and only
-    counted. heads: those that the port has read so far. intake: what long bodies hold.
+    Args:
+        receiver: gets the requests.
+        max_input: the limit in bytes for a body of JSON or of one raw tensor; None is no limit. A
+            longer body is read to its end and only counted.
+        heads: the heads that this port has parsed so far.
+        intake: the memory budget that long bodies are charged to.
     """
 
     def __init__(
@@ -105,287 +116,279 @@ class RequestReader:
         self._heads = heads
         self._max_input = _UNLIMITED if max_input is None else max_input
         self._parser = self._new_parser()
-        self._incoming = receiver.begin()  # the request being read
+        self._phase = _REQUEST
+        self._request = receiver.begin()  # the one being read, or the last one
         self._body = Body(self._intake)
-        self._chunk_count, self._in_new_chunk = 0, False  # of those with data
-        self._head_bytes = 0  # since anything but a header or a chunk's size has come
-        self._headers_done = False
-        self._whole = True  # nothing of a request has come that is not complete
-        self._begun = 0  # requests
-        self._completed = 0  # messages that ended within the bytes being read
+        self._head_bytes = 0  # since the last piece of a body, or the request's begin
+        self._completed = 0  # requests
 
     @property
-    def lacks(self) -> Wait:
-        """What the client is to send next."""
-        if self._whole:
-            return Wait(Phase.REQUEST, self._begun)
-        if not self._headers_done:
-            return Wait(Phase.HEAD, self._begun)
-        return Wait(Phase.BODY, self._begun, self._body.received)
+    def missing(self) -> Wait:
+        """The next step that the client has to take."""
+        return Wait(self._phase, self._completed, self._body.received)
 
     @property
     def body_buffer(self) -> memoryview | None:
-        """Where the next bytes are wanted, if these are a long body's."""
+        """The memory for the next bytes if they belong to a long body, else None."""
         return self._body.rest
 
     def filled(self, nbytes: int) -> None:
-        """So many bytes have come into what `body_buffer` gave last."""
+        """Take note of `nbytes` received into `body_buffer`."""
         try:
             self._body.filled(nbytes)
-        except NoRoom as lack:
-            self._refuse_body(lack)
+        except RequestRejected as error:
+            self._reject(str(error))
         else:
             self._check_filled()
 
     def end(self) -> None:
-        """Keep nothing of what has come: nothing follows."""
+        """Release the incomplete body: the connection ends."""
         self._body = Body(self._intake)
 
-    def plain(self) -> int:
-        """How many of the next bytes are a body's, of which little is to be understood."""
-        if self._body.lacks:
-            return self._body.lacks
-        return _BODY_PORTION if self._headers_done and not self._whole else 0
+    def opaque_bytes(self) -> int:
+        """Return the number of upcoming bytes that belong to a body and need little parsing."""
+        if self._body.missing:
+            return self._body.missing
+        return _BODY_PORTION if self._phase is _BODY else 0
 
     def take(self, data: memoryview) -> None:
-        """Read bytes, which are no longer needed afterwards."""
+        """Parse received bytes; the memory of `data` may be reused afterwards."""
         rest = self._body.rest
         if rest is not None:
             piece = data[: len(rest)]
             rest[: len(piece)] = piece
             data = data[len(piece) :]
             self.filled(len(piece))
-        is_first = self._whole and self._incoming.keep_alive and len(data) <= LONGEST_KEY
+        is_first = self._phase is _REQUEST and self._request.keep_alive and len(data) <= LONGEST_KEY
         if is_first and self._take_known(data):
             return
         unread: bytes | memoryview = data
         while unread and not self._receiver.is_closing:
-            self._completed = 0
+            completed_before = self._completed
             try:
                 self._parser.feed_data(unread)
-            except httptools.HttpParserUpgrade as upgrade:
-                self._parser = self._new_parser()
-                unread = self._past_upgrade(unread[upgrade.args[0] :])
-            except httptools.HttpParserInvalidMethodError:
-                self._parser = self._new_parser()
-                unread = self._with_refused_method(unread)
+            except (httptools.HttpParserUpgrade, httptools.HttpParserInvalidMethodError) as stop:
+                is_pipelined = self._completed > completed_before
+                unread = self._resume(stop, unread, is_pipelined=is_pipelined)
+                is_first = False
             except httptools.HttpParserError as error:
-                self._refuse_unreadable(error)
+                self._reject_unreadable(error)
                 return
             else:
                 self._count_head(len(unread))
-                if self._headers_done and not self._whole:
+                if self._phase is _BODY:
                     self._receive_in_place()
-                elif is_first and self._completed == 1:
+                elif is_first and self._completed == completed_before + 1:
                     self._remember(bytes(unread))
                 return
-            is_first = False
 
     def _take_known(self, data: memoryview) -> bool:
-        """Take a request whose head is known, if that is what has come, whole and alone."""
+        """Complete a request whose head is known. False if `data` is not one such request."""
         plain = bytes(data)
         begin = plain.find(_END_OF_HEAD) + len(_END_OF_HEAD)
         known = self._heads.find(plain[:begin])
         if known is None or known[1] != len(plain) - begin or self._receiver.is_closing:
             return False
-        self._begun += 1
-        request = self._incoming = self._receiver.begin(known[0])
+        self._completed += 1
+        request = self._request = self._receiver.begin(known[0])
         request.body = memoryview(plain)[begin:]
         self._receiver.complete(request)
         return True
 
     def _remember(self, plain: bytes) -> None:
-        """Keep the head of the one request that has come, if that tells all but the body."""
-        request = self._incoming
+        """Remember the head of a request that was received whole, and alone."""
+        request = self._request
         size = len(request.body)
         head = plain[: len(plain) - size]
         if (
             request.keep_alive
             and not request.dropped
             and plain.find(_END_OF_HEAD) + len(_END_OF_HEAD) == len(head)
-            and not any(name in request.headers for name in _READ_ANEW)
+            and not any(name in request.headers for name in _NOT_REMEMBERED)
         ):
             self._heads.keep(head, (request.head, size))
 
     def _count_head(self, size: int) -> None:
-        """Refuse a request whose head, or what stands between its chunks, does not end."""
+        """Reject a request whose head, trailers or chunk headers are too long."""
         self._head_bytes += size
         if self._head_bytes > _MAX_HEAD:
-            reason = f"its head, or what stands between its chunks, has more than {_MAX_HEAD} bytes"
-            self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
+            self._receiver.reject(
+                self._request,
+                f"{_UNREADABLE}: its head, or what stands between its chunks, has more than "
+                f"{_MAX_HEAD} bytes",
+            )
 
-    # -- llhttp's calls
+    def _complete(self) -> None:
+        self._phase = _REQUEST
+        self._completed += 1
+        self._receiver.complete(self._request)
+
+    # -- llhttp's callbacks
 
     def on_message_begin(self) -> None:
-        self._begun += 1
-        self._incoming = self._receiver.begin()
+        self._phase = _HEAD
+        self._request = self._receiver.begin()
         self._body = Body(self._intake)
-        self._chunk_count = 0
-        self._in_new_chunk = False
         self._head_bytes = 0
-        self._headers_done = False
-        self._whole = False
 
     def on_url(self, url: bytes) -> None:
-        self._incoming.url += url
+        self._request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._incoming.headers.setdefault(name.lower(), value)
-        self._incoming.fields.append((name, value))
+        self._request.headers.setdefault(name.lower(), value)
+        self._request.fields.append((name, value))
         self._head_bytes += _HEADER_COST
 
     def on_headers_complete(self) -> None:
-        request = self._incoming
+        request = self._request
         request.method = self._parser.get_method().decode("latin-1")
         request.version = self._parser.get_http_version()
         request.keep_alive = self._parser.should_keep_alive()
         coding = request.headers.get(b"transfer-encoding", b"chunked")
         if coding.lower() != b"chunked":
-            # llhttp would take all that ever comes for the body.
-            raise _Unreadable(
-                f"found Transfer-Encoding '{coding.decode('latin-1')}', expected chunked"
+            # llhttp would read the body until the connection ends.
+            raise RequestRejected(
+                f"{_UNREADABLE}: found Transfer-Encoding '{coding.decode('latin-1')}', expected "
+                "chunked"
             )
-        self._headers_done = True
-        # RFC 9110, section 10.1.1: such a client holds its body back until it is told, or for long.
+        self._phase = _BODY
+        # Such a client waits for this status before it sends the body (RFC 9110, section 10.1.1).
         if request.headers.get(b"expect", b"").lower() == b"100-continue":
-            self._receiver.invite_body()
+            self._receiver.send_continue()
 
     def on_chunk_header(self) -> None:
-        self._in_new_chunk = True
+        self._body.chunks += 1
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        if self._in_new_chunk:
-            self._in_new_chunk, self._chunk_count = False, self._chunk_count + 1
-            if self._chunk_count > _MOST_CHUNKS:
-                raise _TooManyChunks
+        if self._body.chunks > _MAX_CHUNKS:  # all have data: an empty chunk is the last one
+            raise RequestRejected(
+                f"Chunked request body exceeds maximum of {_MAX_CHUNKS} non-empty chunks. Send "
+                "fewer or larger HTTP chunks."
+            )
         if self._body.received + len(body) <= self._max_input or self._may_be_larger():
             self._body.add(body)
         else:
             self._body.drop(len(body))
 
     def on_message_complete(self) -> None:
-        headers = self._incoming.headers
+        headers = self._request.headers
         if self._parser.should_upgrade() and (
             b"content-length" in headers or b"transfer-encoding" in headers
         ):
-            return  # see _past_upgrade
-        self._whole = True
-        self._completed += 1
+            return  # the body follows, see _past_upgrade
         if self._body.received > self._max_input and not self._may_be_larger():
-            self._incoming.dropped = self._body.received
-            self._receiver.complete(self._incoming)
+            self._request.dropped = self._body.received
+            self._complete()
             return
         body = self._body.whole()
-        if (length := int(headers.get(b"content-length", len(body)))) != len(body):
-            # Of chunks that are longer Triton reads no further, of others it misses the rest; with
-            # length 0 it takes all for a raw tensor.
+        length = int(headers.get(b"content-length", len(body)))
+        if length != len(body):  # chunks, and a Content-Length that differs
             if length > len(body) or length == 0:
-                reason = f"found Content-Length {length} and chunks of {len(body)} bytes"
-                self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
+                # Triton stops reading where the length is larger than the chunks. With length 0 it
+                # takes the whole body for a raw tensor.
+                self._phase = _REQUEST
+                self._completed += 1
+                self._receiver.reject(
+                    self._request,
+                    f"{_UNREADABLE}: found Content-Length {length} and chunks of {len(body)} bytes",
+                )
                 return
-            body = body[:length]
-        self._incoming.body = body
-        self._receiver.complete(self._incoming)
+            body = body[:length]  # Triton ignores the other chunks
+        self._request.body = body
+        self._complete()
 
-    # -- bodies past the parser
+    # -- bodies that bypass llhttp
 
     def _receive_in_place(self) -> None:
-        """Read the rest of a long body past the parser, straight to where it will be used."""
-        headers = self._incoming.headers
-        if b"transfer-encoding" in headers:  # chunks, whose sizes only the parser knows
+        """Let the rest of a long body bypass llhttp."""
+        headers = self._request.headers
+        if b"transfer-encoding" in headers:  # the length is not known
             return
         length = int(headers.get(b"content-length", b"0"))
         if length > self._max_input and not self._may_be_larger():
-            return  # nothing of it is kept
+            return  # the body is only counted
         if length - self._body.received >= _IN_PLACE_BYTES:
             self._place_body(length)
 
     def _place_body(self, length: int) -> None:
-        """Go on reading the body in memory of its own, where what has come of it is put first."""
-        headers = self._incoming.headers
+        """Allocate memory for the whole body and move the received bytes there."""
+        headers = self._request.headers
         try:
             self._body.place(length, _number(headers.get(b"inference-header-content-length")))
-        except NoRoom as lack:
-            self._refuse_body(lack)
+        except RequestRejected as error:
+            self._reject(str(error))
         else:
             self._check_filled()
 
-    def _refuse_body(self, lack: NoRoom) -> None:
-        self.end()
-        self._receiver.refuse_body(self._incoming, str(lack))
-
     def _check_filled(self) -> None:
         if self._body.is_full:
-            self._incoming.body = self._body.whole()
-            self._whole = True
+            self._request.body = self._body.whole()
             self._parser = self._new_parser()
-            self._receiver.complete(self._incoming)
+            self._complete()
 
     def _may_be_larger(self) -> bool:
-        return may_be_larger(self._incoming.headers, self._max_input)
+        return may_be_larger(self._request.headers, self._max_input)
 
-    # -- what llhttp stops at, and Triton does not
+    # -- where llhttp stops, and Triton does not
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # Chunks with a Content-Length: the chunks count, as RFC 9112, section 6.3, has it.
+        # Chunks take precedence over a Content-Length (RFC 9112, section 6.3).
         parser.set_dangerous_leniencies(lenient_chunked_length=True)
         return parser
 
-    def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
-        """Say why, where Triton would have read the request in one of two ways; else just end."""
-        if isinstance(error.__context__, NoRoom):
-            self._refuse_body(error.__context__)
-            return
-        if isinstance(error.__context__, _TooManyChunks):
-            self._receiver.refuse_body(
-                self._incoming,
-                f"Chunked request body exceeds maximum of {_MOST_CHUNKS} non-empty chunks. Send "
-                "fewer or larger HTTP chunks.",
-            )
-            return
-        reason = error.__context__ if isinstance(error.__context__, _Unreadable) else error
-        if reason is error and str(error) not in _AMBIGUOUS:
-            self._receiver.not_http(str(error))
-            return
-        self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
+    def _resume(
+        self, stop: Exception, unread: memoryview | bytes, *, is_pipelined: bool
+    ) -> memoryview | bytes:
+        """Prepare a new parser and return the bytes that it has to continue with."""
+        self._parser = self._new_parser()
+        if isinstance(stop, httptools.HttpParserUpgrade):
+            return self._past_upgrade(unread[stop.args[0] :])
+        method = None if is_pipelined else _METHOD.match(unread)
+        if method is None:
+            self._receiver.malformed("malformed request line")
+            return b""
+        # Triton answers an unknown method as it answers a known one that is not supported.
+        return _UNSUPPORTED_METHOD + unread[method.end() :]
 
     def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
-        """What follows a request that offers another protocol: Triton never takes the offer.
+        """Read on after the head of a request that offers another protocol.
 
-        llhttp ends such a request with its headers; a body is read here. Returns what lies behind.
+        Triton ignores the offer; llhttp ends such a request with its head. Returns the bytes that
+        the parser has to continue with.
         """
-        if self._whole:
+        if self._phase is _REQUEST:  # it has no body
             return data
-        if b"transfer-encoding" in self._incoming.headers:
-            request = self._incoming  # whose head has been read
-            self._parser.feed_data(_CHUNKS_FOLLOW)
-            self._incoming = request
+        if b"transfer-encoding" in self._request.headers:
+            request = self._request
+            self._parser.feed_data(_CHUNKED_HEAD)
+            self._request = request
             return data
-        length = int(self._incoming.headers[b"content-length"])
+        length = int(self._request.headers[b"content-length"])
         if length > self._max_input and not self._may_be_larger():
-            reason = f"found an Upgrade with a body of {length} bytes"
-            self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
+            self._reject(f"{_UNREADABLE}: found an Upgrade with a body of {length} bytes")
             return b""
         try:
             self._body.add(bytes(data[:length]))
-        except NoRoom as lack:
-            self._refuse_body(lack)
+        except RequestRejected as error:
+            self._reject(str(error))
             return b""
         self._place_body(length)
         return data[length:]
 
-    def _with_refused_method(self, data: bytes | memoryview) -> bytes:
-        """`data` with a known method in place of one that llhttp stops at; Triton answers both.
+    def _reject_unreadable(self, error: httptools.HttpParserError) -> None:
+        """Reject a request for the error of a callback, or for llhttp's own."""
+        if isinstance(error.__context__, RequestRejected):
+            self._reject(str(error.__context__))
+        elif str(error) in _AMBIGUOUS:
+            self._reject(f"{_UNREADABLE}: {error}")
+        else:
+            self._receiver.malformed(str(error))
 
-        Nothing, and the connection ends, if `data` does not begin with such a request.
-        """
-        found = _METHOD.match(data)
-        if found is None or self._completed:
-            self._receiver.not_http("no request begins so")
-            return b""
-        return _REFUSED_METHOD + data[found.end() :]
+    def _reject(self, reason: str) -> None:
+        self.end()
+        self._receiver.reject(self._request, reason)
 
 
 def _number(text: bytes | None) -> int:

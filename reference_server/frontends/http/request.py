@@ -1,6 +1,6 @@
-"""One HTTP request as handlers see it, the ways to answer it, and the headers of replies.
+"""One HTTP request: its body while it is received, the request for handlers, and its reply.
 
-The lines of headers, and their order, are those of Triton's HTTP library.
+Replies have the same header lines, in the same order, as those of Triton's HTTP library.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from reference_server.core.backlog import Backlog
+from reference_server.core.intake import UNCOUNTED, Charge, Intake
 from reference_server.core.numerals import leading_integer
 from reference_server.core.request import Cancellation
 from reference_server.frontends.http import status_codes
@@ -17,9 +20,12 @@ from reference_server.frontends.http import status_codes
 Part = bytes | memoryview
 Header = tuple[bytes, bytes]
 
+#: Alignment in bytes of the tensor data in a body that is received in place, for NumPy.
+_ALIGNMENT = 64
+
 
 class Replies(Protocol):
-    """The connection that a request came by: writes what is answered, and goes on with the next."""
+    """The connection of a request: writes replies, and continues with the next request."""
 
     def reply(
         self,
@@ -42,9 +48,9 @@ class Replies(Protocol):
 
 
 class RequestHead(NamedTuple):
-    """What a request says before its body, and `notes`: what handlers have derived from that.
+    """The head of a request, and `notes`: values that handlers have derived from it.
 
-    All requests share it that begin alike, byte for byte; see `Request` for its fields.
+    Requests with equal heads, byte for byte, share one object. See `Request` for the fields.
     """
 
     url: bytes
@@ -57,11 +63,11 @@ class RequestHead(NamedTuple):
 
 
 class Request:
-    """One HTTP request, and the way to answer it, on the loop's thread.
+    """One HTTP request, with the methods that answer it. Used on the event loop's thread.
 
-    Either `reply` exactly once, or `begin_chunks`, any number of `send_chunk`, and `end_chunks`.
-    `cancellation` belongs to what is done for it: it is set when the client is gone. `backlog`, if
-    there is one, is told how much of the chunks the client has not taken.
+    Call either `reply` exactly once, or `begin_chunks`, `send_chunk` any number of times, and
+    `end_chunks`. `cancellation`, if set, is cancelled when the client disconnects. `backlog`, if
+    set, receives the number of chunk bytes that the client has not read.
     """
 
     __slots__ = (
@@ -85,8 +91,8 @@ class Request:
         self.method: str
         self.version: str
         self.keep_alive: bool
-        self.headers: dict[bytes, bytes]  # by lower-case name, the first of each
-        self.fields: list[Header]  # all of them, as they were sent
+        self.headers: dict[bytes, bytes]  # the first value by lower-case name
+        self.fields: list[Header]  # all headers, as received
         self.notes: dict[object, Any]
         (
             self.url,
@@ -98,13 +104,13 @@ class Request:
             self.notes,
         ) = head or RequestHead(b"", "", "1.1", True, {}, [], {})
         self.body: memoryview = memoryview(b"")
-        self.dropped = 0  # bytes of a body that was too large to be kept
+        self.dropped = 0  # the size of a body that was too large to be kept
         self.cancellation: Cancellation | None = None
         self.backlog: Backlog | None = None
 
     @property
     def head(self) -> RequestHead:
-        """What it says before its body."""
+        """The request without its body."""
         return RequestHead(
             *(self.url, self.method, self.version, self.keep_alive),
             *(self.headers, self.fields, self.notes),
@@ -112,11 +118,11 @@ class Request:
 
     @property
     def size(self) -> int:
-        """The bytes of the body, be it kept or not."""
+        """The number of bytes of the body, also if it was not kept."""
         return self.dropped or len(self.body)
 
     def header(self, name: bytes) -> str | None:
-        """The value of a header, by its lower-case name."""
+        """Return the value of a header by its lower-case name."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
@@ -128,26 +134,27 @@ class Request:
         *,
         content_type: bytes | None = b"application/json",
     ) -> None:
-        """Send the reply; `headers` stand between the type and the length.
+        """Send the reply; `headers` are written between type and length.
 
-        Without a `content_type` the type is plain text and goes last, as in Triton's HTTP library.
+        Without a `content_type` the type is plain text and is written last, as by Triton's HTTP
+        library.
         """
         self._connection.reply(self, status, parts, headers, content_type)
 
     def begin_chunks(self, status: bytes, content_type: bytes) -> None:
-        """Begin a reply whose length is not known yet."""
+        """Start a reply of unknown length."""
         self._connection.begin_chunks(self, status, content_type)
 
     def send_chunk(self, data: bytes) -> None:
-        """Send a piece of its body, which is not empty."""
+        """Send a piece of the body; it must not be empty."""
         self._connection.send_chunk(data)
 
     def end_chunks(self) -> None:
-        """The body is complete."""
+        """End the body."""
         self._connection.end_chunks(self)
 
     def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
-        """Send an error body. Triton types some of them as JSON and leaves others plain."""
+        """Send an error body. Triton types some of them as JSON and others as plain text."""
         self.reply(
             status,
             [status_codes.body(message)],
@@ -155,8 +162,109 @@ class Request:
         )
 
 
+class RequestRejected(Exception):
+    """A request that is answered with status 400; the text is the answer's."""
+
+
+class Body:
+    """The received part of a body. A long body is charged to the memory budget `intake`."""
+
+    __slots__ = ("_buffer", "_charge", "_intake", "_pieces", "chunks", "received")
+
+    def __init__(self, intake: Intake) -> None:
+        self.received = 0  # bytes
+        self.chunks = 0  # whose headers were received, with transfer-encoding: chunked
+        self._intake = intake
+        self._charge: Charge | None = None  # for a long body
+        self._pieces: list[bytes] = []
+        self._buffer: memoryview | None = None  # for a body received in place
+
+    @property
+    def rest(self) -> memoryview | None:
+        """The memory for the missing bytes of a body that is received in place, else None."""
+        return None if self._buffer is None else self._buffer[self.received :]
+
+    @property
+    def missing(self) -> int:
+        """The number of missing bytes of a body that is received in place, else 0."""
+        return 0 if self._buffer is None else len(self._buffer) - self.received
+
+    @property
+    def is_full(self) -> bool:
+        """True if the body is received in place and complete."""
+        return self._buffer is not None and self.received == len(self._buffer)
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece. Raises RequestRejected if the memory budget is exhausted."""
+        self._pieces.append(piece)
+        self.received += len(piece)
+        if self._charge is not None:
+            self._count(self._charge, len(piece))
+        elif self.received > UNCOUNTED:
+            self._charge = self._intake.charge()
+            self._count(self._charge, self.received)
+
+    def drop(self, size: int) -> None:
+        """Count bytes that are not kept, and release those received before."""
+        self.received += size
+        self._pieces.clear()
+        self._charge = None
+
+    def place(self, length: int, data_offset: int) -> None:
+        """Allocate memory for the whole body, into which the missing bytes are received.
+
+        Args:
+            length: the size of the body in bytes.
+            data_offset: the offset of the byte that is aligned for NumPy.
+
+        Raises:
+            RequestRejected: the memory cannot be allocated, or the memory budget is exhausted.
+        """
+        try:
+            memory = np.empty(length + _ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError):  # ValueError: more than the address space
+            text = f"a request body of {length} bytes does not fit the server's memory"
+            raise RequestRejected(text) from None
+        address = memory.__array_interface__["data"][0]
+        start = -(address + data_offset) % _ALIGNMENT
+        whole = memory[start : start + length]
+        if self._charge is None and length > UNCOUNTED:
+            self._charge = self._intake.charge()
+            self._count(self._charge, self.received)
+        buffer = whole.data if self._charge is None else self._charge.hold(whole)
+        filled = 0
+        for piece in self._pieces:
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        self._pieces = []
+        self._buffer = buffer
+
+    def filled(self, size: int) -> None:
+        """Count bytes received into `rest`. Raises RequestRejected: memory budget exhausted."""
+        self.received += size
+        if self._charge is not None:
+            self._count(self._charge, size)
+
+    def whole(self) -> memoryview:
+        """Return the received bytes, and release them here."""
+        data: bytes | memoryview
+        if self._buffer is not None:
+            data = self._buffer
+        else:
+            pieces = self._pieces
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if self._charge is not None:
+                data = self._charge.hold(data)
+        self._pieces, self._buffer, self._charge = [], None, None
+        return memoryview(data)
+
+    def _count(self, charge: Charge, size: int) -> None:
+        if not charge.grow(size):
+            raise RequestRejected(self._intake.refusal(self.received))
+
+
 def may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
-    """Whether more than `limit` bytes of a body may be of use: as binary data, or packed."""
+    """Return True if a body of more than `limit` bytes may be valid: binary data, or compressed."""
     if headers.get(b"content-encoding", b"identity") != b"identity":
         return True
     text = headers.get(b"inference-header-content-length", b"0").decode("latin-1")
@@ -164,7 +272,7 @@ def may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
     return length != 0 and length <= limit
 
 
-# Most replies are told by one of few heads.
+# Most replies have one of few heads.
 @functools.lru_cache(maxsize=1024)
 def reply_headers(
     version: str,
@@ -174,10 +282,10 @@ def reply_headers(
     headers: tuple[Header, ...],
     length: int,
 ) -> bytes:
-    """The status line and headers of a reply with `length` bytes.
+    """Return the status line and headers of a reply with `length` bytes.
 
-    `headers` stand between the type and the length. Without a `content_type` the type is plain text
-    and goes last.
+    `headers` are written between type and length. Without a `content_type` the type is plain text
+    and is written last.
     """
     old = version == "1.0"
     lines = [b"HTTP/%b %b" % (version.encode(), status)]
@@ -186,7 +294,7 @@ def reply_headers(
     lines.extend(b"%b: %b" % header for header in headers)
     if length:
         lines.append(b"Content-Length: %d" % length)
-    if keep_alive is old:  # each version names what is not its default (RFC 9112, section 9.3)
+    if keep_alive is old:  # only the version's non-default is sent (RFC 9112, section 9.3)
         lines.append(b"Connection: keep-alive" if old else b"Connection: close")
     if not length and (keep_alive or not old):
         lines.append(b"Content-Length: 0")
@@ -199,7 +307,7 @@ def reply_headers(
 def chunked_reply_headers(
     version: str, keep_alive: bool, status: bytes, content_type: bytes
 ) -> bytes:
-    """The same of a reply that comes in chunks; also, as in Triton, to a client of HTTP/1.0."""
+    """Return the status line and headers of a chunked reply, as in Triton also for HTTP/1.0."""
     old = version == "1.0"
     lines = [
         b"HTTP/%b %b" % (version.encode(), status),

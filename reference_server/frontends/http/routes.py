@@ -1,4 +1,4 @@
-"""The URL grammar: which operation a path names, and its model and version."""
+"""URL paths: the operation that a path names, its model and version."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MAX_VERSION = 2**63 - 1
 
 
 class Operation(enum.Enum):
-    """What can be asked over HTTP: the method that it answers to, its subject, other methods."""
+    """An operation over HTTP: its method, its subject, and other accepted methods."""
 
-    # Each request looks its operation up three times; Enum's own hash is a call into Python.
+    # Each request looks its operation up three times, and Enum's hash is a Python function.
     __hash__ = object.__hash__
 
     LIVE = ("GET", "live")
@@ -68,7 +68,7 @@ _CATEGORIES: dict[str, tuple[Operation, ...]] = {
     "trace": (Operation.TRACE_SETTINGS,),
     "logging": (Operation.LOG_SETTINGS,),
 }
-#: The group of operations that `--http-restricted-api` may restrict together.
+#: The category of each operation, for `--http-restricted-api`.
 CATEGORY = {
     operation: category for category, operations in _CATEGORIES.items() for operation in operations
 }
@@ -76,9 +76,9 @@ CATEGORY = {
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An operation, and whom it is about: a model, or the `name` of something else.
+    """An operation with its model, or with the `name` of a region or repository.
 
-    `fault` says what is wrong with the version in the URL.
+    `fault` is the error text if the version in the URL is invalid.
     """
 
     operation: Operation
@@ -121,17 +121,17 @@ _REPOSITORY = re.compile(
 
 
 def path_of(url: bytes) -> str:
-    """The path of a request target, without the query; of an absolute URL the path counts.
+    """Return the path of a request target without the query; for an absolute URL, its path.
 
-    Percent-encoding is left as it is, as Triton leaves it.
+    Percent-encoding is not decoded, as in Triton.
     """
     return _ORIGIN.sub("", url.partition(b"?")[0].decode("latin-1"))
 
 
-# Clients ask for few URLs, each many times.
+# Clients use few URLs, each many times.
 @functools.lru_cache(maxsize=1024)
 def match(url: bytes) -> Route | None:
-    """The route of a request target; None if there is nothing."""
+    """Return the route of a request target, or None."""
     path = path_of(url)
     fixed = _FIXED.get(path)
     if fixed is not None:
@@ -154,11 +154,11 @@ def match(url: bytes) -> Route | None:
 
 
 def _version(text: str | None) -> tuple[int, str]:
-    """The version that the digits in a URL name, and what is wrong with it if none can be that."""
+    """Parse a version in a URL. Return it, and an error text if it is out of range."""
     if text is None:
         return LATEST, ""
     digits = text.lstrip("0") or "0"
-    number = int(digits[:20])  # more digits are too many in any case
+    number = int(digits[:20])  # 20 digits are out of range in any case
     if number > _MAX_VERSION:
         return LATEST, (
             f"failed to get model version from specified version string '{text}' "

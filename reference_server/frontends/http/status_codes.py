@@ -1,4 +1,4 @@
-"""The HTTP status of each internal code: the only place where the two meet."""
+"""The HTTP status of each internal code. No other module maps them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from reference_server.core.errors import Code
 
 OK = b"200 OK"
 NOT_FOUND = b"404 Not Found"
-#: Triton's HTTP library spells the reason of 405 like this.
+#: The reason phrase of Triton's HTTP library.
 NOT_ALLOWED = b"405 Not Allowed"
 BAD_REQUEST = b"400 Bad Request"
 FORBIDDEN = b"403 Forbidden"
-#: Of a page that shows another server.
+#: The live page of another server cannot reach that server.
 BAD_GATEWAY = b"502 Bad Gateway"
 
 STATUS: dict[Code, bytes] = {
@@ -27,5 +27,5 @@ STATUS: dict[Code, bytes] = {
 
 
 def body(message: str) -> bytes:
-    """The body of every error reply."""
+    """Return the body of an error reply."""
     return b'{"error":%b}' % write_string(message)

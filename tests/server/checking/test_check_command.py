@@ -1,4 +1,4 @@
-"""`reference-server check`: all that is wrong with a repository, without a model being loaded."""
+"""`reference-server check`: finds errors in a repository without loading a model."""
 
 import json
 import re
@@ -20,7 +20,7 @@ VALID = 'backend: "python"\n' + VECTOR
 
 
 def repository(folder: Path, **files: str) -> Path:
-    """Files by path, with `__` for each `/` and `_py` for `.py`."""
+    """Write files by path, with `__` for each `/` and `_py` for `.py`."""
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_py", ".py").replace("_txt", ".txt")
         path = path.with_name("config.pbtxt") if path.name == "config" else path
@@ -29,24 +29,26 @@ def repository(folder: Path, **files: str) -> Path:
     return folder
 
 
-def told(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[int, list[str]]:
-    """The exit code, and the lines without the folder in front."""
+def checked(
+    capsys: pytest.CaptureFixture[str], folder: Path, *options: str
+) -> tuple[int, list[str]]:
+    """Return the exit code, and the printed lines without the folder's path."""
     code = command.main([str(folder), *options])
     return code, capsys.readouterr().out.replace(f"{folder}/", "").splitlines()
 
 
 def test_a_repository_that_loads_has_no_faults(capsys, tmp_path):
     folder = repository(tmp_path, m__1__model_py=MODEL, m__config=VALID)
-    assert told(capsys, folder) == (0, ["1 model, 0 errors, 0 warnings"])
+    assert checked(capsys, folder) == (0, ["1 model, 0 errors, 0 warnings"])
 
 
 def test_the_projects_own_models_have_no_faults(capsys):
     root = Path(__file__).parents[3]
-    code, lines = told(capsys, root / "model_repository")
+    code, lines = checked(capsys, root / "model_repository")
     assert (code, len(lines)) == (0, 1)
 
 
-def test_all_faults_of_a_model_are_told_with_their_lines(capsys, tmp_path):
+def test_all_faults_of_a_model_are_reported_with_their_lines(capsys, tmp_path):
     config = (
         'backend: "python"\n'
         "max_batch_size: -1\n"
@@ -55,7 +57,7 @@ def test_all_faults_of_a_model_are_told_with_their_lines(capsys, tmp_path):
         "dynamic_batching { preferred_batch_size: [ 4, -2 ] }\n"
     )
     folder = repository(tmp_path, m__1__model_py="class TritonPythonModel\n", m__config=config)
-    code, lines = told(capsys, folder)
+    code, lines = checked(capsys, folder)
     assert code == 1
     assert lines == [
         "m/1/model.py:1: error: SyntaxError: expected ':'",
@@ -123,20 +125,20 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     ),
     "an artifact that is not there": (
         {"m__1__readme": "", "m__config": 'backend: "onnxruntime"'},
-        r"m/config.pbtxt: error: the model's file is not found: 'm/1/model.onnx'",
+        r"m/config.pbtxt: error: model file not found: 'm/1/model.onnx'",
     ),
 }
 
 
 @pytest.mark.parametrize("case", ALONE)
-def test_a_fault_is_told(capsys, tmp_path, case):
+def test_a_fault_is_reported(capsys, tmp_path, case):
     files, expected = ALONE[case]
-    code, lines = told(capsys, repository(tmp_path, **files))
+    code, lines = checked(capsys, repository(tmp_path, **files))
     assert (code, lines[1:]) == (1, ["1 model, 1 error, 0 warnings"])
     assert re.fullmatch(expected, lines[0]), lines[0]
 
 
-def test_ensembles_are_held_to_the_models_of_their_steps(capsys, tmp_path):
+def test_ensembles_are_checked_against_the_models_of_their_steps(capsys, tmp_path):
     folder = repository(
         tmp_path,
         m__1__model_py=MODEL,
@@ -148,7 +150,7 @@ def test_ensembles_are_held_to_the_models_of_their_steps(capsys, tmp_path):
         later__1__readme="",
         later__config=ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=3)),
     )
-    code, lines = told(capsys, folder)
+    code, lines = checked(capsys, folder)
     assert code == 1
     assert [line.partition(": error: ")[2] for line in lines[:-1]] == [
         "ensemble 'later' depends on 'm' whose required version 3 is not loaded.",
@@ -156,7 +158,7 @@ def test_ensembles_are_held_to_the_models_of_their_steps(capsys, tmp_path):
     ]
 
 
-def test_an_ensemble_whose_steps_complete_themselves_waits_for_the_load(capsys, tmp_path):
+def test_an_ensemble_of_models_that_complete_themselves_is_not_checked(capsys, tmp_path):
     folder = repository(
         tmp_path,
         m__1__model_py=COMPLETING,
@@ -164,10 +166,10 @@ def test_an_ensemble_whose_steps_complete_themselves_waits_for_the_load(capsys, 
         e__1__readme="",
         e__config=ensemble(step("m", {"X": "I"}, {"Y": "O"})),
     )
-    assert told(capsys, folder) == (0, ["2 models, 0 errors, 0 warnings"])
+    assert checked(capsys, folder) == (0, ["2 models, 0 errors, 0 warnings"])
 
 
-def test_what_a_model_may_complete_and_what_a_machine_may_lack_are_warnings(capsys, tmp_path):
+def test_faults_that_a_load_or_another_machine_may_fix_are_warnings(capsys, tmp_path):
     folder = repository(
         tmp_path,
         m__1__model_py=COMPLETING,
@@ -175,13 +177,13 @@ def test_what_a_model_may_complete_and_what_a_machine_may_lack_are_warnings(caps
         plan__1__readme="",
         plan__config='platform: "tensorrt_plan"',
     )
-    code, lines = told(capsys, folder)
+    code, lines = checked(capsys, folder)
     assert code == 0
     assert lines[-1] == "2 models, 0 errors, 4 warnings"
     assert all(": warning: " in line for line in lines[:-1])
 
 
-def test_a_model_of_two_repositories_is_told(capsys, tmp_path):
+def test_a_model_of_two_repositories_is_reported(capsys, tmp_path):
     for name in "ab":
         repository(tmp_path / name, m__1__model_py=MODEL, m__config=VALID)
     code = command.main([str(tmp_path / "a"), str(tmp_path / "b")])
@@ -189,7 +191,7 @@ def test_a_model_of_two_repositories_is_told(capsys, tmp_path):
     assert "model appears in two or more repositories" in capsys.readouterr().out
 
 
-def test_json_and_sarif_tell_the_same(capsys, tmp_path, monkeypatch):
+def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     repository(tmp_path, m__1__model_py=MODEL, m__config="max_batch_size: -1\n")
     assert command.main([".", "--format=json"]) == 1
@@ -214,14 +216,14 @@ def test_json_and_sarif_tell_the_same(capsys, tmp_path, monkeypatch):
     }
 
 
-def test_rules_of_an_older_triton_can_be_asked_for(capsys, tmp_path):
+def test_the_rules_of_an_older_triton_can_be_chosen(capsys, tmp_path):
     newer = VALID + "\nmodel_metrics { }"
     folder = repository(tmp_path, m__1__model_py=MODEL, m__config=newer)
-    assert told(capsys, folder)[0] == 0
-    assert told(capsys, folder, "--triton-version=2.51")[0] == 1
+    assert checked(capsys, folder)[0] == 0
+    assert checked(capsys, folder, "--triton-version=2.51")[0] == 1
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_use(capsys, tmp_path):
+def test_a_missing_folder_exits_with_2(capsys, tmp_path):
     with pytest.raises(SystemExit) as ended:
         command.main([str(tmp_path / "nowhere")])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""The ASGI application: the same answers as over the server's own port, in ASGI's messages."""
+"""The ASGI application: the same replies as over the server's own port, as ASGI messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.support.model_folders import IDENTITY, VECTOR, write_model
 
 from reference_server.asgi import Application, application
 
-#: Answers `count` times, in chunks of a megabyte.
+#: Sends `count` responses of a megabyte.
 STREAMING = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -37,12 +37,12 @@ Message = dict[str, Any]
 
 
 class Client:
-    """One request as an ASGI server gives it, and what the application sends."""
+    """One request of an ASGI server, and the application's messages."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
         self.sent: list[Message] = []
-        self.read = asyncio.Event()  # until it is set, `send` returns at once
+        self.read = asyncio.Event()  # if set, `send` waits
         self.read.set()
         self.came = asyncio.Event()
         self.left = asyncio.Event()
@@ -99,27 +99,27 @@ class Client:
 
 
 def within(app: Application, steps: Callable[[], Awaitable[None]]) -> list[Message]:
-    """Run `steps` in the application's lifespan; what it says of that."""
-    told: list[Message] = []
+    """Run `steps` in the application's lifespan; return the lifespan's messages."""
+    messages: list[Message] = []
 
     async def run() -> None:
         wanted: asyncio.Queue[Message] = asyncio.Queue()
         started = asyncio.Event()
 
         async def send(message: Message) -> None:
-            told.append(message)
+            messages.append(message)
             started.set()
 
         await wanted.put({"type": "lifespan.startup"})
         life = asyncio.ensure_future(app({"type": "lifespan"}, wanted.get, send))
         await started.wait()
-        if told[0]["type"] == "lifespan.startup.complete":
+        if messages[0]["type"] == "lifespan.startup.complete":
             await steps()
         await wanted.put({"type": "lifespan.shutdown"})
         await life
 
     asyncio.run(run())
-    return told
+    return messages
 
 
 def opened(folder: Path, *options: str) -> Application:
@@ -142,8 +142,8 @@ def test_requests_are_answered_within_the_lifespan(tmp_path):
         await plain.ask("GET", "/v2/models/m/infer")
         await none.ask("GET", "/v2/models/none/ready")
 
-    told = within(app, steps)
-    assert [message["type"] for message in told] == [
+    messages = within(app, steps)
+    assert [message["type"] for message in messages] == [
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]
@@ -176,15 +176,15 @@ def test_a_body_beyond_the_limit_is_not_kept(tmp_path):
 
 
 def test_an_unreadable_repository_fails_the_start(tmp_path):
-    told = within(opened(tmp_path / "nowhere"), asyncio.Event().wait)
-    assert told[0]["type"] == "lifespan.startup.failed"
-    assert "failed to stat file" in told[0]["message"]
+    messages = within(opened(tmp_path / "nowhere"), asyncio.Event().wait)
+    assert messages[0]["type"] == "lifespan.startup.failed"
+    assert "failed to stat file" in messages[0]["message"]
 
 
 STREAM = "/v2/models/m/generate_stream"
 
 
-def test_events_are_sent_one_by_one(tmp_path):
+def test_events_are_sent_individually(tmp_path):
     write_model(tmp_path, "m", DECOUPLED, STREAMING)
     app = opened(tmp_path)
     client = Client(app)
@@ -195,7 +195,7 @@ def test_events_are_sent_one_by_one(tmp_path):
     assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-def test_a_client_that_does_not_read_holds_up_its_model_and_no_other(tmp_path):
+def test_a_client_that_does_not_read_stops_only_its_model(tmp_path):
     folder = write_model(tmp_path, "m", DECOUPLED, STREAMING)
     write_model(tmp_path, "other", VECTOR, IDENTITY)
     app = opened(tmp_path)
@@ -212,11 +212,11 @@ def test_a_client_that_does_not_read_holds_up_its_model_and_no_other(tmp_path):
 
     within(app, steps)
     assert quick.status == 200
-    # Each response is some 400 kB as text: the model waited, and stopped when its client left.
+    # Each response has some 400 kB as text: the model waited, and stopped after the disconnect.
     assert int((folder / "1" / "model.py.sent").read_text()) < 200
 
 
-def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing(tmp_path):
+def test_a_request_with_an_incomplete_body_is_dropped(tmp_path):
     write_model(tmp_path, "m", VECTOR, IDENTITY)
     app = opened(tmp_path)
     sent: list[Message] = []
@@ -240,7 +240,7 @@ def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing(tmp_path):
     assert sent == []
 
 
-def test_wrong_options_end_the_process(tmp_path):
+def test_invalid_options_exit(tmp_path):
     with pytest.raises(SystemExit) as ended:
         opened(tmp_path, "--no-such-option")
     assert ended.value.code == 1

@@ -1,4 +1,4 @@
-"""Work beside the loop: done on another thread, answered on the loop's."""
+"""Work on other threads, answered on the loop's thread."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from reference_server.frontends.event_loop import Background
 
 
 def run(work):
-    """What `done` or `failed` is called with, and whether each is on its right thread."""
+    """Return what `done` or `failed` got, and whether it and `work` ran on the right thread."""
 
     async def scene():
         loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ def test_the_result_comes_back():
     assert run(lambda: 7) == (7, True, True)
 
 
-def test_so_does_a_failure():
+def test_the_error_comes_back():
     def fail():
         raise ValueError("no")
 
@@ -48,11 +48,11 @@ def test_so_does_a_failure():
     assert worked_aside
 
 
-def test_an_answer_that_comes_too_late_is_lost():
-    may_end, told = threading.Event(), threading.Event()
+def test_a_result_for_a_closed_loop_is_dropped():
+    may_end, called = threading.Event(), threading.Event()
 
     class Noted:
-        """A loop that is closed by the time that anything is to be done on it."""
+        """A loop that is closed before the result is posted."""
 
         def __init__(self, loop):
             self.loop = loop
@@ -61,18 +61,18 @@ def test_an_answer_that_comes_too_late_is_lost():
             try:
                 self.loop.call_soon_threadsafe(*call)
             finally:
-                told.set()
+                called.set()
 
     async def scene():
         Background(Noted(asyncio.get_running_loop())).run(may_end.wait, print, print)
 
     asyncio.run(scene())
     may_end.set()
-    assert told.wait(PATIENCE_S)
+    assert called.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("most", [None, 1])
-def test_who_finds_no_thread_left_is_told_and_so_is_who_waits(monkeypatch, most):
+def test_work_fails_if_no_thread_can_be_started(monkeypatch, most):
     def start(work, arguments):
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""Each operation of HTTP has its RPC, and the other way round."""
+"""Each HTTP operation has its RPC, and each RPC its operation."""
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -7,7 +7,7 @@ from reference_server.frontends.http import routes as http_routes
 from reference_server.frontends.http.routes import Operation
 
 RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
-#: Two operations of HTTP may be one RPC.
+#: Two HTTP operations may be one RPC.
 RPC_OF = {
     Operation.LIVE: "ServerLive",
     Operation.READY: "ServerReady",
@@ -30,7 +30,7 @@ RPC_OF = {
     Operation.REPOSITORY_LOAD: "RepositoryModelLoad",
     Operation.REPOSITORY_UNLOAD: "RepositoryModelUnload",
 }
-#: What Triton has on one side only: text models over HTTP, and the stream over gRPC.
+#: Operations of one protocol only: text models over HTTP, and the stream over gRPC.
 HTTP_ALONE = {Operation.GENERATE, Operation.GENERATE_STREAM}
 GRPC_ALONE = {"ModelStreamInfer"}
 
@@ -43,6 +43,6 @@ def test_every_rpc_has_its_operation():
     assert set(RPC_OF.values()) | GRPC_ALONE == RPCS
 
 
-def test_both_restrict_the_same_groups():
+def test_both_have_the_same_categories():
     for operation, rpc in RPC_OF.items():
         assert http_routes.CATEGORY[operation] == grpc_methods.CATEGORY[rpc]

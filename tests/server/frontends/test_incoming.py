@@ -1,4 +1,4 @@
-"""A share of the loop: portions in order, the rest in later turns, no reading ahead."""
+"""Fair reading: portions in order, the rest in later loop iterations, no reading ahead."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from reference_server.frontends.event_loop import SHARE_S
 
 
 class Scene:
-    """A loop whose time passes by `cost_s` for each portion, and one connection's transport."""
+    """A loop whose time advances by `cost_s` for each portion, and a connection's transport."""
 
     def __init__(self, cost_s=0.0, plain=lambda: 0, whole=lambda data: 0):
         self.now_s = 0.0
@@ -25,10 +25,10 @@ class Scene:
         self.portions.append(bytes(data))
         self.now_s += self.cost_s
 
-    def came(self, data):
-        """As of a buffer that is used for others at once."""
+    def receive(self, data):
+        """Pass bytes in a buffer that is reused at once."""
         buffer = bytearray(data)
-        self.incoming.came(memoryview(buffer))
+        self.incoming.receive(memoryview(buffer))
         buffer[:] = bytes(len(buffer))
 
     def pause_reading(self):
@@ -38,7 +38,7 @@ class Scene:
         self.is_reading = True
 
     def turn(self):
-        """What is done until others have their turn."""
+        """Run one loop iteration; return the portions that it handled."""
         before = len(self.portions)
         turns, self.turns[:] = self.turns[:], []
         for call in turns:
@@ -54,22 +54,22 @@ def text_of(size):
     return bytes(at * 7 % 251 for at in range(size))
 
 
-def test_what_fits_a_portion_is_handled_at_once():
+def test_a_single_portion_is_handled_at_once():
     scene = Scene(cost_s=1)
-    scene.came(b"request")
+    scene.receive(b"request")
     assert (scene.portions, scene.turns, scene.is_reading) == ([b"request"], [], True)
 
 
-def test_cheap_bytes_are_handled_in_one_turn():
+def test_cheap_bytes_are_handled_in_one_iteration():
     scene = Scene()
-    scene.came(text_of(10 * PORTION_BYTES + 1))
+    scene.receive(text_of(10 * PORTION_BYTES + 1))
     assert scene.received == text_of(10 * PORTION_BYTES + 1)
     assert (scene.turns, scene.is_reading) == ([], True)
 
 
-def test_dear_bytes_are_handled_a_share_in_a_turn_and_nothing_is_read_meanwhile():
+def test_expensive_bytes_are_handled_in_shares_and_reading_pauses():
     scene = Scene(cost_s=SHARE_S / 2)
-    scene.came(text_of(5 * PORTION_BYTES))
+    scene.receive(text_of(5 * PORTION_BYTES))
     assert (len(scene.portions), scene.is_reading) == (2, False)
     assert (len(scene.turn()), scene.is_reading) == (2, False)
     assert (len(scene.turn()), scene.is_reading) == (1, True)
@@ -77,72 +77,72 @@ def test_dear_bytes_are_handled_a_share_in_a_turn_and_nothing_is_read_meanwhile(
     assert scene.received == text_of(5 * PORTION_BYTES)
 
 
-def test_who_fills_the_buffer_again_and_again_has_one_share_of_a_turn():
+def test_reads_that_fill_the_buffer_have_one_share_together():
     scene = Scene(cost_s=SHARE_S / 3, plain=lambda: SCRATCH_BYTES)
     for expected in (True, True, False):
         assert scene.is_reading
-        scene.came(text_of(SCRATCH_BYTES))
+        scene.receive(text_of(SCRATCH_BYTES))
         assert scene.is_reading is expected
     assert (len(scene.portions), scene.turn(), scene.is_reading) == (3, [], True)
     assert scene.turns == []
 
 
-def test_who_does_not_fill_the_buffer_is_not_held_up():
+def test_reads_that_do_not_fill_the_buffer_do_not_pause():
     scene = Scene(cost_s=SHARE_S / 3, plain=lambda: SCRATCH_BYTES)
     for size in (SCRATCH_BYTES, SCRATCH_BYTES, SCRATCH_BYTES - 1) * 2:
-        scene.came(text_of(size))
+        scene.receive(text_of(size))
         assert scene.is_reading
 
 
-def test_what_is_read_where_it_belongs_costs_its_share_from_the_read_on():
+def test_reading_in_place_counts_for_the_share():
     scene = Scene(plain=lambda: SCRATCH_BYTES)
     scene.now_s = 1.0
     place = memoryview(bytearray(SCRATCH_BYTES))
     for expected in (True, False):
-        assert scene.incoming.place(lambda: place) is place
+        assert scene.incoming.buffer(lambda: place) is place
         scene.now_s += 0.6 * SHARE_S
-        scene.incoming.came(place, len(place))
+        scene.incoming.receive(place, len(place))
         assert scene.is_reading is expected
 
 
-def test_who_does_not_fill_its_place_is_not_held_up():
+def test_reads_that_do_not_fill_their_own_buffer_do_not_pause():
     scene = Scene(plain=lambda: SCRATCH_BYTES)
     place = memoryview(bytearray(SCRATCH_BYTES))
     for size in (SCRATCH_BYTES, SCRATCH_BYTES, SCRATCH_BYTES - 1) * 2:
-        scene.incoming.place(lambda: place)
+        scene.incoming.buffer(lambda: place)
         scene.now_s += SHARE_S / 3
-        scene.incoming.came(place[:size], len(place))
+        scene.incoming.receive(place[:size], len(place))
         assert scene.is_reading
 
 
-def test_nothing_has_a_place_while_something_waits_before_it():
+def test_nothing_is_read_in_place_while_bytes_wait_before_it():
     scene = Scene(cost_s=SHARE_S)
     place = memoryview(bytearray(SCRATCH_BYTES))
-    scene.came(text_of(2 * PORTION_BYTES))
-    assert scene.incoming.place(lambda: place) is None
+    scene.receive(text_of(2 * PORTION_BYTES))
+    assert scene.incoming.buffer(lambda: place) is None
     scene.turn()
-    assert scene.incoming.place(lambda: place) is place
-    assert scene.incoming.place(lambda: None) is None
+    assert scene.incoming.buffer(lambda: place) is place
+    assert scene.incoming.buffer(lambda: None) is None
 
 
 def test_a_tensor_is_not_cut():
     scene = Scene(plain=lambda: 3 * PORTION_BYTES)
-    scene.came(bytes(3 * PORTION_BYTES))
+    scene.receive(bytes(3 * PORTION_BYTES))
     assert scene.portions == [bytes(3 * PORTION_BYTES)]
 
 
-def test_portions_are_cut_where_something_whole_ends():
+def test_portions_end_at_frame_boundaries():
     scene = Scene(whole=lambda data: min(len(data), 3_000))
     text = text_of(7_000)
-    scene.came(text)
+    scene.receive(text)
     assert scene.portions == [text[:3_000], text[3_000:6_000], text[6_000:]]
 
 
-def test_who_is_held_gets_nothing_until_released():
+def test_a_held_connection_gets_nothing_until_released():
     scene = Scene()
     scene.incoming.hold()
     assert not scene.is_reading
-    scene.came(b"read before it was paused")
+    scene.receive(b"read before it was paused")
     assert scene.portions == []
     scene.incoming.release()
     assert not scene.is_reading
@@ -152,16 +152,16 @@ def test_who_is_held_gets_nothing_until_released():
 
 def test_holding_while_bytes_are_handled_keeps_what_follows():
     scene = Scene(plain=lambda: scene.incoming.hold() or 0)
-    scene.came(text_of(3 * PORTION_BYTES))
+    scene.receive(text_of(3 * PORTION_BYTES))
     assert len(scene.portions) == 1
     assert scene.turn() == []
     scene.incoming.release()
     assert len(scene.turn()) == 1
 
 
-def test_nothing_comes_after_the_end():
+def test_nothing_is_passed_on_after_the_end():
     scene = Scene(cost_s=SHARE_S)
-    scene.came(text_of(3 * PORTION_BYTES))
+    scene.receive(text_of(3 * PORTION_BYTES))
     scene.incoming.end()
     assert scene.turn() == []
 
@@ -172,7 +172,7 @@ def test_nothing_comes_after_the_end():
     st.lists(st.sampled_from(["turn", "hold", "release"]), max_size=20),
     st.integers(0, 3 * PORTION_BYTES),
 )
-def test_all_bytes_come_in_order_and_only_those_who_may_go_on_read(sizes, cost_s, steps, plain):
+def test_all_bytes_are_passed_on_in_order(sizes, cost_s, steps, plain):
     scene = Scene(cost_s, lambda: plain)
     sent = b""
     steps = iter(steps)
@@ -182,7 +182,7 @@ def test_all_bytes_come_in_order_and_only_those_who_may_go_on_read(sizes, cost_s
             scene.turn() if step == "turn" else getattr(scene.incoming, step)()
             if step == "release":
                 scene.turn()
-        scene.came(data := bytes([number]) * size)
+        scene.receive(data := bytes([number]) * size)
         sent += data
         assert sent.startswith(scene.received)
     scene.incoming.release()

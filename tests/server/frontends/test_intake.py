@@ -1,4 +1,4 @@
-"""What long requests of all clients hold together is bounded, whichever way they come."""
+"""The memory budget for all clients' large requests, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFER = "/v2/models/vector/infer"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It has one MiB for all long requests together."""
+    """A server with a budget of one MiB."""
     folder = tmp_path_factory.mktemp("models")
     write_probes(folder, "vector")
     with start_reference_server(folder, connection_memory_mib=1) as running:
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def body(count: int) -> tuple[bytes, dict[str, str]]:
-    """A request with so many numbers in binary data, and its headers."""
+    """Return a request with `count` numbers in binary data, and its headers."""
     data = np.zeros(count, np.float32).tobytes()
     tensor = {"name": "X", "datatype": "FP32", "shape": [count]}
     tensor["parameters"] = {"binary_data_size": len(data)}
@@ -55,15 +55,15 @@ def answered(
     return found
 
 
-def test_requests_with_room_are_served(server: Server):
+def test_requests_within_the_budget_are_served(server: Server):
     for _ in range(20):
         assert answered(server, *body(10_000))[0] == 200
-    for _ in range(20):  # which are given back
+    for _ in range(20):  # whose memory is released
         assert answered(server, *body(100_000))[0] == 200
 
 
 @pytest.mark.parametrize("way", ["in place", "in chunks", "packed"])
-def test_a_request_without_room_is_refused_over_http(server: Server, way: str):
+def test_a_request_beyond_the_budget_is_rejected_over_http(server: Server, way: str):
     sent, headers = body(COUNT)
     if way == "packed":
         sent, headers = gzip.compress(sent), headers | {"Content-Encoding": "gzip"}
@@ -77,7 +77,7 @@ def test_a_request_without_room_is_refused_over_http(server: Server, way: str):
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_request_without_room_is_refused_over_grpc(server: Server, compression: str | None):
+def test_a_request_beyond_the_budget_is_rejected_over_grpc(server: Server, compression: str | None):
     with grpc.InferenceServerClient(server.grpc) as client:
         for count, fits in ((COUNT, False), *[(100_000, True)] * 10):
             values = np.zeros(count, np.float32)
@@ -93,7 +93,7 @@ def test_a_request_without_room_is_refused_over_grpc(server: Server, compression
             assert "RESOURCE_EXHAUSTED" in str(caught.value.status())
 
 
-def test_what_a_stream_has_had_answered_is_given_back(server: Server):
+def test_answered_requests_of_a_stream_are_released(server: Server):
     answers: queue.Queue = queue.Queue()
     with grpc.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda result, error: answers.put(error or result))
@@ -105,7 +105,7 @@ def test_what_a_stream_has_had_answered_is_given_back(server: Server):
         client.stop_stream()
 
 
-def test_who_sends_no_more_holds_what_came_until_the_end_of_the_connection(server: Server):
+def test_an_incomplete_request_is_charged_until_the_connection_ends(server: Server):
     host, _, port = server.http.rpartition(":")
     sent, headers = body(200_000)
     headers |= {"Host": "x", "Content-Length": str(len(sent))}
@@ -113,7 +113,7 @@ def test_who_sends_no_more_holds_what_came_until_the_end_of_the_connection(serve
     with socket.create_connection((host, int(port)), SECONDS) as client:
         client.sendall(f"POST {INFER} HTTP/1.1\r\n{head}\r\n".encode() + sent[:-1])
         while answered(server, *body(200_000))[0] == 200:
-            pass  # not all of it has been read yet
+            pass  # not everything is read yet
         assert answered(server, *body(10_000))[0] == 200
     while answered(server, *body(200_000))[0] == 400:
-        pass  # that it has left is not seen at once
+        pass  # the disconnect is not noticed at once

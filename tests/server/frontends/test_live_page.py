@@ -1,4 +1,4 @@
-"""The live page: what it shows, that nothing else can run on it, and that it can be left out."""
+"""The live page: its content, its security policy, and the option to disable it."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def asked(client, target, method="GET"):
     return reply
 
 
-def test_the_page_is_one_file_in_which_nothing_else_can_run(client):
+def test_the_page_is_one_file_and_runs_only_its_own_script(client):
     reply = asked(client, "/")
     headers = dict(line.split(": ", 1) for line in reply.head[1:])
     assert headers["Content-Type"] == "text/html; charset=utf-8"
@@ -72,18 +72,18 @@ def test_the_page_is_one_file_in_which_nothing_else_can_run(client):
     assert len(re.findall("'sha256-[^']+'", policy)) == 2
 
 
-def test_people_on_phones_and_with_readers_have_what_they_need(client):
+def test_the_page_works_on_phones_and_with_screen_readers(client):
     page = asked(client, "/").body.decode()
     for needed in ('lang="en"', 'name="viewport"', "<main", "<h1 ", 'role="status"', "aria-live"):
         assert needed in page
 
 
-def test_the_status_tells_of_models_that_are_there_and_that_are_not(client):
+def test_the_status_has_loaded_and_failed_models(client):
     reply = asked(client, "/status.json")
     assert "Cache-Control: no-store" in reply.head
-    told = json.loads(reply.body)
-    ready, lost = told.pop("models")
-    assert told == {
+    status = json.loads(reply.body)
+    ready, lost = status.pop("models")
+    assert status == {
         "title": "Reference server",
         "server": "triton, standing in for Triton 2.73.0",
         "at_ms": 5.0,
@@ -102,7 +102,7 @@ def test_the_status_tells_of_models_that_are_there_and_that_are_not(client):
     }
 
 
-def test_the_status_tells_what_models_on_ge_runtime_count(client, registry):
+def test_the_status_has_the_counters_of_ge_runtime(client, registry):
     def count(name, amount, kind=MetricKind.COUNTER, **labels):
         holds.append(registry.hold(f"ge_runtime_{name}", "", kind))
         holds[-1].series({"model": "m", "version": "1", **labels}).increment(amount)
@@ -113,12 +113,12 @@ def test_the_status_tells_what_models_on_ge_runtime_count(client, registry):
     count("gear_launches_total", 2, gear="batch 4")
     for instance in ("m_0", "m_1"):
         count("total_bytes", 100, MetricKind.GAUGE, instance=instance)
-    (told, _) = json.loads(asked(client, "/status.json").body)["models"]
-    assert (told["padding"], told["memory_bytes"]) == (0.25, 200)
-    assert told["gears"] == [["batch 4", 2]]
+    (status, _) = json.loads(asked(client, "/status.json").body)["models"]
+    assert (status["padding"], status["memory_bytes"]) == (0.25, 200)
+    assert status["gears"] == [["batch 4", 2]]
 
 
-def test_the_log_is_told_from_where_one_has_read(client, tail):
+def test_the_log_is_returned_after_the_given_line(client, tail):
     for text in ("one", "two"):
         tail.handle(logging.makeLogRecord({"levelno": logging.INFO, "msg": text}))
     assert [number for number, _ in json.loads(asked(client, "/log.json").body)] == [1, 2]
@@ -129,5 +129,5 @@ def test_the_log_is_told_from_where_one_has_read(client, tail):
 
 
 @pytest.mark.parametrize("target", ["/", "/status.json", "/log.json"])
-def test_nothing_can_be_changed_there(client, target):
+def test_the_page_is_read_only(client, target):
     assert asked(client, target, "POST").head[0] == "HTTP/1.1 405 Not Allowed"

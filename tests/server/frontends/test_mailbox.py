@@ -1,4 +1,4 @@
-"""From any thread to the loop: in order, and with few wake-ups."""
+"""Items from any thread to the loop: in order, with few wake-ups."""
 
 import threading
 
@@ -14,7 +14,7 @@ def loop():
     return HandCrankedLoop()
 
 
-def test_items_come_in_order(loop):
+def test_items_are_received_in_order(loop):
     received = []
     mailbox = Mailbox(loop, received.append)
     for item in "abc":
@@ -31,7 +31,7 @@ def test_one_wake_up_brings_many_items(loop):
     assert len(loop.calls) == 1
 
 
-def test_there_is_a_wake_up_for_what_comes_later(loop):
+def test_later_items_have_another_wake_up(loop):
     received = []
     mailbox = Mailbox(loop, received.append)
     mailbox.post("a")
@@ -41,7 +41,7 @@ def test_there_is_a_wake_up_for_what_comes_later(loop):
     assert received == ["a", "b"]
 
 
-def test_many_items_are_received_a_share_in_a_turn(loop):
+def test_many_items_are_received_in_shares(loop):
     now_s = [0.0]
     received = []
 
@@ -59,7 +59,7 @@ def test_many_items_are_received_a_share_in_a_turn(loop):
     assert turns == [2, 4, 5]
 
 
-def test_one_that_cannot_be_received_holds_up_nobody(loop, caplog):
+def test_a_failing_item_does_not_stop_the_others(loop, caplog):
     received = []
 
     def receive(item):
@@ -72,10 +72,10 @@ def test_one_that_cannot_be_received_holds_up_nobody(loop, caplog):
         mailbox.post(item)
     loop.turn()
     assert received == ["good"]
-    assert "an answer was lost" in caplog.text
+    assert "An answer could not be delivered" in caplog.text
 
 
-def test_what_is_posted_while_receiving_is_not_lost(loop):
+def test_items_posted_while_receiving_are_not_lost(loop):
     received = []
 
     def receive(item):

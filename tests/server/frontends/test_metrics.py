@@ -1,4 +1,4 @@
-"""The metrics port: bytes in, bytes out."""
+"""The metrics port, from bytes to bytes."""
 
 import pytest
 from server.support.clock import ManualClock
@@ -45,7 +45,7 @@ def test_the_page(client, target):
 
 
 @pytest.mark.parametrize("target", ["/", "/x", "/metrics/x", "//metrics", "/metrics//", "/Metrics"])
-def test_other_paths_are_there_and_empty(client, target):
+def test_other_paths_are_empty(client, target):
     reply = asked(client, get(target))
     assert reply.head == (
         "HTTP/1.1 200 OK",
@@ -56,7 +56,7 @@ def test_other_paths_are_there_and_empty(client, target):
 
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "OPTIONS", "FOO"])
 @pytest.mark.parametrize("target", ["/metrics", "/x"])
-def test_other_methods_are_refused(client, method, target):
+def test_other_methods_are_rejected(client, method, target):
     reply = asked(client, get(target, method=method))
     assert reply.head == (
         "HTTP/1.1 405 Not Allowed",

@@ -1,4 +1,4 @@
-"""The live page and the form for requests in a headless Chromium, as people use them."""
+"""The live page and the form for requests, in a headless Chromium."""
 
 import shutil
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from support.servers import ROOT, start_reference_server
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
-#: Turns what it is given: an image upside down, text as it is.
+#: Returns an image upside down, and text unchanged.
 TURNS = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -49,7 +49,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(repository, tmp_path_factory):
-    """A server, and a page of a browser."""
+    """A server, and a browser's page."""
     flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}
     with (
         start_reference_server(repository, ready_path="/v2/health/live", **flags) as server,
@@ -70,7 +70,7 @@ def live(opened):
 
 @pytest.fixture
 def form(opened):
-    """Opens the form for a model, and gives the page."""
+    """Return a function that opens the form of a model."""
     server, page = opened
 
     def form(model: str):
@@ -85,7 +85,7 @@ def form(opened):
 
 
 def sent(page, **values: str) -> str:
-    """Fill fields in, send, and give what is answered."""
+    """Fill fields in, send the form, and return the shown response."""
     for name, value in values.items():
         page.evaluate(f"by({name!r}).value = {value!r}")
     page.evaluate("by('answer').replaceChildren(), by('send').click()")
@@ -104,12 +104,12 @@ def test_the_live_page_shows_models_errors_and_the_log(live):
     assert live.complaints == []
 
 
-def test_a_card_leads_to_the_form_at_the_http_port(live, opened):
+def test_a_card_links_to_the_form_at_the_http_port(live, opened):
     link = live.evaluate("[...document.links].find((link) => link.text.includes('spell')).href")
     assert link == f"http://{opened[0].http}/try#spell"
 
 
-def test_a_request_is_on_the_live_page_when_it_was_answered(form, opened):
+def test_an_answered_request_is_counted_on_the_live_page(form, opened):
     sent(form("square_root"), values0="2")
     server, page = opened
     page.open(f"http://{server.metrics}/")
@@ -117,7 +117,7 @@ def test_a_request_is_on_the_live_page_when_it_was_answered(form, opened):
 
 
 @pytest.mark.parametrize("path", ["live", "form"])
-def test_a_phone_shows_it_without_scrolling_sideways(path, opened, live, form):
+def test_a_phone_needs_no_horizontal_scrolling(path, opened, live, form):
     page = form("turns") if path == "form" else live
     page.resize(320, 640, phone=True)
     if path == "live":
@@ -126,16 +126,16 @@ def test_a_phone_shows_it_without_scrolling_sideways(path, opened, live, form):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_a_screen_reader_has_a_name_for_all_that_can_be_operated(form, opened, live):
+def test_all_controls_have_names_for_screen_readers(form, opened, live):
     assert live.unnamed_controls() == []
     page = form("turns")
     page.evaluate("document.querySelector('details').open = true")
     assert page.unnamed_controls() == []
     roles = page.evaluate("[...document.querySelectorAll('[role=status]')].map((e) => e.id)")
-    assert roles == ["told", "answer"]
+    assert roles == ["status", "answer"]
 
 
-def test_numbers_are_sent_with_the_shape_that_fits(form):
+def test_numbers_are_sent_with_a_matching_shape(form):
     page = form("distance")
     assert page.evaluate("by('shape0').value") == "-1"
     answer = sent(page, values0="[3, 4]")
@@ -143,7 +143,7 @@ def test_numbers_are_sent_with_the_shape_that_fits(form):
     assert page.complaints == []
 
 
-def test_it_can_be_done_by_keyboard_alone(form):
+def test_the_form_works_with_the_keyboard_only(form):
     page = form("distance")
     page.evaluate("by('model').focus()")
     page.press("Tab")
@@ -157,21 +157,21 @@ def test_it_can_be_done_by_keyboard_alone(form):
     page.wait_for("by('answer').innerText.includes('DISTANCE: FP32 [1]')")
 
 
-def test_random_values_are_of_the_shape(form):
+def test_random_values_have_the_shape(form):
     page = form("turns")
     page.evaluate("[...document.querySelectorAll('button')][0].click()")
     assert page.evaluate("by('shape0').value") == "1, 8, 8"
     assert "Y: UINT8 [1, 8, 8]" in sent(page)
 
 
-def test_the_answers_of_a_stream_are_shown_one_below_the_other(form):
+def test_the_responses_of_a_stream_are_listed(form):
     page = form("spell")
     assert "answers as a stream" in page.text
     answer = sent(page, values0="hi")
     assert answer.index('"LETTER":"h"') < answer.index('"LETTER":"i"')
 
 
-def test_an_image_is_sent_and_an_image_is_drawn(form, tmp_path: Path):
+def test_an_image_is_sent_and_drawn(form, tmp_path: Path):
     pixels = Image.new("RGB", (12, 9))
     pixels.putpixel((3, 1), (255, 255, 255))
     pixels.save(tmp_path / "image.png")
@@ -183,24 +183,24 @@ def test_an_image_is_sent_and_an_image_is_drawn(form, tmp_path: Path):
         " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         " return [...Array(c.width * c.height).keys()].filter((i) => d[4 * i] > 200); })()"
     )
-    assert bright == [7 * 12 + 3]  # the second row has become the last but one
+    assert bright == [7 * 12 + 3]  # the second row is now the last but one
     assert page.complaints == []
 
 
 @pytest.mark.parametrize(
-    ("model", "values", "told"),
+    ("model", "values", "expected"),
     [
         ("distance", "3, four", "POINT: 'four' is no number"),
         ("square_root", "1, 2, 3", "500: Failed to parse 'data' field: shape does not match"),
     ],
 )
-def test_what_is_wrong_is_told(form, model, values, told):
+def test_errors_are_shown(form, model, values, expected):
     page = form(model)
     page.evaluate("by('shape0').value = '1, 7'")
-    assert told in sent(page, values0=values)
+    assert expected in sent(page, values0=values)
 
 
-def test_a_restricted_api_asks_the_form_for_its_header_as_it_asks_all(opened, repository):
+def test_the_form_sends_the_header_of_a_restricted_api(opened, repository):
     _, page = opened
     flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A model that is asked whether it is ready: beside the loop, and told by both frontends."""
+"""Readiness of models with `is_ready`: called on another thread, over both frontends."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from reference_server.gateway.shared_memory import SharedMemory
 
 
 def over_http(asked, loop):
-    """Asks; gives what tells the answer, None before there is one."""
+    """Send the question; return a function that returns the answer, or None before it."""
     client = Client(HttpHandlers(asked, SharedMemory(), None, loop, ManualClock()).handle)
     client.send(get("/v2/models/m/ready"))
     replies = []
@@ -31,7 +31,7 @@ def over_http(asked, loop):
 
 
 def over_grpc(asked, loop):
-    """The same."""
+    """Send the question; return a function that returns the answer, or None before it."""
     call = MadeUpCall()
     table = methods.table(asked, SharedMemory(), None, loop, ManualClock())
     running = table[f"{SERVICE}ModelReady"].start(call)
@@ -49,7 +49,7 @@ def over_grpc(asked, loop):
 
 
 def run(frontend, *probes):
-    """The answer at once, and the one that came in the end."""
+    """Return the answer at once, and the final one."""
 
     async def scene():
         model = served("", "m")
@@ -74,7 +74,7 @@ def _closed_lips():
 
 
 def later(*, ready):
-    """A question that is not answered before the loop was seen to be free."""
+    """A question that is not answered before the loop was free."""
 
     def question():
         assert may_say.wait(PATIENCE_S)
@@ -84,23 +84,23 @@ def later(*, ready):
 
 
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
-def test_a_model_that_is_not_asked_is_told_of_at_once(frontend):
+def test_a_model_without_is_ready_is_answered_at_once(frontend):
     assert run(frontend) == (True, True)
 
 
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
-def test_an_answer_that_takes_time_leaves_the_loop_free(frontend):
+def test_a_slow_is_ready_does_not_block_the_loop(frontend):
     assert run(frontend, later(ready=True)) == (None, True)
     may_say.clear()
     assert run(frontend, later(ready=False)) == (None, False)
 
 
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
-def test_one_instance_that_is_not_ready_is_enough(frontend):
+def test_one_unready_instance_is_enough(frontend):
     assert run(frontend, lambda: True, later(ready=False)) == (None, False)
 
 
-def test_a_question_that_fails_is_an_answer_over_http():
+def test_a_failing_is_ready_is_answered_over_http():
     def fail():
         may_say.wait(PATIENCE_S)
         raise KeyError("a defect")

@@ -1,4 +1,4 @@
-"""How long clients may take: what is waited for, when that is over, and that answers are not."""
+"""Time limits of clients: the waits that count, and when they expire."""
 
 import struct
 
@@ -21,7 +21,13 @@ from support.http2 import (
     settings,
 )
 
-from reference_server.frontends.connections import OpenConnections, Patience, Phase, Sweep, Wait
+from reference_server.frontends.connections import (
+    ClientTimeouts,
+    OpenConnections,
+    Phase,
+    Sweep,
+    Wait,
+)
 from reference_server.frontends.event_loop import SHARE_S
 from reference_server.frontends.http.status_codes import OK
 from reference_server.options import TimeLimits
@@ -31,35 +37,37 @@ LIMIT_S = {Phase.REQUEST: 40, Phase.HEAD: 10, Phase.BODY: 20, Phase.READING: 30}
 ENOUGH = 20 * 1024  # bytes of a body in its limit
 
 
-# ------------------------------------------------------------------------------------ the decider
+# -------------------------------------------------------------------------------- the wait's age
 
 
 @given(
     st.sampled_from(Phase),
     st.lists(st.tuples(st.floats(0, 15), st.integers(0, 2), st.sampled_from((0, 1, ENOUGH)))),
 )
-def test_a_wait_is_over_when_it_was_seen_for_its_limit_and_did_not_go_on(phase, looks):
-    patience, now_s, done = Patience(LIMITS), 0.0, 0
-    seen = None  # the subject, when it was first seen or went on, and how far it was then
-    for later_s, subject, more in looks:
+def test_a_wait_expires_when_its_limit_has_passed_without_progress(phase, steps):
+    timeouts, now_s, done = ClientTimeouts(LIMITS), 0.0, 0
+    seen = None  # the subject, the time of its last progress, and how far it was then
+    for later_s, subject, more in steps:
         now_s += later_s
         done += more
-        goes_on = seen and (done - seen[2] >= ENOUGH if phase is Phase.BODY else done != seen[2])
-        if seen is None or seen[0] != subject or goes_on:
+        has_progress = seen and (
+            done - seen[2] >= ENOUGH if phase is Phase.BODY else done != seen[2]
+        )
+        if seen is None or seen[0] != subject or has_progress:
             seen = subject, now_s, done
         wait = Wait(phase, subject, done)
-        over = patience.over([wait], now_s)
-        assert over == ([wait] if now_s - seen[1] >= LIMIT_S[phase] else [])
+        expired = timeouts.expired([wait], now_s)
+        assert expired == ([wait] if now_s - seen[1] >= LIMIT_S[phase] else [])
 
 
-def test_without_a_limit_nothing_is_ever_over():
-    patience = Patience(TimeLimits(0, 0, 0, 0))
+def test_without_a_limit_no_wait_expires():
+    timeouts = ClientTimeouts(TimeLimits(0, 0, 0, 0))
     for now_s in (0.0, 1e9):
-        assert patience.over([Wait(phase, 1) for phase in Phase], now_s) == []
+        assert timeouts.expired([Wait(phase, 1) for phase in Phase], now_s) == []
 
 
 class Loop:
-    """A loop whose time goes by with each look."""
+    """A loop whose time only advances with the checks."""
 
     def __init__(self):
         self.now_s, self.later, self.soon = 0.0, [], []
@@ -79,28 +87,28 @@ class Loop:
         self.later.clear()
 
 
-def test_a_sweep_looks_at_all_connections_in_shares_of_the_loop():
-    loop, looked, connections = Loop(), [], OpenConnections(lambda connection: None)
+def test_a_sweep_checks_all_connections_in_shares_of_the_loop():
+    loop, checked, connections = Loop(), [], OpenConnections(lambda connection: None)
 
-    def look(connection, now_s):
-        looked.append(connection)
+    def check(connection, now_s):
+        checked.append(connection)
         loop.now_s += SHARE_S / 2
 
     for number in range(10):
         connections.opened(number)
-    sweep = Sweep(connections, look, LIMITS, loop)
+    sweep = Sweep(connections, check, LIMITS, loop)
     sweep.start()
     (first,) = loop.later
     assert first[0] == 10 / 4
     loop.later.clear()
     first[1]()
-    turns = 1
+    iterations = 1
     while loop.soon:
-        assert len(looked) < 10
+        assert len(checked) < 10
         callback, arguments = loop.soon.pop()
         callback(*arguments)
-        turns += 1
-    assert (sorted(looked), turns > 2, len(loop.later)) == (list(range(10)), True, 1)
+        iterations += 1
+    assert (sorted(checked), iterations > 2, len(loop.later)) == (list(range(10)), True, 1)
     sweep.stop()
     assert loop.later == []
 
@@ -109,15 +117,15 @@ def test_a_sweep_looks_at_all_connections_in_shares_of_the_loop():
 
 
 def ends_after(client, seconds):
-    """Whether the client's connection is ended by a second look `seconds` after the first."""
-    client.connection.look(100.0)
+    """Return True if a second check, `seconds` after the first one, ends the connection."""
+    client.connection.check_timeouts(100.0)
     assert not client.is_closed
-    client.connection.look(100.0 + seconds)
+    client.connection.check_timeouts(100.0 + seconds)
     return client.is_closed
 
 
 LENGTH = "Content-Length: 100000"
-OWED = {
+INCOMPLETE = {
     "nothing": ((), 40),
     "an answered request": ((get("/"),), 40),
     "a part of a head": ((b"GET / HT",), 10),
@@ -129,8 +137,8 @@ OWED = {
 }
 
 
-@pytest.mark.parametrize(("pieces", "limit_s"), OWED.values(), ids=OWED)
-def test_an_http_client_has_its_time(pieces, limit_s):
+@pytest.mark.parametrize(("pieces", "limit_s"), INCOMPLETE.values(), ids=INCOMPLETE)
+def test_an_http_client_has_the_time_of_its_phase(pieces, limit_s):
     for seconds, ended in ((limit_s - 1, False), (limit_s, True)):
         client = Client(lambda request: request.reply(OK), limits=LIMITS)
         client.send(*pieces)
@@ -139,7 +147,7 @@ def test_an_http_client_has_its_time(pieces, limit_s):
         assert client.reported == [reasons[limit_s]] * ended
 
 
-def test_who_waits_for_an_answer_is_not_idle():
+def test_a_client_that_waits_for_an_answer_is_not_idle():
     waiting = []
     client = Client(waiting.append, limits=LIMITS)
     client.send(get("/"), b"GET /next HT")
@@ -148,21 +156,21 @@ def test_who_waits_for_an_answer_is_not_idle():
     assert ends_after(client, 10)
 
 
-def test_a_new_request_is_a_new_wait():
+def test_a_new_request_starts_a_new_wait():
     client = Client(lambda request: request.reply(OK), limits=LIMITS)
     for now_s in range(0, 1000, 39):
         client.send(get("/"))
-        client.connection.look(float(now_s))
+        client.connection.check_timeouts(float(now_s))
     assert not client.is_closed
 
 
 @pytest.mark.parametrize(("left", "ended"), [(5000, True), (4999, False)])
-def test_who_reads_nothing_for_too_long_is_sent_away(left, ended):
+def test_a_client_that_reads_nothing_for_too_long_is_disconnected(left, ended):
     client = Client(lambda request: request.reply(OK), limits=LIMITS)
     client.transport.unread = 5000
-    client.connection.look(0.0)
+    client.connection.check_timeouts(0.0)
     client.transport.unread = left
-    client.connection.look(30.0)
+    client.connection.check_timeouts(30.0)
     assert client.transport.is_aborted is ended
 
 
@@ -174,30 +182,30 @@ def client():
     return GrpcClient(limits=LIMITS)
 
 
-def given_up(client, seconds, unread=0):
-    """Whether the whole connection is to be given up by a second look `seconds` after the first."""
-    assert not client.session.look(unread, 100.0)
-    return client.session.look(unread, 100.0 + seconds)
+def is_aborted_after(client, seconds, unread=0):
+    """Return True if a second check, `seconds` after the first one, ends the whole connection."""
+    assert not client.session.check_timeouts(unread, 100.0)
+    return client.session.check_timeouts(unread, 100.0 + seconds)
 
 
-def test_a_connection_without_calls_is_asked_to_leave_and_then_given_up(client):
-    assert not given_up(client, 39)
+def test_an_idle_connection_gets_goaway_and_is_then_aborted(client):
+    assert not is_aborted_after(client, 39)
     assert client.take() == []
-    assert not client.session.look(0, 140.0)
+    assert not client.session.check_timeouts(0, 140.0)
     assert next(one.kind for one in client.take()) == GOAWAY
-    assert client.session.look(0, 141.0)
+    assert client.session.check_timeouts(0, 141.0)
 
 
 def test_a_call_keeps_its_connection(client):
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
     client.say(client.headers(3, STREAM), frame(DATA, 0, 3, message(b"question")))
-    assert not given_up(client, 1e6)
-    assert (client.take(), client.told.count("cancel")) == ([], 0)
+    assert not is_aborted_after(client, 1e6)
+    assert (client.take(), client.received_events.count("cancel")) == ([], 0)
 
 
 def test_a_part_of_a_header_block(client):
     client.say(client.headers(1, flags=0))
-    assert given_up(client, 10)
+    assert is_aborted_after(client, 10)
 
 
 PARTS = {
@@ -211,22 +219,22 @@ PARTS = {
 @pytest.mark.parametrize(("fields", "body"), PARTS.values(), ids=PARTS)
 def test_a_call_without_its_message_ends(client, fields, body):
     client.say(client.headers(1, fields), frame(DATA, 0, 1, body))
-    assert not given_up(client, 19)
-    assert client.told[-1:] != ["cancel"]
-    assert not client.session.look(0, 120.0)
-    assert client.told[-1] == "cancel"
+    assert not is_aborted_after(client, 19)
+    assert client.received_events[-1:] != ["cancel"]
+    assert not client.session.check_timeouts(0, 120.0)
+    assert client.received_events[-1] == "cancel"
     assert client.fields()["grpc-status"] == "4"
 
 
-def test_a_message_that_goes_on_is_waited_for(client):
+def test_a_message_with_progress_is_waited_for(client):
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, struct.pack(">BI", 0, 2**30)))
     for now_s in range(0, 100, 19):
         client.say(*(frame(DATA, 0, 1, bytes(1 << 14)) for _ in range(2)))
-        client.session.look(0, float(now_s))
-    assert "cancel" not in client.told
+        client.session.check_timeouts(0, float(now_s))
+    assert "cancel" not in client.received_events
 
 
-def test_an_answer_that_nobody_reads_is_dropped_with_its_stream():
+def test_an_unread_answer_is_dropped_with_its_stream():
     client = GrpcClient(limits=LIMITS)
     client.say(settings(_4=0), client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
     client.say(client.headers(3), frame(DATA, END_STREAM, 3, message(b"question")))
@@ -234,17 +242,17 @@ def test_an_answer_that_nobody_reads_is_dropped_with_its_stream():
         call.send(b"answer")
         call.end()
     client.take()
-    assert not client.session.look(0, 0.0)
+    assert not client.session.check_timeouts(0, 0.0)
     client.say(frame(WINDOW_UPDATE, 0, 3, struct.pack(">I", 1)))
-    assert not client.session.look(0, 30.0)
+    assert not client.session.check_timeouts(0, 30.0)
     assert [(one.kind, one.stream) for one in client.take() if one.kind not in (HEADERS, DATA)] == [
         (RST_STREAM, 1)
     ]
 
 
-def test_a_connection_that_takes_no_bytes_is_given_up(client):
+def test_a_connection_that_takes_no_bytes_is_aborted(client):
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
-    assert given_up(client, 30, unread=100)
+    assert is_aborted_after(client, 30, unread=100)
 
 
 # ----------------------------------------------------------------------------- what is reported
@@ -259,19 +267,19 @@ def test_a_connection_that_takes_no_bytes_is_given_up(client):
         ((), []),
     ],
 )
-def test_a_request_that_is_refused_or_left_alone_is_reported(pieces, reported):
+def test_a_malformed_or_abandoned_request_is_reported(pieces, reported):
     client = Client(lambda request: None, limits=LIMITS)
     client.send(*pieces)
     client.connection.connection_lost(None)
     assert client.reported == reported
 
 
-def test_a_flood_of_grpc_is_reported_by_its_error_code(client):
+def test_a_grpc_connection_error_is_reported_by_its_code(client):
     client.say(frame(DATA, 0, 0, b"x"))
     assert client.reported == ["protocol_error"]
 
 
-def test_a_grpc_connection_that_stays_idle_is_reported_once(client):
-    assert not given_up(client, 40)
-    client.session.look(0, 200.0)
+def test_an_idle_grpc_connection_is_reported_once(client):
+    assert not is_aborted_after(client, 40)
+    client.session.check_timeouts(0, 200.0)
     assert client.reported == ["idle"]

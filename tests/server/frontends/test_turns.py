@@ -1,11 +1,11 @@
-"""The turns of the event loop: what is to be done once at the end of each."""
+"""Calls at the end of event loop iterations."""
 
 import asyncio
 import threading
 
 import pytest
 
-from reference_server.frontends.event_loop import LOOKS, LoopTurns
+from reference_server.frontends.event_loop import MAX_COLLECTING_ITERATIONS, LoopTurns
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def loop():
     loop.close()
 
 
-def what_is_seen(loop, *turns_of_names):
-    """The names that come in each turn, and `settled` where the call is made for them."""
+def sequence(loop, *turns_of_names):
+    """Return the names of each iteration, with `settled` where the call is made for them."""
     turns, seen = LoopTurns(), []
     turns.begin(loop)
 
@@ -32,32 +32,32 @@ def what_is_seen(loop, *turns_of_names):
         for names in turns_of_names:
             loop.call_soon(came, names)
             await asyncio.sleep(0)
-        for _ in range(LOOKS):
+        for _ in range(MAX_COLLECTING_ITERATIONS):
             await asyncio.sleep(0)
 
     loop.run_until_complete(all_turns())
     return " ".join(seen)
 
 
-def test_who_comes_alone_does_not_wait(loop):
-    assert what_is_seen(loop, "a", "", "b") == "a settled b settled"
+def test_a_single_request_does_not_wait(loop):
+    assert sequence(loop, "a", "", "b") == "a settled b settled"
 
 
-def test_a_call_is_made_once_for_all_that_came_in_the_turn(loop):
-    assert what_is_seen(loop, "ab", "", "c") == "a b settled c settled"
+def test_requests_of_one_iteration_share_one_call(loop):
+    assert sequence(loop, "ab", "", "c") == "a b settled c settled"
 
 
-def test_where_several_came_those_of_the_next_turns_are_waited_for(loop):
-    assert what_is_seen(loop, "ab", "cd", "e", "f") == "a b c d e settled f settled"
+def test_after_several_requests_the_next_iterations_are_waited_for(loop):
+    assert sequence(loop, "ab", "cd", "e", "f") == "a b c d e settled f settled"
 
 
-def test_who_keeps_coming_is_not_waited_for_without_end(loop):
-    turns_of_two = ["ab"] * (LOOKS + 1)
-    before = " ".join(["a b"] * LOOKS)
-    assert what_is_seen(loop, *turns_of_two) == f"{before} settled a b settled"
+def test_the_number_of_collecting_iterations_is_limited(loop):
+    turns_of_two = ["ab"] * (MAX_COLLECTING_ITERATIONS + 1)
+    before = " ".join(["a b"] * MAX_COLLECTING_ITERATIONS)
+    assert sequence(loop, *turns_of_two) == f"{before} settled a b settled"
 
 
-def test_other_threads_have_no_turn(loop):
+def test_other_threads_are_not_served(loop):
     turns, said = LoopTurns(), []
     turns.begin(loop)
 
@@ -70,11 +70,11 @@ def test_other_threads_have_no_turn(loop):
     assert said == [False]
 
 
-def test_before_the_loop_is_known_there_is_no_turn():
+def test_without_a_loop_no_call_is_made():
     assert not LoopTurns().at_end(lambda: None)
 
 
-def test_a_call_that_fails_leaves_the_others_to_be_made(loop, caplog):
+def test_a_failed_call_does_not_stop_the_others(loop, caplog):
     turns, seen = LoopTurns(), []
     turns.begin(loop)
 
@@ -88,4 +88,4 @@ def test_a_call_that_fails_leaves_the_others_to_be_made(loop, caplog):
 
     loop.run_until_complete(one_turn())
     assert seen == ["made"]
-    assert "at the end of a turn" in caplog.text
+    assert "at the end of a loop iteration" in caplog.text

@@ -150,7 +150,7 @@ def test_a_server_watches_its_inline_models(tmp_path, gate, caplog, version, sho
     with open_repository(tmp_path, options=options) as server:
         stream = server.model("m").stream({"X": [1.0]})
         assert gate.begun.wait(20)
-        server._server._look()
+        server._server._run_periodic_work()
         gate.ends.set()
         stream.single()
         assert "model.py:9 in wait, called by" in caplog.text

@@ -1,4 +1,4 @@
-"""The application for Ray Serve, without a cluster: what is deployed, and what replicas tell."""
+"""The application for Ray Serve, without a cluster: deployments, and the states of replicas."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import yaml
 from support.servers import ROOT
 
-from reference_server import cli
 from reference_server.autoscaling import ByWork
+from reference_server.command import cli
 from reference_server.core.telemetry import (
     Duration,
     FailureReason,
@@ -26,7 +26,7 @@ from reference_server.core.telemetry import (
 )
 from reference_server.frontends.http.asgi import Body
 
-# Ray is imported by the tests that use it: that takes a second, and warns of much.
+# Tests import Ray when they use it: the import takes a second and prints many warnings.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
@@ -44,8 +44,8 @@ class TritonPythonModel:
         self._version = np.array([int(args["model_version"])], np.int32)
 
     def execute(self, requests):
-        told = pb_utils.Tensor("VERSION", self._version)
-        return [pb_utils.InferenceResponse([told]) for _ in requests]
+        version = pb_utils.Tensor("VERSION", self._version)
+        return [pb_utils.InferenceResponse([version]) for _ in requests]
 """
 CONFIG = """
 backend: "python"
@@ -57,7 +57,7 @@ instance_group { count: 2 kind: KIND_CPU }
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Models of versions: one, one with batches, one with sequences."""
+    """Three models that answer with their version: plain, with batches, with sequences."""
     more = {
         "plain": "",
         "batches": "max_batch_size: 8",
@@ -78,7 +78,7 @@ def deployed(repository: Path, **more: object):
     return {name: model.handle._bound_deployment for name, model in models.items()}
 
 
-def test_each_model_is_a_deployment_with_work_for_two_batches_of_each_instance(repository: Path):
+def test_each_model_is_a_deployment_with_two_batches_per_instance(repository: Path):
     found = deployed(repository)
     assert {name: each.max_ongoing_requests for name, each in found.items()} == {
         "batches": 32,
@@ -87,14 +87,14 @@ def test_each_model_is_a_deployment_with_work_for_two_batches_of_each_instance(r
     }
 
 
-def test_options_of_deployments_are_those_of_serve(repository: Path):
+def test_deployment_options_are_passed_to_serve(repository: Path):
     settings = {"num_replicas": 3, "ray_actor_options": {"resources": {"NPU": 1}}}
     plain = deployed(repository, models={"plain": {**settings, "loads": ["batches"]}})["plain"]
     assert (plain.num_replicas, plain.ray_actor_options["resources"]) == (3, {"NPU": 1})
     assert plain.init_args[1].startup_models == ("plain", "batches")
 
 
-def test_the_example_is_what_serve_and_the_application_take():
+def test_the_example_is_valid():
     from ray.serve.schema import ServeDeploySchema
 
     from reference_server.ray import Arguments
@@ -109,24 +109,24 @@ def test_the_example_is_what_serve_and_the_application_take():
     assert set(options.startup_models) == given.models.keys()
 
 
-def test_the_servers_options_choose_models(repository: Path):
+def test_the_servers_options_select_models(repository: Path):
     assert list(
         deployed(repository, options="--model-control-mode=explicit --load-model=plain")
     ) == ["plain"]
 
 
-def test_what_cannot_be_deployed_is_told(repository: Path):
-    with pytest.raises(ValueError, match="models: nobody not among those that are served"):
-        deployed(repository, models={"nobody": {}})
+def test_invalid_arguments_are_reported(repository: Path):
+    with pytest.raises(ValueError, match="models: found unknown names absent"):
+        deployed(repository, models={"absent": {}})
     with pytest.raises(ValueError, match=r"sequences has sequences.*expected num_replicas 1"):
         deployed(repository, models={"sequences": {"num_replicas": 2}})
-    with pytest.raises(ValueError, match="options: '--nothing' is not what the server takes"):
+    with pytest.raises(ValueError, match="options: '--nothing' has an invalid option"):
         deployed(repository, options="--nothing")
     with pytest.raises(ValueError, match="replicas"):
         deployed(repository, replicas=2)
 
 
-def test_a_replica_that_is_configured_again_has_the_files_of_now(repository: Path):
+def test_reconfigure_reloads_the_files(repository: Path):
     from reference_server.options import ControlMode, ServerOptions
     from reference_server.ray.replica import Replica
 
@@ -154,16 +154,16 @@ def test_a_replica_that_is_configured_again_has_the_files_of_now(repository: Pat
         shutil.copytree(repository / "plain" / "1", repository / "plain" / "2")
         await replica.reconfigure({"release": 2})
         found.append(await version(replica))
-        # Of the version that is loaded.
+        # The loaded version.
         assert await replica.record_autoscaling_stats() == {"rows": 1, "requests": 1, "pending": 0}
-        await replica.check_health()  # though the old version may still be unloaded
+        await replica.check_health()  # although the old version may still be unloading
         await replica.__del__()
         return found
 
     assert asyncio.run(versions()) == [1, 2]
 
 
-def test_counters_of_replicas_are_added_by_version():
+def test_counters_of_replicas_are_summed_by_version():
     from reference_server.ray import merging
 
     first = Snapshot("m", 1, 5, 3, 2, success=Duration(3, 30), failures={FailureReason.OTHER: 1})
@@ -176,7 +176,7 @@ def test_counters_of_replicas_are_added_by_version():
     assert first.success == Duration(3, 30)
 
 
-def test_series_have_the_replica_that_told_them():
+def test_series_have_the_label_of_their_replica():
     from reference_server.ray import merging
 
     head = FamilyHead("requests", "", MetricKind.COUNTER)

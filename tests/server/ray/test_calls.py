@@ -1,4 +1,4 @@
-"""Calls that have come whole: what a method answers, and that it learns who wants no more."""
+"""gRPC calls with one complete message: the responses, and cancellation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = [(b"of", b"interest")]
 
 
 class Echo:
-    """Answers the message and a field, and ends when the client has said all."""
+    """Answers with the message and a metadata value, and ends when the client half-closes."""
 
     def __init__(self, call):
         self.call = call
@@ -47,7 +47,7 @@ class Waits(Echo):
 
 class Refuses(Echo):
     def receive(self, message):
-        self.call.end(not_found("nobody"))
+        self.call.end(not_found("absent"))
         self.call.send(b"too late")
 
 
@@ -66,16 +66,16 @@ def calls(handler):
 def test_a_call_is_answered():
     served, _ = calls(Echo)
     answer, end = asyncio.run(served.whole("/m", FIELDS, b"all "))
-    assert (answer, end.is_good) == (b"all interest", True)
+    assert (answer, end.is_ok) == (b"all interest", True)
 
 
 def test_a_failure_has_its_status():
     served, _ = calls(Refuses)
     answer, end = asyncio.run(served.whole("/m", FIELDS, b""))
-    assert (answer, end) == (b"", (Status.NOT_FOUND, "nobody"))
+    assert (answer, end) == (b"", (Status.NOT_FOUND, "absent"))
 
 
-def test_who_wants_no_more_has_the_call_cancelled():
+def test_closing_the_generator_cancels_the_call():
     served, made = calls(Waits)
 
     async def first() -> None:
@@ -88,7 +88,7 @@ def test_who_wants_no_more_has_the_call_cancelled():
     assert made[0].was_cancelled
 
 
-def test_what_waits_for_the_client_is_told():
+def test_queued_bytes_are_reported_to_the_backlog():
     served, made = calls(Waits)
     backlog = Backlog(Backlogs(), 1 << 20)
 
@@ -106,5 +106,5 @@ def test_what_waits_for_the_client_is_told():
         await answers.aclose()
         return [*seen, backlog.size]
 
-    # What has been given to Ray is known to be gone when the next is asked for.
+    # A message counts as sent when the next one is requested.
     assert asyncio.run(watched()) == [6 + len(b"interest"), 6, 3, 0]

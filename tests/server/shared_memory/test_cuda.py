@@ -1,4 +1,4 @@
-"""GPU memory: what is asked of the driver, and what becomes of its refusals."""
+"""GPU memory: the calls of the driver, and its errors."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ REFUSED = Code.INVALID_ARG, "failed to register shared memory region: invalid ar
 
 
 class HostDriver:
-    """A driver whose devices are in the host's memory; `log` has its calls."""
+    """A driver whose devices are in host memory; `log` has its calls."""
 
     def __init__(self, size=64, fails=()):
         self.memory = np.arange(size, dtype=np.uint8)
@@ -73,24 +73,24 @@ def test_a_handle_is_opened_on_its_device():
         *({"byte_size": 0}, {"device_id": -1}, {"device_id": 2**31}),
     ],
 )
-def test_what_can_be_no_region_never_reaches_the_driver(changes):
+def test_an_invalid_region_does_not_reach_the_driver(changes):
     driver = HostDriver()
     assert refusal(opened, driver, **changes) == REFUSED
     assert driver.log == []
 
 
-def test_a_handle_that_cannot_be_opened_is_refused():
+def test_a_handle_that_cannot_be_opened_is_rejected():
     assert refusal(opened, HostDriver(fails=("open",))) == REFUSED
 
 
 @pytest.mark.parametrize(("size", "fails"), [(63, ()), (64, ("size",))])
-def test_an_allocation_that_is_too_small_is_given_back(size, fails):
+def test_a_too_small_allocation_is_closed(size, fails):
     driver = HostDriver(size, fails)
     assert refusal(opened, driver) == REFUSED
     assert driver.log[-1] == ("close", 3)
 
 
-def test_no_driver_is_what_the_real_server_says_without_one():
+def test_without_a_driver_the_error_is_tritons():
     def none():
         raise DriverError("nothing here")
 
@@ -114,7 +114,7 @@ def test_writing_copies_to_the_device():
     assert driver.log[-1] == ("write", 3, 60, 4)
 
 
-def test_no_bytes_need_no_driver():
+def test_empty_copies_need_no_driver():
     driver = HostDriver()
     memory = opened(driver)
     memory.write(8, memoryview(b""))
@@ -123,7 +123,7 @@ def test_no_bytes_need_no_driver():
 
 
 @pytest.mark.parametrize("fails", ["read", "write"])
-def test_a_copy_that_fails_says_where(fails):
+def test_the_error_of_a_copy_names_the_region(fails):
     memory = opened(HostDriver(fails=(fails,)))
     use = memory.read if fails == "read" else memory.write
     argument = 4 if fails == "read" else memoryview(b"abcd")
@@ -133,13 +133,13 @@ def test_a_copy_that_fails_says_where(fails):
     )
 
 
-def test_closing_survives_a_client_that_is_gone():
+def test_closing_ignores_an_ended_client():
     driver = HostDriver(fails=("close",))
     opened(driver).close()
     assert driver.log[-1] == ("close", 3)
 
 
-def test_an_output_goes_through_the_gateway_to_the_device():
+def test_an_output_is_written_to_the_device():
     driver = HostDriver()
     shared_memory = SharedMemory(lambda: driver)
     shared_memory.register_cuda("r", HANDLE, 0, 64)
@@ -177,7 +177,7 @@ print(host.raw[:8].hex(), flush=True)
 
 @pytest.fixture
 def client_on_a_gpu():
-    """Another process with an allocation on the first GPU, and the handle of it."""
+    """Another process with an allocation on the first GPU, and the allocation's handle."""
     pytest.importorskip("cuda.bindings.runtime", reason="cuda-python is not installed")
     try:
         CudaPython()._on(0)
@@ -206,5 +206,5 @@ def test_a_region_of_another_process_on_a_gpu(client_on_a_gpu):
     lease.output_buffer("r", 0, 8).write(memoryview(b"from us!"))
     lease.release()
     shared_memory.unregister(CudaRegion, "r")
-    told, _ = process.communicate("\n")
-    assert bytes.fromhex(told) == b"from us!"
+    output, _ = process.communicate("\n")
+    assert bytes.fromhex(output) == b"from us!"

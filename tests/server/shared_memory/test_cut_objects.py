@@ -1,4 +1,4 @@
-"""Objects that their client cuts: whoever reads or writes then is told, and the process lives."""
+"""Objects truncated by their client: copies fail with an error, and the process survives."""
 
 import os
 import random
@@ -47,7 +47,7 @@ def refusal(*arguments):
 @SIZES
 @USES
 @pytest.mark.parametrize("left", [0, PAGE, -1], ids=["nothing", "a page", "all but a byte"])
-def test_a_part_that_is_gone_is_refused_and_stays_gone(memory, use, size, left):
+def test_a_truncated_part_is_an_error_and_stays_one(memory, use, size, left):
     memory, key = memory
     left %= size
     os.truncate(object_file(key), left)
@@ -60,7 +60,7 @@ def test_a_part_that_is_gone_is_refused_and_stays_gone(memory, use, size, left):
 
 @SIZES
 @USES
-def test_a_part_that_is_left_is_used(memory, use, size):
+def test_the_remaining_part_is_usable(memory, use, size):
     memory, key = memory
     refused_at = size - PAGE
     os.truncate(object_file(key), refused_at)
@@ -70,7 +70,7 @@ def test_a_part_that_is_left_is_used(memory, use, size):
 
 @SIZES
 @USES
-def test_an_object_that_has_grown_again_is_used_again(memory, use, size):
+def test_an_object_that_has_grown_again_is_usable(memory, use, size):
     memory, key = memory
     os.truncate(object_file(key), 0)
     refusal(memory, use, size)
@@ -82,7 +82,7 @@ def test_an_object_that_has_grown_again_is_used_again(memory, use, size):
 
 @pytest.mark.parametrize("size", [LARGE])
 @USES
-def test_a_region_is_refused_until_all_of_its_object_is_back(memory, use, size):
+def test_a_region_is_an_error_until_its_object_is_complete(memory, use, size):
     memory, key = memory
     os.truncate(object_file(key), 0)
     refusal(memory, use, size)
@@ -91,7 +91,7 @@ def test_a_region_is_refused_until_all_of_its_object_is_back(memory, use, size):
 
 
 @pytest.mark.parametrize("size", [LARGE])
-def test_an_object_that_is_cut_and_grows_within_a_copy_is_refused(memory, monkeypatch, size):
+def test_an_object_truncated_and_extended_within_a_copy_is_an_error(memory, monkeypatch, size):
     memory, key = memory
     lose = guard.GuardedMapping.lose
 
@@ -101,12 +101,12 @@ def test_an_object_that_is_cut_and_grows_within_a_copy_is_refused(memory, monkey
 
     monkeypatch.setattr(guard.GuardedMapping, "lose", grow)
     os.truncate(object_file(key), 0)
-    assert "was cut while it was used, or no memory is left" in refusal(memory, "read", size)
+    assert "was truncated while in use, or no memory is left" in refusal(memory, "read", size)
     assert bytes(memory.read(0, size)) == bytes(size)
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_an_object_that_is_cut_all_the_time_gives_errors_or_whole_copies(memory, size):
+def test_copies_of_a_changing_object_are_complete_or_errors(memory, size):
     memory, key = memory
     done = threading.Event()
 
@@ -128,7 +128,7 @@ def test_an_object_that_is_cut_all_the_time_gives_errors_or_whole_copies(memory,
                 outcomes["whole"] += 1
             except ServerError:
                 outcomes["refused"] += 1
-            if tries > 200 and outcomes["refused"]:  # the other thread may have had no turn yet
+            if tries > 200 and outcomes["refused"]:  # the other thread may not have run yet
                 break
     finally:
         done.set()
@@ -174,7 +174,7 @@ pages[0]
     ],
     ids=["no handler", "a handler before", "a handler since"],
 )
-def test_other_faults_go_to_whoever_had_them_before(before, then, status, said):
+def test_other_faults_are_passed_to_the_previous_handler(before, then, status, said):
     script = UNGUARDED.format(before=before, then=then)
     with shared_object(bytes(LARGE)) as key:
         run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Memory for copies of inputs: lent, given back by the last view, used again, let go."""
+"""Buffers for copies of inputs: taken, returned with the last view, reused, freed."""
 
 import gc
 import threading
@@ -32,7 +32,7 @@ def address(view):
     return np.frombuffer(view, np.uint8).ctypes.data
 
 
-def test_a_buffer_is_used_again_when_its_last_view_is_gone(buffers):
+def test_a_buffer_is_reused_after_its_last_view_is_freed(buffers):
     lent = buffers.take(SIZE)
     first = address(lent)
     array = np.frombuffer(lent, np.uint8)[10:].view(np.int16)
@@ -45,7 +45,7 @@ def test_a_buffer_is_used_again_when_its_last_view_is_gone(buffers):
     assert first in [address(view) for view in again]
 
 
-def test_what_a_model_keeps_is_its_own(buffers):
+def test_a_kept_view_keeps_its_buffer(buffers):
     kept = np.frombuffer(buffers.take(SIZE), np.uint8)
     kept[:] = 1
     for _ in range(10):
@@ -62,7 +62,7 @@ def test_sizes_are_exact(buffers):
     assert address(buffers.take(SIZE)) == first
 
 
-def test_idle_buffers_are_bounded(buffers):
+def test_idle_buffers_are_limited(buffers):
     lent = [buffers.take(SIZE) for _ in range(9)]
     assert buffers.idle_bytes == 0
     lent.clear()
@@ -71,7 +71,7 @@ def test_idle_buffers_are_bounded(buffers):
     assert buffers.idle_bytes == 3 * SIZE
 
 
-def test_what_nobody_needs_for_a_while_is_let_go(buffers, clock):
+def test_idle_buffers_are_freed_after_some_time(buffers, clock):
     lent = [buffers.take(SIZE) for _ in range(2)]
     lent.pop()
     clock.now_s = 9
@@ -86,15 +86,15 @@ def test_what_nobody_needs_for_a_while_is_let_go(buffers, clock):
     assert buffers.idle_bytes == 0
 
 
-def test_a_view_that_goes_while_buffers_are_asked_for_waits_for_nobody(buffers):
+def test_freeing_a_view_does_not_wait_for_the_lock(buffers):
     lent = buffers.take(SIZE)
-    with buffers._lock:  # as the garbage collector may come in between
+    with buffers._lock:  # as the garbage collector may do
         del lent
     assert buffers.idle_bytes == 0
     assert len(buffers.take(SIZE)) == SIZE
 
 
-def test_any_thread_takes_and_gives_back(buffers):
+def test_any_thread_takes_and_returns_buffers(buffers):
     def work(number):
         for _ in range(300):
             array = np.frombuffer(buffers.take(SIZE), np.uint8)

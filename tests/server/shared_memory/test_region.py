@@ -1,4 +1,4 @@
-"""Objects of POSIX shared memory: found by key, kept within their bounds, read and written."""
+"""POSIX shared memory objects: opened by key, accessed within their bounds."""
 
 import gc
 import os
@@ -45,7 +45,7 @@ def open_files():
 
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
-def test_a_key_has_any_number_of_slashes_in_front(key, slashes):
+def test_a_key_may_have_leading_slashes(key, slashes):
     memory = opened(slashes + key.lstrip("/"))
     assert bytes(memory.read(0, 4)) == CONTENT[:4]
     memory.close()
@@ -58,12 +58,12 @@ def test_a_key_has_any_number_of_slashes_in_front(key, slashes):
         *("/dev/shm/x", "x\0y", "x" * 256, "\ud800", "/surely_not_there"),
     ],
 )
-def test_nothing_else_is_an_object(key):
+def test_invalid_keys_are_rejected(key):
     said = f"Unable to open shared memory region: '{key}'"
     assert refusal(key) == (Code.INTERNAL, said)
 
 
-def test_a_key_that_names_its_own_object_through_a_folder_is_refused(key):
+def test_a_key_with_a_folder_is_rejected(key):
     assert refusal(f"/../shm{key}")[0] is Code.INTERNAL
 
 
@@ -78,7 +78,7 @@ def test_links_are_not_followed(key, tmp_path):
         link.unlink()
 
 
-def test_a_folder_and_a_pipe_are_no_objects(key):
+def test_folders_and_pipes_are_rejected(key):
     folder, pipe = object_file(key + "_folder"), object_file(key + "_pipe")
     folder.mkdir()
     os.mkfifo(pipe)
@@ -108,10 +108,10 @@ BOUNDS = {
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize(("byte_size", "offset", "said"), BOUNDS.values(), ids=BOUNDS)
-def test_a_region_lies_within_its_object(key, byte_size, offset, said):
+def test_a_region_must_be_within_its_object(key, byte_size, offset, said):
     before = open_files()
     assert refusal(key, byte_size, offset) == (Code.INVALID_ARG, said)
-    assert open_files() <= before  # others may have closed theirs meanwhile
+    assert open_files() <= before  # other tests may have closed files
 
 
 def test_an_object_may_be_shorter_than_a_page():
@@ -126,7 +126,7 @@ def test_an_object_may_be_shorter_than_a_page():
 
 @given(offset=st.integers(0, len(CONTENT)), size=st.integers(0, len(CONTENT)), page=st.booleans())
 @pytest.mark.parametrize("guarded_bytes", [1, 1 << 19], ids=["guarded", "by the kernel"])
-def test_what_is_read_has_the_bytes_of_its_place(guarded_bytes, offset, size, page):
+def test_reading_returns_the_bytes_at_the_offset(guarded_bytes, offset, size, page):
     start = PAGE if page else 0
     size = min(size, len(CONTENT) - start - offset)
     if size < 0:
@@ -144,7 +144,7 @@ def test_what_is_read_has_the_bytes_of_its_place(guarded_bytes, offset, size, pa
 
 
 @pytest.mark.parametrize("size", [16, LARGE])
-def test_what_was_read_and_the_object_are_independent(size):
+def test_a_copy_is_independent_of_the_object(size):
     with shared_object(bytes(size)) as key:
         memory = opened(key, size)
         copy = memory.read(0, size)
@@ -163,10 +163,10 @@ def test_closing_leaves_no_file_open():
         copy = memory.read(0, LARGE)
         memory.close()
         del memory, copy
-    assert open_files() <= before  # others may have closed theirs meanwhile
+    assert open_files() <= before  # other tests may have closed files
 
 
-def test_an_object_without_a_name_is_used_until_it_is_closed(key):
+def test_an_unlinked_object_is_usable_until_it_is_closed(key):
     memory = opened(key)
     object_file(key).unlink()
     assert bytes(memory.read(0, 4)) == CONTENT[:4]

@@ -33,13 +33,13 @@ DOUBLING = """
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
             return responses
 """
-TOLD = """
+REPORT = """
     input { name: "X" data_type: TYPE_STRING dims: [-1] }
     output { name: "Y" data_type: TYPE_STRING dims: [-1] }
-    output { name: "TOLD" data_type: TYPE_STRING dims: [1] }
+    output { name: "REPORT" data_type: TYPE_STRING dims: [1] }
     sequence_batching { }
 """
-TELLING = """
+REPORTING = """
     import json
     import numpy as np
     import triton_python_backend_utils as pb_utils
@@ -49,12 +49,12 @@ TELLING = """
             return [self.answer(request) for request in requests]
 
         def answer(self, request):
-            told = [request.request_id(), request.correlation_id(), request.flags()]
-            told += [json.loads(request.parameters())]
+            report = [request.request_id(), request.correlation_id(), request.flags()]
+            report += [json.loads(request.parameters())]
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            text = np.array([json.dumps(told)], object)
+            text = np.array([json.dumps(report)], object)
             return pb_utils.InferenceResponse(
-                [pb_utils.Tensor("Y", x), pb_utils.Tensor("TOLD", text)]
+                [pb_utils.Tensor("Y", x), pb_utils.Tensor("REPORT", text)]
             )
 """
 STREAM = """
@@ -105,7 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(folder, "identity")
     write_model(folder, "doubling", BATCHED, DOUBLING)
     write_model(folder, "meeting", BATCHED.replace("[1, 3]", "[4]"), DOUBLING)
-    write_model(folder, "told", TOLD, TELLING)
+    write_model(folder, "report", REPORT, REPORTING)
     write_model(folder, "streaming", STREAM, STREAMING)
     write_model(folder, "endless", STREAM, ENDLESS)
     write_model(folder, "bits", BITS)

@@ -1,4 +1,4 @@
-"""What an installation brings to other projects: a module to import, fixtures, an example."""
+"""The installed package in other projects: an importable module, fixtures, an example."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from reference_server.testing import open_model
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "test_your_model"
 
-#: As a model process of Triton: the module's one half is built in, the other lies behind it all.
+#: Like a model process of Triton: half of the module is built in, the rest is last in the path.
 AS_IN_TRITON = """
     import sys
 
@@ -59,12 +59,12 @@ def pytest_in(folder, *options, typed=""):
     return run(*command, folder=folder, typed=typed)
 
 
-def test_the_module_can_be_imported_outside_of_any_server():
+def test_the_module_can_be_imported_without_a_server():
     assert pb_utils.__all__ == served.__all__
     assert all(getattr(pb_utils, name) is getattr(served, name) for name in served.__all__)
 
 
-def test_a_model_can_be_imported_as_any_module(folder):
+def test_a_model_can_be_imported_like_any_module(folder):
     command = "import model; print(model.TritonPythonModel.__module__)"
     ran = run("-c", command, folder=folder / "identity" / "1")
     assert ran.stdout == "model\n", ran.stderr
@@ -84,25 +84,25 @@ def test_models_under_test_get_the_module_of_their_instance(tmp_path):
     config += 'input { name: "X" data_type: TYPE_FP32 dims: [1] optional: true }'
     folder = write_model(tmp_path, "where", config, source)
     with open_model(folder) as model:
-        told = model.infer({}).outputs["Y"].item()
-    assert told.decode() == str(folder / "1")
+        report = model.infer({}).outputs["Y"].item()
+    assert report.decode() == str(folder / "1")
 
 
-def test_in_a_model_process_of_triton_the_package_steps_aside(tmp_path):
+def test_in_a_model_process_of_triton_the_package_is_not_used(tmp_path):
     (tmp_path / "triton_python_backend_utils.py").write_text("whose = 'Triton'")
     ran = run("-c", textwrap.dedent(AS_IN_TRITON), str(tmp_path), folder="/")
     assert ran.stdout == "Triton False\n", ran.stderr
 
 
 @pytest.mark.slow
-def test_the_example_passes_as_a_project_of_its_own(tmp_path):
+def test_the_example_passes_as_a_separate_project(tmp_path):
     project = shutil.copytree(
         EXAMPLE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")
     )
     config = project / "model_repository" / "word_count" / "config.pbtxt"
     text = config.read_text()
     assert "_delay_microseconds: 100000 " in text
-    # So that three requests meet on a machine that is busy with others, too.
+    # So that three requests form a batch on a busy machine, too.
     config.write_text(text.replace("_delay_microseconds: 100000 ", "_delay_microseconds: 1000000 "))
     ran = pytest_in(project)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -110,7 +110,7 @@ def test_the_example_passes_as_a_project_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_failure_shows_the_line_of_the_test_and_that_of_the_model(tmp_path):
+def test_a_failure_shows_the_lines_of_the_test_and_of_the_model(tmp_path):
     write_model(tmp_path, "failing", source=FAILING)
     (tmp_path / "test_it.py").write_text(textwrap.dedent(TEST_OF_IT))
     shown = pytest_in(tmp_path).stdout

@@ -1,4 +1,4 @@
-"""A model under test: arrays in, arrays out, by the scheduler and the counters of the server."""
+"""A model under test: arrays through the server's scheduler and counters."""
 
 import json
 
@@ -12,13 +12,13 @@ def ask(model, *numbers, **options):
     return model.infer({"X": np.array([numbers], np.float32)}, **options)
 
 
-def test_arrays_go_in_and_come_out(repository):
+def test_arrays_are_passed_in_and_out(repository):
     response = ask(repository.model("doubling"), 1.5)
     assert response.outputs["Y"].tolist() == [[3.0]]
     assert (response.model_name, response.model_version) == ("doubling", 1)
 
 
-def test_what_a_model_writes_to_its_input_stays_with_it(repository):
+def test_a_models_writes_do_not_change_the_tests_input(repository):
     given = np.float32([[1]])
     repository.model("doubling").infer({"X": given})
     assert given.tolist() == [[1]]
@@ -40,39 +40,39 @@ def test_lists_become_arrays_of_the_inputs_type(repository):
     ],
     ids=["str", "bytes", "U", "S", "objects"],
 )
-def test_texts_of_every_kind_are_bytes_to_the_model(repository, texts):
-    told = repository.model("told").infer(
+def test_texts_of_every_type_are_bytes_for_the_model(repository, texts):
+    report = repository.model("report").infer(
         {"X": texts}, sequence_id=1, sequence_start=True, sequence_end=True
     )
-    assert told.outputs["Y"].tolist() == ["ä".encode(), b"b"]
+    assert report.outputs["Y"].tolist() == ["ä".encode(), b"b"]
 
 
-def test_bfloat16_travels_as_uint16(repository):
-    with pytest.raises(ServerError, match="BF16"):  # NumPy, in a model, has none
+def test_bfloat16_is_passed_as_uint16(repository):
+    with pytest.raises(ServerError, match="BF16"):  # NumPy has no such type
         repository.model("bits").infer({"X": np.uint16([0x3F80])})
 
 
-def test_the_model_is_told_what_the_request_says(repository):
-    told = repository.model("told").infer(
+def test_the_model_gets_the_requests_options(repository):
+    report = repository.model("report").infer(
         {"X": ["a"]},
-        outputs=["TOLD"],
+        outputs=["REPORT"],
         parameters={"top_k": 3},
         request_id="r7",
         sequence_id=42,
         sequence_start=True,
         sequence_end=True,
     )
-    assert list(told.outputs) == ["TOLD"]
-    assert told.request_id == "r7"
-    assert json.loads(told.outputs["TOLD"].item()) == ["r7", 42, 3, {"top_k": 3}]
+    assert list(report.outputs) == ["REPORT"]
+    assert report.request_id == "r7"
+    assert json.loads(report.outputs["REPORT"].item()) == ["r7", 42, 3, {"top_k": 3}]
 
 
-def test_requests_that_are_submitted_together_meet_in_a_batch(repository):
+def test_requests_submitted_together_form_a_batch(repository):
     model = repository.model("meeting")
     responses = model.infer_many([{"X": [[number]]} for number in (1, 2, 3, 4)])
     assert [response.outputs["Y"].item() for response in responses] == [2, 4, 6, 8]
-    told = model.statistics()
-    assert (told.inference_count, told.execution_count) == (4, 1)
+    report = model.statistics()
+    assert (report.inference_count, report.execution_count) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_errors_have_the_servers_text_and_code(repository, inputs, code, text):
     assert text in caught.value.message
 
 
-def test_one_request_fails_alone(repository):
+def test_one_failed_request_does_not_affect_others(repository):
     model = repository.model("doubling")
     streams = [model.stream({"X": [[number]]}) for number in (1, -1, 2)]
     assert streams[0].single().outputs["Y"].item() == 2
@@ -100,13 +100,13 @@ def test_one_request_fails_alone(repository):
     assert streams[2].single().outputs["Y"].item() == 4
 
 
-def test_a_stream_gives_the_responses_as_they_come(repository):
+def test_a_stream_returns_responses_as_they_arrive(repository):
     stream = repository.model("streaming").stream({"X": [1, 2, 3]})
     assert [response.outputs["Y"].item() for response in stream] == [1, 2, 3]
     assert list(stream) == []
 
 
-def test_a_stream_goes_on_behind_an_error(repository):
+def test_a_stream_continues_after_an_error(repository):
     stream = repository.model("streaming").stream({"X": [1, -1, 3]})
     assert next(stream).outputs["Y"].item() == 1
     with pytest.raises(ServerError, match="negative"):
@@ -121,13 +121,13 @@ def test_a_request_can_be_cancelled(repository):
     assert list(stream) == []
 
 
-def test_a_decoupled_model_has_no_single_answer(repository):
+def test_infer_rejects_a_decoupled_model(repository):
     with pytest.raises(ServerError, match="doesn't support models with decoupled") as caught:
         repository.model("streaming").infer({"X": [1]})
     assert caught.value.code is Code.UNSUPPORTED
 
 
-def test_an_ensemble_is_asked_like_a_model(repository):
+def test_an_ensemble_is_called_like_a_model(repository):
     assert repository.model("pair").infer({"I": [1, 2]}).outputs["O"].tolist() == [1, 2]
 
 
@@ -135,7 +135,7 @@ def test_the_configuration_is_the_completed_one(repository):
     assert repository.model("identity").config()["instance_group"][0]["count"] == 1
 
 
-def test_a_model_that_is_not_there_is_refused_as_by_a_server(repository):
-    with pytest.raises(ServerError, match="unknown model: 'nobody'") as caught:
-        repository.model("nobody").infer({})
+def test_a_missing_model_has_the_servers_error(repository):
+    with pytest.raises(ServerError, match="unknown model: 'absent'") as caught:
+        repository.model("absent").infer({})
     assert caught.value.code is Code.NOT_FOUND

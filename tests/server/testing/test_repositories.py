@@ -1,4 +1,4 @@
-"""A repository under test: what is loaded, and both frontends without a port."""
+"""A repository under test: the loaded models, and both frontends without ports."""
 
 import json
 import logging
@@ -27,13 +27,13 @@ def loaded(repository, name):
     return repository.http("GET", f"/v2/models/{name}/ready").status == 200
 
 
-def test_only_the_models_that_are_named_are_loaded(folder):
+def test_only_the_named_models_are_loaded(folder):
     with open_repository(folder, models=["identity"]) as repository:
         assert loaded(repository, "identity")
-        assert not loaded(repository, "told")
+        assert not loaded(repository, "report")
 
 
-def test_a_model_brings_those_that_it_uses(folder):
+def test_a_model_loads_the_models_that_it_uses(folder):
     with open_model(folder / "pair") as pair:
         assert pair.infer({"I": [1]}).outputs["O"].tolist() == [1]
 
@@ -47,7 +47,7 @@ def test_models_are_loaded_and_unloaded(folder):
             model.infer({"X": [1]})
 
 
-def test_another_configuration_stands_in_for_the_file(folder):
+def test_a_given_configuration_replaces_the_file(folder):
     with open_repository(folder, models=[]) as repository:
         config = repository.load("identity").config()
         other = repository.load("identity", config | {"max_batch_size": 2})
@@ -55,17 +55,17 @@ def test_another_configuration_stands_in_for_the_file(folder):
         assert other.infer({"X": [[1], [2]]}).outputs["Y"].tolist() == [[1], [2]]
 
 
-def test_all_reasons_are_told_if_models_cannot_be_loaded(tmp_path):
+def test_the_error_has_the_reasons_of_all_models(tmp_path):
     write_model(tmp_path, "broken", source=BROKEN)
     write_model(tmp_path, "typo", "max_batch: 1")
     with (
         pytest.raises(ServerError) as caught,
-        open_repository(tmp_path, models=["broken", "typo", "nobody"]),
+        open_repository(tmp_path, models=["broken", "typo", "missing"]),
     ):
         pass
     lines = caught.value.message.splitlines()
     assert lines[:2] == ["failed to load", "broken: Internal: RuntimeError: init no good"]
-    assert [line.partition(":")[0] for line in lines[-2:]] == ["nobody", "typo"]
+    assert [line.partition(":")[0] for line in lines[-2:]] == ["missing", "typo"]
 
 
 def test_options_are_those_of_the_command_line(tmp_path):
@@ -77,18 +77,18 @@ def test_options_are_those_of_the_command_line(tmp_path):
 
 
 @pytest.mark.brute_force
-def test_models_run_in_processes_if_they_are_told_to(folder):
+def test_models_may_run_in_processes(folder):
     with open_model(folder / "identity", options=["--backend-config=python,host=process"]) as model:
         assert model.infer({"X": [1, 2]}).outputs["Y"].tolist() == [1, 2]
 
 
-def test_http_is_asked_without_a_port(repository):
+def test_http_requests_need_no_port(repository):
     reply = repository.http("POST", "/v2/models/identity/infer", BODY, {"Accept-Encoding": "gzip"})
     assert (reply.status, reply.headers["content-encoding"]) == (200, "gzip")
     reply = repository.http("POST", "/v2/models/identity/infer", BODY)
     assert reply.json()["outputs"][0]["data"] == [1, 2]
     assert reply.raw.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
-    refused = repository.http("GET", "/v2/models/nobody")
+    refused = repository.http("GET", "/v2/models/missing")
     assert (refused.status, list(refused.json())) == (404, ["error"])
 
 
@@ -99,7 +99,7 @@ def test_chunks_of_a_stream_are_joined(repository):
     assert reply.body.count(b"data: ") == 2
 
 
-def test_bytes_go_to_http_as_they_are(repository):
+def test_raw_bytes_are_sent_to_http(repository):
     request = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
     assert repository.http_raw(request * 2).count(b"HTTP/1.1 200 OK") == 2
     assert repository.http_raw(b"nonsense") == b""
@@ -111,23 +111,23 @@ def test_grpc_methods_are_called_by_name(repository):
     assert len(answer.raw_output_contents[0]) == 8
     assert repository.grpc("ServerMetadata", pb.ServerMetadataRequest()).name == "triton"
     with pytest.raises(ServerError) as caught:
-        repository.grpc("ModelInfer", infer_request("nobody", 1))
+        repository.grpc("ModelInfer", infer_request("missing", 1))
     assert caught.value.code is Code.NOT_FOUND
 
 
-def test_grpc_streams_answer_until_the_last(repository):
+def test_grpc_streams_return_all_responses(repository):
     requests = [infer_request("identity", 1), infer_request("streaming", 1, 2)]
     answers = repository.grpc_stream("ModelStreamInfer", requests)
     names = [answer.infer_response.model_name for answer in answers]
     assert sorted(names) == ["identity", "streaming", "streaming"]
 
 
-def test_metrics_are_read_without_a_port(repository):
+def test_metrics_need_no_port(repository):
     repository.model("identity").infer({"X": [1]})
     assert 'nv_inference_request_success{model="identity",version="1"}' in repository.metrics()
 
 
-def test_log_lines_of_models_reach_the_tests_log(tmp_path, caplog):
+def test_log_lines_of_models_are_in_the_tests_log(tmp_path, caplog):
     source = """
         import triton_python_backend_utils as pb_utils
 
@@ -146,7 +146,7 @@ def test_log_lines_of_models_reach_the_tests_log(tmp_path, caplog):
     ]
 
 
-def test_a_load_that_fails_tells_of_a_stub_for_no_model(tmp_path):
+def test_a_failed_load_reports_a_stub_without_a_model(tmp_path):
     write_model(tmp_path, "detector", 'backend: "tensorrt"')
     option = "--stub-model=detectro=stubs:f"
     with (

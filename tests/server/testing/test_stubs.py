@@ -1,4 +1,4 @@
-"""A model under test that asks others which are not there: stubs answer in their place."""
+"""Stubs that answer calls of the model under test to missing models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from reference_server.testing import Code, ModelRepository, ServerError, open_re
 
 pytestmark = pytest.mark.brute_force
 
-#: Asks `other` for Y, or for as many Y as it likes to give, and answers with all of them.
+#: Calls `other` for one or more Y, and answers with all of them.
 ASKING = """
     import numpy as np
     import triton_python_backend_utils as pb_utils
@@ -50,22 +50,22 @@ def asking(models: Path, request: pytest.FixtureRequest) -> Iterator[ModelReposi
         yield opened
 
 
-def told(repository, **options):
+def report(repository, **options):
     return repository.model("asking").infer({"X": [1, 2]}, **options).outputs["Y"].tolist()
 
 
-def test_a_stub_answers_in_the_place_of_a_model(asking):
+def test_a_stub_answers_for_a_model(asking):
     asking.stub("other", lambda inputs: {"Y": inputs["X"] * 10})
-    assert told(asking) == [10, 20]
+    assert report(asking) == [10, 20]
 
 
 def test_the_latest_stub_answers(asking):
     for factor in (2, 3):
         asking.stub("other", lambda inputs, factor=factor: {"Y": inputs["X"] * factor})
-    assert told(asking) == [3, 6]
+    assert report(asking) == [3, 6]
 
 
-def test_a_stub_hears_what_it_is_asked_and_may_keep_it(asking):
+def test_a_stub_may_keep_its_inputs(asking):
     heard = []
 
     def other(inputs):
@@ -74,58 +74,58 @@ def test_a_stub_hears_what_it_is_asked_and_may_keep_it(asking):
         return {"Y": inputs["X"]}
 
     asking.stub("other", other)
-    told(asking)
-    assert told(asking) == [2, 3]
+    report(asking)
+    assert report(asking) == [2, 3]
     assert [(array.dtype, array.tolist()) for array in heard] == [(np.float32, [2, 3])] * 2
 
 
-def test_only_what_was_asked_for_is_given(asking):
+def test_only_requested_outputs_are_returned(asking):
     asking.stub("other", lambda inputs: {"Z": [9.0], "Y": inputs["X"]})
-    assert told(asking) == [1, 2]
+    assert report(asking) == [1, 2]
 
 
-def test_a_stub_is_refused_an_output_that_it_does_not_give(asking):
+def test_a_missing_output_of_a_stub_is_an_error(asking):
     asking.stub("other", lambda inputs: {"Z": inputs["X"]})
     with pytest.raises(ServerError, match="unexpected inference output 'Y' for model 'other'"):
-        told(asking)
+        report(asking)
 
 
-def test_an_error_of_a_stub_is_told_to_the_model(asking):
+def test_an_error_of_a_stub_is_raised_in_the_model(asking):
     def other(inputs):
         raise ServerError(Code.UNAVAILABLE, "come back later")
 
     asking.stub("other", other)
     with pytest.raises(ServerError, match=r"^come back later$"):
-        told(asking)
+        report(asking)
 
 
-def test_a_defect_of_a_stub_is_told_with_its_line(asking):
+def test_an_exception_of_a_stub_has_its_line(asking):
     asking.stub("other", lambda inputs: {"Y": inputs["W"]})
     with pytest.raises(ServerError, match=r"KeyError: 'W'\n\nAt:\n.*test_stubs.py\(\d+\)"):
-        told(asking)
+        report(asking)
 
 
-def test_a_generator_stands_for_a_decoupled_model(asking):
+def test_a_generator_is_a_decoupled_model(asking):
     def other(inputs):
         for number in inputs["X"]:
             yield {"Y": [number, -number]}
 
     asking.stub("other", other)
-    assert told(asking, parameters={"many": True}) == [1, -1, 2, -2]
+    assert report(asking, parameters={"many": True}) == [1, -1, 2, -2]
     with pytest.raises(ServerError, match="Model other is using the decoupled"):
-        told(asking)
+        report(asking)
 
 
-def test_a_stub_goes_before_a_model_of_its_name_but_not_for_clients(asking):
+def test_a_stub_replaces_a_loaded_model_but_not_for_clients(asking):
     other = asking.load("other")
     assert other.infer({"X": [1, 2]}).outputs["Y"].tolist() == [1, 2]
     asking.stub("other", lambda inputs: {"Y": inputs["X"] * 10})
     assert other.infer({"X": [1, 2]}).outputs["Y"].tolist() == [1, 2]
-    assert told(asking) == [10, 20]
+    assert report(asking) == [10, 20]
 
 
-def test_without_a_stub_the_model_is_told_that_the_other_is_not_there(models):
+def test_without_a_stub_the_call_fails(models):
     with open_repository(models, models=["asking"]) as repository:
         repository.stub("another", lambda inputs: {"Y": inputs["X"]})
         with pytest.raises(ServerError, match="Request for unknown model: 'other' is not found"):
-            told(repository)
+            report(repository)

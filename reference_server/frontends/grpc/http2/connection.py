@@ -1,11 +1,11 @@
-"""One connection of HTTP/2, the server's side: joins what the other modules do.
+"""One HTTP/2 connection, server side, without I/O.
 
-    events = connection.receive(data, now_s)     what the client did
-    connection.reply(stream_id, ...)             what the server says
+    events = connection.receive(data, now_s)     events of the client
+    connection.reply(stream_id, ...)             responses
     parts = connection.take_output()             the bytes to send, in order
 
-Nothing here blocks, and nothing is raised for what a client does: faults are answered as
-RFC 9113 says, and told as events.
+Nothing blocks, and no error of the client raises an exception: it is answered as RFC 9113 says and
+returned as an event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reference_server.frontends.grpc.http2.streams import Part
 
 
 class Http2Connection:
-    """A connection, from its first byte. All times are of one clock, in seconds."""
+    """A connection from its first byte. Times are in seconds, of one clock."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
@@ -37,12 +37,12 @@ class Http2Connection:
 
     @property
     def open_streams(self) -> int:
-        """How many streams are open, or half closed."""
+        """The number of open or half-closed streams."""
         return len(self._streams)
 
     @property
     def is_greeted(self) -> bool:
-        """Whether the client has begun as HTTP/2 begins: with its preface and its settings."""
+        """True once the client has sent the HTTP/2 preface and its settings."""
         return self._receiver.is_greeted
 
     @property
@@ -52,16 +52,16 @@ class Http2Connection:
 
     @property
     def unfinished_block(self) -> int:
-        """The stream of the header block of which a part has come; 0 if there is none."""
+        """The stream of an incomplete header block, or 0."""
         return self._receiver.unfinished_block
 
     @property
     def answered_bytes(self) -> int:
-        """How many bytes wait for the client of responses that are complete."""
+        """The number of queued bytes of complete responses."""
         return self._sender.answered_bytes
 
     def unread(self) -> Iterator[tuple[int, int]]:
-        """The streams on which something waits for the client, and how many bytes."""
+        """Yield the streams with queued bytes, and how many."""
         for stream in self._streams.values():
             if stream.queue:
                 yield stream.id, stream.queued_bytes
@@ -69,43 +69,43 @@ class Http2Connection:
     # -- bytes
 
     def receive(self, data: memoryview, now_s: float) -> list[Event]:
-        """What the client did, in order. `data` may end anywhere."""
+        """Return the events in `data`, in order. Frames may be split anywhere."""
         return self._receiver.receive(data, now_s)
 
     @property
-    def data_under_way(self) -> tuple[int, int]:
-        """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
-        return self._receiver.data_under_way
+    def unfinished_data(self) -> tuple[int, int]:
+        """The stream of an incomplete DATA frame, and the number of its missing bytes."""
+        return self._receiver.unfinished_data
 
     def whole(self, data: memoryview) -> int:
-        """How many bytes at its start are some whole frames, which are short; 0 if none are."""
+        """Return the size of the short, complete frames at the start of `data`."""
         return self._receiver.whole(data)
 
     def take_output(self) -> list[Part]:
-        """The bytes to send now."""
+        """Return the bytes to send, and remove them here."""
         return self._sender.take()
 
-    def take_moved(self) -> Sequence[tuple[int, int]]:
-        """The streams of which waiting bytes have been sent since, and how many wait still."""
-        moved = self._sender.moved
-        if not moved:
+    def take_progress(self) -> Sequence[tuple[int, int]]:
+        """Return the streams whose queued bytes were sent, and how many are still queued."""
+        progressed = self._sender.progressed
+        if not progressed:
             return ()
-        found = [(stream.id, stream.queued_bytes) for stream in moved.values()]
-        moved.clear()
+        found = [(stream.id, stream.queued_bytes) for stream in progressed.values()]
+        progressed.clear()
         return found
 
-    # -- what the server says
+    # -- responses
 
     def headers(self, stream_id: int, block: bytes) -> None:
-        """Begin a response. Here and below nothing is said on a stream that is gone."""
+        """Start a response. This and the following methods ignore streams that have ended."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._sender.headers(stream, block)
 
     def data(self, stream_id: int, *parts: Part) -> int:
-        """Send a piece of the response's body; `parts` must not change any more.
+        """Send a piece of a response's body; `parts` must not be changed afterwards.
 
-        Returns how many bytes of the body wait for the client.
+        Returns the number of queued bytes of the body.
         """
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -114,18 +114,18 @@ class Http2Connection:
         return stream.queued_bytes
 
     def hold(self, stream_id: int, *, held: bool) -> None:
-        """Let the client send no more on a stream than it may already, or let it go on."""
+        """Stop or resume granting window to the client of a stream."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.is_held = held
             self._table.reconcile()
 
     def hold_all(self, *, held: bool) -> None:
-        """The same of all streams together."""
+        """Stop or resume granting window for the whole connection."""
         self._receiver.hold(held=held)
 
     def finish(self, stream_id: int, block: bytes) -> None:
-        """End the response with this block, which may be all of it."""
+        """End the response with a header block, which may be all of it."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._sender.finish(stream, block)
@@ -139,33 +139,33 @@ class Http2Connection:
             self._table.reconcile()
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """End a stream at once, whatever waits on it."""
+        """End a stream at once; its queued bytes are dropped."""
         if stream_id in self._streams:
             self._table.reset(stream_id, code)
 
     def ping(self, payload: bytes) -> None:
-        """Ask for a sign of life; `payload` has 8 bytes."""
+        """Send a ping; `payload` has 8 bytes."""
         self._sender.output.append(frames.frame(frames.PING, payload=payload))
 
     def announce_end(self) -> None:
-        """Say that the connection will end. Streams that the client opens meanwhile are served."""
+        """Announce the end of the connection. Streams that are opened until then are served."""
         last = self._table.refused_from - 1
         self._sender.output.append(frames.goaway(last, ErrorCode.NO_ERROR))
 
     def end(self, code: ErrorCode = ErrorCode.NO_ERROR, reason: bytes = b"") -> None:
-        """Say that no stream but those that have begun is served."""
+        """Send GOAWAY: only streams that are already open are served."""
         self._table.end(code, reason)
 
     def pause(self) -> None:
-        """Hold responses back: the transport has enough to send."""
+        """Stop producing output: the transport's write buffer is full."""
         self._sender.pause()
 
     def resume(self) -> None:
-        """Send responses on."""
+        """Produce output again."""
         self._sender.resume()
         self._table.reconcile()
 
     def lost(self) -> None:
-        """The network's connection is gone: let go of all that waits for it."""
+        """Drop all streams and output: the network connection is lost."""
         self._table.clear()
         self._sender.output.clear()

@@ -1,8 +1,8 @@
-"""Frames of HTTP/2 (RFC 9113, sections 4, 6 and 7): read, written, and the codes in them.
+"""HTTP/2 frames (RFC 9113, sections 4, 6 and 7): parsing, writing, and error codes.
 
-A frame's meaning is the receiver's business, but for two things: the payload of DATA is handed on
-as it comes, so that a large message is never gathered twice; and SETTINGS are read here, since what
-they may say and what the server grants belong together.
+The receiver interprets the frames, with two exceptions. The payload of DATA is passed on as it is
+received, so that a long message is not copied twice. SETTINGS are parsed here, next to the settings
+of the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRIORITISED = 0x20
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEADER_BYTES = 9
-#: A stream's number, and a window's increment, have 31 bits; the one above them means nothing.
+#: A stream's number and a window's increment have 31 bits; the highest bit is ignored.
 MAX_31_BITS = 2**31 - 1
 
 _FRAME_HEADER = struct.Struct(">HBBBI")  # length (16 + 8 bits), type, flags, stream
@@ -30,16 +30,16 @@ _UINT32 = struct.Struct(">I")
 _PRIORITY_BYTES = 5
 _NOTHING = memoryview(b"")
 
-#: Type, flags, stream and payload. An unpadded DATA frame may come in several pieces, of which only
+#: Type, flags, stream and payload. An unpadded DATA frame may have several pieces, of which only
 #: the last has END_STREAM.
 Frame = tuple[int, int, int, memoryview]
 
 
-# -- what goes wrong, with the code that the peer is told (RFC 9113, section 7)
+# -- errors of the peer, with their codes (RFC 9113, section 7)
 
 
 class ErrorCode(enum.IntEnum):
-    """Why a stream or a connection ends."""
+    """The reason why a stream or a connection ends."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -58,7 +58,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer did what ends the connection."""
+    """An error of the peer that ends the connection."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -67,7 +67,7 @@ class ConnectionFault(Exception):
 
 
 class StreamFault(Exception):
-    """The peer did what ends one stream, and nothing else."""
+    """An error of the peer that ends one stream."""
 
     def __init__(self, stream_id: int, code: ErrorCode) -> None:
         super().__init__(f"stream {stream_id}: {code.name}")
@@ -79,93 +79,94 @@ class StreamFault(Exception):
 
 
 def frame_header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
-    """What stands before a payload of `length` bytes."""
+    """Return the header of a frame with a payload of `length` bytes."""
     return _FRAME_HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int = 0, stream_id: int = 0, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Return a whole frame."""
     return frame_header(kind, flags, stream_id, len(payload)) + payload
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """The end of a stream before its time."""
+    """Return a frame that ends a stream early."""
     return frame(RST_STREAM, 0, stream_id, _UINT32.pack(code))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """Leave to send `increment` bytes more; on stream 0, on all of them together."""
+    """Return a frame that grants `increment` bytes on a stream; on stream 0, on the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, _UINT32.pack(increment))
 
 
 def goaway(last_stream_id: int, code: int, reason: bytes = b"") -> bytes:
-    """The end of the connection; streams after `last_stream_id` are not looked at."""
+    """Return a frame that ends the connection. Streams after `last_stream_id` are not served."""
     payload = _UINT32.pack(last_stream_id) + _UINT32.pack(code) + reason
     return frame(GOAWAY, payload=payload)
 
 
 def uint32(payload: memoryview) -> int:
-    """The number that four bytes are. Raises ConnectionFault if they are not four."""
+    """Parse a payload of four bytes. Raises ConnectionFault if it has another length."""
     if len(payload) != _UINT32.size:
-        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a payload that is no number")
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "payload must have 4 bytes")
     number: int = _UINT32.unpack(payload)[0]
     return number
 
 
 def without_padding(flags: int, payload: memoryview) -> memoryview:
-    """What is between the length of the padding and the padding. Raises ConnectionFault."""
+    """Return the payload without its padding. Raises ConnectionFault."""
     if not flags & PADDED:
         return payload
     if not payload:
-        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no room for the padding's length")
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "padded frame without padding length")
     end = len(payload) - payload[0]
     if end < 1:  # RFC 9113, section 6.1
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than the frame")
     return payload[1:end]
 
 
 def without_priority(flags: int, stream_id: int, payload: memoryview) -> memoryview:
-    """What is behind the priority in HEADERS. Raises ConnectionFault."""
+    """Return the payload of HEADERS without the priority. Raises ConnectionFault."""
     if not flags & PRIORITISED:
         return payload
     if len(payload) < _PRIORITY_BYTES:
-        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
-    # RFC 9113 deprecates priorities (section 5.3.2): they are checked, and ignored.
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for a priority")
+    # Checked and ignored: RFC 9113 deprecates priorities (section 5.3.2).
     if _UINT32.unpack_from(payload)[0] & MAX_31_BITS == stream_id:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
     return payload[_PRIORITY_BYTES:]
 
 
-#: What is handled without a look at the clock, if it is whole: eight calls of a message each.
+#: Limits for complete frames handled between two reads of the clock: eight unary calls.
 _MOST_WHOLE_FRAMES = 16
 _MOST_WHOLE_BYTES = 1 << 11
 
 
 class FrameReader:
-    """Cuts what a client sends into frames, however its bytes are split.
+    """Splits received bytes into frames; frames may be split anywhere.
 
-    Frames other than DATA are at most `max_control` bytes long, DATA `max_frame`. The payloads are
-    views of what was fed, or of memory of their own.
+    DATA frames have at most `max_frame` bytes, other frames at most `max_control`. Payloads are
+    views of the fed bytes, or of separate memory.
     """
 
     def __init__(self, max_frame: int, max_control: int) -> None:
         self._max_frame = max_frame
         self._max_control = max_control
-        self._preface = PREFACE  # what is still to come of it
-        self._pending = bytearray()  # the beginning of a frame
-        self._needed = FRAME_HEADER_BYTES  # how long that must be before it is worth a look
-        self._data: tuple[int, int] = (0, 0)  # flags and stream of the DATA that is under way
+        self._preface = PREFACE  # its missing bytes
+        self._pending = bytearray()  # an incomplete frame
+        self._needed = FRAME_HEADER_BYTES  # the size from which `_pending` is parsed
+        self._data: tuple[int, int] = (0, 0)  # flags and stream of the incomplete DATA
         self._data_left = 0
 
     @property
-    def data_under_way(self) -> tuple[int, int]:
-        """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
+    def unfinished_data(self) -> tuple[int, int]:
+        """The stream of an incomplete DATA frame, and the number of its missing bytes."""
         return self._data[1], self._data_left
 
     def whole(self, data: memoryview) -> int:
-        """How many bytes at the start of `data`, fed next, are some whole frames.
+        """Return the size of the short, complete frames at the start of `data`, which is fed next.
 
-        What is left of a frame that is under way counts as one. 0 if there is none, or a long one.
+        The rest of an incomplete DATA frame counts as one. 0 without such frames, or before a long
+        one.
         """
         if self._preface or self._pending:
             return 0
@@ -185,7 +186,7 @@ class FrameReader:
         return whole
 
     def feed(self, data: memoryview) -> Iterator[Frame]:
-        """The frames that `data` completes; must be exhausted. Raises ConnectionFault."""
+        """Yield the frames that `data` completes; must be exhausted. Raises ConnectionFault."""
         if self._preface:
             data = self._after_preface(data)
         if self._pending:
@@ -206,7 +207,9 @@ class FrameReader:
             position = start + length
             if position <= end:
                 yield kind, flags, stream_id & MAX_31_BITS, data[start:position]
-            elif kind == DATA and not flags & PADDED:  # padding is cut off a whole payload only
+            elif (
+                kind == DATA and not flags & PADDED
+            ):  # padding is removed from complete payloads only
                 self._data = flags, stream_id & MAX_31_BITS
                 self._data_left = length
                 if start < end:
@@ -221,27 +224,29 @@ class FrameReader:
         self._pending += data[position:]
 
     def _piece(self, payload: memoryview) -> Frame:
-        """The next piece of the DATA frame that is under way."""
+        """Return the next piece of the incomplete DATA frame."""
         self._data_left -= len(payload)
         flags, stream_id = self._data
         return DATA, flags & ~END_STREAM if self._data_left else flags, stream_id, payload
 
     def _check_length(self, kind: int, length: int) -> None:
         if length > self._max_frame:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
         if kind != DATA:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"type {kind} of {length} bytes")
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes"
+            )
 
     def _after_preface(self, data: memoryview) -> memoryview:
-        """What follows the preface, which must come first."""
+        """Check the preface, which must come first. Return the bytes after it."""
         found = bytes(data[: len(self._preface)])
         if not self._preface.startswith(found):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no preface of HTTP/2")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 preface")
         self._preface = self._preface[len(found) :]
         return data[len(found) :]
 
     def _after_pending(self, data: memoryview) -> memoryview:
-        """`data` behind the beginning that came before; nothing while that is too short."""
+        """Return `data` after the incomplete frame before it; nothing while that is too short."""
         self._pending += data
         if len(self._pending) < self._needed:
             return _NOTHING
@@ -249,10 +254,10 @@ class FrameReader:
         return memoryview(joined)
 
 
-# -- SETTINGS (RFC 9113, section 6.5): what the client wants, and what it is told
+# -- SETTINGS (RFC 9113, section 6.5) of the client and of the server
 
 _PAIR = struct.Struct(">HI")
-#: What holds before anybody has said anything.
+#: The values before any settings.
 INITIAL_WINDOW = 65_535
 INITIAL_MAX_FRAME = 16_384
 INITIAL_TABLE_SIZE = 4_096
@@ -260,7 +265,7 @@ _LARGEST_MAX_FRAME = 2**24 - 1
 
 
 class Setting(enum.IntEnum):
-    """The settings that mean something here, by their numbers."""
+    """The settings that are used here, by their numbers."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -272,11 +277,11 @@ class Setting(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server grants one connection; sizes in bytes.
+    """The server's limits for one connection; sizes in bytes.
 
-    `max_header_list` is what clients are told. Twice that in one block, or as much as that again
-    when it is unpacked, ends the connection: by then nobody reads it. `max_unread` is for what
-    flow control does not hold back: acknowledgements and the like that a client does not read.
+    `max_header_list` is announced to clients. A block of twice that size, or one that decodes to
+    twice that size, ends the connection. `max_unread` limits output that flow control does not hold
+    back, such as acknowledgements, while the client does not read.
     """
 
     max_streams: int = 4_096
@@ -288,31 +293,33 @@ class Limits:
 
     @property
     def max_header_block(self) -> int:
-        """The longest header block that is read at all."""
+        """The size of the longest header block that is decoded."""
         return 2 * self.max_header_list
 
     def opening(self) -> bytes:
-        """What the server says first: its settings, and the window of the connection."""
-        told = {
+        """Return the server's first frames: its settings, and the connection's window."""
+        settings = {
             Setting.MAX_CONCURRENT_STREAMS: self.max_streams,
             Setting.INITIAL_WINDOW_SIZE: self.stream_window,
             Setting.MAX_FRAME_SIZE: self.max_frame,
             Setting.MAX_HEADER_LIST_SIZE: self.max_header_list,
         }
-        payload = b"".join(_PAIR.pack(*pair) for pair in told.items())
+        payload = b"".join(_PAIR.pack(*pair) for pair in settings.items())
         wider = self.connection_window - INITIAL_WINDOW
         return frame(SETTINGS, payload=payload) + window_update(0, wider)
 
 
 def parse_settings(payload: memoryview) -> dict[int, int]:
-    """The settings in a SETTINGS frame; of equal ones the last. Raises ConnectionFault."""
+    """Parse a SETTINGS frame; of equal settings the last is used. Raises ConnectionFault."""
     if len(payload) % _PAIR.size:
-        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a broken length")
+        raise ConnectionFault(
+            ErrorCode.FRAME_SIZE_ERROR, "SETTINGS payload must be a multiple of 6 bytes"
+        )
     found = dict(_PAIR.iter_unpack(payload))
     if found.get(Setting.ENABLE_PUSH, 0) > 1:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
     if found.get(Setting.INITIAL_WINDOW_SIZE, 0) > MAX_31_BITS:
-        raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE of 32 bits")
+        raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE exceeds 2^31-1")
     max_frame = found.get(Setting.MAX_FRAME_SIZE, INITIAL_MAX_FRAME)
     if not INITIAL_MAX_FRAME <= max_frame <= _LARGEST_MAX_FRAME:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {max_frame}")

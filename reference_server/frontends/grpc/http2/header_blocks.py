@@ -1,7 +1,7 @@
-"""Header blocks: HPACK (RFC 7541), by the library `hpack` on the way in.
+"""Header blocks: HPACK (RFC 7541), decoded by the library `hpack`.
 
-On the way out no table is kept: a block is the same bytes on every connection, for ever, so that
-it can be written once and used for all answers.
+Blocks are encoded without the dynamic table, so a block has the same bytes on every connection, and
+is encoded once for all responses.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from reference_server.frontends.grpc.http2.frames import END_HEADERS, ConnectionFault, ErrorCode
 
-#: Header fields in their order. Equal blocks may give the very same object.
+#: Header fields in their order. Equal blocks may return the identical object.
 Fields = tuple[tuple[bytes, bytes], ...]
 
-#: Fields of the static table that stand whole in an answer, and names that do.
+#: Fields, and names, of the static table that are used in responses.
 _WHOLE = {(b":status", b"200"): 8}
 _NAMES = {b"content-type": 31}
-#: Says that the table, which is not used, has no bytes.
+#: A size update to 0 of the dynamic table, which is not used.
 EMPTY_TABLE = b"\x20"
-#: Frames of one block; a good client fills them.
+#: The largest number of frames in one block. Well-behaved clients fill their frames.
 _MAX_PARTS = 17
-#: How often a block may change the size of the table: to its least and to its last
+#: The largest number of table size updates in a block: to the smallest and to the last size
 #: (RFC 7541, section 4.2).
 _MAX_RESIZES = 2
-#: Blocks of one connection that are remembered.
+#: The number of remembered blocks per connection.
 _REMEMBERED = 64
 
 
 class HeaderReader:
-    """Reads the header blocks of one connection.
+    """The decoder of one connection's header blocks.
 
-    A client that repeats itself sends blocks of nothing but references to what it has said. While
-    the table stays as it is, such a block means the same, and is read once.
+    A client that repeats its headers sends blocks of references to the dynamic table. While the
+    table does not change, such a block has the same meaning, and is decoded once.
     """
 
     def __init__(self, max_list_bytes: int) -> None:
@@ -41,19 +41,19 @@ class HeaderReader:
         self._known: dict[bytes, Fields] = {}
 
     def read(self, block: bytes) -> Fields:
-        """The fields in `block`. Raises ConnectionFault, after which nothing can be read."""
+        """Decode `block`. Raises ConnectionFault, after which the decoder must not be used."""
         known = self._known.get(block)
         if known is not None:
             return known
         if block and _is_resize(block[0]) and _resizes(block) > _MAX_RESIZES:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "a table that is resized too often")
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "too many table size updates")
         try:
             decoded = self._decoder.decode(block, raw=True)
             fields = tuple((bytes(name), bytes(value)) for name, value in decoded)
         except OversizedHeaderListError as error:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
         except (HPACKError, IndexError, ValueError) as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "not HPACK") from error
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "malformed header block") from error
         if not _is_references(block) or len(self._known) == _REMEMBERED:
             self._known.clear()
         if _is_references(block):
@@ -62,9 +62,9 @@ class HeaderReader:
 
 
 class BlockAssembler:
-    """Puts HEADERS and the CONTINUATION frames behind it together.
+    """Joins HEADERS with the following CONTINUATION frames.
 
-    `stream_id` is that of the block that is under way, 0 while there is none.
+    `stream_id` is that of an incomplete block, or 0.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -75,22 +75,23 @@ class BlockAssembler:
         self._parts = 0
 
     def begin(self, stream_id: int, flags: int, payload: memoryview) -> None:
-        """Take the first part of a block that goes on."""
+        """Start an incomplete block."""
         self.stream_id, self._flags = stream_id, flags
         self._block = bytearray(payload)
         self._parts = 1
 
     def add(self, flags: int, payload: memoryview) -> tuple[int, bytes] | None:
-        """Take the next part; the flags of HEADERS and the block if it was the last one.
+        """Append a part. Return the flags of HEADERS and the block if it is complete.
 
-        Raises ConnectionFault if there is no block under way, or if it is too long.
+        Raises:
+            ConnectionFault: there is no incomplete block, or it is too long.
         """
         if not self.stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of nothing")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block += payload
         self._parts += 1
         if len(self._block) > self._max_bytes or self._parts > _MAX_PARTS:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without end")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too long")
         if not flags & END_HEADERS:
             return None
         self.stream_id = 0
@@ -99,12 +100,12 @@ class BlockAssembler:
 
 
 def _is_resize(byte: int) -> bool:
-    """True if a change of the table's size begins with this byte."""
+    """Return True if a table size update starts with this byte."""
     return byte & 0xE0 == 0x20
 
 
 def _resizes(block: bytes) -> int:
-    """How many changes of the table's size the block begins with; it stops at too many."""
+    """Return the number of table size updates at the start of the block, at most one too many."""
     count = position = 0
     while position < len(block) and _is_resize(block[position]) and count <= _MAX_RESIZES:
         count += 1
@@ -117,12 +118,12 @@ def _resizes(block: bytes) -> int:
 
 
 def _is_references(block: bytes) -> bool:
-    """True if the block only refers to the table: each byte is one reference."""
+    """Return True if the block only has references to the table: one per byte."""
     return bool(block) and min(block) >= 0x80 and 0xFF not in block
 
 
 def write(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block of these fields, whose names are in lower case."""
+    """Encode a block of these fields; names must be in lower case."""
     return b"".join(_field(name, value) for name, value in fields)
 
 
@@ -141,7 +142,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _integer(value: int, bits: int) -> bytes:
-    """A number whose first byte has `bits` bits for it (RFC 7541, section 5.1)."""
+    """Encode a number whose first byte has `bits` bits for it (RFC 7541, section 5.1)."""
     largest = (1 << bits) - 1
     if value < largest:
         return bytes([value])

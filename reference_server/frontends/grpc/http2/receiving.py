@@ -1,4 +1,4 @@
-"""The receiving side of HTTP/2 (RFC 9113, section 6): frames to events, within limits of abuse."""
+"""The receiving side (RFC 9113, section 6): frames to events, with limits against abuse."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from reference_server.frontends.grpc.http2.sending import Sender
 from reference_server.frontends.grpc.http2.stream_table import StreamTable
 from reference_server.frontends.grpc.http2.streams import FlowControlWindow, Stream
 
-#: What SETTINGS cost, in frames without use, and for each stream that they may touch.
+#: The cost of SETTINGS in idle frames, and for each open stream, which they may change.
 _SETTINGS_COST = 10
 _COST_PER_STREAM = 0.1
 _PING_BYTES = 8
-#: Bytes of DATA, or of a window, that are hardly worth a frame.
+#: DATA or a window update of fewer bytes counts as a small frame.
 _SMALL_BYTES = 16
 
 
-# -- events: what a client did; streams are named by their numbers
+# -- events of the client; streams are named by their numbers
 
 
 class RequestBegan(NamedTuple):
-    """A stream was opened by these header fields; `ended` if nothing follows them."""
+    """A stream was opened with these header fields; `ended` if it has no body."""
 
     stream_id: int
     fields: Fields
@@ -41,7 +41,7 @@ class RequestBegan(NamedTuple):
 
 
 class DataCame(NamedTuple):
-    """A piece of a request's body, valid until more is received; `ended` if it is the last."""
+    """A piece of a request's body, valid until the next `receive`; `ended` if it is the last."""
 
     stream_id: int
     data: memoryview
@@ -49,19 +49,19 @@ class DataCame(NamedTuple):
 
 
 class RequestEnded(NamedTuple):
-    """The request ended with trailers, which nobody needs."""
+    """The request ended with trailers, whose content is ignored."""
 
     stream_id: int
 
 
 class StreamGone(NamedTuple):
-    """The client gave the stream up, or did what ends it; it is gone already."""
+    """The stream has ended: reset by the client, or for an error of the client."""
 
     stream_id: int
 
 
 class PingCame(NamedTuple):
-    """The client pinged, and is answered already."""
+    """The client sent a ping; it is already answered."""
 
 
 class PongCame(NamedTuple):
@@ -71,9 +71,9 @@ class PongCame(NamedTuple):
 
 
 class ConnectionFailed(NamedTuple):
-    """The client did what ends the connection, and was told; nothing more is read.
+    """The connection has ended for an error of the client; further bytes are ignored.
 
-    `reason` begins with the name of the error's code and a colon.
+    `reason` starts with the name of the error code and a colon.
     """
 
     reason: str
@@ -82,15 +82,15 @@ class ConnectionFailed(NamedTuple):
 Event = RequestBegan | DataCame | RequestEnded | StreamGone | PingCame | PongCame | ConnectionFailed
 
 
-# -- what a client may do without asking for anything
+# -- limits for frames without a request
 #
-# Frames that cost the server more than the client, and move nothing, are paid for out of allowances
-# that grow with time (against "rapid reset", CVE-2023-44487, and its kin). A good client never
-# comes near their end.
+# Frames that cost the server more than the client, and make no progress, are limited by allowances
+# that grow with time (against "rapid reset", CVE-2023-44487, and similar attacks). Well-behaved
+# clients stay far below them.
 
 
 class RateAllowance:
-    """At most `burst` at once, and `per_s` for each second."""
+    """A rate limit: at most `burst` at once, and `per_s` for each second."""
 
     def __init__(self, what: str, burst: float, per_s: float) -> None:
         self._what = what
@@ -100,7 +100,7 @@ class RateAllowance:
         self._since_s: float | None = None
 
     def spend(self, now_s: float, cost: float = 1) -> None:
-        """Take `cost` out. Raises ConnectionFault if that is too much."""
+        """Subtract `cost`. Raises ConnectionFault if the allowance is exhausted."""
         if self._since_s is not None:
             grown = (now_s - self._since_s) * self._per_s
             self._left = min(self._burst, self._left + grown)
@@ -110,20 +110,20 @@ class RateAllowance:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._what}")
 
 
-#: A stream that is given up sooner was never meant; deadlines are mostly longer.
+#: A stream reset within this time counts as abuse; deadlines are usually longer.
 YOUNG_S = 0.05
 
 
 class AbuseLimits:
-    """The allowances of one connection."""
+    """The rate limits of one connection."""
 
     def __init__(self) -> None:
-        #: Streams that are given up as soon as they are opened: each makes work that nobody waits
-        #: for, and those that are open at once are no limit to them.
-        self.resets = RateAllowance("streams that are reset", burst=2_000, per_s=1_000)
-        #: Pings, settings, empty DATA, priorities, unknown frames, and frames of streams that were.
-        self.idle_frames = RateAllowance("frames without use", burst=10_000, per_s=1_000)
-        #: DATA of a few bytes that end nothing, and windows that are widened by as few.
+        #: Streams reset right after their opening: each causes useless work, and the limit of open
+        #: streams does not apply to them.
+        self.resets = RateAllowance("reset streams", burst=2_000, per_s=1_000)
+        #: Pings, settings, empty DATA, priorities, unknown frames, and frames of ended streams.
+        self.idle_frames = RateAllowance("idle frames", burst=10_000, per_s=1_000)
+        #: Short DATA that does not end a request, and small window updates.
         self.small_frames = RateAllowance("small frames", burst=100_000, per_s=20_000)
 
 
@@ -131,7 +131,7 @@ class AbuseLimits:
 
 
 class Receiver:
-    """Reads the frames of one connection: changes its streams, answers what needs an answer."""
+    """Processes the frames of one connection: changes its streams and answers control frames."""
 
     def __init__(self, limits: Limits, sender: Sender, table: StreamTable) -> None:
         self._limits = limits
@@ -150,27 +150,29 @@ class Receiver:
         self.has_failed = False
 
     @property
-    def data_under_way(self) -> tuple[int, int]:
-        """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
-        return self._frames.data_under_way
+    def unfinished_data(self) -> tuple[int, int]:
+        """The stream of an incomplete DATA frame, and the number of its missing bytes."""
+        return self._frames.unfinished_data
 
     def whole(self, data: memoryview) -> int:
-        """How many bytes at its start are some whole frames, which are short; 0 if none are."""
+        """Return the size of the short, complete frames at the start of `data`."""
         return self._frames.whole(data)
 
     @property
     def unfinished_block(self) -> int:
-        """The stream of the header block of which a part has come; 0 if there is none."""
+        """The stream of an incomplete header block, or 0."""
         return self._blocks.stream_id
 
     def receive(self, data: memoryview, now_s: float) -> list[Event]:
-        """What the client did, in order. `data` may end anywhere."""
+        """Return the events in `data`, in order. Frames may be split anywhere."""
         if self.has_failed:
             return []
         self._now_s = now_s
         try:
             if self._sender.unread_bytes > self._limits.max_unread:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "nothing of it is read")
+                raise ConnectionFault(
+                    ErrorCode.ENHANCE_YOUR_CALM, "the client does not read control frames"
+                )
             for kind, flags, stream_id, payload in self._frames.feed(data):
                 if self._blocks.stream_id or not self.is_greeted:
                     self._check_order(kind, flags, stream_id)
@@ -181,15 +183,15 @@ class Receiver:
                 try:
                     handler(self, flags, stream_id, payload)
                 except StreamFault as fault:
-                    self._give_up(fault)
+                    self._fail_stream(fault)
         except ConnectionFault as fault:
             self._fail(fault)
-        # Not kept: they may be views of more memory than an idle connection is worth.
+        # Events are not kept: they may be views of much memory.
         events, self._events = self._events, []
         return events
 
     def hold(self, *, held: bool) -> None:
-        """Let the client send no more on all streams than it may already, or let it go on."""
+        """Stop or resume granting window for the whole connection."""
         self._is_held = held
         self._refill()
 
@@ -198,20 +200,24 @@ class Receiver:
             self._sender.output.append(frames.window_update(0, increment))
 
     def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
-        """SETTINGS come first, and nothing comes between the parts of a header block."""
+        """Check that SETTINGS come first, and that header blocks are not interrupted."""
         if not self.is_greeted:
             if kind != frames.SETTINGS or flags & ACK:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no SETTINGS at the start")
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, "expected SETTINGS as the first frame"
+                )
             self.is_greeted = True
         unfinished = self._blocks.stream_id
         if unfinished and (kind != frames.CONTINUATION or stream_id != unfinished):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is not finished")
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, "expected CONTINUATION of the header block"
+            )
 
     def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
         size = len(payload)
-        # Before anything else: DATA of streams that are gone count for the connection, too (6.9).
+        # First, since DATA of ended streams count for the connection's window, too (section 6.9).
         if not self._window.take(size):
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than was allowed")
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA exceeds the window")
         self._refill()
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -254,20 +260,20 @@ class Receiver:
             self._on_block(whole[0], stream_id, whole[1])
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        """A whole header block, which must be read in any case: the next one builds on it."""
+        """Process a complete header block. It must be decoded: the next one may refer to it."""
         fields = self._header_reader.read(block)
         ended = bool(flags & END_STREAM)
         if stream_id <= self._table.opened:
             self._on_trailers(stream_id, ended)
             return
         if not stream_id & 1:  # RFC 9113, section 5.1.1
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "an even stream of a client")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "even stream number")
         self._table.opened = stream_id
         if stream_id >= self._table.refused_from:
             self._table.abandon(stream_id)
             return
         if len(self._streams) >= self._limits.max_streams:
-            # The code says that nothing was done, so the client may try again (section 8.7).
+            # With this code the client may repeat the request (section 8.7).
             raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM)
         stream = Stream(
             stream_id, self._sender.initial_window, self._limits.stream_window, self._now_s
@@ -281,7 +287,7 @@ class Receiver:
         if stream is None:
             self._table.check_known(stream_id)
             if not self._table.is_abandoned(stream_id):
-                raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS on a stream that is closed")
+                raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
             self._guard.idle_frames.spend(self._now_s)
             return
         if stream.remote_ended:
@@ -295,7 +301,7 @@ class Receiver:
         if not stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         self._guard.idle_frames.spend(self._now_s)
-        # Checked, and ignored: RFC 9113 deprecates priorities (section 5.3.2).
+        # Checked and ignored: RFC 9113 deprecates priorities (section 5.3.2).
         if len(payload) != 5:
             raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR)
 
@@ -318,20 +324,22 @@ class Receiver:
         self._guard.idle_frames.spend(self._now_s, cost)
         if flags & ACK:
             if payload:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings that acknowledge")
+                raise ConnectionFault(
+                    ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledgement with a payload"
+                )
             return
         self._sender.output.append(frames.frame(frames.SETTINGS, ACK))
         self._sender.apply(frames.parse_settings(payload), tuple(self._streams.values()))
         self._table.reconcile()
 
     def _on_push_promise(self, _: int, stream_id: int, payload: memoryview) -> None:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
 
     def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != _PING_BYTES:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING without 8 bytes")
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING payload must have 8 bytes")
         self._guard.idle_frames.spend(self._now_s)
         if flags & ACK:
             self._events.append(PongCame(bytes(payload)))
@@ -340,11 +348,13 @@ class Receiver:
         self._events.append(PingCame())
 
     def _on_goaway(self, _: int, stream_id: int, payload: memoryview) -> None:
-        """The client will open no streams; those that are open go on."""
+        """The client will open no streams; open streams continue."""
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
         if len(payload) < 8:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of less than 8 bytes")
+            raise ConnectionFault(
+                ErrorCode.FRAME_SIZE_ERROR, "GOAWAY payload must have at least 8 bytes"
+            )
         self._guard.idle_frames.spend(self._now_s)
 
     def _on_window_update(self, _: int, stream_id: int, payload: memoryview) -> None:
@@ -353,30 +363,30 @@ class Receiver:
             self._guard.small_frames.spend(self._now_s)
         if not stream_id:
             if not increment:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window that is not widened")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "window increment of 0")
             self._sender.widen(increment)
             self._table.reconcile()
             return
         self._table.check_known(stream_id)
         stream = self._streams.get(stream_id)
-        if stream is None:  # closed since the client sent this, which is no fault (section 6.9)
+        if stream is None:  # closed since the client sent this (section 6.9)
             return
         if not increment:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
         self._sender.widen_stream(stream, increment)
         self._table.reconcile()
 
-    # -- faults
+    # -- errors of the client
 
-    def _give_up(self, fault: StreamFault) -> None:
-        """End a stream over what its client did."""
+    def _fail_stream(self, fault: StreamFault) -> None:
+        """End a stream for an error of its client."""
         self._guard.resets.spend(self._now_s)
         if fault.stream_id in self._streams:
             self._events.append(StreamGone(fault.stream_id))
         self._table.reset(fault.stream_id, fault.code)
 
     def _fail(self, fault: ConnectionFault) -> None:
-        """End the connection over what the client did."""
+        """End the connection for an error of the client."""
         self.has_failed = True
         self._table.end(fault.code, fault.reason.encode())
         self._events += map(StreamGone, self._streams)

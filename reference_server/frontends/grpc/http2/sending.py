@@ -1,8 +1,8 @@
-"""The way out: answers to frames, as fast as flow control lets them.
+"""The sending side: responses to frames, within flow control.
 
-Whatever may be sent is put into the output at once; the rest waits in its stream. A stream that
-waits for its own window is woken by its own WINDOW_UPDATE; those that wait for the connection's
-window take turns, a frame each.
+Frames that may be sent are added to the output at once; other bytes are queued in their stream. A
+stream that waits for its own window continues at its WINDOW_UPDATE. Streams that wait for the
+connection's window take turns, one frame each.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from reference_server.frontends.grpc.http2.frames import (
 from reference_server.frontends.grpc.http2.header_blocks import EMPTY_TABLE
 from reference_server.frontends.grpc.http2.streams import Part, Stream
 
-#: Up to this many bytes of a body are joined with what stands around them; above, what a copy costs
-#: is more than what a buffer of its own costs.
+#: A body up to this size is joined with its frame headers: for longer ones, a copy costs more than
+#: sending another buffer.
 _JOINED_BYTES = 32_768
 
 
 class Sender:
     """Writes the frames of one connection.
 
-    `output` is what is to be sent, in order; `ended` are the streams whose responses are all in it,
-    `moved` those, by number, of which it has what had waited.
-    `unread_bytes` were sent all the same since the transport had enough. `answered_bytes` wait in
-    streams whose responses are complete.
+    `output` are the bytes to send, in order. `ended` are the streams whose responses are completely
+    in it; `progressed` are the streams, by number, whose queued bytes were added to it.
+    `unread_bytes` were sent although the transport's write buffer was full. `answered_bytes` are
+    queued bytes of complete responses.
     """
 
     def __init__(self) -> None:
         self.output: list[Part] = []
-        self.moved: dict[int, Stream] = {}
+        self.progressed: dict[int, Stream] = {}
         self.ended: list[Stream] = []
         self.unread_bytes = 0
         self.answered_bytes = 0
@@ -53,24 +53,24 @@ class Sender:
         self._max_frame = INITIAL_MAX_FRAME
         self._block_prefix = b""
         self._is_paused = False
-        #: Streams that could send, were it not for the connection.
+        #: Streams that wait for the connection's window or the transport.
         self._waiting: dict[int, Stream] = {}
 
     def take(self) -> list[Part]:
-        """The bytes to send now."""
+        """Return the bytes to send, and remove them here."""
         output, self.output = self.output, []
         if self._is_paused:
             self.unread_bytes += sum(map(len, output))
         return output
 
-    # -- what the server says
+    # -- responses
 
     def headers(self, stream: Stream, block: bytes) -> None:
-        """Begin a response."""
+        """Start a response."""
         self.output.append(self._headers(stream, block))
 
     def reply(self, stream: Stream, block: bytes, body: Sequence[Part], trailers: bytes) -> None:
-        """Send a whole response: header block, body, trailers; in one piece, if it is short."""
+        """Send a whole response: header block, body, trailers. A short one is one buffer."""
         size = sum(map(len, body))
         if not self._fits(stream, size):
             self.headers(stream, block)
@@ -105,16 +105,16 @@ class Sender:
         self._pump(stream)
 
     def finish(self, stream: Stream, trailers: bytes) -> None:
-        """End the response with this block, after what waits; it may be all of the response."""
+        """End the response with a header block, after the queued bytes."""
         if stream.trailers is None:
             self.answered_bytes += stream.queued_bytes
         stream.trailers = trailers
         self._pump(stream)
 
     def drop(self, stream: Stream) -> None:
-        """Forget what waits on a stream that is gone."""
+        """Drop the queued bytes of an ended stream."""
         self._waiting.pop(stream.id, None)
-        self.moved.pop(stream.id, None)
+        self.progressed.pop(stream.id, None)
         stream.queue.clear()
         if stream.trailers is not None:
             self.answered_bytes -= stream.queued_bytes
@@ -122,11 +122,11 @@ class Sender:
         stream.trailers = None
 
     def pause(self) -> None:
-        """Hold back what is not there yet: the transport has enough."""
+        """Produce no more output: the transport's write buffer is full."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Send on."""
+        """Produce output again."""
         self._is_paused = False
         self.unread_bytes = 0
         for stream in [stream for stream in self._waiting.values() if not stream.queue]:
@@ -134,43 +134,43 @@ class Sender:
             self._pump(stream)
         self._take_turns()
 
-    # -- what the client says
+    # -- frames of the client
 
     def apply(self, settings: dict[int, int], streams: Iterable[Stream]) -> None:
-        """Obey new settings. Raises ConnectionFault."""
+        """Apply new settings. Raises ConnectionFault."""
         self._max_frame = settings.get(Setting.MAX_FRAME_SIZE, self._max_frame)
         if settings.get(Setting.HEADER_TABLE_SIZE, INITIAL_TABLE_SIZE) < INITIAL_TABLE_SIZE:
-            # The next block has to say so, though no table is used (RFC 7541, section 4.2).
+            # The next block has to confirm it, although no table is used (RFC 7541, section 4.2).
             self._block_prefix = EMPTY_TABLE
         if Setting.INITIAL_WINDOW_SIZE not in settings:
             return
-        # Open streams follow, the connection's window does not (RFC 9113, section 6.9.2).
+        # Applies to open streams, not to the connection's window (RFC 9113, section 6.9.2).
         wider = settings[Setting.INITIAL_WINDOW_SIZE] - self.initial_window
         self.initial_window += wider
         for stream in streams:
             stream.send_window += wider
             if stream.send_window > MAX_31_BITS:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of 32 bits")
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window exceeds 2^31-1")
             self._pump(stream)
 
     def widen(self, increment: int) -> None:
-        """More may be sent on all streams together. Raises ConnectionFault."""
+        """Widen the connection's window. Raises ConnectionFault."""
         self._window += increment
         if self._window > MAX_31_BITS:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of 32 bits")
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window exceeds 2^31-1")
         self._take_turns()
 
     def widen_stream(self, stream: Stream, increment: int) -> None:
-        """More may be sent on this stream. Raises StreamFault."""
+        """Widen a stream's window. Raises StreamFault."""
         stream.send_window += increment
         if stream.send_window > MAX_31_BITS:
             raise StreamFault(stream.id, ErrorCode.FLOW_CONTROL_ERROR)
         self._pump(stream)
 
-    # -- inside
+    # -- private
 
     def _fits(self, stream: Stream, size: int) -> bool:
-        """True if so many bytes are few, and may be sent at once."""
+        """Return True if `size` bytes are few and may be sent at once."""
         return (
             size <= _JOINED_BYTES
             and size <= self._window
@@ -180,7 +180,7 @@ class Sender:
         )
 
     def _headers(self, stream: Stream, block: bytes, end: int = 0) -> bytes:
-        """HEADERS, and CONTINUATION where the block is longer; `end` is END_STREAM or 0."""
+        """Return HEADERS, and CONTINUATION for a long block. `end` is END_STREAM or 0."""
         if self._block_prefix:
             block, self._block_prefix = self._block_prefix + block, b""
         room = self._max_frame
@@ -197,7 +197,7 @@ class Sender:
         )
 
     def _pump(self, stream: Stream) -> None:
-        """Send what may be sent on a stream; put it in line if the connection is in the way."""
+        """Send what flow control allows on a stream; queue it if the connection has no window."""
         while stream.queue and stream.send_window > 0:
             if self._is_paused or self._window <= 0:
                 self._waiting[stream.id] = stream
@@ -213,7 +213,7 @@ class Sender:
         self.ended.append(stream)
 
     def _take_turns(self) -> None:
-        """Let those in line send a frame each, round and round."""
+        """Let the waiting streams send one frame each, in turns."""
         while self._waiting and not self._is_paused:
             number, stream = next(iter(self._waiting.items()))
             if stream.queue and self._window <= 0:
@@ -227,7 +227,7 @@ class Sender:
                 self._pump(stream)
 
     def _send_frame(self, stream: Stream) -> None:
-        """Send one frame of what waits on a stream, as long as the windows let it be."""
+        """Send one frame of a stream's queued bytes, as large as the windows allow."""
         room = min(self._window, stream.send_window, self._max_frame)
         parts, size = _taken(stream.queue, room)
         self._window -= size
@@ -235,7 +235,7 @@ class Sender:
         stream.queued_bytes -= size
         if stream.trailers is not None:
             self.answered_bytes -= size
-        self.moved[stream.id] = stream
+        self.progressed[stream.id] = stream
         start = frames.frame_header(DATA, 0, stream.id, size)
         if size <= _JOINED_BYTES:
             self.output.append(b"".join((start, *parts)))
@@ -245,7 +245,7 @@ class Sender:
 
 
 def _taken(queue: deque[Part], room: int) -> tuple[list[Part], int]:
-    """Up to `room` bytes from the front of the queue, which is not empty, and how many."""
+    """Remove up to `room` bytes from a non-empty queue; return them and their size."""
     parts: list[Part] = []
     left = room
     while queue and left:

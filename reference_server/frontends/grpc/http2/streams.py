@@ -1,4 +1,4 @@
-"""One stream (RFC 9113, section 5.1), and the windows that hold clients back (section 5.2)."""
+"""One stream (RFC 9113, section 5.1) and flow-control windows (section 5.2)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ Part = bytes | memoryview
 
 
 class Stream:
-    """A stream that is open, or that its client has ended; when its response ends it is gone.
+    """A stream until its response ends.
 
-    It was opened at `opened_s` of the connection's clock, in seconds.
-
-    `send_window` may be below zero, after a change of settings. `queue` has what flow control
-    holds back, in order; `trailers` is the block that ends the stream after it, once it is known.
-    With `is_held` its client may send no more than it was allowed already.
+    `opened_s` is the time of its opening, in seconds of the connection's clock. `send_window` may
+    be negative after a change of settings. `queue` has the bytes that flow control holds back, in
+    order; `trailers` is the block that ends the stream after them, once it is known. With `is_held`
+    the client gets no further window.
     """
 
     __slots__ = (
@@ -48,9 +47,9 @@ class Stream:
 
 
 class FlowControlWindow:
-    """The window of a stream, or of a connection, which is refilled when half of it is used.
+    """The receive window of a stream or connection. It is refilled when half of it is used.
 
-    What arrives is used at once; to hold a client up, the refill is put off.
+    Received bytes are consumed at once; delaying the refill stops the client.
     """
 
     __slots__ = ("_left", "_size")
@@ -60,12 +59,12 @@ class FlowControlWindow:
         self._left = size
 
     def take(self, size: int) -> bool:
-        """Count `size` bytes that arrived; False if they were not allowed."""
+        """Count `size` received bytes. Return False if they exceed the window."""
         self._left -= size
         return self._left >= 0
 
     def refill(self) -> int:
-        """How many bytes to allow now; 0 while the window is wide."""
+        """Return the number of bytes to grant now; 0 while less than half of the window is used."""
         used = self._size - self._left
         if used < self._size // 2:
             return 0

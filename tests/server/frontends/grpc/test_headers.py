@@ -1,4 +1,4 @@
-"""Heads of calls: what is read out of good ones, and what is said of bad ones."""
+"""Request headers of calls: valid ones parsed, invalid ones rejected."""
 
 import base64
 
@@ -21,7 +21,7 @@ def read(*more, **changed):
     )
 
 
-def test_a_good_head():
+def test_valid_headers():
     call = read(("a", "1"), ("a", "2"), ("user-agent", "me"), ("grpc-accept-encoding", "gzip, x"))
     assert (call.path, call.timeout_s, call.encoding) == ("/t.T/u", None, "identity")
     assert call.metadata == {"a": "1", "user-agent": "me"}
@@ -64,7 +64,7 @@ def test_binary_metadata(value):
         ({"authority": None}, "Missing :authority header"),
     ],
 )
-def test_what_the_client_is_told(changed, message):
+def test_errors_for_the_client(changed, message):
     path = {key: value for key, value in changed.items() if key == "path"}
     changed = {key: value for key, value in changed.items() if key != "path"}
     fields = [
@@ -95,7 +95,7 @@ def test_a_host_is_an_authority():
     ],
     ids=["upper", "empty", "space", "line", "connection", "chunked", "pseudo late", "status"],
 )
-def test_what_http2_forbids(more, changed):
+def test_headers_forbidden_by_http2(more, changed):
     with pytest.raises(MalformedHeaders) as caught:
         read(*more, **changed)
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
@@ -115,7 +115,7 @@ def test_what_http2_forbids(more, changed):
     ],
     ids=["json", "grpcx", "te", "scheme", "encoding", "timeout", "negative", "base64"],
 )
-def test_what_is_no_grpc(more, changed):
+def test_headers_that_are_not_grpc(more, changed):
     with pytest.raises(MalformedHeaders) as caught:
         read(*more, **changed)
     assert caught.value.code is ErrorCode.INTERNAL_ERROR
@@ -150,5 +150,5 @@ def test_failures():
         (Compression.MEDIUM, ("gzip",), "gzip"),
     ],
 )
-def test_how_a_response_is_compressed(level, accepted, encoding):
+def test_the_encoding_of_responses(level, accepted, encoding):
     assert headers.response_encoding(level, accepted) == encoding

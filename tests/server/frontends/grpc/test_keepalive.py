@@ -1,4 +1,4 @@
-"""Pings: when a silent client is asked, and when one that asks is sent away."""
+"""Pings: for silent clients, and too many from a client."""
 
 import math
 
@@ -13,14 +13,14 @@ def keepalive(**options):
     return Keepalive(GrpcOptions(**usual | options), now_s=0)
 
 
-def test_a_client_that_talks_is_left_alone():
+def test_an_active_client_is_not_pinged():
     asks = keepalive()
     asks.heard(9)
     assert asks.action(10, has_calls=True) is Action.NOTHING
     assert asks.next_s(10) == 19
 
 
-def test_a_silent_client_is_asked_and_given_up():
+def test_a_silent_client_is_pinged_and_then_disconnected():
     asks = keepalive()
     assert asks.action(10, has_calls=True) is Action.PING
     assert asks.next_s(10) == 12
@@ -28,7 +28,7 @@ def test_a_silent_client_is_asked_and_given_up():
     assert asks.action(12, has_calls=True) is Action.GIVE_UP
 
 
-def test_an_answer_is_a_sign_of_life():
+def test_an_answered_ping_resets_the_timer():
     asks = keepalive()
     asks.action(10, has_calls=True)
     asks.heard(11)
@@ -36,7 +36,7 @@ def test_an_answer_is_a_sign_of_life():
     assert asks.next_s(12) == 21
 
 
-def test_the_next_ping_does_not_wait_for_the_limit_of_the_last():
+def test_the_next_ping_does_not_wait_for_the_last_ones_timeout():
     asks = keepalive(keepalive_timeout_ms=60_000)
     assert asks.action(10, has_calls=True) is Action.PING
     assert asks.next_s(10) == 20
@@ -51,14 +51,14 @@ def test_the_next_ping_does_not_wait_for_the_limit_of_the_last():
 
 
 @pytest.mark.parametrize(("permitted", "action"), [(False, Action.NOTHING), (True, Action.PING)])
-def test_without_calls_only_where_it_is_permitted(permitted, action):
+def test_pings_without_calls_need_permission(permitted, action):
     asks = keepalive(keepalive_permit_without_calls=permitted)
     assert asks.action(10, has_calls=False) is action
     assert asks.next_s(10) > 10
 
 
 @pytest.mark.parametrize(("most", "pings"), [(2, 2), (0, 5)])
-def test_pings_without_data_are_few(most, pings):
+def test_pings_without_data_are_limited(most, pings):
     asks = keepalive(max_pings_without_data=most)
     found = 0
     for turn in range(5):
@@ -69,37 +69,37 @@ def test_pings_without_data_are_few(most, pings):
     assert asks.action(60, has_calls=True) is Action.PING
 
 
-def test_the_largest_number_is_never():
+def test_the_largest_number_means_never():
     assert keepalive(keepalive_time_ms=2**31 - 1).next_s(0) == math.inf
 
 
-def test_pings_that_come_too_soon_are_strikes():
+def test_early_pings_are_strikes():
     strikes = PingStrikes(GrpcOptions(min_recv_ping_interval_without_data_ms=1_000))
-    times = [0, 1, 1.5, 2, 2.5]  # the first two in time
-    assert [strikes.is_too_much(time, has_calls=True) for time in times] == [
+    times = [0, 1, 1.5, 2, 2.5]  # the first two are not early
+    assert [strikes.count_ping(time, has_calls=True) for time in times] == [
         *(False, False, False, False),
         True,
     ]
 
 
-def test_an_answer_forgives():
+def test_a_response_resets_the_strikes():
     strikes = PingStrikes(GrpcOptions(max_ping_strikes=1))
     for _ in range(9):
-        assert not strikes.is_too_much(0, has_calls=True)
-        assert not strikes.is_too_much(0, has_calls=True)
+        assert not strikes.count_ping(0, has_calls=True)
+        assert not strikes.count_ping(0, has_calls=True)
         strikes.answered()
 
 
 @pytest.mark.parametrize(("permitted", "too_much"), [(False, True), (True, False)])
-def test_without_calls_hours_must_pass(permitted, too_much):
+def test_pings_without_calls_need_a_long_interval(permitted, too_much):
     options = GrpcOptions(
         keepalive_permit_without_calls=permitted, min_recv_ping_interval_without_data_ms=0
     )
     strikes = PingStrikes(options)
-    assert any(strikes.is_too_much(time, has_calls=False) for time in range(4)) is too_much
-    assert not PingStrikes(options).is_too_much(7_200, has_calls=False)
+    assert any(strikes.count_ping(time, has_calls=False) for time in range(4)) is too_much
+    assert not PingStrikes(options).count_ping(7_200, has_calls=False)
 
 
-def test_any_number_of_strikes_may_be_allowed():
+def test_strikes_may_be_unlimited():
     strikes = PingStrikes(GrpcOptions(max_ping_strikes=0))
-    assert not any(strikes.is_too_much(0, has_calls=True) for _ in range(1_000))
+    assert not any(strikes.count_ping(0, has_calls=True) for _ in range(1_000))

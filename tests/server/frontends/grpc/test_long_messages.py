@@ -1,4 +1,4 @@
-"""Messages of a stream that take long to read: apart from the loop, and in their order."""
+"""Long messages of a stream: read on another thread, in their order."""
 
 import numpy as np
 import pytest
@@ -14,11 +14,11 @@ from reference_server.frontends.grpc import inference, streaming
 from reference_server.gateway.inference import Inferences, deliver
 from reference_server.gateway.shared_memory import SharedMemory
 
-LONG = 40_000  # elements of typed contents that take long
+LONG = 40_000  # elements of typed contents, enough for another thread
 
 
 class Apart:
-    """Another thread, which does a piece of work when a test says so."""
+    """Another thread, which runs one piece of work when a test says so."""
 
     def __init__(self):
         self.waiting = []
@@ -48,7 +48,7 @@ def scheduler():
 
 @pytest.fixture
 def stream(apart, scheduler):
-    """A stream to the models `slow` and `many`, which keep their requests: its call, and itself."""
+    """Return call and handler of a stream to `slow` and `many`, which keep their requests."""
     models = [
         served(MODEL + more, name, answer=answering())
         for name, more in (
@@ -79,7 +79,7 @@ def asked(scheduler):
 
 
 @pytest.mark.parametrize("model", ["slow", "many"])
-def test_those_behind_a_long_message_wait_for_it(stream, apart, scheduler, model):
+def test_messages_behind_a_long_one_wait(stream, apart, scheduler, model):
     call, running = stream
     for request_id, size in (("a", 1), ("b", LONG), ("c", 1), ("d", LONG), ("e", 1)):
         running.receive(message(request_id, size, model))
@@ -119,8 +119,8 @@ def test_a_request_that_is_read_while_its_stream_is_cancelled_is_cancelled(
     assert [request.cancellation.is_cancelled for request in scheduler.requests] == [True]
 
 
-@pytest.mark.parametrize("model", ["nobody", "slow"])
-def test_a_long_message_that_is_refused_is_told_in_its_place(stream, apart, scheduler, model):
+@pytest.mark.parametrize("model", ["absent", "slow"])
+def test_a_rejected_long_message_is_answered_in_order(stream, apart, scheduler, model):
     call, running = stream
     running.receive(message("a"))
     wrong = pb.ModelInferRequest.FromString(message("b", LONG, model))
@@ -137,14 +137,14 @@ def test_a_long_message_that_is_refused_is_told_in_its_place(stream, apart, sche
     assert ids(call) == ["a", "b", "c"]
 
 
-def test_a_long_message_that_is_none_ends_the_stream(stream, apart):
+def test_an_unreadable_long_message_ends_the_stream(stream, apart):
     call, running = stream
     running.receive(message("a", LONG) + b"\x2a\xff")
     apart.do()
     assert call.has_ended
 
 
-def test_many_small_fields_take_long_and_few_long_ones_do_not(stream, apart, scheduler):
+def test_many_small_fields_are_long_and_few_large_ones_are_not(stream, apart, scheduler):
     _, running = stream
     asked = pb.ModelInferRequest(model_name="slow")
     asked.inputs.add(name="X", datatype="FP32", shape=[1 << 16])
@@ -156,10 +156,10 @@ def test_many_small_fields_take_long_and_few_long_ones_do_not(stream, apart, sch
     assert (len(scheduler.requests), len(apart.waiting)) == (1, 1)
 
 
-def test_messages_behind_a_long_one_count_as_asked(stream, apart, monkeypatch):
+def test_messages_behind_a_long_one_count_as_in_flight(stream, apart, monkeypatch):
     call, running = stream
     long = message("a", LONG)
-    monkeypatch.setattr(streaming, "_MOST_ASKED_BYTES", 3 * len(long))
+    monkeypatch.setattr(streaming, "_MAX_IN_FLIGHT_BYTES", 3 * len(long))
     for _ in range(2):
         running.receive(long)
         assert not call.is_held

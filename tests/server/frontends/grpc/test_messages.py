@@ -1,4 +1,4 @@
-"""Messages in bodies: cut out whatever the pieces, compressed or not."""
+"""Messages in bodies: parsed from any pieces, compressed or not."""
 
 import gzip
 import struct
@@ -38,13 +38,13 @@ def test_any_split_gives_the_same_messages(sent, sizes):
     st.lists(st.binary(max_size=50), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=30),
 )
-def test_what_is_read_where_it_belongs_gives_the_same_messages(sent, reads):
+def test_reading_in_place_gives_the_same_messages(sent, reads):
     reader, found = MessageReader(None), []
     wire = b"".join(map(message, sent))
     for most, is_placed in [*reads, (len(wire), False)]:
-        size = min(most, len(wire), reader.lacks) if is_placed else most
+        size = min(most, len(wire), reader.missing) if is_placed else most
         if is_placed and size:
-            piece = reader.place(size)
+            piece = reader.buffer(size)
             assert len(piece) == size
             piece[:] = wire[:size]
         else:
@@ -64,7 +64,7 @@ def test_a_message_in_pieces_is_gathered_in_place():
 
 
 @pytest.mark.parametrize("length", [100, 1_001, 4_096])
-def test_what_ends_a_message_in_pieces_is_aligned(length):
+def test_the_end_of_a_message_in_pieces_is_aligned(length):
     reader = MessageReader(None)
     wire = memoryview(message(bytes(length)))
     assert list(reader.feed(wire[:50])) == []
@@ -73,7 +73,7 @@ def test_what_ends_a_message_in_pieces_is_aligned(length):
     assert np.frombuffer(whole[-64:], np.float64).flags.aligned
 
 
-def test_a_message_that_came_whole_does_not_hang_on_to_the_buffer():
+def test_a_complete_message_does_not_reference_the_read_buffer():
     buffer = bytearray(message(b"abc"))
     (whole,) = MessageReader(None).feed(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
@@ -85,7 +85,7 @@ def test_a_length_alone_takes_no_memory():
 
 
 @pytest.mark.parametrize("encoding", PACK)
-def test_what_is_compressed_is_read(encoding):
+def test_compressed_messages_are_read(encoding):
     plain = b"again and again " * 10
     wire = message(PACK[encoding](plain), 1) + message(plain)
     assert read([wire], encoding) == [plain, plain]
@@ -94,7 +94,7 @@ def test_what_is_compressed_is_read(encoding):
 
 @pytest.mark.parametrize("encoding", PACK)
 @pytest.mark.parametrize("broken", [b"", b"nonsense", "half"])
-def test_what_cannot_be_unpacked_is_refused(encoding, broken):
+def test_malformed_compressed_messages_are_rejected(encoding, broken):
     data = PACK[encoding](bytes(100))[:-4] if broken == "half" else broken
     with pytest.raises(CallFailed) as caught:
         read([message(data, 1)], encoding)
@@ -102,7 +102,7 @@ def test_what_cannot_be_unpacked_is_refused(encoding, broken):
     assert caught.value.message == f"Unexpected error decompressing data for algorithm {encoding}"
 
 
-def test_a_message_that_is_too_long_is_refused_before_it_comes():
+def test_a_too_long_message_is_rejected_before_its_bytes_arrive():
     with pytest.raises(
         CallFailed, match=r"larger than max \(2147483648 vs\. 2147483647\)"
     ) as caught:
@@ -110,7 +110,7 @@ def test_a_message_that_is_too_long_is_refused_before_it_comes():
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
 
 
-def test_a_message_that_unpacks_to_too_much_is_refused(monkeypatch):
+def test_a_message_that_decompresses_to_too_much_is_rejected(monkeypatch):
     monkeypatch.setattr(messages, "_MAX_BYTES", 1_000)
     assert read([message(gzip.compress(bytes(1_000)), 1)], "gzip") == [bytes(1_000)]
     with pytest.raises(CallFailed) as caught:
@@ -118,7 +118,7 @@ def test_a_message_that_unpacks_to_too_much_is_refused(monkeypatch):
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
 
 
-def test_few_bytes_may_not_become_very_many(monkeypatch):
+def test_the_compression_ratio_is_limited(monkeypatch):
     monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
     packed = gzip.compress(bytes(100_000))
     assert 32 * len(packed) < 100_000
@@ -130,19 +130,19 @@ def test_few_bytes_may_not_become_very_many(monkeypatch):
 
 @pytest.mark.parametrize("encoding", INFLATE)
 @pytest.mark.parametrize("parts", [[], [b""], [b"short"], [b"head", memoryview(bytes(1_000))]])
-def test_what_is_written_is_read(encoding, parts):
+def test_written_messages_are_read(encoding, parts):
     prefix, *rest = messages.framed(parts, encoding)
     assert read([b"".join((prefix, *rest))], encoding) == [b"".join(parts)]
     assert sum(map(len, rest)) <= sum(map(len, parts))
 
 
-def test_what_is_not_compressed_is_not_copied():
+def test_uncompressed_messages_are_not_copied():
     parts = [b"head", memoryview(bytes(1_000))]
     _, *rest = messages.framed(parts, "identity")
     assert all(one is other for one, other in zip(rest, parts, strict=True))
 
 
-def test_a_message_that_unpacks_to_more_than_there_is_is_refused(monkeypatch):
+def test_a_message_that_decompresses_to_more_than_the_memory_is_rejected(monkeypatch):
     class NoMemory:
         eof = False
 

@@ -1,4 +1,4 @@
-"""What the methods answer, whatever carries the messages."""
+"""The answers of all methods, without a transport."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from reference_server.frontends.http import routes
 
 MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
 ANSWERED = MODEL + 'output { name: "Y" data_type: TYPE_FP32 dims: [-1] } '
-#: What the service of Triton has.
+#: The methods of Triton's service.
 RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
 
 
@@ -47,7 +47,7 @@ def test_every_rpc_of_the_service_is_served(frontend):
     assert names == RPCS
 
 
-def test_every_rpc_can_be_restricted_as_over_http():
+def test_every_rpc_can_be_restricted():
     assert set(methods.CATEGORY) == RPCS | {"Check"}
     assert set(methods.CATEGORY.values()) == set(routes.CATEGORY.values())
 
@@ -76,7 +76,7 @@ def test_server_metadata(frontend):
     assert "statistics" in metadata.extensions
 
 
-def test_the_configuration_is_the_one_that_http_tells(frontend):
+def test_the_configuration_equals_that_of_http(frontend):
     answer = frontend.ask("ModelConfig", pb.ModelConfigRequest(name="m"))
     config = pb.ModelConfigResponse.FromString(answer).config
     assert [tensor.name for tensor in config.input] == ["X"]
@@ -94,15 +94,15 @@ def test_infer(frontend):
     [
         ("ServerLive", b"\xff", Code.INTERNAL),
         ("ModelInfer", b"\xff", Code.INTERNAL),
-        ("ModelInfer", request(model_name="nobody"), Code.NOT_FOUND),
+        ("ModelInfer", request(model_name="absent"), Code.NOT_FOUND),
         ("ModelInfer", request(model_version="x"), Code.INVALID_ARG),
         ("ModelInfer", request(raw_input_contents=[b"x"]), Code.INVALID_ARG),
-        ("ModelConfig", pb.ModelConfigRequest(name="nobody"), Code.NOT_FOUND),
-        ("ModelStatistics", pb.ModelStatisticsRequest(name="nobody"), Code.INVALID_ARG),
+        ("ModelConfig", pb.ModelConfigRequest(name="absent"), Code.NOT_FOUND),
+        ("ModelStatistics", pb.ModelStatisticsRequest(name="absent"), Code.INVALID_ARG),
     ],
     ids=["not readable", "not readable, infer", "model", "version", "data", "config", "statistics"],
 )
-def test_refusals(frontend, method, message, code):
+def test_rejections(frontend, method, message, code):
     with pytest.raises(ServerError) as caught:
         frontend.ask(method, message)
     assert caught.value.code is code
@@ -115,7 +115,7 @@ def test_a_models_error_is_the_answer():
     assert caught.value.code is Code.CANCELLED
 
 
-def test_a_defect_of_ours_is_an_internal_error_and_logged(frontend, monkeypatch, caplog):
+def test_a_defect_is_an_internal_error_and_logged(frontend, monkeypatch, caplog):
     def broken(*_):
         raise ZeroDivisionError("a defect")
 
@@ -129,7 +129,7 @@ def test_a_defect_of_ours_is_an_internal_error_and_logged(frontend, monkeypatch,
     assert len(caplog.records) == 2
 
 
-def test_a_decoupled_model_is_not_for_infer(frontend, monkeypatch):
+def test_infer_rejects_a_decoupled_model(frontend, monkeypatch):
     decoupled = served(MODEL + "model_transaction_policy { decoupled: true }")
     monkeypatch.setattr(frontend.gateway, "find", lambda *_: decoupled)
     with pytest.raises(ServerError, match="doesn't support models with decoupled") as caught:
@@ -137,7 +137,7 @@ def test_a_decoupled_model_is_not_for_infer(frontend, monkeypatch):
     assert caught.value.code is Code.UNSUPPORTED
 
 
-def test_regions_are_let_go_with_the_answer_and_with_a_refusal(frontend, monkeypatch):
+def test_regions_are_released_with_the_answer_and_with_a_rejection(frontend, monkeypatch):
     released = []
 
     class Lease:
@@ -158,7 +158,7 @@ def test_regions_are_let_go_with_the_answer_and_with_a_refusal(frontend, monkeyp
     assert len(released) == 2
 
 
-def test_work_that_blocks_is_left_to_another_thread():
+def test_blocking_work_runs_on_another_thread():
     handed = []
 
     class HandedOver(Background):
@@ -181,7 +181,7 @@ def test_work_that_blocks_is_left_to_another_thread():
     assert other.error.code is Code.UNAVAILABLE
 
 
-def test_restricted_methods_want_the_right_metadata(frontend):
+def test_restricted_methods_need_the_right_metadata(frontend):
     restriction = methods.Restriction("Key", "secret")
     frontend.table = methods.restricted(frontend.table, {"health": restriction})
     for metadata in ({}, {"triton-grpc-protocol-key": "other"}):
@@ -220,10 +220,10 @@ def long_request(count, **fields):
 
 
 def ended(frontend, message, method="ModelInfer"):
-    """The call, once all that other threads do for it is done."""
+    """Wait until other threads have done their work for the call, and return the call."""
     call, running = frontend.start(method)
     with pytest.MonkeyPatch.context() as patch:
-        # Done by now, and told on the loop's thread as ever.
+        # The work is done by now; the result is posted to the loop's thread.
         patch.setattr(event_loop, "start_new_thread", lambda work, arguments: work())
         running.receive(message if isinstance(message, bytes) else message.SerializeToString())
         running.half_close()
@@ -233,7 +233,7 @@ def ended(frontend, message, method="ModelInfer"):
     return call
 
 
-def test_long_typed_contents_are_read_beside_the_loop():
+def test_long_typed_contents_are_read_on_another_thread():
     model = served(MODEL, version=2, answer=answering(Y=[1.0]))
     call = ended(GrpcFrontend(model), long_request(50_000))
     assert call.error is None
@@ -242,27 +242,27 @@ def test_long_typed_contents_are_read_beside_the_loop():
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
-def test_very_many_strings_are_counted_beside_the_loop(method):
+def test_many_strings_are_counted_on_another_thread(method):
     config = ANSWERED.replace("FP32", "STRING", 1)
     model = served(config, version=2, answer=answering(Y=np.array([3], np.float32)))
     frontend = GrpcFrontend(model)
-    for count, told in ((50_000, None), (49_999, "string elements 50000")):
+    for count, refused in ((50_000, None), (49_999, "string elements 50000")):
         message = request(raw_input_contents=[bytes(200_000)])
         message.inputs[0].datatype = "BYTES"
         message.inputs[0].shape[:] = [count]
         call = ended(frontend, message, method)
-        assert (told or "") in str(call.error or call.sent)
+        assert (refused or "") in str(call.error or call.sent)
     assert len(model.scheduler.requests) == 1
 
 
-def test_a_shape_of_very_many_dimensions_is_refused():
+def test_a_shape_with_too_many_dimensions_is_rejected():
     message = pb.ModelInferRequest(model_name="m")
     message.inputs.add(name="X", datatype="FP32", shape=[1] * 100_000)
     call = ended(GrpcFrontend(served(MODEL, version=2)), message)
     assert "found 100000 dimensions" in call.error.message
 
 
-def test_long_messages_of_other_methods_are_read_beside_the_loop(monkeypatch):
+def test_long_messages_of_other_methods_are_read_on_another_thread(monkeypatch):
     apart = []
     run = Background.run
     monkeypatch.setattr(Background, "run", lambda self, *how: (apart.append(1), run(self, *how)))
@@ -288,7 +288,7 @@ def in_region():
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
-def test_long_tensors_in_regions_are_copied_beside_the_loop(monkeypatch, method):
+def test_long_tensors_in_regions_are_copied_on_another_thread(monkeypatch, method):
     monkeypatch.setattr(gil, "SHARED_BYTES_ON_LOOP", 7)
     model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
     frontend = GrpcFrontend(model)
@@ -301,7 +301,7 @@ def test_long_tensors_in_regions_are_copied_beside_the_loop(monkeypatch, method)
     assert asked.inputs["X"].array().tolist() == [1, 2]
 
 
-def test_an_input_in_a_region_is_the_requests_own_while_it_waits():
+def test_an_input_in_a_region_is_copied_for_the_request():
     model = served(ANSWERED, version=2)
     object.__setattr__(model, "scheduler", WaitingScheduler())
     frontend = GrpcFrontend(model)
@@ -319,7 +319,7 @@ def test_an_input_in_a_region_is_the_requests_own_while_it_waits():
 
 
 @pytest.mark.parametrize("stays", [0, 8], ids=["the input", "the output alone"])
-def test_tensors_in_regions_whose_object_is_cut_are_errors(stays):
+def test_tensors_in_truncated_objects_are_errors(stays):
     model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
     frontend = GrpcFrontend(model)
     with shared_object(bytes(16)) as key:
@@ -337,7 +337,7 @@ def test_tensors_in_regions_whose_object_is_cut_are_errors(stays):
     ("changed", "code"),
     [({"model_name": "n"}, Code.NOT_FOUND), ({"raw_input_contents": [b"x"]}, Code.INVALID_ARG)],
 )
-def test_a_long_request_that_is_refused_is_told_why(changed, code):
+def test_a_rejected_long_request_has_the_reason(changed, code):
     call = ended(
         GrpcFrontend(served(MODEL, answer=answering(Y=[1.0]))), long_request(50_000, **changed)
     )

@@ -1,4 +1,4 @@
-"""Calls on one connection, without a network: what a client's frames do, and what it is told."""
+"""Calls on one connection, without a network: frames of the client, and the replies."""
 
 import gc
 import gzip
@@ -37,7 +37,7 @@ STREAM = [(name, "/t.T/s" if name == ":path" else value) for name, value in REQU
 
 
 class ManualTimers:
-    """A clock that a test turns, and what it was asked to do later."""
+    """A clock that a test advances, with the timers set on it."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -68,17 +68,17 @@ class _Timer:
 
 
 class Client(Peer):
-    """A client of a session with a unary method /t.T/u and a stream /t.T/s, which keep quiet."""
+    """A client of a session with a unary method /t.T/u and a stream /t.T/s, which do not answer."""
 
     def __init__(self, limits=None, **options):
         self.clock = ManualTimers()
-        self.calls, self.told, self.written = [], [], []
+        self.calls, self.received_events, self.written = [], [], []
         self.is_closed = False
         table = {
             "/t.T/u": Method(self._start),
             "/t.T/s": Method(self._start, streams=True),
         }
-        self.apart = []  # what another thread is to do
+        self.apart = []  # work for another thread
         self.reported = []
         self.session = Session(
             *(table, GrpcOptions(**options), self.clock),
@@ -98,7 +98,7 @@ class Client(Peer):
         self.apart.append(work_done_failed)
 
     def work(self):
-        """Do what comes next on another thread."""
+        """Run the next work of another thread."""
         work, done, failed = self.apart.pop(0)
         try:
             result = work()
@@ -111,13 +111,13 @@ class Client(Peer):
         self.is_closed = True
 
     def receive(self, data):
-        self.told.append(bytes(data))
+        self.received_events.append(bytes(data))
 
     def half_close(self):
-        self.told.append("half close")
+        self.received_events.append("half close")
 
     def cancel(self):
-        self.told.append("cancel")
+        self.received_events.append("cancel")
 
     def say(self, *data):
         self.session.receive(memoryview(b"".join(data)))
@@ -129,7 +129,7 @@ class Client(Peer):
         return found
 
     def fields(self):
-        """The header fields that were sent since, of all blocks."""
+        """Return the header fields that were sent since the last call."""
         found = {}
         for one in self.take():
             if one.kind == HEADERS:
@@ -141,7 +141,7 @@ def test_a_call_is_answered_in_one_write():
     client = Client()
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
     (call,) = client.calls
-    assert client.told == [b"question", "half close"]
+    assert client.received_events == [b"question", "half close"]
     call.send(b"answer")
     assert client.written == []
     call.end()
@@ -153,58 +153,58 @@ def test_a_call_is_answered_in_one_write():
     ]
 
 
-def test_a_long_piece_of_a_message_has_a_place_where_it_is_gathered():
+def test_a_long_piece_of_a_message_is_received_in_place():
     client, body = Client(), message(random.Random(0).randbytes(300_000))
     wire = client.headers(1) + frame(DATA, END_STREAM, 1, body)
-    assert client.session.place() is None
+    assert client.session.message_buffer() is None
     client.say(wire[:1_000])
-    place = client.session.place()
+    place = client.session.message_buffer()
     assert len(place) == len(wire) - 1_000
     place[:100_000] = wire[1_000:101_000]
     client.session.receive(place[:100_000])
-    client.say(wire[101_000:102_000])  # some of it may come elsewhere all the same
-    place = client.session.place()
+    client.say(wire[101_000:102_000])  # a part may be received elsewhere
+    place = client.session.message_buffer()
     place[:] = wire[102_000:]
     client.session.receive(place)
-    assert client.told == [body[5:], "half close"]
-    assert client.session.place() is None
+    assert client.received_events == [body[5:], "half close"]
+    assert client.session.message_buffer() is None
 
 
-def test_what_is_no_long_piece_has_no_place():
+def test_a_short_piece_is_not_received_in_place():
     client = Client()
     client.say(client.headers(1), frame(DATA, 0, 1, message(bytes(100_000))[:20_000])[:-1])
-    assert client.session.plain() == 1  # and more in another frame
-    assert client.session.place() is None
+    assert client.session.opaque_bytes() == 1  # and more in another frame
+    assert client.session.message_buffer() is None
     client.say(b"\0", frame(DATA, 0, 1, bytes(79_000))[:9])
-    assert client.session.place().nbytes == 79_000
+    assert client.session.message_buffer().nbytes == 79_000
     client.say(bytes(79_000 - 60_000))
-    assert client.session.place() is None
+    assert client.session.message_buffer() is None
 
 
-def test_a_message_of_a_call_that_is_over_has_no_place():
+def test_a_message_of_an_ended_call_is_not_received_in_place():
     client = Client()
     headers = client.headers(1, [*REQUEST, ("grpc-timeout", "1S")])
     client.say(headers, frame(DATA, 0, 1, message(bytes(300_000)))[:1_000])
-    assert client.session.place() is not None
+    assert client.session.message_buffer() is not None
     client.clock.turn(2)
-    assert client.session.place() is None
+    assert client.session.message_buffer() is None
 
 
-def test_the_method_may_begin_before_the_client_has_ended():
+def test_the_method_starts_before_the_client_has_half_closed():
     client = Client()
     client.say(client.headers(1), frame(DATA, 0, 1, message(b"question") + message(b"another")))
-    assert client.told == [b"question"]
+    assert client.received_events == [b"question"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0", message(b"1234")[:-1]])
-def test_a_call_without_a_message_is_refused(body):
+def test_a_call_without_a_message_fails(body):
     client = Client()
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, body))
     assert client.fields()["grpc-message"] == "Unable to parse request"
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
 
 
-def test_a_deadline_ends_the_call_and_tells_its_method():
+def test_a_deadline_ends_the_call_and_cancels_its_method():
     client = Client()
     client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "2S")], WHOLE ^ END_STREAM))
     client.clock.turn(1.9)
@@ -212,19 +212,19 @@ def test_a_deadline_ends_the_call_and_tells_its_method():
     client.clock.turn(0.2)
     fields = client.fields()
     assert (fields["grpc-status"], fields["grpc-message"]) == ("4", "Deadline Exceeded")
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
     client.calls[0].send(b"too late")
     client.calls[0].end()
     assert client.take() == []
 
 
-def test_a_deadline_that_is_over_at_once():
+def test_a_deadline_of_zero():
     client = Client()
     client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "0m")]))
     assert client.fields()["grpc-status"] == "4"
 
 
-def test_an_answer_calls_the_deadline_off():
+def test_an_answer_cancels_the_deadline():
     client = Client()
     client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "2S")]))
     client.say(frame(DATA, END_STREAM, 1, message(b"")))
@@ -235,12 +235,12 @@ def test_an_answer_calls_the_deadline_off():
     assert client.clock.due == []
 
 
-def test_a_client_that_gives_up_cancels_once():
+def test_a_reset_stream_is_cancelled_once():
     client = Client()
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a")))
     client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
     client.session.lost()
-    assert client.told == [b"a", "cancel"]
+    assert client.received_events == [b"a", "cancel"]
     assert client.reported == ["cancelled"]
 
 
@@ -248,25 +248,25 @@ def test_a_lost_connection_cancels_all_calls():
     client = Client()
     client.say(client.headers(1), client.headers(3, STREAM))
     client.session.lost()
-    assert client.told == ["cancel", "cancel"]
+    assert client.received_events == ["cancel", "cancel"]
     assert client.reported == ["left"]
 
 
-def test_what_ends_the_connection_cancels_its_calls():
+def test_a_connection_error_cancels_its_calls():
     client = Client()
     client.say(client.headers(1), frame(DATA, 0, 0, b"x"))
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
     assert client.take()[-1].kind == GOAWAY
     assert client.is_closed
 
 
-def test_no_grpc_resets_its_stream_alone():
+def test_malformed_headers_reset_only_their_stream():
     client = Client()
     client.say(client.headers(1), client.headers(3, [*REQUEST, ("connection", "close")]))
     assert [(one.kind, one.stream) for one in client.take()] == [(RST_STREAM, 3)]
 
 
-def test_a_stream_sends_as_it_goes():
+def test_a_stream_sends_each_message_at_once():
     client = Client()
     client.say(client.headers(1, STREAM))
     (call,) = client.calls
@@ -297,19 +297,19 @@ def test_too_many_pings_end_the_connection():
     assert client.reported == ["pings"]
 
 
-def test_a_silent_client_is_pinged_and_given_up():
+def test_a_silent_client_is_pinged_and_then_disconnected():
     client = Client(keepalive_time_ms=1_000, keepalive_timeout_ms=500)
     client.say(client.headers(1))
     client.clock.turn(1)
-    assert client.session.watch() == 0.5
+    assert client.session.keep_alive() == 0.5
     (ping,) = client.take()
     assert (ping.kind, ping.flags) == (PING, 0)
     client.clock.turn(0.5)
-    assert client.session.watch() is None
+    assert client.session.keep_alive() is None
     assert client.reported == ["silent"]
 
 
-def test_an_old_connection_ends_when_its_calls_have():
+def test_an_old_connection_ends_after_its_calls():
     client = Client()
     client.say(client.headers(1))
     client.session.retire()
@@ -321,16 +321,16 @@ def test_an_old_connection_ends_when_its_calls_have():
     client.say(client.headers(5))
     assert len(client.calls) == 2
     client.calls[0].end(ServerError(Code.INTERNAL, ""))
-    assert client.is_closed  # the other had no message, and has its answer
+    assert client.is_closed  # the other call had no message, and has failed
 
 
-def test_a_server_that_stops_answers_what_was_asked():
+def test_a_stopping_server_answers_the_calls_in_flight():
     client = Client()
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"a")))
     client.say(client.headers(3, STREAM), frame(DATA, 0, 3, message(b"b")))
-    client.told.clear()
+    client.received_events.clear()
     client.session.stop()
-    assert client.told == ["half close"]
+    assert client.received_events == ["half close"]
     client.say(client.headers(5))
     assert len(client.calls) == 2
     for call in client.calls:
@@ -353,11 +353,11 @@ def test_a_client_that_reads_slowly_still_gets_all():
     assert body == message(b"0123456789")
 
 
-# -- what is kept
+# -- memory
 
 
 class Answering:
-    """A method of one message, which is its answer, and is kept as long as the call is."""
+    """A method that answers with its message, and is referenced as long as the call is."""
 
     def __init__(self, call):
         self.call = call
@@ -382,7 +382,7 @@ def no_collector():
 
 @pytest.mark.parametrize("end", ["answer", "reset", "deadline", "lost"])
 @pytest.mark.usefixtures("no_collector")
-def test_a_call_that_has_ended_is_not_left_to_the_collector(end):
+def test_an_ended_call_is_freed_without_the_garbage_collector(end):
     client = Client()
     running = []
 
@@ -408,7 +408,7 @@ def test_a_call_that_has_ended_is_not_left_to_the_collector(end):
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_answers_to_a_connection_that_is_lost_are_let_go():
+def test_answers_to_a_lost_connection_are_freed():
     client = Client()
     client.say(client.headers(1, STREAM))
     answer = np.zeros(1 << 20, np.uint8)
@@ -421,7 +421,7 @@ def test_answers_to_a_connection_that_is_lost_are_let_go():
 
 
 @pytest.mark.brute_force
-def test_heads_that_are_none_do_not_fill_the_memory_of_a_client_that_reads_nothing():
+def test_malformed_headers_of_a_client_that_reads_nothing_do_not_fill_the_memory():
     client = Client()
     client.session.pause()
     fields = [*REQUEST, ("connection", "close")]
@@ -436,61 +436,64 @@ def test_heads_that_are_none_do_not_fill_the_memory_of_a_client_that_reads_nothi
     assert sum(map(len, client.written)) < 2**20 + 20_000
 
 
-def test_of_a_call_with_one_message_no_other_is_unpacked():
+def test_a_unary_call_decompresses_one_message():
     client = Client()
     client.say(client.headers(1, [*REQUEST, ("grpc-encoding", "gzip")]))
     first, broken = message(gzip.compress(b"question"), 1), message(b"no gzip", 1)
     client.say(frame(DATA, 0, 1, first + broken), frame(DATA, END_STREAM, 1, broken))
-    assert client.told == [b"question", "half close"]
+    assert client.received_events == [b"question", "half close"]
     assert client.take() == []
 
 
 def packed(size, fill):
-    """A message that is too long to be unpacked at once."""
+    """Return a message that is too long to be decompressed on the loop, and its compressed form."""
     plain = fill + np.random.default_rng(1).bytes(size)
     return plain, message(gzip.compress(plain), 1)
 
 
-def test_long_messages_are_unpacked_beside_the_loop_and_come_in_order():
+def test_long_messages_are_decompressed_on_another_thread_in_order():
     client = Client()
     client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
     (a, a_sent), (c, c_sent) = packed(5_000, b"a"), packed(6_000, b"c")
     short = message(gzip.compress(b"b"), 1)
     client.say(frame(DATA, END_STREAM, 1, a_sent + short + c_sent + message(b"d")))
-    assert client.told == []
+    assert client.received_events == []
     client.work()
-    assert client.told == [a, b"b"]
+    assert client.received_events == [a, b"b"]
     client.work()
-    assert client.told == [a, b"b", c, b"d", "half close"]
+    assert client.received_events == [a, b"b", c, b"d", "half close"]
     assert client.apart == []
 
 
-def test_a_long_message_that_is_damaged_ends_its_call():
+def test_a_malformed_long_message_ends_its_call():
     client = Client()
     client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
     client.say(frame(DATA, 0, 1, message(b"\x1f\x8b" + bytes(2_000), 1) + message(b"d")))
     client.work()
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
     assert client.fields()["grpc-status"] == "13"
 
 
-def test_who_is_gone_before_its_message_is_unpacked_is_not_called():
+def test_a_call_cancelled_during_decompression_gets_no_message():
     client = Client()
     client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
     client.say(frame(DATA, 0, 1, packed(5_000, b"a")[1]), frame(RST_STREAM, 0, 1, bytes(4)))
     client.work()
-    assert client.told == ["cancel"]
+    assert client.received_events == ["cancel"]
 
 
-def test_a_method_that_fails_a_stream_hears_of_nothing_that_follows():
+def test_a_method_gets_no_messages_after_it_has_ended_the_stream():
     client = Client()
-    client.receive = lambda data: (client.told.append(bytes(data)), client.calls[0].end())
+    client.receive = lambda data: (
+        client.received_events.append(bytes(data)),
+        client.calls[0].end(),
+    )
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a") + message(b"b")))
     client.say(frame(DATA, END_STREAM, 1, message(b"c")))
-    assert client.told == [b"a"]
+    assert client.received_events == [b"a"]
 
 
-def test_what_waits_for_a_client_is_told_until_its_call_ends():
+def test_queued_bytes_are_reported_until_the_call_ends():
     client = Client()
     client.say(settings(_4=10), client.headers(1, STREAM))
     (call,) = client.calls
@@ -509,7 +512,7 @@ def test_what_waits_for_a_client_is_told_until_its_call_ends():
     assert backlog.size == 0
 
 
-def test_a_client_that_is_held_gets_no_window_until_it_may_go_on():
+def test_a_held_client_gets_no_window():
     client = Client()
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, struct.pack(">BI", 0, 2**30)))
     (call,) = client.calls
@@ -527,11 +530,11 @@ def test_a_client_that_is_held_gets_no_window_until_it_may_go_on():
     assert allowed() == [1]
 
 
-# ---------------------------------------------------------- who asks for much, or reads little
+# --------------------------------------------- clients that send many requests, or read little
 
 
 def widened(client, stream=0):
-    """By how much the client may send more on a stream, or on all, as it was told since."""
+    """Return the window granted on a stream, or on the connection, since the last call."""
     return sum(
         int.from_bytes(one.payload, "big")
         for one in client.take()
@@ -539,8 +542,8 @@ def widened(client, stream=0):
     )
 
 
-def asks(client, stream, body):
-    """One unary call with this message, in frames."""
+def send_call(client, stream, body):
+    """Send one unary call with this message, in frames."""
     data = message(body)
     pieces = [data[start : start + 16_384] for start in range(0, len(data), 16_384)]
     client.say(client.headers(stream), *(frame(DATA, 0, stream, piece) for piece in pieces))
@@ -549,63 +552,63 @@ def asks(client, stream, body):
 
 @pytest.fixture
 def unread(monkeypatch):
-    """A client that reads nothing, and has more answers than it may leave unread."""
+    """A client that reads nothing, with more unread replies than the limit."""
     monkeypatch.setattr(session, "_MOST_UNREAD", 10_000)
     client = Client()
     client.say(settings(_4=0))
-    asks(client, 1, b"first")
+    send_call(client, 1, b"first")
     client.calls[0].send(bytes(20_000))
     client.calls[0].end()
-    client.told.clear()
+    client.received_events.clear()
     return client
 
 
-def test_nothing_is_done_for_a_client_that_leaves_answers_unread(unread):
-    asks(unread, 3, b"second")
-    asks(unread, 5, b"third")
-    assert unread.told == []
+def test_requests_wait_while_a_client_does_not_read(unread):
+    send_call(unread, 3, b"second")
+    send_call(unread, 5, b"third")
+    assert unread.received_events == []
     unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 15_000)))
-    assert unread.told == [b"second", "half close", b"third", "half close"]
+    assert unread.received_events == [b"second", "half close", b"third", "half close"]
 
 
-def test_answers_of_streams_that_go_on_hold_nobody_up(monkeypatch):
+def test_unread_messages_of_open_streams_stop_no_other_call(monkeypatch):
     monkeypatch.setattr(session, "_MOST_UNREAD", 10_000)
     client = Client()
     client.say(settings(_4=0))
     client.say(client.headers(1, STREAM))
     client.calls[0].send(bytes(20_000))
-    asks(client, 3, b"question")
-    assert client.told == [b"question", "half close"]
+    send_call(client, 3, b"question")
+    assert client.received_events == [b"question", "half close"]
 
 
-def test_very_many_calls_that_wait_for_a_reader_are_done_one_after_the_other(unread):
+def test_many_waiting_calls_are_processed_one_after_the_other(unread):
     for stream in range(3, 6003, 2):
         unread.say(unread.headers(stream), frame(DATA, END_STREAM, stream, message(b"x")))
 
     def answers_at_once(message):
-        unread.calls[len(unread.told) + 1].send(b"y")
-        unread.calls[len(unread.told) + 1].end()
-        unread.told.append(bytes(message))
+        unread.calls[len(unread.received_events) + 1].send(b"y")
+        unread.calls[len(unread.received_events) + 1].end()
+        unread.received_events.append(bytes(message))
 
     unread.receive, unread.half_close = answers_at_once, lambda: None
     unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 20_000)))
-    assert 1500 < len(unread.told) < 2000  # and then too much is unread again
+    assert 1500 < len(unread.received_events) < 2000  # and then too much is unread again
 
 
-def test_a_client_that_leaves_while_its_calls_wait_for_a_reader(unread):
-    asks(unread, 3, b"second")
+def test_a_waiting_call_may_be_cancelled(unread):
+    send_call(unread, 3, b"second")
     unread.say(frame(RST_STREAM, 0, 3, struct.pack(">I", 8)))
     unread.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 20_000)))
-    assert unread.told == ["cancel"]
+    assert unread.received_events == ["cancel"]
 
 
-def test_who_has_much_in_work_sends_no_more_than_it_may(monkeypatch):
-    monkeypatch.setattr(session, "_MOST_ASKED", 5 << 20)
+def test_a_client_with_many_bytes_in_flight_gets_no_window(monkeypatch):
+    monkeypatch.setattr(session, "_MOST_REQUEST_BYTES", 5 << 20)
     client = Client()
     client.take()
-    asks(client, 1, bytes(4 << 20))
-    asks(client, 3, bytes(3 << 20))  # from here on
-    asks(client, 5, bytes(3 << 20))
+    send_call(client, 1, bytes(4 << 20))
+    send_call(client, 3, bytes(3 << 20))  # from here on
+    send_call(client, 5, bytes(3 << 20))
     assert widened(client) == 0
     client.calls[2].end(ServerError(Code.INTERNAL, "x"))
     assert widened(client) == 0
@@ -613,12 +616,12 @@ def test_who_has_much_in_work_sends_no_more_than_it_may(monkeypatch):
     assert widened(client) == 0
     client.calls[0].end(ServerError(Code.INTERNAL, "x"))
     assert widened(client) > 10 << 20
-    asks(client, 7, bytes(9 << 20))
+    send_call(client, 7, bytes(9 << 20))
     assert widened(client) >= 8 << 20
 
 
-def test_packed_messages_of_a_stream_that_wait_hold_its_client_up(monkeypatch):
-    monkeypatch.setattr(served_call, "_MOST_WAITING", 500_000)
+def test_waiting_compressed_messages_stop_their_client(monkeypatch):
+    monkeypatch.setattr(served_call, "_MAX_WAITING_BYTES", 500_000)
     client = Client()
     client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
     packed = gzip.compress(random.Random(0).randbytes(700_000), 0)
@@ -631,11 +634,11 @@ def test_packed_messages_of_a_stream_that_wait_hold_its_client_up(monkeypatch):
         client.work()
     assert widened(client, 1) > 2 << 20
     client.work()
-    assert len(client.told) == 4
+    assert len(client.received_events) == 4
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_long_answers_are_packed_beside_the_loop(leaves):
+def test_long_answers_are_compressed_on_another_thread(leaves):
     client = Client(compression=Compression.HIGH)
     client.say(client.headers(1, [*REQUEST, ("grpc-accept-encoding", "gzip")]))
     client.say(frame(DATA, END_STREAM, 1, message(b"question")))

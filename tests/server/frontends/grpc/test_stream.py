@@ -1,4 +1,4 @@
-"""A stream of requests: answers in the order of the requests, or as decoupled models give them."""
+"""A stream of requests: responses in the requests' order, or as decoupled models send them."""
 
 import gc
 import weakref
@@ -44,13 +44,13 @@ def ids(call):
     return [message.infer_response.id for message in streamed(call)]
 
 
-def test_an_empty_stream_ends_well(frontend):
+def test_an_empty_stream_ends_with_ok(frontend):
     call, running = frontend.start(METHOD)
     running.half_close()
     assert (call.sent, call.has_ended, call.error) == ([], True, None)
 
 
-def test_a_stream_ends_when_all_is_answered(frontend, scheduler):
+def test_a_stream_ends_when_all_requests_are_answered(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request())
     running.half_close()
@@ -62,7 +62,7 @@ def test_a_stream_ends_when_all_is_answered(frontend, scheduler):
     assert (call.has_ended, call.error) == (True, None)
 
 
-def test_a_stream_stays_open_until_the_client_has_said_all(frontend):
+def test_a_stream_stays_open_until_the_client_half_closes(frontend):
     call, running = frontend.start(METHOD)
     running.receive(request("fast"))
     frontend.turn()
@@ -70,7 +70,7 @@ def test_a_stream_stays_open_until_the_client_has_said_all(frontend):
     assert not call.has_ended
 
 
-def test_answers_come_in_the_order_of_the_requests(frontend, scheduler):
+def test_responses_are_sent_in_the_order_of_the_requests(frontend, scheduler):
     call, running = frontend.start(METHOD)
     for request_id in "abc":
         running.receive(request(request_id=request_id))
@@ -84,10 +84,10 @@ def test_answers_come_in_the_order_of_the_requests(frontend, scheduler):
     assert ids(call) == ["a", "b", "c", "d"]
 
 
-def test_refusals_keep_the_order_too(frontend, scheduler):
+def test_rejections_keep_the_order(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request(request_id="a"))
-    running.receive(request("nobody", "b"))
+    running.receive(request("absent", "b"))
     running.receive(request("fast", "c", raw=b"x"))
     frontend.turn()
     assert ids(call) == []
@@ -109,7 +109,7 @@ def test_a_models_error_is_a_message(frontend, scheduler):
     assert (call.has_ended, call.error) == (True, None)
 
 
-def test_a_client_may_ask_that_a_models_error_ends_the_stream(frontend, scheduler):
+def test_a_models_error_ends_the_stream_if_the_client_wants(frontend, scheduler):
     call, running = frontend.start(METHOD, triton_grpc_error="true")
     for request_id in "abc":
         running.receive(request(request_id=request_id))
@@ -128,16 +128,16 @@ def test_a_client_may_ask_that_a_models_error_ends_the_stream(frontend, schedule
     assert ids(call) == ["a"]
 
 
-def test_a_refusal_never_ends_the_stream(frontend):
+def test_a_rejection_never_ends_the_stream(frontend):
     call, running = frontend.start(METHOD, triton_grpc_error="true")
-    running.receive(request("nobody", "a"))
+    running.receive(request("absent", "a"))
     running.receive(request("fast", "b"))
     frontend.turn()
     assert ids(call) == ["a", "b"]
     assert not call.has_ended
 
 
-def test_what_cannot_be_read_is_the_end(frontend, scheduler):
+def test_an_unreadable_message_ends_the_stream(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request(request_id="a"))
     running.receive(b"\xff")
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_is_the_end(frontend, scheduler):
     assert (call.has_ended, call.error) == (True, None)
 
 
-def test_after_the_end_nothing_is_taken(frontend):
+def test_messages_after_the_end_are_ignored(frontend):
     call, running = frontend.start(METHOD)
     running.half_close()
     running.receive(request("fast"))
@@ -157,7 +157,7 @@ def test_after_the_end_nothing_is_taken(frontend):
     assert (call.sent, call.error) == ([], None)
 
 
-def test_cancelling_a_stream_cancels_what_is_not_answered(frontend, scheduler):
+def test_cancelling_a_stream_cancels_unanswered_requests(frontend, scheduler):
     _, running = frontend.start(METHOD)
     for request_id in "ab":
         running.receive(request(request_id=request_id))
@@ -175,8 +175,8 @@ ASKS = {"triton_enable_empty_final_response": True}
 ASKS_NOT = {"triton_enable_empty_final_response": False}
 
 
-def told(call):
-    """Each message: the request's id, the error's text, and whether it says that it is the last."""
+def summaries(call):
+    """Return for each message the request's id, the error's text, and the final flag."""
     return [
         (
             message.infer_response.id,
@@ -187,32 +187,32 @@ def told(call):
     ]
 
 
-def test_a_decoupled_model_answers_as_often_as_it_likes(frontend, scheduler):
+def test_a_decoupled_model_sends_any_number_of_responses(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request("many", "a"))
     running.half_close()
     scheduler.answer(0, final=False)
     frontend.turn()
-    assert told(call) == [("a", "", False)]
+    assert summaries(call) == [("a", "", False)]
     scheduler.answer(0, error=invalid_arg("no"), final=False)
     scheduler.answer(0)
     frontend.turn()
-    assert told(call) == [("a", "", False), ("a", "no", False), ("a", "", True)]
+    assert summaries(call) == [("a", "", False), ("a", "no", False), ("a", "", True)]
     assert (call.has_ended, call.error) == (True, None)
 
 
-@pytest.mark.parametrize(("asks", "is_told"), [({}, False), (ASKS_NOT, False), (ASKS, True)])
-def test_the_end_alone_is_told_to_those_who_ask_for_it(frontend, scheduler, asks, is_told):
+@pytest.mark.parametrize(("asks", "is_sent"), [({}, False), (ASKS_NOT, False), (ASKS, True)])
+def test_the_empty_final_response_is_sent_on_request(frontend, scheduler, asks, is_sent):
     call, running = frontend.start(METHOD)
     running.receive(request("many", "a", **asks))
     running.half_close()
     scheduler.answer(0, empty=True)
     frontend.turn()
-    assert told(call) == ([("a", "", True)] if is_told else [])
+    assert summaries(call) == ([("a", "", True)] if is_sent else [])
     assert (call.has_ended, call.error) == (True, None)
 
 
-def test_the_end_names_the_model_as_the_request_did(frontend, scheduler):
+def test_the_empty_final_response_has_the_requests_model_name(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request("many", "a", **ASKS))
     scheduler.answer(0, empty=True)
@@ -222,7 +222,7 @@ def test_the_end_names_the_model_as_the_request_did(frontend, scheduler):
     assert not message.infer_response.outputs
 
 
-def test_decoupled_answers_wait_for_nobody(frontend, scheduler):
+def test_decoupled_responses_do_not_wait(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request("slow", "a"))
     running.receive(request("many", "b"))
@@ -237,7 +237,7 @@ def test_decoupled_answers_wait_for_nobody(frontend, scheduler):
     assert ids(call) == ["c", "b", "c", "a"]
 
 
-def test_a_decoupled_request_that_is_refused_waits_for_nobody_either(frontend, scheduler):
+def test_a_rejected_decoupled_request_does_not_wait(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request("slow", "a"))
     running.receive(request("many", "b", raw=b"x"))
@@ -265,7 +265,7 @@ def test_a_stream_waits_for_the_last_responses(frontend, scheduler):
     assert (ids(call), call.has_ended) == (["b"], True)
 
 
-def test_a_client_may_ask_that_any_error_ends_the_stream(frontend, scheduler):
+def test_any_error_ends_the_stream_if_the_client_wants(frontend, scheduler):
     call, running = frontend.start(METHOD, triton_grpc_error="true")
     for request_id in "ab":
         running.receive(request("many", request_id))
@@ -281,7 +281,7 @@ def test_a_client_may_ask_that_any_error_ends_the_stream(frontend, scheduler):
     assert ids(call) == ["a"]
 
 
-def test_cancelling_a_stream_cancels_what_has_not_ended(frontend, scheduler):
+def test_cancelling_a_stream_cancels_decoupled_requests(frontend, scheduler):
     _, running = frontend.start(METHOD)
     for request_id in "ab":
         running.receive(request("many", request_id))
@@ -294,12 +294,12 @@ def test_cancelling_a_stream_cancels_what_has_not_ended(frontend, scheduler):
     frontend.turn()
 
 
-# -- what is kept
+# -- memory
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", METHOD])
 @pytest.mark.parametrize("end", ["answered", "refused", "cancelled"])
-def test_a_request_that_is_over_is_not_left_to_the_collector(frontend, scheduler, method, end):
+def test_an_ended_request_is_freed_without_the_garbage_collector(frontend, scheduler, method, end):
     call, running = frontend.start(method)
     raw = bytes(400 if end == "refused" else 4)
     message = np.frombuffer(request(raw=raw), np.uint8).copy()
@@ -318,7 +318,7 @@ def test_a_request_that_is_over_is_not_left_to_the_collector(frontend, scheduler
         assert (len(call.sent), call.has_ended) == {
             "answered": (1, method == "ModelInfer"),
             "refused": (1, False) if method == METHOD else (0, True),
-            # What is said after the end is the call's to drop.
+            # The call drops messages after the end.
             "cancelled": (1, True) if method == "ModelInfer" else (0, True),
         }[end]
         del call.error  # has a traceback
@@ -327,7 +327,7 @@ def test_a_request_that_is_over_is_not_left_to_the_collector(frontend, scheduler
         gc.enable()
 
 
-def test_requests_to_decoupled_models_share_what_waits(frontend, scheduler):
+def test_requests_to_decoupled_models_share_one_backlog(frontend, scheduler):
     call, running = frontend.start(METHOD)
     for _ in range(2):
         running.receive(request("many"))
@@ -341,7 +341,7 @@ def test_requests_to_decoupled_models_share_what_waits(frontend, scheduler):
     assert first.size == 0
 
 
-def test_so_many_responses_wait_as_the_server_is_told(scheduler):
+def test_the_number_of_queued_responses_is_limited(scheduler):
     speaking = served(MODEL + "model_transaction_policy { decoupled: true }", "many")
     object.__setattr__(speaking, "scheduler", scheduler)
     frontend = GrpcFrontend(speaking, most_responses=2)
@@ -356,7 +356,7 @@ def test_so_many_responses_wait_as_the_server_is_told(scheduler):
 
 
 @pytest.mark.parametrize("model", ["slow", "many"])
-def test_a_stream_that_asks_for_much_is_held_until_half_is_answered(frontend, scheduler, model):
+def test_a_stream_with_many_requests_is_held_until_half_are_answered(frontend, scheduler, model):
     call, running = frontend.start(METHOD)
     for count in range(1024):
         assert not call.is_held, count
@@ -366,14 +366,14 @@ def test_a_stream_that_asks_for_much_is_held_until_half_is_answered(frontend, sc
         assert call.is_held, count
         scheduler.answer(count)
         frontend.turn()
-    running.receive(request(model))  # it was on its way
+    running.receive(request(model))  # it was already sent
     scheduler.answer(512)
     scheduler.answer(513)
     frontend.turn()
     assert not call.is_held
 
 
-def test_long_messages_are_few(frontend, scheduler):
+def test_long_messages_are_limited_by_their_bytes(frontend, scheduler):
     call, running = frontend.start(METHOD)
     for _ in range(4):
         assert not call.is_held

@@ -1,4 +1,4 @@
-"""A socket between gRPC's own client and methods that know nothing of either."""
+"""A socket between gRPC's own client and scripted methods."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ from reference_server.options import Compression, GrpcOptions, TimeLimits
 
 
 class Scripted:
-    """A call whose method is a test's: it keeps what the client does, and says what it is told."""
+    """A call whose method is scripted by a test: it records the client's steps, and replies."""
 
     def __init__(self):
         self.call = None
@@ -92,7 +92,7 @@ def test_a_message_and_its_answer():
     talk(scenario)
 
 
-def test_messages_of_all_lengths_come_as_they_were_sent():
+def test_messages_of_all_lengths_arrive_unchanged():
     sizes = [10, 300_000, 5, 0, 2_000_000, 100_000, 20_000, 1_000_000, 1, 65_536, 70_000]
     sent = [random.Random(size).randbytes(size) for size in sizes * 2]
 
@@ -122,7 +122,7 @@ def test_an_error_is_a_status(code):
 
 
 @pytest.mark.parametrize("name", ["/t.T/x", "/x.X/u", "/", "/t.T/"])
-def test_an_unknown_method_is_refused_without_a_word(name):
+def test_an_unknown_method_fails_without_a_text(name):
     async def scenario(script, channel, listener):
         return await failed(channel.unary_unary(name)(b""))
 
@@ -142,10 +142,10 @@ def test_a_client_that_cancels_cancels_the_call():
     talk(scenario)
 
 
-def test_a_client_that_waits_no_longer_cancels_the_call():
+def test_a_clients_deadline_cancels_the_call():
     async def scenario(script, channel, listener):
         await channel.channel_ready()
-        for seconds in (0.1, 1, 10):  # until the server has heard of the call before its deadline
+        for seconds in (0.1, 1, 10):  # until the server has received the call before its deadline
             answer = channel.unary_unary("/t.T/u")(b"", timeout=seconds)
             assert (await failed(answer)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
             if script.call is not None:
@@ -155,7 +155,7 @@ def test_a_client_that_waits_no_longer_cancels_the_call():
     talk(scenario)
 
 
-def test_a_stream_goes_both_ways_at_once():
+def test_a_stream_is_bidirectional():
     async def scenario(script, channel, listener):
         stream = channel.stream_stream("/t.T/s")()
         await script.until("start")
@@ -192,7 +192,7 @@ def test_a_stream_can_end_with_an_error_while_the_client_still_writes():
     talk(scenario)
 
 
-def test_a_stream_that_is_cancelled_is_noticed():
+def test_a_cancelled_stream_is_noticed():
     async def scenario(script, channel, listener):
         stream = channel.stream_stream("/t.T/s")()
         await stream.write(b"a")
@@ -203,7 +203,7 @@ def test_a_stream_that_is_cancelled_is_noticed():
     talk(scenario)
 
 
-def test_large_messages_go_through():
+def test_large_messages_arrive():
     async def scenario(script, channel, listener):
         options = [("grpc.max_receive_message_length", -1)]
         port = listener._options.port
@@ -217,7 +217,7 @@ def test_large_messages_go_through():
     talk(scenario)
 
 
-def test_what_is_in_flight_is_answered_when_the_server_stops():
+def test_calls_in_flight_are_answered_when_the_server_stops():
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"")
         await script.until("message")
@@ -232,7 +232,7 @@ def test_what_is_in_flight_is_answered_when_the_server_stops():
     talk(scenario)
 
 
-def test_a_stream_does_not_keep_a_server_that_stops():
+def test_a_stream_does_not_keep_a_stopping_server():
     async def scenario(script, channel, listener):
         stream = channel.stream_stream("/t.T/s")()
         await stream.write(b"a")
@@ -247,7 +247,7 @@ def test_a_stream_does_not_keep_a_server_that_stops():
     talk(scenario)
 
 
-def test_closing_the_port_cancels_what_is_still_in_flight():
+def test_closing_the_port_cancels_calls_in_flight():
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"")
         await script.until("message")
@@ -260,7 +260,7 @@ def test_closing_the_port_cancels_what_is_still_in_flight():
     talk(scenario)
 
 
-def test_a_port_that_is_taken_is_refused():
+def test_a_port_in_use_is_an_error():
     async def scenario(script, channel, listener):
         second = GrpcListener(listener._options, {})
         with pytest.raises(ServerError, match="already in use") as caught:
@@ -271,7 +271,7 @@ def test_a_port_that_is_taken_is_refused():
 
 
 @pytest.mark.parametrize("level", Compression)
-def test_clients_understand_what_is_compressed(level):
+def test_clients_read_compressed_messages(level):
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"", compression=grpc.Compression.Gzip)
         await script.until("message")
@@ -282,7 +282,7 @@ def test_clients_understand_what_is_compressed(level):
     talk(scenario, compression=level, max_connection_age_ms=60_000, max_connection_age_grace_ms=1)
 
 
-def test_a_connection_that_is_closed_leaves_nothing():
+def test_a_closed_connection_is_freed():
     async def scenario(script, channel, listener):
         port = listener._options.port
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -301,7 +301,7 @@ def test_a_connection_that_is_closed_leaves_nothing():
     talk(scenario)
 
 
-def test_a_connection_too_many_is_told_to_go_elsewhere():
+def test_a_connection_beyond_the_limit_gets_goaway():
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"")
         await script.until("message")
@@ -317,7 +317,7 @@ def test_a_connection_too_many_is_told_to_go_elsewhere():
     talk(scenario, most_connections=1)
 
 
-def test_a_connection_on_which_nobody_speaks_http2_is_given_up():
+def test_a_connection_without_a_preface_is_closed():
     async def scenario(script, channel, listener):
         port = listener._options.port
         greeted, said = await asyncio.open_connection("127.0.0.1", port)

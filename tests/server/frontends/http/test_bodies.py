@@ -1,10 +1,10 @@
-"""Bodies while they come: in pieces and in place, and what they hold meanwhile."""
+"""The body of an HTTP request while it is received: in pieces and in place, and its memory."""
 
 import numpy as np
 import pytest
 
 from reference_server.core.intake import Intake
-from reference_server.frontends.http.bodies import Body, NoRoom
+from reference_server.frontends.http.request import Body, RequestRejected
 
 PIECE = bytes(40_000)
 
@@ -19,11 +19,11 @@ def test_pieces_are_joined_and_one_is_not_copied():
     assert body.whole() == b""
 
 
-def test_the_rest_comes_in_place_behind_the_pieces_and_is_aligned():
+def test_the_rest_is_received_in_place_after_the_pieces_and_aligned():
     body = Body(Intake())
     body.add(b"head")
     body.place(200_000, data_offset=4)
-    assert (body.lacks, body.is_full) == (199_996, False)
+    assert (body.missing, body.is_full) == (199_996, False)
     body.rest[:] = b"x" * 199_996
     body.filled(199_996)
     assert body.is_full
@@ -34,7 +34,7 @@ def test_the_rest_comes_in_place_behind_the_pieces_and_is_aligned():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_long_body_is_counted_from_its_first_byte_until_it_is_freed(in_place):
+def test_a_long_body_is_charged_from_its_first_byte_until_it_is_freed(in_place):
     intake = Intake()
     body = Body(intake)
     body.add(PIECE)
@@ -53,7 +53,7 @@ def test_a_long_body_is_counted_from_its_first_byte_until_it_is_freed(in_place):
     assert intake.held == 0
 
 
-def test_what_is_dropped_or_given_up_is_not_counted():
+def test_dropped_bodies_are_not_charged():
     intake = Intake()
     body = Body(intake)
     body.add(PIECE)
@@ -67,16 +67,16 @@ def test_what_is_dropped_or_given_up_is_not_counted():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_without_room_a_long_body_is_refused(in_place):
+def test_a_long_body_is_rejected_if_the_budget_is_exhausted(in_place):
     body = Body(Intake(70_000))
     body.add(PIECE)
     if in_place:
         body.place(80_000, 0)
-    with pytest.raises(NoRoom, match=r"80000 bytes rejected: the limit of 70000 bytes"):
+    with pytest.raises(RequestRejected, match=r"80000 bytes rejected: the limit of 70000 bytes"):
         body.filled(40_000) if in_place else body.add(PIECE)
 
 
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
-def test_what_no_memory_has_is_refused(length):
-    with pytest.raises(NoRoom, match="does not fit the server's memory"):
+def test_a_body_larger_than_memory_is_rejected(length):
+    with pytest.raises(RequestRejected, match="does not fit the server's memory"):
         Body(Intake()).place(length, 0)

@@ -1,4 +1,4 @@
-"""One HTTP connection: bytes to requests, replies to bytes, and how it ends."""
+"""One HTTP connection: bytes to requests, replies to bytes, and its end."""
 
 import weakref
 from itertools import pairwise
@@ -15,7 +15,7 @@ OK = b"200 OK"
 
 
 def echo(request):
-    """Answer at once with what was asked."""
+    """Answer at once with the received request."""
     asked = f"{request.method} {request.url.decode('latin-1')} ".encode() + bytes(request.body)
     request.reply(OK, [asked])
 
@@ -105,7 +105,7 @@ def test_pipelined_requests_are_answered_in_order(client):
 
 
 @given(st.data())
-def test_it_does_not_matter_where_bytes_are_split(data):
+def test_bytes_may_be_split_anywhere(data):
     script = b"".join(data.draw(st.lists(st.sampled_from(SCRIPT), min_size=1, max_size=5)))
     points = data.draw(st.sets(st.integers(1, len(script) - 1), max_size=8))
     whole = Client(echo)
@@ -122,7 +122,7 @@ def test_one_byte_at_a_time(client):
     assert bodies(client) == ANSWERS[:2]
 
 
-def test_header_names_are_of_any_case_and_the_first_counts(waiting_client, held):
+def test_header_names_are_case_insensitive_and_the_first_value_is_used(waiting_client, held):
     waiting_client.send(get("/v2", "X-One: 1", "x-ONE: 2", "Spaced:   ä "))
     (request,) = held.requests
     assert request.header(b"x-one") == "1"
@@ -143,7 +143,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
-def test_what_is_refused_is_answered_in_its_turn_and_nothing_behind_it_is_read(client, refused):
+def test_a_rejected_request_is_answered_in_order_and_ends_the_connection(client, refused):
     client.send(get("/before") + refused + get("/behind"))
     before, reply = client.replies()
     assert before.body == b"GET /before "
@@ -152,7 +152,7 @@ def test_what_is_refused_is_answered_in_its_turn_and_nothing_behind_it_is_read(c
     assert client.is_closed
 
 
-def test_continue_is_said_before_the_body_comes(client):
+def test_status_100_is_sent_before_the_body_is_received(client):
     head, _, body = post("/i", b"abc", "Expect: 100-continue").partition(b"\r\n\r\n")
     client.send(head + b"\r\n\r\n")
     assert client.received() == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -178,12 +178,12 @@ def test_a_large_body_is_writable_and_aligned_behind_its_json(held, json_length)
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "1.5", "", "9" * 5000])
-def test_a_header_length_that_is_none_does_not_disturb(client, text):
+def test_a_malformed_json_length_is_ignored_by_the_reader(client, text):
     client.send(post("/i", LARGE, f"Inference-Header-Content-Length: {text}"))
     assert bodies(client) == [b"POST /i " + LARGE]
 
 
-def test_a_large_body_is_received_where_it_stays(held):
+def test_a_large_body_is_received_in_place(held):
     client = Client(held)
     head, _, body = post("/i", LARGE).partition(b"\r\n\r\n")
     client.send(head + b"\r\n\r\n" + body[:100])
@@ -203,14 +203,14 @@ def test_large_bodies_do_not_share_memory(held):
     assert not np.shares_memory(np.frombuffer(second, np.uint8), np.frombuffer(LARGE, np.uint8))
 
 
-def test_a_large_body_may_come_in_one_read():
+def test_a_large_body_may_arrive_in_one_read():
     client = Client(echo, scratch_bytes=1 << 20)
     client.send(post("/i", LARGE) + get("/next"))
     assert bodies(client) == [b"POST /i " + LARGE, b"GET /next "]
 
 
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
-def test_a_body_larger_than_memory_is_refused(client, length):
+def test_a_body_larger_than_memory_is_rejected(client, length):
     client.send(get("/i", f"Content-Length: {length}", method="POST") + b"abc")
     (reply,) = client.replies()
     assert reply.status == 400
@@ -226,7 +226,7 @@ TYPED = ["Content-Type: application/json"]
 PLAIN = ["Content-Type: text/plain"]
 CLOSE, KEEP = ["Connection: close"], ["Connection: keep-alive"]
 
-#: Header lines by version, what the client asks of the connection, body, and whether it is typed.
+#: Header lines by version, the client's connection header, body, and whether it is typed.
 HEADS = {
     "typed": ("1.1", [], b"abc", True, [*TYPED, "Content-Length: 3"]),
     "plain": ("1.1", [], b"abc", False, ["Content-Length: 3", *PLAIN]),
@@ -234,7 +234,7 @@ HEADS = {
     "typed, closing": ("1.1", CLOSE, b"abc", True, [*TYPED, "Content-Length: 3", *CLOSE]),
     "plain, closing": ("1.1", CLOSE, b"abc", False, ["Content-Length: 3", *CLOSE, *PLAIN]),
     "empty, closing": ("1.1", CLOSE, b"", False, [*CLOSE, "Content-Length: 0", *PLAIN]),
-    "kept as ever": ("1.1", KEEP, b"abc", True, [*TYPED, "Content-Length: 3"]),
+    "kept": ("1.1", KEEP, b"abc", True, [*TYPED, "Content-Length: 3"]),
     "old and typed": ("1.0", [], b"abc", True, [*TYPED, "Content-Length: 3"]),
     "old and plain": ("1.0", [], b"abc", False, ["Content-Length: 3", *PLAIN]),
     "old and empty": ("1.0", [], b"", False, PLAIN),
@@ -278,7 +278,7 @@ def test_an_error_has_one_form(waiting_client, held, as_json, content_type):
     assert reply.body == rb'{"error":"no \"m\"\n"}'
 
 
-# -------------------------------------------------------------------------------- one after another
+# ------------------------------------------------------------------------------------- pipelining
 
 
 def test_a_request_waits_for_the_answer_before_it(waiting_client, held):
@@ -331,7 +331,7 @@ def test_reading_pauses_while_a_megabyte_waits(held, scratch_bytes):
     assert client.transport.is_reading
 
 
-def test_who_reads_again_is_not_listened_to_while_enough_waits(waiting_client, held):
+def test_reading_stays_paused_while_enough_requests_wait(waiting_client, held):
     waiting_client.send(MEGABYTE, MEGABYTE)
     waiting_client.connection.pause_writing()
     waiting_client.connection.resume_writing()
@@ -340,7 +340,7 @@ def test_who_reads_again_is_not_listened_to_while_enough_waits(waiting_client, h
     assert waiting_client.transport.is_reading
 
 
-def test_a_connection_that_is_gone_keeps_no_body(waiting_client, held):
+def test_a_lost_connection_frees_its_body(waiting_client, held):
     waiting_client.send(post("/i", bytes(1 << 20))[: 1 << 19])
     body = weakref.ref(waiting_client.connection._reader.body_buffer.obj)
     waiting_client.leave()
@@ -350,7 +350,7 @@ def test_a_connection_that_is_gone_keeps_no_body(waiting_client, held):
 # ------------------------------------------------------------------------- a share of the loop
 
 
-def test_who_pipelines_much_is_answered_a_share_in_a_turn():
+def test_many_pipelined_requests_are_answered_in_shares():
     now_s = [0.0]
 
     def handle(request):
@@ -366,11 +366,11 @@ def test_who_pipelines_much_is_answered_a_share_in_a_turn():
         client.turns.pop(0)()
         answered.append(client.received().count(b"200 OK"))
     assert sum(answered) == 1000
-    # Of one portion those that need not wait are answered as they are read.
+    # Requests of the first portion are answered as they are read.
     assert max(answered[1:]) <= 2
 
 
-def test_who_does_not_read_is_not_listened_to(client):
+def test_reading_pauses_while_the_client_does_not_read(client):
     client.connection.pause_writing()
     client.send(get("/1") + get("/2"))
     assert (client.replies(), client.transport.is_reading) == ([], False)
@@ -397,7 +397,7 @@ ENDLESS = b"y" * (2 << 20)
     ],
     ids=["url", "header", "headers", "trailer", "chunk", "lines"],
 )
-def test_a_head_without_end_is_refused(client, request_):
+def test_a_head_without_end_is_rejected(client, request_):
     client.send(request_)
     (reply,) = client.replies()
     assert reply.status == 400
@@ -405,7 +405,7 @@ def test_a_head_without_end_is_refused(client, request_):
     assert client.is_closed
 
 
-# ------------------------------------------------------------------------------------ how it ends
+# ----------------------------------------------------------------------------------------- the end
 
 
 @pytest.mark.parametrize(
@@ -419,19 +419,19 @@ def test_a_head_without_end_is_refused(client, request_):
         (get("/v2", "Connection: keep-alive", version="1.0"), False),
     ],
 )
-def test_who_asks_for_it_is_closed_after_the_answer(client, request_, closes):
+def test_the_connection_header_closes_after_the_answer(client, request_, closes):
     client.send(request_)
     assert len(client.replies()) == 1
     assert client.is_closed is closes
 
 
-def test_nothing_is_answered_behind_a_closing_request(client):
+def test_nothing_is_answered_after_a_closing_request(client):
     client.send(get("/1", "Connection: close") + get("/2"))
     assert bodies(client) == [b"GET /1 "]
     assert client.is_closed
 
 
-def test_nothing_waits_behind_a_closing_request(waiting_client, held):
+def test_requests_after_a_closing_request_are_dropped(waiting_client, held):
     closing = post("/2", LARGE, "Connection: close")  # its body is read past the parser
     waiting_client.send(get("/1") + closing + get("/3"))
     held.answer(b"one")
@@ -456,14 +456,14 @@ def test_nothing_waits_behind_a_closing_request(waiting_client, held):
         get("/i", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n",
     ],
 )
-def test_garbage_ends_the_connection_without_a_word(client, garbage):
+def test_malformed_bytes_end_the_connection_without_a_reply(client, garbage):
     client.send(garbage)
     assert client.received() == b""
     assert client.is_closed
 
 
 @pytest.mark.parametrize("length", [2, 3])
-def test_of_chunks_that_have_a_length_as_well_no_more_is_read(client, length):
+def test_chunks_with_a_shorter_length_are_cut(client, length):
     client.send(chunked("/i", b"ab", b"c", length=length), get("/v2"))
     assert bodies(client) == [b"POST /i abc"[: 8 + length], b"GET /v2 "]
     assert not client.is_closed
@@ -490,7 +490,7 @@ TWICE = get("/i", "Transfer-Encoding: chunked", "Transfer-Encoding: chunked", me
         (get("/v2", "X: a\0b"), "Invalid header value char"),
     ],
 )
-def test_what_another_may_read_differently_is_refused_with_the_reason(client, request_, reason):
+def test_ambiguous_requests_are_rejected_with_the_reason(client, request_, reason):
     client.send(request_, get("/v2"))
     (reply,) = client.replies()
     assert reply.status == 400
@@ -498,7 +498,7 @@ def test_what_another_may_read_differently_is_refused_with_the_reason(client, re
     assert client.is_closed
 
 
-def test_garbage_does_not_take_away_the_answer_before_it(waiting_client, held):
+def test_malformed_bytes_do_not_drop_the_answer_before_them(waiting_client, held):
     waiting_client.send(get("/1"), b"garbage\r\n\r\n", get("/2"))
     assert not waiting_client.is_closed
     held.answer(b"one")
@@ -507,7 +507,7 @@ def test_garbage_does_not_take_away_the_answer_before_it(waiting_client, held):
     assert held.requests == []
 
 
-def test_a_half_closed_connection_still_gets_the_answer_to_what_is_handled(waiting_client, held):
+def test_a_half_closed_connection_gets_the_answer_of_the_current_request(waiting_client, held):
     waiting_client.send(get("/1") + get("/2"))
     waiting_client.half_close()
     assert not waiting_client.is_closed
@@ -523,7 +523,7 @@ def test_a_half_closed_connection_without_requests_is_closed(client):
     assert client.is_closed
 
 
-def test_an_answer_to_who_has_gone_is_dropped(waiting_client, held):
+def test_an_answer_to_a_disconnected_client_is_dropped(waiting_client, held):
     waiting_client.send(get("/1") + get("/2"))
     waiting_client.leave()
     held.answer(b"one")
@@ -550,27 +550,27 @@ def test_a_busy_connection_closes_after_its_answers(waiting_client, held):
 @pytest.mark.parametrize(
     "request_", [get("/1", method="CONNECT"), get("*", method="OPTIONS"), get("*")]
 )
-def test_what_names_nothing_is_dropped(waiting_client, held, request_):
+def test_requests_without_a_resource_are_dropped(waiting_client, held, request_):
     waiting_client.send(request_ + get("/2"))
     assert waiting_client.received() == b""
     assert waiting_client.is_closed
     assert held.requests == []
 
 
-def test_opened_and_closed_are_told():
-    told = []
-    client = Client(echo, opened=told.append, closed=told.append)
-    assert told == [client.connection]
+def test_opened_and_closed_are_reported():
+    reported = []
+    client = Client(echo, opened=reported.append, closed=reported.append)
+    assert reported == [client.connection]
     client.leave()
-    assert told == [client.connection] * 2
+    assert reported == [client.connection] * 2
 
 
-def test_who_is_closed_when_it_opens_hears_nothing():
+def test_a_connection_closed_when_it_opens_is_aborted():
     client = Client(echo, opened=lambda connection: connection.close())
     assert client.transport.is_aborted
 
 
-def test_idle_is_who_has_nothing_to_answer(waiting_client, held):
+def test_a_connection_without_requests_is_idle(waiting_client, held):
     assert waiting_client.connection.is_idle
     waiting_client.send(get("/1"))
     assert not waiting_client.connection.is_idle
@@ -578,11 +578,11 @@ def test_idle_is_who_has_nothing_to_answer(waiting_client, held):
     assert waiting_client.connection.is_idle
 
 
-# ------------------------------------------------------------------- what the parser does not know
+# --------------------------------------------------------------------- unknown to the parser
 
 
 @pytest.mark.parametrize("method", ["FOO", "GETX", "PUTS", "X"])
-def test_an_unknown_method_is_handled_like_a_wrong_one(client, method):
+def test_an_unknown_method_is_handled_like_an_unsupported_one(client, method):
     client.send(get("/v2", method=method) + get("/next"))
     first, second = bodies(client)
     assert first.startswith(b"TRACE /v2")
@@ -612,7 +612,7 @@ UPGRADE = ["Connection: Upgrade", "Upgrade: h2c"]
         (post("/i", LARGE, *UPGRADE), b"POST /i " + LARGE),
     ],
 )
-def test_another_protocol_is_not_taken_up(request_, asked):
+def test_an_offered_protocol_is_ignored(request_, asked):
     script = request_ + get("/next")
     for cut in (len(script), len(request_), len(request_) - 1, 20):
         client = Client(echo)
@@ -626,7 +626,7 @@ def test_another_protocol_is_not_taken_up(request_, asked):
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def test_a_body_of_unknown_length_comes_in_chunks(waiting_client, held):
+def test_a_body_of_unknown_length_is_sent_in_chunks(waiting_client, held):
     waiting_client.send(get("/a") + get("/b"))
     (request,) = held.requests
     request.begin_chunks(OK, b"text/x")
@@ -660,7 +660,7 @@ def test_a_drained_connection_ends_with_the_last_chunk(waiting_client, held):
     assert waiting_client.is_closed
 
 
-def test_chunks_for_a_client_that_left_go_nowhere(waiting_client, held):
+def test_chunks_for_a_disconnected_client_are_dropped(waiting_client, held):
     waiting_client.send(get("/a"))
     held.requests[0].begin_chunks(OK, b"text/x")
     waiting_client.received()
@@ -674,7 +674,7 @@ def test_chunks_for_a_client_that_left_go_nowhere(waiting_client, held):
 
 
 def limited(*pieces):
-    """The sizes of the bodies that are kept, and of those that are not, where the limit is 10."""
+    """Return the sizes of kept and dropped bodies, for a limit of 10 bytes, and the client."""
     sizes = []
 
     def handle(request):
@@ -723,7 +723,7 @@ def test_a_body_of_the_limit_is_kept(pieces):
         pytest.param([BINARY % 11, b"x" * 20000], 20000, id="behind too much JSON"),
     ],
 )
-def test_of_a_larger_body_only_the_size_is_kept(pieces, size):
+def test_only_the_size_of_a_larger_body_is_kept(pieces, size):
     sizes, client = limited(*pieces, post("/v2", b"next"))
     assert sizes == [(0, size), (4, 0)]
     assert not client.is_closed
@@ -739,7 +739,7 @@ def test_of_a_larger_body_only_the_size_is_kept(pieces, size):
         ),
     ],
 )
-def test_what_is_not_json_is_kept_whatever_its_size(head):
+def test_other_bodies_than_json_are_kept_at_any_size(head):
     sizes, _ = limited(head, b"x" * 20000)
     assert sizes == [(20000, 0)]
 
@@ -747,13 +747,13 @@ def test_what_is_not_json_is_kept_whatever_its_size(head):
 IN_CHUNKS = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def test_a_body_may_come_in_65536_chunks():
+def test_a_body_may_have_65536_chunks():
     sizes, client = in_chunks(65536)
     assert sizes == [65536]
     assert not client.is_closed
 
 
-def test_a_body_in_more_chunks_is_refused_as_soon_as_they_are_there():
+def test_a_body_with_more_chunks_is_rejected_early():
     sizes, client = in_chunks(65537, end=b"")
     (reply,) = client.replies()
     assert sizes == []
@@ -766,7 +766,7 @@ def test_a_body_in_more_chunks_is_refused_as_soon_as_they_are_there():
 
 
 def in_chunks(count, end=b"0\r\n\r\n"):
-    """The sizes of the bodies handled, and the client, of a body in so many chunks."""
+    """Return the sizes of the handled bodies and the client, for a body of `count` chunks."""
     sizes = []
 
     def handle(request):

@@ -1,4 +1,4 @@
-"""The generate endpoints: chunks, events, errors, and that the connection goes on."""
+"""The generate endpoints: chunks, events, errors, and further requests on the connection."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def frontend():
 
 
 def chunked(status, content_type, *chunks, version=b"1.1", connection=b""):
-    """The bytes of a chunked reply."""
+    """Return the bytes of a chunked reply."""
     head = b"HTTP/%b %b\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (
         version,
         status,
@@ -67,7 +67,7 @@ def test_an_error_of_the_model_is_always_400(path, reply):
 
 
 @pytest.mark.parametrize("value", [np.float16([1]), np.array([1j])], ids=str)
-def test_an_output_that_cannot_be_written_is_an_error(value):
+def test_an_output_that_cannot_be_encoded_is_an_error(value):
     frontend = Frontend(served(VECTOR, answer=answering(Y=value)))
     frontend.exchange(post(GENERATE, BODY))
     assert frontend.client.received().startswith(b"HTTP/1.1 400 Bad Request\r\n")
@@ -79,7 +79,7 @@ def test_an_output_that_cannot_be_written_is_an_error(value):
         (post(GENERATE, b""), 500, "The document is empty. at 0"),
         (post(GENERATE, b"{}"), 400, "missing required input(s) ['X']"),
         (post(STREAM, b'{"X":"a"}'), 500, "non-number as double"),
-        (post("/v2/models/nobody/generate", BODY), 404, "'nobody' is not found"),
+        (post("/v2/models/absent/generate", BODY), 404, "'absent' is not found"),
         (get(GENERATE), 405, "Method Not Allowed"),
         (
             post(GENERATE, BODY, "Content-Encoding: gzip"),
@@ -88,13 +88,13 @@ def test_an_output_that_cannot_be_written_is_an_error(value):
         ),
     ],
 )
-def test_what_never_reaches_the_model_is_a_plain_reply(frontend, request_, status, text):
+def test_a_rejected_request_has_an_unchunked_reply(frontend, request_, status, text):
     reply = frontend.ask(request_)
     assert (reply.status, reply.header("Content-Type")) == (status, "application/json")
     assert text in reply.body.decode()
 
 
-def test_a_request_behind_it_is_answered_next(frontend):
+def test_the_next_request_is_answered_afterwards(frontend):
     frontend.exchange(post(GENERATE, BODY) + LIVE)
     first = chunked(b"200 OK", JSON, OBJECT)
     assert frontend.client.received() == first + LIVE_REPLY
@@ -113,7 +113,7 @@ def test_a_request_behind_it_is_answered_next(frontend):
         ),
     ],
 )
-def test_the_connection_goes_on_as_the_client_asks(
+def test_the_connection_is_kept_or_closed_as_the_client_asks(
     frontend, request_, version, connection, is_closed
 ):
     frontend.exchange(request_)
@@ -123,7 +123,7 @@ def test_the_connection_goes_on_as_the_client_asks(
     assert frontend.client.is_closed is is_closed
 
 
-def test_a_client_that_left_is_not_missed(frontend):
+def test_a_disconnected_client_causes_no_error(frontend):
     frontend.client.send(post(GENERATE, BODY))
     frontend.client.leave()
     frontend.exchange(b"")
@@ -186,7 +186,7 @@ class Speaking:
     ],
     ids=str,
 )
-def test_generate_wants_exactly_one_response(said, status, chunk):
+def test_generate_needs_exactly_one_response(said, status, chunk):
     assert Speaking(GENERATE).say(*said) == chunked(status, JSON, chunk)
 
 
@@ -209,7 +209,7 @@ def test_a_stream_has_an_event_for_each_response(said, status, objects):
     assert Speaking(STREAM).say(*said) == chunked(status, EVENTS, *events)
 
 
-def test_events_are_sent_as_they_come():
+def test_events_are_sent_at_once():
     speaking = Speaking(STREAM)
     head = chunked(b"200 OK", EVENTS)[: -len(b"0\r\n\r\n")]
     event = b"data: %b\n\n"
@@ -228,7 +228,7 @@ def test_the_next_request_waits_for_the_last_response(path):
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
 @pytest.mark.parametrize("said", [[], [GOOD]], ids=["before", "between"])
-def test_a_client_that_leaves_cancels_its_request(path, said):
+def test_a_disconnected_client_cancels_its_request(path, said):
     speaking = Speaking(path)
     speaking.say(*said)
     assert not speaking.is_cancelled
@@ -238,7 +238,7 @@ def test_a_client_that_leaves_cancels_its_request(path, said):
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_a_client_that_stops_before_the_first_response_is_taken_for_gone(path):
+def test_a_half_closed_client_before_the_first_response_counts_as_disconnected(path):
     speaking = Speaking(path)
     speaking.client.half_close()
     assert speaking.is_cancelled
@@ -247,22 +247,22 @@ def test_a_client_that_stops_before_the_first_response_is_taken_for_gone(path):
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_a_client_that_stops_between_responses_is_taken_for_gone(path):
+def test_a_half_closed_client_between_responses_counts_as_disconnected(path):
     speaking = Speaking(path)
     speaking.say(GOOD)
     speaking.client.half_close()
     assert speaking.is_cancelled
-    assert speaking.say(END).endswith(b"0\r\n\r\n")  # it may have meant to listen
+    assert speaking.say(END).endswith(b"0\r\n\r\n")  # it may still read
 
 
-def test_what_is_answered_is_not_cancelled():
+def test_an_answered_request_is_not_cancelled():
     speaking = Speaking(STREAM)
     speaking.say(LAST)
     speaking.client.leave()
     assert not speaking.is_cancelled
 
 
-def test_events_that_wait_are_told_to_the_models_side():
+def test_unread_events_are_reported_to_the_backlog():
     speaking = Speaking(STREAM)
     backlog = speaking.scheduler.requests[-1].cancellation.backlog
     connection, transport = speaking.client.connection, speaking.client.transport
@@ -281,6 +281,6 @@ def test_events_that_wait_are_told_to_the_models_side():
     assert backlog.size == 0
 
 
-def test_one_answer_waits_for_nobody():
+def test_a_single_response_does_not_wait():
     (request,) = Speaking(GENERATE).scheduler.requests
     assert request.cancellation.backlog is None

@@ -31,7 +31,7 @@ REPLY = (
 
 
 class HoldingScheduler:
-    """A scheduler that only keeps what it is given."""
+    """A scheduler that only keeps its requests."""
 
     def __init__(self):
         self.requests = []
@@ -49,7 +49,7 @@ def frontend():
 
 
 def shown(reply):
-    """Status, type and body."""
+    """Return status, type and body."""
     return reply.status, reply.header("Content-Type"), reply.body.decode()
 
 
@@ -101,7 +101,7 @@ def test_model_config(frontend):
         ("/v2/models/m/ready", (200, PLAIN, "")),
         ("/v2/models/m/versions/1/ready", (200, PLAIN, "")),
         ("/v2/models/m/versions/7/ready", (400, PLAIN, error("Model version not ready"))),
-        ("/v2/models/nobody/ready", (400, PLAIN, error("Model version not ready"))),
+        ("/v2/models/absent/ready", (400, PLAIN, error("Model version not ready"))),
     ],
 )
 def test_model_ready(frontend, path, expected):
@@ -120,17 +120,17 @@ def test_statistics_of_all_models(frontend):
     assert [entry["name"] for entry in listed] == ["decoupled", "m"]
 
 
-# ------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------- rejections
 
 HUGE = "9" * 20
 TOO_LARGE = error(
     f"failed to get model version from specified version string '{HUGE}' (details: stol), "
     "version should be an integral value > 0"
 )
-UNKNOWN = error("Request for unknown model: 'nobody' is not found")
+UNKNOWN = error("Request for unknown model: 'absent' is not found")
 NOT_ALLOWED = error("Method Not Allowed")
 
-#: What is typed as JSON and what is left to Triton's HTTP library, which says plain text.
+#: Error bodies typed as JSON, and those that Triton's HTTP library types as plain text.
 REFUSED = {
     "unknown URL": (get("/v2/nothing"), (404, PLAIN, error("Not Found"))),
     "unknown URL, posted": (post("/v2/nothing", b"{}"), (404, PLAIN, error("Not Found"))),
@@ -151,13 +151,13 @@ REFUSED = {
     "405 of a known method": (post("/v2", b""), (405, JSON, NOT_ALLOWED)),
     "405 of an unknown method": (get("/v2", method="FOO"), (405, JSON, NOT_ALLOWED)),
     "405 of HEAD": (get("/v2", method="HEAD"), (405, JSON, NOT_ALLOWED)),
-    "405 before the model": (get("/v2/models/nobody/infer"), (405, PLAIN, NOT_ALLOWED)),
-    "metadata of nobody": (get("/v2/models/nobody"), (404, JSON, UNKNOWN)),
-    "config of nobody": (get("/v2/models/nobody/config"), (404, JSON, UNKNOWN)),
-    "infer of nobody": (post("/v2/models/nobody/infer", BODY), (404, PLAIN, UNKNOWN)),
-    "statistics of nobody": (
-        get("/v2/models/nobody/stats"),
-        (400, JSON, error("requested model 'nobody' is not available")),
+    "405 before the model": (get("/v2/models/absent/infer"), (405, PLAIN, NOT_ALLOWED)),
+    "metadata of absent": (get("/v2/models/absent"), (404, JSON, UNKNOWN)),
+    "config of absent": (get("/v2/models/absent/config"), (404, JSON, UNKNOWN)),
+    "infer of absent": (post("/v2/models/absent/infer", BODY), (404, PLAIN, UNKNOWN)),
+    "statistics of absent": (
+        get("/v2/models/absent/stats"),
+        (400, JSON, error("requested model 'absent' is not available")),
     ),
     "version too large: metadata": (
         get(f"/v2/models/m/versions/{HUGE}"),
@@ -171,8 +171,8 @@ REFUSED = {
         post(f"/v2/models/m/versions/{HUGE}/infer", BODY),
         (400, PLAIN, TOO_LARGE),
     ),
-    "version too large, of nobody": (
-        post(f"/v2/models/nobody/versions/{HUGE}/infer", BODY),
+    "version too large, of absent": (
+        post(f"/v2/models/absent/versions/{HUGE}/infer", BODY),
         (400, PLAIN, TOO_LARGE),
     ),
     "decoupled": (
@@ -231,11 +231,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("request_", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused(frontend, request_, expected):
+def test_rejected(frontend, request_, expected):
     assert shown(frontend.ask(request_)) == expected
 
 
-def test_an_unsupported_encoding_is_told_which_are_supported(frontend):
+def test_the_error_of_an_unsupported_encoding_lists_the_supported_ones(frontend):
     reply = frontend.ask(post(INFER, BODY, "Content-Encoding: br"))
     assert reply.header("Accept-Encoding") == "gzip, deflate"
 
@@ -244,19 +244,19 @@ def test_an_unsupported_encoding_is_told_which_are_supported(frontend):
     ("raised", "status"),
     [(not_found("gone"), 404), (unavailable("gone"), 503), (invalid_arg("gone"), 400)],
 )
-def test_what_the_model_answers_is_plain_text(raised, status):
+def test_a_models_error_is_plain_text(raised, status):
     reply = Frontend(served(VECTOR, answer=failing(raised))).ask(post(INFER, BODY))
     assert shown(reply) == (status, PLAIN, error("gone"))
 
 
-def test_an_answer_that_has_no_such_form_is_plain_text():
+def test_an_output_that_cannot_be_encoded_is_plain_text():
     half = answering(Y=np.zeros(2, np.float16))
     reply = Frontend(served(VECTOR, answer=half)).ask(post(INFER, BODY))
     assert shown(reply)[:2] == (400, PLAIN)
     assert b"sending FP16 data via JSON is not supported" in reply.body
 
 
-def test_a_refusal_of_the_scheduler_is_json():
+def test_a_rejection_of_the_scheduler_is_json():
     def refuse(request):
         raise unavailable("stopping")
 
@@ -264,7 +264,7 @@ def test_a_refusal_of_the_scheduler_is_json():
     assert shown(reply) == (503, JSON, error("stopping"))
 
 
-# --------------------------------------------------------------------------- defects of our own
+# -------------------------------------------------------------------------------------- defects
 
 
 def broken(request):
@@ -272,7 +272,7 @@ def broken(request):
 
 
 class Unwritable:
-    """An output that cannot be written."""
+    """An output that cannot be encoded."""
 
     name = "Y"
     shape = ()
@@ -290,7 +290,7 @@ class Unwritable:
         ),
     ],
 )
-def test_a_defect_leaves_nobody_waiting(answer, content_type, text):
+def test_a_defect_is_answered(answer, content_type, text):
     frontend = Frontend(served(VECTOR, answer=answer))
     assert shown(frontend.ask(post(INFER, BODY))) == (500, content_type, error(text))
     assert frontend.ask(get("/v2/health/live")).status == 200
@@ -308,7 +308,7 @@ def test_a_defect_leaves_nobody_waiting(answer, content_type, text):
         (1 << 14, "binary", "Accept-Encoding: gzip", 1),
     ],
 )
-def test_long_answers_are_written_beside_the_loop(count, query, header, apart):
+def test_long_responses_are_encoded_on_another_thread(count, query, header, apart):
     values = np.arange(count, dtype=np.float32)
     frontend = Frontend(served(VECTOR, answer=answering(Y=values)))
     asked = json.loads(BODY)
@@ -348,7 +348,7 @@ def test_a_raw_request_is_answered_in_binary(frontend):
     assert reply.body.endswith(ONE_TWO.tobytes())
 
 
-def test_the_model_is_asked_with_version_and_times():
+def test_the_request_has_version_and_times():
     model = served(VECTOR, version=3, answer=answering(Y=ONE_TWO))
     Frontend(model).ask(post(INFER, json.dumps(REQUEST | {"id": "q"}).encode()))
     (request,) = model.scheduler.requests
@@ -357,7 +357,7 @@ def test_the_model_is_asked_with_version_and_times():
     assert request.inputs["X"].array().tolist() == [1, 2]
 
 
-def test_a_version_in_the_url_is_asked():
+def test_the_version_in_the_url_is_used():
     models = [served(VECTOR, version=version, answer=answering()) for version in (1, 3)]
     frontend = Frontend(*models)
     for path, version in (("", 3), ("/versions/1", 1), ("/versions/3", 3)):
@@ -365,7 +365,7 @@ def test_a_version_in_the_url_is_asked():
         assert json.loads(reply.body)["model_version"] == str(version)
 
 
-def test_labels_reach_the_classes():
+def test_classification_outputs_have_labels():
     model = served(VECTOR, answer=answering(Y=ONE_TWO), labels={"Y": ("cat", "dog")})
     wanted = REQUEST | {"outputs": [{"name": "Y", "parameters": {"classification": 1}}]}
     reply = Frontend(model).ask(post(INFER, json.dumps(wanted).encode()))
@@ -418,11 +418,11 @@ def test_the_header_length_of_a_compressed_reply_counts_plain_bytes(frontend):
 @pytest.mark.parametrize(
     "request_", [get("/v2", "Accept-Encoding: gzip"), post(INFER, b"{", "Accept-Encoding: gzip")]
 )
-def test_nothing_but_an_answer_is_compressed(frontend, request_):
+def test_only_responses_are_compressed(frontend, request_):
     assert frontend.ask(request_).header("Content-Encoding") is None
 
 
-def test_a_client_that_leaves_cancels_its_request():
+def test_a_disconnected_client_cancels_its_request():
     model = served(VECTOR)
     waiting = replace(model, scheduler=HoldingScheduler())
     frontend = Frontend(waiting)
@@ -434,7 +434,7 @@ def test_a_client_that_leaves_cancels_its_request():
     assert frontend.ask_all(b"") == []
 
 
-def test_a_client_that_stops_sending_is_taken_for_gone_and_answered_all_the_same():
+def test_a_half_closed_client_is_cancelled_and_still_answered():
     waiting = replace(served(VECTOR), scheduler=HoldingScheduler())
     frontend = Frontend(waiting)
     frontend.client.send(post(INFER, BODY) + post(INFER, BODY))
@@ -448,7 +448,7 @@ def test_a_client_that_stops_sending_is_taken_for_gone_and_answered_all_the_same
     assert frontend.client.is_closed
 
 
-def test_a_client_that_leaves_cancels_nothing_that_is_answered():
+def test_a_disconnected_client_does_not_cancel_answered_requests():
     model = served(VECTOR, answer=answering(Y=ONE_TWO))
     frontend = Frontend(model)
     frontend.exchange(post(INFER, BODY))
@@ -462,9 +462,11 @@ def test_requests_of_one_client_are_answered_in_order(frontend):
     assert [reply.status for reply in replies] == [200, 200, 500]
 
 
-def test_the_statistics_of_many_models_are_told_apart_from_the_loop():
+def test_the_statistics_of_many_models_are_encoded_on_another_thread():
     few = Frontend(*(served(VECTOR, f"m{number}") for number in range(16)))
     many = Frontend(*(served(VECTOR, f"m{number}") for number in range(17)))
-    told = [json.loads(one.ask(get("/v2/models/stats")).body)["model_stats"] for one in (few, many)]
-    assert [len(models) for models in told] == [16, 17]
+    replies = [
+        json.loads(one.ask(get("/v2/models/stats")).body)["model_stats"] for one in (few, many)
+    ]
+    assert [len(models) for models in replies] == [16, 17]
     assert (few.background.count, many.background.count) == (0, 1)

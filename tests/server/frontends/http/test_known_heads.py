@@ -1,4 +1,4 @@
-"""Heads that a port has read before: what follows one is read as if it were new."""
+"""Remembered heads: requests are read as if their heads were new."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from reference_server.frontends.http.reading import KnownHeads
 
 
 def noted(request):
-    """All that a handler can know of a request."""
+    """Return everything that a handler can see of a request."""
     return (
         *(request.url, request.method, request.version, request.keep_alive),
         *(request.headers, request.fields, bytes(request.body), request.dropped),
@@ -17,7 +17,7 @@ def noted(request):
 
 
 def seen_by(heads, pieces, *, max_input=None):
-    """The requests that a new connection's handler is given of these bytes, and what it answers."""
+    """Return the requests and replies of a new connection for these bytes."""
     seen = []
 
     def handle(request):
@@ -56,18 +56,18 @@ REQUESTS = (
     st.lists(st.integers(0, 400), max_size=4),
     st.sampled_from([None, 4]),
 )
-def test_requests_are_read_alike_whatever_was_read_before(connections, cuts, max_input):
+def test_earlier_requests_do_not_change_how_requests_are_read(connections, cuts, max_input):
     heads = KnownHeads()
     for requests in connections:
         pieces = list(requests)
-        for cut in cuts:  # as a network may cut what comes
+        for cut in cuts:  # as a network may split the bytes
             pieces[-1:] = [pieces[-1][:cut], pieces[-1][cut:]]
         pieces = [piece for piece in pieces if piece]
         anew = seen_by(KnownHeads(), pieces, max_input=max_input)
         assert seen_by(heads, pieces, max_input=max_input) == anew
 
 
-def test_what_handlers_derive_from_a_head_is_there_for_the_next_request_with_it():
+def test_notes_of_handlers_are_kept_with_the_head():
     notes = []
     client = Client(lambda request: (notes.append(request.notes), request.reply(b"200 OK")))
     client.send(post("/b", b"one"), post("/b", b"two"), post("/other", b"two"))
@@ -75,7 +75,7 @@ def test_what_handlers_derive_from_a_head_is_there_for_the_next_request_with_it(
     assert notes[2] is not notes[0]
 
 
-def test_connections_of_a_port_know_what_others_have_read(monkeypatch):
+def test_connections_of_a_port_share_their_heads(monkeypatch):
     heads = KnownHeads()
     seen_by(heads, [post("/b", b"one")])
     monkeypatch.setattr(HttpConnection, "begin", only_known(HttpConnection.begin))
@@ -84,7 +84,7 @@ def test_connections_of_a_port_know_what_others_have_read(monkeypatch):
 
 
 def only_known(begin):
-    """Fails for a request that is read anew; a reader begins one before anything has come."""
+    """Fail for a request that is parsed anew. A reader begins one before any bytes arrive."""
     begun = []
 
     def checked(connection, head=None):

@@ -1,4 +1,4 @@
-"""The HTTP port: taken, served, drained. The loop hands over its connections by hand."""
+"""The HTTP port: opened, served, drained. A test makes the connections by hand."""
 
 import asyncio
 import errno
@@ -13,7 +13,7 @@ from reference_server.frontends.http.status_codes import OK
 
 
 class Port:
-    """What `create_server` makes, and what it was asked for."""
+    """The server of `create_server`, with its arguments."""
 
     def __init__(self, fault=None):
         self.asked = None
@@ -31,7 +31,7 @@ class Port:
         self.is_closed = True
 
     def connect(self):
-        """A connection, from the listener's side, and its transport."""
+        """Return the listener's side of a connection, and its transport."""
         connection, transport = self._factory(), MemoryTransport()
         connection.connection_made(transport)
         return connection, transport
@@ -60,7 +60,7 @@ async def nothing(listener, port):
 
 
 @pytest.mark.parametrize(("reuse", "passed"), [(False, None), (True, True)])
-def test_it_listens_where_it_is_told(reuse, passed, caplog):
+def test_it_listens_on_the_given_address(reuse, passed, caplog):
     port = Port()
     with caplog.at_level(logging.INFO, "reference_server"):
         opened(nothing, port=port, reuse_port=reuse)
@@ -82,7 +82,7 @@ def test_it_listens_where_it_is_told(reuse, passed, caplog):
         ),
     ],
 )
-def test_a_port_that_cannot_be_had(fault, said):
+def test_a_port_in_use(fault, said):
     with pytest.raises(ServerError) as caught:
         opened(nothing, port=Port(fault))
     assert (caught.value.code, caught.value.message) == (Code.UNAVAILABLE, said)
@@ -106,7 +106,7 @@ def test_without_connections_it_is_drained():
     opened(scenario)
 
 
-def test_it_is_drained_when_the_last_connection_is_gone():
+def test_it_is_drained_when_the_last_connection_is_closed():
     async def scenario(listener, port):
         connections = [port.connect()[0] for _ in range(2)]
         drained = asyncio.ensure_future(listener.drained())
@@ -128,7 +128,7 @@ def test_idle_connections_close_when_it_stops_accepting():
     assert opened(scenario).is_closing()
 
 
-def test_who_comes_too_late_is_closed_without_a_byte():
+def test_a_late_connection_is_closed_without_a_byte():
     async def scenario(listener, port):
         listener.stop_accepting()
         connection, transport = port.connect()
@@ -141,7 +141,7 @@ def test_who_comes_too_late_is_closed_without_a_byte():
     assert transport.sent == b""
 
 
-def test_no_more_connections_than_allowed():
+def test_the_number_of_connections_is_limited():
     reported = []
 
     async def scenario(listener, port):
@@ -160,7 +160,7 @@ def test_no_more_connections_than_allowed():
     assert reported == ["many"]
 
 
-def test_close_gives_up_the_port():
+def test_close_closes_the_port():
     async def scenario(listener, port):
         listener.close()
         return port
@@ -168,5 +168,5 @@ def test_close_gives_up_the_port():
     assert opened(scenario).is_closed
 
 
-def test_what_never_opened_can_be_closed():
+def test_an_unopened_port_can_be_closed():
     on_port().close()

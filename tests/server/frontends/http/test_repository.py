@@ -1,4 +1,4 @@
-"""The endpoints of repository control: what they ask, and what they answer with."""
+"""The endpoints of repository control: their calls and replies."""
 
 import pytest
 from server.support.frontend import Here, gateway
@@ -12,7 +12,7 @@ from reference_server.repository.versions import IndexEntry, State
 
 
 class Control:
-    """Notes what it is asked; models `bad` and `defect` fail."""
+    """Records its calls; models `bad` and `defect` fail."""
 
     def __init__(self):
         self.asked = []
@@ -34,7 +34,7 @@ class Control:
 
 @pytest.fixture
 def ask():
-    """A function: what the frontend answers to a request; `control` is who it asks."""
+    """Return a function that sends a request to the frontend; `control` gets the calls."""
     control = Control()
     handlers = HttpHandlers(
         gateway(), SharedMemory(), control, HandCrankedLoop(), SystemClock(), background=Here()
@@ -88,13 +88,13 @@ def test_load_and_unload(ask, path, body, asked):
         ("models/m", b"", 404, b"Not Found"),
     ],
 )
-def test_refusals(ask, path, body, status, said):
+def test_rejections(ask, path, body, status, said):
     found, text = ask(post(f"/v2/repository/{path}", body))
     assert found == status
     assert said in text
 
 
 @pytest.mark.parametrize("path", ["index", "models/m/load", "models/m/unload"])
-def test_they_answer_to_post_alone(ask, path):
+def test_only_post_is_allowed(ask, path):
     assert ask(get(f"/v2/repository/{path}"))[0] == 405
     assert ask.control.asked == []

@@ -1,4 +1,4 @@
-"""Restricted APIs: who is let in, and that no operation was forgotten."""
+"""Restricted operations: the required header, and that every operation has a category."""
 
 import pytest
 from server.support.frontend import gateway
@@ -25,7 +25,7 @@ def test_every_operation_has_a_category():
         (["key: "], False), (["other: v"], False), (["key: x", "key: v"], False),
     ],
 )  # fmt: skip
-def test_who_sends_the_header_is_let_in(headers, lets_in):
+def test_requests_with_the_header_are_accepted(headers, lets_in):
     handlers = HttpHandlers(
         gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
         restrictions={"health": Restriction("Key", "v")},
@@ -39,7 +39,7 @@ def test_who_sends_the_header_is_let_in(headers, lets_in):
 
 
 @pytest.mark.parametrize("page", [False, True])
-def test_the_form_for_requests_is_a_page_and_no_operation(page):
+def test_the_form_for_requests_is_not_restricted(page):
     handlers = HttpHandlers(
         gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
         restrictions={name: Restriction("Key", "v") for name in API_CATEGORIES}, page=page,
@@ -50,7 +50,7 @@ def test_the_form_for_requests_is_a_page_and_no_operation(page):
     replies = client.replies()
     assert [reply.status for reply in replies] == [*([200, 200] if page else [404, 404]), 404, 404]
     assert (b"<form" in replies[0].body) is page
-    # What it asks is let in as anybody else is.
+    # Its requests are restricted like any other.
     client.send(get("/v2/models/m"))
     assert client.replies()[0].status == 403
 
@@ -77,7 +77,7 @@ def test_values_are_categories_and_a_header():
         (["health:k=v", "health:k=v"], "restricted api 'health' can not be specified in multiple"),
     ],
 )
-def test_other_values_are_refused(values, said):
+def test_malformed_values_are_rejected(values, said):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
         parse_restrictions("--o", "api", values)
     assert str(caught.value).startswith(said)

@@ -1,4 +1,4 @@
-"""The URL grammar: every path, and every path that is none."""
+"""URL paths: valid ones and their operations, and invalid ones."""
 
 import pytest
 from server.support.frontend import Frontend
@@ -65,7 +65,7 @@ def test_a_path_names_an_operation(path, route):
         *("/v2/systemsharedmemory/region//status", "/v2/systemsharedmemory/region/a/b/status"),
     ],
 )
-def test_other_paths_name_nothing(path):
+def test_other_paths_have_no_operation(path):
     assert routes.match(path.encode()) is None
 
 
@@ -110,7 +110,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("operation", Operation)
-def test_what_is_told_is_got_and_the_rest_is_posted(operation):
+def test_the_methods_of_operations(operation):
     assert operation.method == ("GET" if operation in TOLD else "POST")
 
 

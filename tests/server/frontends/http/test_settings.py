@@ -1,4 +1,4 @@
-"""Settings over HTTP, and the traces of requests that come by HTTP."""
+"""Settings over HTTP, and traces of HTTP requests."""
 
 import json
 
@@ -22,7 +22,7 @@ FRONT = ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"]
 
 @pytest.fixture
 def make(tmp_path):
-    """A function: a frontend that traces every request into a file of its own."""
+    """Return a function that makes a frontend which traces every request into its own file."""
 
     def make(answer=None):
         trace = TraceOptions(
@@ -41,7 +41,7 @@ def frontend(make):
 
 @pytest.fixture
 def traced(tmp_path):
-    """A function: what the one file tells of the frontend's moments."""
+    """Return a function that reads the frontend's events from the trace file."""
 
     def read():
         (file,) = tmp_path.glob("t.*")
@@ -79,11 +79,11 @@ def test_trace_settings_are_read_and_changed(frontend, path):
         (post("/v2/logging", b'{"log_file":"x"}'), 501),
         (get("/v2/logging", method="PUT"), 405),
         (post("/v2/trace/setting", b'{"trace_rate":"x"}'), 400),
-        (get("/v2/models/nobody/trace/setting"), 400),
+        (get("/v2/models/absent/trace/setting"), 400),
         (get("/v2/models/m/versions/1/trace/setting"), 404),
     ],
 )
-def test_refusals(frontend, request_, status):
+def test_rejections(frontend, request_, status):
     assert frontend.ask(request_).status == status
 
 
@@ -93,7 +93,7 @@ def test_a_request_is_traced_from_its_receipt_to_its_reply(frontend, traced, pat
     assert traced() == FRONT
 
 
-def test_an_error_is_traced_too(make, traced):
+def test_an_error_is_traced(make, traced):
     frontend = make(failing(unavailable("not now")))
     frontend.exchange(post(INFER, BODY))
     assert traced() == FRONT
@@ -109,11 +109,11 @@ def test_an_error_is_traced_too(make, traced):
         post("/v2/models/m/generate", b"{}", "Content-Encoding: x"),
     ],
 )
-def test_a_request_that_is_refused_was_received(frontend, traced, request_):
+def test_a_rejected_request_is_traced(frontend, traced, request_):
     frontend.exchange(request_)
     assert traced() == FRONT[:2]
 
 
 def test_an_unknown_model_is_not_traced(frontend, tmp_path):
-    frontend.exchange(post("/v2/models/nobody/infer", BODY))
+    frontend.exchange(post("/v2/models/absent/infer", BODY))
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Regions over HTTP: registered, used by requests, and let go."""
+"""Regions over HTTP: registered, used by requests, and released."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def frontend(key):
     frontend.shared_memory.close()
 
 
-def told(reply):
+def shown(reply):
     return reply.status, reply.header("Content-Type"), reply.body.decode()
 
 
@@ -52,9 +52,9 @@ def infer(model="m", offset=0, size=8):
     return post(f"/v2/models/{model}/infer", json.dumps(document).encode())
 
 
-def test_register_and_unregister_answer_nothing(frontend, key):
+def test_register_and_unregister_have_empty_replies(frontend, key):
     registration = json.dumps({"key": key, "byte_size": 32}).encode()
-    assert told(frontend.ask(post(f"{SYSTEM}/region/s/register", registration))) == (
+    assert shown(frontend.ask(post(f"{SYSTEM}/region/s/register", registration))) == (
         200,
         "application/json",
         "",
@@ -65,7 +65,7 @@ def test_register_and_unregister_answer_nothing(frontend, key):
         f"{CUDA}/unregister",
         f"{CUDA}/region/r/unregister",
     ):
-        assert told(frontend.ask(post(path, b""))) == (200, "application/json", "")
+        assert shown(frontend.ask(post(path, b""))) == (200, "application/json", "")
     assert [region.name for region in frontend.shared_memory.regions(SystemRegion)] == ["r"]
     frontend.ask(post(f"{SYSTEM}/unregister", b""))
     assert frontend.shared_memory.regions(SystemRegion) == []
@@ -75,7 +75,7 @@ def test_status(frontend, key):
     assert json.loads(frontend.ask(get(f"{SYSTEM}/region/r/status")).body) == [
         {"name": "r", "key": key, "offset": 0, "byte_size": 64}
     ]
-    assert told(frontend.ask(get(f"{CUDA}/status"))) == (200, "application/json", "[]")
+    assert shown(frontend.ask(get(f"{CUDA}/status"))) == (200, "application/json", "[]")
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_status(frontend, key):
         (post(f"{CUDA}/status", b""), 405, "Method Not Allowed"),
     ],
 )
-def test_refusals(frontend, request_bytes, status, said):
+def test_rejections(frontend, request_bytes, status, said):
     reply = frontend.ask(request_bytes)
     assert (reply.status, reply.header("Content-Type")) == (status, "application/json")
     assert said in reply.body.decode()
 
 
 def test_an_output_goes_to_its_region(frontend, key):
-    assert told(frontend.ask(infer(offset=16))) == (
+    assert shown(frontend.ask(infer(offset=16))) == (
         200,
         "application/json",
         '{"model_name":"m","model_version":"1",'
@@ -128,17 +128,17 @@ def test_an_output_that_does_not_fit_is_an_error_in_plain_text(frontend):
         (infer(size=4), 400),  # found by the rules
     ],
 )
-def test_every_answer_lets_the_regions_go(frontend, request_bytes, status):
+def test_every_reply_releases_the_regions(frontend, request_bytes, status):
     assert frontend.ask(request_bytes).status == status
     frontend.shared_memory.unregister(SystemRegion, "r")
     assert frontend.shared_memory.regions(SystemRegion) == []
 
 
-# ------------------------------------------------------------------------------- objects that go
+# ----------------------------------------------------------------------------- truncated objects
 
 
 def cut(key, then):
-    """A model's answer before which the client cuts its object."""
+    """A model that lets the client truncate its object before the response."""
 
     def answer(request):
         os.truncate(object_file(key), 0)
@@ -147,16 +147,16 @@ def cut(key, then):
     return answer
 
 
-def test_an_input_that_is_gone_is_an_error_of_its_request(frontend, key):
+def test_a_truncated_input_is_an_error_of_its_request(frontend, key):
     os.truncate(object_file(key), 0)
-    for _ in range(2):  # the second is known by heart
+    for _ in range(2):  # the second request is in the memo
         reply = frontend.ask(infer())
         assert (reply.status, reply.header("Content-Type")) == (400, "application/json")
         assert b"cannot be used: its object" in reply.body
     frontend.shared_memory.unregister(SystemRegion, "r")
 
 
-def test_an_output_whose_place_goes_while_the_model_runs_is_an_error_of_its_request(key):
+def test_an_output_region_truncated_during_execution_is_an_error(key):
     frontend = Frontend(served(VECTOR, answer=cut(key, answering(Y=ONE_TWO))))
     frontend.shared_memory.register_system("r", key, 64)
     reply = frontend.ask(infer())
@@ -167,7 +167,7 @@ def test_an_output_whose_place_goes_while_the_model_runs_is_an_error_of_its_requ
 
 
 @pytest.mark.parametrize(("least", "apart"), [(8, 0), (7, 2)])
-def test_what_is_long_is_copied_beside_the_loop(frontend, key, monkeypatch, least, apart):
+def test_long_tensors_are_copied_on_another_thread(frontend, key, monkeypatch, least, apart):
     monkeypatch.setattr(gil, "SHARED_BYTES_ON_LOOP", least)
     monkeypatch.setattr(http_inference, "MANY_ELEMENTS", 1)
     for count in (1, 2):

@@ -1,4 +1,4 @@
-"""Status lines, and the body of every error."""
+"""Status lines, and the body of errors."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_each_code_has_a_status(code, status):
     assert status_codes.STATUS[code] == status
 
 
-def test_no_code_is_without_a_status():
+def test_every_code_has_a_status():
     assert status_codes.STATUS.keys() == set(Code)
 
 

@@ -1,4 +1,4 @@
-"""What RFC 9113 demands of a server, row by row: these bytes, that answer."""
+"""Requirements of RFC 9113 for servers, row by row: bytes and the expected answer."""
 
 import struct
 
@@ -33,7 +33,7 @@ LIMITS = Limits()
 
 
 def opened(flags=END_HEADERS, stream=1, fields=REQUEST):
-    """A stream is opened."""
+    """Open a stream."""
     return lambda peer: peer.headers(stream, fields, flags)
 
 
@@ -50,7 +50,7 @@ def split_block(peer):
     return frame(HEADERS, END_STREAM, 1, whole[:9]), frame(CONTINUATION, END_HEADERS, 1, whole[9:])
 
 
-#: Section, what is done, and the error that ends the connection; the steps are bytes, or are made
+#: Section, description, and the error that ends the connection. The steps are bytes, or functions
 #: of the peer.
 ENDS_THE_CONNECTION = [
     ("3.4 no SETTINGS first", [frame(PING, payload=bytes(8))], "PROTOCOL_ERROR", PREFACE),
@@ -182,7 +182,7 @@ def test_ends_the_connection(steps, error, opening):
 
 
 @pytest.mark.parametrize(("steps", "error"), lines(ENDS_THE_STREAM))
-def test_ends_the_stream_alone(steps, error):
+def test_ends_only_the_stream(steps, error):
     peer = play(steps)
     (reset,) = [one for one in peer.take() if one.kind == RST_STREAM]
     assert reset.stream == 1
@@ -192,7 +192,7 @@ def test_ends_the_stream_alone(steps, error):
 
 
 @pytest.mark.parametrize("steps", lines(IS_FINE))
-def test_is_fine(steps):
+def test_is_accepted(steps):
     peer = play(steps)
     assert not [one for one in peer.take() if one.kind in (GOAWAY, RST_STREAM)]
     assert any(isinstance(event, RequestBegan) for event in peer.say(peer.headers(11)))
@@ -208,7 +208,7 @@ def test_settings_are_acknowledged():
     assert [(one.kind, one.flags) for one in peer.take()] == [(SETTINGS, ACK)]
 
 
-def test_frames_that_were_on_their_way_to_a_stream_that_the_server_reset_are_taken():
+def test_late_frames_of_a_stream_reset_by_the_server_are_accepted():
     peer = play([opened()])
     peer.connection.reset(1, ErrorCode.INTERNAL_ERROR)
     peer.take()
@@ -227,7 +227,7 @@ def test_streams_beyond_the_limit_are_refused():
     assert peer.connection.open_streams == 2
 
 
-def test_after_the_end_is_told_new_streams_are_not_looked_at():
+def test_after_goaway_new_streams_are_ignored():
     peer = play([opened()])
     peer.connection.end()
     assert [one.payload for one in peer.take()] == [number(1) + number(0)]

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the connection stands it, and keeps nothing that is over."""
+"""Robustness: no bytes of a client break the connection, and nothing is kept after the end."""
 
 import struct
 
@@ -41,7 +41,7 @@ good_frames = st.sampled_from(["headers", "whole", "data", "last", "reset", "upd
 
 
 def made(peer, step, stream):
-    """A frame that stands a chance."""
+    """Return a frame that may be valid."""
     number = struct.pack(">I", 8)
     return {
         "headers": lambda: peer.headers(stream),
@@ -56,11 +56,11 @@ def made(peer, step, stream):
 
 @pytest.mark.brute_force
 @given(st.lists(st.one_of(some_frames, st.tuples(good_frames, st.integers(0, 9))), max_size=30))
-def test_no_frames_break_it_and_every_stream_is_told_of_once(steps):
+def test_no_frames_break_it_and_every_stream_is_reported_once(steps):
     peer = Peer()
     for step in steps:
         peer.say(step if isinstance(step, bytes) else made(peer, *step))
-        peer.take()  # whole frames, or it fails
+        peer.take()  # fails unless there are whole frames
         live = set()
         for event in peer.events:
             if isinstance(event, RequestBegan):
@@ -108,12 +108,12 @@ def test_any_split_of_the_bytes_gives_the_same_events(cuts):
     for cut in (*cuts, len(wire)):
         peer.say(wire[position : position + cut])
         position += cut
-    assert told(peer) == told(whole)
+    assert joined_events(peer) == joined_events(whole)
     assert b"".join(peer.connection.take_output()) == b"".join(whole.connection.take_output())
 
 
-def told(peer):
-    """The events, with the pieces of each body put together."""
+def joined_events(peer):
+    """Return the events, with the pieces of each body joined."""
     found = []
     bodies = {}
     for event in peer.events:
@@ -129,12 +129,12 @@ def told(peer):
 # -- floods
 
 
-#: What the SETTINGS of the greeting have not cost.
+#: The allowance that is left after the SETTINGS of the greeting.
 IDLE = 10_000 - 10
 
 
 def allowance_of(flood):
-    """How many frames of a flood are taken at once, and what is said then."""
+    """Return the number of frames of a flood that are accepted at once, and the error."""
     peer = Peer()
     for count in range(20_000):
         peer.say(*flood(peer, count))
@@ -182,7 +182,7 @@ def test_floods(flood, taken):
     [(DATA, b"x"), (WINDOW_UPDATE, struct.pack(">I", 1))],
     ids=["data", "window"],
 )
-def test_small_frames_are_taken_ten_thousands_at_a_time(kind, payload):
+def test_tens_of_thousands_of_small_frames_are_accepted(kind, payload):
     peer = Peer()
     peer.say(peer.headers(1))
     for _ in range(10):
@@ -195,7 +195,7 @@ def test_small_frames_are_taken_ten_thousands_at_a_time(kind, payload):
     assert peer.take()[-1].kind == GOAWAY
 
 
-def test_settings_cost_more_the_more_streams_they_touch():
+def test_settings_cost_more_with_more_open_streams():
     peer = Peer()
     for stream in range(1, 2_001, 2):
         peer.say(peer.headers(stream))
@@ -206,7 +206,7 @@ def test_settings_cost_more_the_more_streams_they_touch():
     assert taken == 1 + IDLE // (10 + 100)
 
 
-def test_a_patient_client_may_do_it_for_ever():
+def test_a_slow_flood_is_accepted():
     peer = Peer()
     for count in range(3_000):
         peer.now_s += 0.002
@@ -215,7 +215,7 @@ def test_a_patient_client_may_do_it_for_ever():
     assert peer.connection.receive(memoryview(peer.headers(9_999)), peer.now_s)
 
 
-def test_calls_that_took_too_long_may_be_given_up_in_any_number():
+def test_older_streams_may_be_reset_in_any_number():
     peer = Peer()
     for count in range(30):
         streams = range(1 + 200 * count, 200 * count + 201, 2)
@@ -227,7 +227,7 @@ def test_calls_that_took_too_long_may_be_given_up_in_any_number():
 
 
 @pytest.mark.brute_force
-def test_the_rest_of_a_request_that_was_refused_may_come():
+def test_the_rest_of_a_rejected_request_is_accepted():
     peer = Peer()
     for stream in range(1, 20_201, 2):
         peer.say(peer.headers(stream))
@@ -236,7 +236,7 @@ def test_the_rest_of_a_request_that_was_refused_may_come():
     assert GOAWAY not in [one.kind for one in peer.take()]
 
 
-def test_an_allowance_grows_no_further_than_its_burst():
+def test_an_allowance_is_limited_to_its_burst():
     allowance = RateAllowance("things", burst=2, per_s=1)
     allowance.spend(0)
     allowance.spend(1_000)
@@ -245,14 +245,14 @@ def test_an_allowance_grows_no_further_than_its_burst():
         allowance.spend(1_000)
 
 
-def test_a_block_under_way_does_not_wait_for_ever():
+def test_an_incomplete_block_has_a_limit():
     peer = Peer()
     peer.say(peer.headers(1, flags=0))
     peer.say(*[frame(CONTINUATION, 0, 1, b"")] * 20)
     assert peer.take()[-1].kind == GOAWAY
 
 
-def test_what_is_left_of_a_failed_connection_is_quiet():
+def test_a_failed_connection_ignores_further_bytes():
     peer = Peer()
     peer.say(peer.headers(1), frame(HEADERS, WHOLE, 2, b"\x88"))
     peer.take()

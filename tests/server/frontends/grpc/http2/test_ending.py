@@ -1,4 +1,4 @@
-"""The end of a connection, told more than once: what a client was told it may rely on."""
+"""Repeated GOAWAY frames: the announced last stream is reliable."""
 
 import struct
 
@@ -11,11 +11,11 @@ WHOLE = END_HEADERS | END_STREAM
 
 
 def last_streams(peer):
-    """The last stream that is served, of each GOAWAY that was sent since."""
+    """Return the last stream of each GOAWAY that was sent since the last call."""
     return [struct.unpack(">I", one.payload[:4])[0] for one in peer.took(GOAWAY)]
 
 
-def test_streams_that_were_not_looked_at_are_never_said_to_be():
+def test_ignored_streams_are_never_announced_as_served():
     peer = Peer()
     peer.say(peer.headers(1))
     peer.connection.end()
@@ -24,7 +24,7 @@ def test_streams_that_were_not_looked_at_are_never_said_to_be():
     assert last_streams(peer) == [1, 1]
 
 
-def test_an_end_that_comes_soon_is_not_told_after_one_that_came():
+def test_an_announcement_does_not_follow_the_end():
     peer = Peer()
     peer.say(peer.headers(1))
     peer.connection.end()
@@ -32,7 +32,7 @@ def test_an_end_that_comes_soon_is_not_told_after_one_that_came():
     assert last_streams(peer) == [1, 1]
 
 
-def test_a_fault_after_the_end_does_not_take_it_back():
+def test_an_error_after_the_end_does_not_change_the_last_stream():
     peer = Peer()
     peer.say(peer.headers(1))
     peer.connection.end()

@@ -1,4 +1,4 @@
-"""Frames are the same however their bytes arrive."""
+"""Frames are parsed alike however their bytes are split."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def read_on(reader, piece):
 
 
 def joined(found):
-    """The same frames, with the pieces of DATA put together."""
+    """Return the frames with the pieces of DATA joined."""
     whole = []
     is_open = False
     for kind, flags, stream, payload in found:
@@ -72,7 +72,7 @@ def greeted(max_frame=MAX_FRAME):
 
 
 @given(some_frames)
-def test_where_bytes_are_whole_no_frame_is_cut(sent):
+def test_whole_bytes_end_at_a_frame_boundary(sent):
     reader, rest, found = greeted(), b"".join(frame(*one) for one in sent), []
     while rest:
         size = reader.whole(memoryview(rest))
@@ -82,12 +82,12 @@ def test_where_bytes_are_whole_no_frame_is_cut(sent):
     assert found == sent
 
 
-def test_only_so_many_frames_count_as_whole():
+def test_the_number_of_whole_frames_is_limited():
     pings = frame(PING, 0, 0, bytes(8)) * 40
     assert greeted().whole(memoryview(pings)) == len(pings) * 16 // 40
 
 
-def test_the_rest_of_a_frame_and_those_behind_it_are_whole():
+def test_the_rest_of_a_frame_and_the_following_frames_are_whole():
     reader, begun = greeted(), frame(DATA, 0, 1, bytes(100))
     assert len(read_on(reader, begun[:50])) == 1
     rest = begun[50:] + frame(DATA, END_STREAM, 1, b"x")
@@ -101,20 +101,20 @@ def test_a_long_frame_is_not_waited_for():
     assert reader.whole(memoryview(wire)) == 0
 
 
-def test_data_is_handed_on_before_its_frame_is_whole():
+def test_data_is_passed_on_before_its_frame_is_complete():
     wire = PREFACE + frame(DATA, END_STREAM, 1, b"abcdef")
     assert read([wire[:-4]]) == [(DATA, 0, 1, b"ab")]
     assert read([wire[:-4], wire[-4:]])[1:] == [(DATA, END_STREAM, 1, b"cdef")]
 
 
-def test_a_frame_is_a_view_of_what_arrived():
+def test_a_frame_is_a_view_of_the_received_bytes():
     arrived = memoryview(PREFACE + frame(PING, 0, 0, b"12345678"))
     ((*_, payload),) = FrameReader(MAX_FRAME, MAX_CONTROL).feed(arrived)
     assert payload.obj is arrived.obj
 
 
 @pytest.mark.parametrize("kind", [DATA, HEADERS])
-def test_a_length_is_judged_before_the_payload_is_there(kind):
+def test_a_length_is_checked_before_the_payload_arrives(kind):
     reader = FrameReader(MAX_FRAME, MAX_CONTROL)
     limit = MAX_FRAME if kind == DATA else MAX_CONTROL
     list(reader.feed(memoryview(PREFACE + frames.frame_header(kind, PADDED, 1, limit))))
@@ -125,7 +125,7 @@ def test_a_length_is_judged_before_the_payload_is_there(kind):
 
 
 @pytest.mark.parametrize("length", range(1, len(PREFACE)))
-def test_a_preface_may_come_in_parts(length):
+def test_a_preface_may_be_split(length):
     assert read([PREFACE[:length], PREFACE[length:] + frame(PING)]) == [(PING, 0, 0, b"")]
-    with pytest.raises(ConnectionFault, match="no preface"):
+    with pytest.raises(ConnectionFault, match="no HTTP/2 preface"):
         read([PREFACE[: length - 1] + b"x"])

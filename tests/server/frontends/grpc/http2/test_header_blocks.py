@@ -1,4 +1,4 @@
-"""Header blocks: what a client writes is read, and what is written a client reads."""
+"""Header blocks: decoded from clients, and encoded for clients."""
 
 import contextlib
 
@@ -17,15 +17,15 @@ USUAL = [(b":status", b"200"), (b"content-type", b"application/grpc"), (b"x", b"
 
 
 @given(st.lists(fields, max_size=4))
-def test_what_a_client_writes_is_read(lists):
+def test_blocks_of_a_client_are_decoded(lists):
     encoder, reader = Encoder(), HeaderReader(1 << 20)
-    for number in range(2):  # the second time by reference
+    for number in range(2):  # the second block has references
         for one in lists:
             assert list(reader.read(encoder.encode(one, huffman=number == 0))) == one
 
 
 @given(fields)
-def test_what_is_written_clients_read_again_and_again(written):
+def test_clients_decode_a_block_repeatedly(written):
     block = header_blocks.write([*USUAL, *written])
     decoder = Decoder(1 << 20)
     for _ in range(2):
@@ -33,23 +33,23 @@ def test_what_is_written_clients_read_again_and_again(written):
     assert not decoder.header_table.dynamic_entries
 
 
-def test_a_block_of_references_is_read_once():
+def test_a_block_of_references_is_decoded_once():
     encoder, reader = Encoder(), HeaderReader(1 << 16)
     reader.read(encoder.encode(USUAL))
     block = encoder.encode(USUAL)
     assert reader.read(block) is reader.read(block)
 
 
-def test_the_same_references_mean_something_else_when_the_table_has_changed():
+def test_a_changed_table_changes_the_meaning_of_references():
     encoder, reader = Encoder(), HeaderReader(1 << 16)
     reader.read(encoder.encode([(b"a", b"1")]))
     block = encoder.encode([(b"a", b"1")])
     assert reader.read(block) == ((b"a", b"1"),)
-    reader.read(encoder.encode([(b"b", b"2")]))  # takes the place of the first
+    reader.read(encoder.encode([(b"b", b"2")]))  # replaces the first entry
     assert reader.read(block) == ((b"b", b"2"),)
 
 
-def test_what_is_remembered_is_bounded():
+def test_the_number_of_remembered_blocks_is_limited():
     encoder, reader = Encoder(), HeaderReader(1 << 16)
     reader.read(encoder.encode([(b"a", b"1"), (b"b", b"2")]))
     for length in range(1, 200):
@@ -58,12 +58,12 @@ def test_what_is_remembered_is_bounded():
 
 
 @given(st.binary(max_size=60))
-def test_anything_is_read_or_refused(block):
+def test_any_bytes_are_decoded_or_rejected(block):
     with contextlib.suppress(ConnectionFault):
         HeaderReader(200).read(block)
 
 
-def test_a_list_that_grows_too_long_is_refused():
+def test_a_list_that_decodes_to_too_much_is_rejected():
     reader = HeaderReader(1_000)
     reader.read(Encoder().encode([(b"a", b"x" * 500)]))
     with pytest.raises(ConnectionFault) as caught:
@@ -72,9 +72,9 @@ def test_a_list_that_grows_too_long_is_refused():
 
 
 @pytest.mark.parametrize("resize", [b"\x20", b"\x3f\xe1\x1f", b"\x3f\x00"])
-def test_a_block_may_resize_the_table_twice(resize):
+def test_a_block_may_have_two_table_size_updates(resize):
     usual = Encoder().encode(USUAL)
     assert list(HeaderReader(1 << 16).read(2 * resize + usual)) == USUAL
-    with pytest.raises(ConnectionFault, match="resized too often") as caught:
+    with pytest.raises(ConnectionFault, match="too many table size updates") as caught:
         HeaderReader(1 << 16).read(3 * resize + usual)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR

@@ -1,4 +1,4 @@
-"""What a connection keeps: no more than it needs, whatever its client does or leaves undone."""
+"""Memory of a connection: bounded for any client."""
 
 import tracemalloc
 import weakref
@@ -23,7 +23,7 @@ WHOLE = END_HEADERS | END_STREAM
 MUCH = 2**20
 
 
-def test_what_was_received_is_not_kept():
+def test_received_bytes_are_not_kept():
     peer = Peer()
     received = bytearray(peer.headers(1) + frame(DATA, 0, 1, b"abc"))
     assert len(peer.connection.receive(memoryview(received), 0.0)) == 2
@@ -31,7 +31,7 @@ def test_what_was_received_is_not_kept():
 
 
 @pytest.mark.parametrize("what", ["a block", "a frame"])
-def test_what_came_in_parts_is_not_kept(what):
+def test_split_frames_are_not_kept(what):
     peer = Peer()
     if what == "a block":
         whole = peer.encoder.encode([("a", "~" * 50_000)], huffman=False)
@@ -53,7 +53,7 @@ def test_what_came_in_parts_is_not_kept(what):
     assert after - before < 10_000
 
 
-def test_what_waits_for_a_connection_that_is_lost_is_let_go():
+def test_queued_bytes_of_a_lost_connection_are_freed():
     peer = Peer()
     peer.say(peer.headers(1))
     answer = np.zeros(MUCH, np.uint8)
@@ -67,7 +67,7 @@ def test_what_waits_for_a_connection_that_is_lost_is_let_go():
 
 
 def refuse(peer, streams):
-    """Have requests refused one by one; the bytes that are sent for it, until that is the end."""
+    """Have requests rejected one by one, until the connection ends; return the sent bytes."""
     sent = 0
     for stream in streams:
         peer.say(peer.headers(stream))
@@ -75,18 +75,18 @@ def refuse(peer, streams):
         frames = peer.take()
         sent += sum(9 + len(one.payload) for one in frames)
         if GOAWAY in [one.kind for one in frames]:
-            assert frames[-1].payload[8:] == b"nothing of it is read"
+            assert frames[-1].payload[8:] == b"the client does not read control frames"
             return sent
     return None
 
 
-def test_a_client_that_reads_nothing_is_not_written_to_without_end():
+def test_output_for_a_client_that_reads_nothing_is_limited():
     peer = Peer(Limits(max_unread=1_000))
     peer.connection.pause()
     assert 1_000 < refuse(peer, range(1, 1_000, 2)) < 1_100
 
 
-def test_a_client_that_reads_at_times_may_be_written_to_for_ever():
+def test_output_for_a_client_that_reads_slowly_is_not_limited():
     peer = Peer(Limits(max_unread=1_000))
     for start in range(1, 1_001, 100):
         peer.connection.pause()

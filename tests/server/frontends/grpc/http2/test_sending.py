@@ -1,4 +1,4 @@
-"""Flow control: what is sent, when, and that all of it arrives."""
+"""Flow control: what is sent, when it is sent, and that all of it arrives."""
 
 import struct
 
@@ -30,11 +30,11 @@ WHOLE = END_HEADERS | END_STREAM
 WINDOW = 65_535
 
 
-def asking(*streams, **told):
-    """A client that has asked on these streams, and nothing more to say."""
+def asking(*streams, **given):
+    """A client that has sent requests on these streams."""
     peer = Peer()
-    if told:
-        peer.say(settings(**told))
+    if given:
+        peer.say(settings(**given))
     for stream in streams:
         peer.say(peer.headers(stream, flags=WHOLE))
     peer.take()
@@ -49,7 +49,7 @@ def body(frames, stream=1):
     return b"".join(one.payload for one in frames if (one.kind, one.stream) == (DATA, stream))
 
 
-def test_parts_without_bytes_make_no_frames():
+def test_empty_parts_make_no_frames():
     peer = asking(1)
     long = bytes(WINDOW + 1)
     peer.connection.reply(1, HEAD, (b"abc", b"", long, b""), TAIL)
@@ -88,7 +88,7 @@ def test_a_response_waits_for_the_windows():
     assert len(body(frames)) == WINDOW
     assert max(len(one.payload) for one in frames) <= 16_384
     peer.say(widen(1, 1 << 20))
-    assert peer.take() == []  # the connection's is still closed
+    assert peer.take() == []  # the connection's window is still empty
     peer.say(widen(0, 1_000))
     frames += (more := peer.take())
     assert len(body(more)) == 1_000
@@ -99,7 +99,7 @@ def test_a_response_waits_for_the_windows():
     assert peer.connection.open_streams == 0
 
 
-def test_streams_that_wait_for_the_connection_take_turns():
+def test_streams_that_wait_for_the_connections_window_take_turns():
     peer = asking(1, 3, 5)
     for stream in (1, 3, 5):
         peer.connection.reply(stream, HEAD, (bytes(100_000),), TAIL)
@@ -110,7 +110,7 @@ def test_streams_that_wait_for_the_connection_take_turns():
     assert sorted(order) == [1, 1, 3, 3, 5, 5] if 5 in order else order == [1, 3, 1, 3, 1, 3]
 
 
-def test_a_stream_that_may_not_send_does_not_hold_up_another():
+def test_a_blocked_stream_does_not_block_another():
     peer = asking(1, 3, _4=10)
     peer.connection.reply(1, HEAD, (b"x" * 20,), TAIL)
     peer.connection.reply(3, HEAD, (b"y" * 10,), TAIL)
@@ -123,7 +123,7 @@ def test_settings_change_the_windows_of_open_streams():
     peer = asking(1, _4=10)
     peer.connection.reply(1, HEAD, (b"x" * 30,), TAIL)
     peer.take()
-    peer.say(settings(_4=5))  # below what was sent: the window is negative
+    peer.say(settings(_4=5))  # less than was sent: the window is negative
     peer.say(widen(1, 5))
     assert body(peer.take()) == b""
     peer.say(settings(_4=25))
@@ -131,7 +131,7 @@ def test_settings_change_the_windows_of_open_streams():
     assert peer.connection.open_streams == 0
 
 
-def test_a_client_without_a_table_is_told_that_none_is_used():
+def test_a_smaller_table_is_confirmed():
     peer = Peer()
     peer.say(settings(_1=0), peer.headers(1, flags=WHOLE), peer.headers(3, flags=WHOLE))
     peer.take()
@@ -144,7 +144,7 @@ def test_a_client_without_a_table_is_told_that_none_is_used():
     assert decoder.decode(first.payload) == [("grpc-status", "0")]
 
 
-def test_a_long_block_goes_on():
+def test_a_long_block_has_continuation_frames():
     peer = asking(1)
     block = header_blocks.write([(b"grpc-message", b"x" * 40_000)])
     peer.connection.finish(1, block)
@@ -178,7 +178,7 @@ def test_trailers_do_not_wait_behind_another_streams_data():
     assert [one.stream for one in peer.take()] == [3]
 
 
-def test_a_response_before_the_end_of_its_request_ends_that():
+def test_a_response_before_the_end_of_its_request_resets_the_stream():
     peer = Peer()
     peer.say(peer.headers(1))
     peer.connection.finish(1, TAIL)
@@ -187,7 +187,7 @@ def test_a_response_before_the_end_of_its_request_ends_that():
     assert reset.payload == struct.pack(">I", ErrorCode.NO_ERROR)
 
 
-def test_nothing_is_said_on_a_stream_that_is_gone():
+def test_nothing_is_sent_on_an_ended_stream():
     peer = asking(1)
     peer.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
     assert peer.events[-1] == StreamGone(1)
@@ -199,7 +199,7 @@ def test_nothing_is_said_on_a_stream_that_is_gone():
     assert peer.take() == []
 
 
-# -- on the way in
+# -- receiving
 
 
 def test_windows_are_refilled_in_large_steps():
@@ -226,7 +226,7 @@ def test_a_stream_that_has_ended_is_not_refilled():
     [(Limits(stream_window=99_999), RST_STREAM), (Limits(connection_window=99_999), GOAWAY)],
     ids=["stream", "connection"],
 )
-def test_more_than_a_window_is_too_much(limits, kind):
+def test_more_than_the_window_is_an_error(limits, kind):
     peer = Peer(limits)
     peer.say(peer.headers(1), frame(DATA, 0, 1, bytes(100_000)))
     (last,) = [one for one in peer.take() if one.kind != WINDOW_UPDATE]
@@ -234,7 +234,7 @@ def test_more_than_a_window_is_too_much(limits, kind):
     assert (last.kind, int.from_bytes(code, "big")) == (kind, ErrorCode.FLOW_CONTROL_ERROR)
 
 
-def test_a_client_that_does_not_read_may_not_go_on_writing():
+def test_a_client_that_does_not_read_gets_no_window():
     peer = Peer(Limits(stream_window=1_000))
     peer.say(peer.headers(1))
     peer.connection.headers(1, HEAD)
@@ -246,7 +246,7 @@ def test_a_client_that_does_not_read_may_not_go_on_writing():
     assert [one.stream for one in peer.took(WINDOW_UPDATE)] == [1]
 
 
-def test_padding_counts():
+def test_padding_counts_for_the_window():
     peer = Peer(Limits(stream_window=1_000))
     peer.say(peer.headers(1), frame(DATA, 8, 1, b"\xff" + b"ab" + bytes(255)))
     peer.say(frame(DATA, 8, 1, b"\xff" + b"cd" + bytes(255)))
@@ -269,7 +269,7 @@ def test_padding_counts():
         max_size=20,
     ),
 )
-def test_whatever_the_windows_do_all_arrives_and_none_is_passed(sizes, steps):
+def test_all_bytes_arrive_and_no_window_is_exceeded(sizes, steps):
     streams = [1 + 2 * index for index in range(len(sizes))]
     initial, connection = WINDOW, WINDOW
     windows = dict.fromkeys(streams, WINDOW)

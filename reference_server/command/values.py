@@ -1,4 +1,4 @@
-"""Readers of the values of options: a text in, a value out, or Triton's reason why it is none."""
+"""Parsers for the values of options. Errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 def boolean(text: str) -> bool:
-    """One of Triton's words for true and false."""
+    """Parse one of Triton's words for true and false."""
     value = _BOOLEANS.get(text.lower())
     if value is None:
         raise argparse.ArgumentTypeError(
@@ -22,7 +22,7 @@ def boolean(text: str) -> bool:
 
 
 def stub_model(text: str) -> tuple[str, str]:
-    """A model's name and the function that stands in for it, out of `NAME=MODULE:FUNCTION`."""
+    """Parse `NAME=MODULE:FUNCTION`: a model, and the function that answers for it."""
     name, _, function = text.partition("=")
     module, _, attribute = function.partition(":")
     if not (name and module and attribute):
@@ -31,7 +31,7 @@ def stub_model(text: str) -> tuple[str, str]:
 
 
 def number(text: str) -> int:
-    """Any whole number."""
+    """Parse an integer."""
     try:
         return int(text)
     except ValueError:
@@ -39,7 +39,7 @@ def number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, whole or not."""
+    """Parse a number of seconds; it may have a fraction."""
     try:
         return float(text)
     except ValueError:
@@ -47,7 +47,7 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """A number of seconds that is not negative."""
+    """Parse a number of seconds that is not negative."""
     value = seconds(text)
     if not 0 <= value < 2**31:
         raise _invalid(text, "a number of seconds, 0 or more")
@@ -55,7 +55,7 @@ def duration(text: str) -> float:
 
 
 def milliseconds(text: str) -> int:
-    """A number of milliseconds, without its fraction."""
+    """Parse a number of milliseconds; its fraction is dropped."""
     try:
         value = float(text)
     except ValueError:
@@ -66,7 +66,7 @@ def milliseconds(text: str) -> int:
 
 
 def within(low: int, high: int) -> Callable[[str], int]:
-    """What reads whole numbers from `low` to `high`."""
+    """Return a parser of integers from `low` to `high`."""
 
     def parse_number(text: str) -> int:
         if not text.isdecimal() or not low <= int(text) <= high:
@@ -77,9 +77,13 @@ def within(low: int, high: int) -> Callable[[str], int]:
 
 
 def leading(low: int, high: int, refusal: str, *, bits: int) -> Callable[[str], int]:
-    """What reads the number that a text begins with, as Triton reads those of its newer options.
+    """Return a parser of the integer at the begin of a text, as in Triton's newer options.
 
-    `refusal` is said of numbers of so many bits that are not from `low` to `high`.
+    Args:
+        low: the smallest accepted value.
+        high: the largest accepted value.
+        refusal: the error text for a value outside that range.
+        bits: the size of Triton's integer; a larger value has an error text of its own.
     """
 
     def parse_leading(text: str) -> int:
@@ -100,7 +104,7 @@ def _invalid(text: str, expected: str) -> argparse.ArgumentTypeError:
 
 
 def pattern(text: str) -> str:
-    """A regular expression that header names are matched with."""
+    """Check a regular expression for header names."""
     try:
         HeaderForwarding(text)
     except ValueError as error:
@@ -109,7 +113,7 @@ def pattern(text: str) -> str:
 
 
 def switched_off(text: str) -> bool:
-    """False, for a switch of something that is not here."""
+    """Accept only false: the feature is missing."""
     if boolean(text):
         raise argparse.ArgumentTypeError("not served by the reference server, expected false")
     return False

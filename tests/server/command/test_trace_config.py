@@ -1,10 +1,10 @@
-"""`--trace-config`: how its settings are read, and what they are together."""
+"""`--trace-config`: the parsing and the combination of its settings."""
 
 from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server import trace_config
+from reference_server.command import trace_config
 from reference_server.options import OpenTelemetryOptions, TraceOptions
 
 
@@ -31,7 +31,7 @@ def options(*texts):
         (["mode=TRITON", "other=1", "triton,rate=5"], TraceOptions()),
     ],
 )
-def test_settings_are_joined(texts, expected):
+def test_settings_are_combined(texts, expected):
     assert options(*texts) == expected
 
 
@@ -53,13 +53,13 @@ def test_settings_are_joined(texts, expected):
         ("opentelemetry,bsp_max_queue_size=0", "'bsp_max_queue_size' must be at least 1. Got 0"),
     ],
 )
-def test_what_cannot_be_is_refused(text, said):
+def test_invalid_settings_are_rejected(text, said):
     with pytest.raises(ArgumentTypeError) as caught:
         trace_config.trace_setting(text)
     assert said in str(caught.value)
 
 
-def test_the_mode_opentelemetry_has_settings_of_its_own():
+def test_the_mode_opentelemetry_has_its_own_settings():
     assert options("opentelemetry,url=u").opentelemetry is None  # as in Triton: the mode decides
     assert options("mode=OpenTelemetry").opentelemetry == OpenTelemetryOptions()
     given = options(
@@ -71,7 +71,7 @@ def test_the_mode_opentelemetry_has_settings_of_its_own():
         url="http://last:1/v1",
         resource={"a": "b=c", "d": ""},
         max_queue_size=9,
-        told=(
+        given=(
             *(("url", "first"), ("url", "last:1/v1"), ("resource", "a=b=c"), ("resource", "d")),
             ("bsp_max_queue_size", "9"),
         ),

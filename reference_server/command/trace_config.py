@@ -1,6 +1,6 @@
-"""The option `--trace-config`, and the older options that it stands for.
+"""The option `--trace-config`, and the deprecated options that it replaces.
 
-Settings that mean nothing are taken by Triton without a word; `warnings` tells of them.
+Triton ignores unknown settings; `warnings` reports them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from reference_server.config_options import unknown, warn
+from reference_server.command.config_options import unknown, warn
 from reference_server.core.numerals import leading_integer
 from reference_server.options import OpenTelemetryOptions, TraceOptions
 
-#: What the words for a level mean; two are older names.
+#: The trace levels by their names; MIN and MAX are older names.
 _LEVELS = {
     "OFF": frozenset[str](),
     "TIMESTAMPS": frozenset({"TIMESTAMPS"}),
@@ -22,7 +22,7 @@ _LEVELS = {
     "MIN": frozenset({"TIMESTAMPS"}),
     "MAX": frozenset({"TIMESTAMPS"}),
 }
-#: All settings that mean something.
+#: All known settings.
 _TRACE_SETTINGS = frozenset(
     {
         *("level", "rate", "count", "mode", "triton,file", "triton,log-frequency"),
@@ -31,10 +31,10 @@ _TRACE_SETTINGS = frozenset(
     }
 )
 _OPENTELEMETRY = "opentelemetry"
-#: Those of the triton mode that the other one does not show, even if they are given to it.
+#: Settings of the mode triton: the trace settings do not show them in mode opentelemetry.
 _OF_FILES = ("file", "log-frequency")
-#: The least that these can be, and still send anything.
-_LEAST = {
+#: The smallest values with which spans are sent.
+_MINIMUM = {
     "opentelemetry,bsp_max_queue_size": 1,
     "opentelemetry,bsp_schedule_delay": 0,
     "opentelemetry,bsp_max_export_batch_size": 1,
@@ -42,7 +42,7 @@ _LEAST = {
 
 
 def trace_setting(text: str) -> tuple[str, str]:
-    """The name and the value in `<setting>=<value>` or `<mode>,<setting>=<value>`."""
+    """Parse `<setting>=<value>` or `<mode>,<setting>=<value>`: return name and value."""
     name, _, value = text.partition("=")
     mode, comma, key = name.rpartition(",")
     if not key or not value:
@@ -59,16 +59,16 @@ def trace_setting(text: str) -> tuple[str, str]:
         )
     if name == "level" and value.upper() not in _LEVELS:
         raise ArgumentTypeError(f"invalid value for trace level option: {value.lower()}")
-    if comma:  # the mode's name may be written in any letters
+    if comma:  # the mode's name is case-insensitive
         name, value = ("mode", mode.lower()) if key == "mode" else (f"{mode.lower()},{key}", value)
-    if name in ("rate", "count", "triton,log-frequency") or name in _LEAST:
+    if name in ("rate", "count", "triton,log-frequency") or name in _MINIMUM:
         number = leading_integer(value)
         if number is None:
             raise ArgumentTypeError(f"Invalid option value. Got {value}")
         if not -(2**31) <= number < 2**31:
             raise ArgumentTypeError(f"Provided option value is out of bound. Got {value}")
-        if number < _LEAST.get(name, number):
-            raise ArgumentTypeError(f"'{key}' must be at least {_LEAST[name]}. Got {value}")
+        if number < _MINIMUM.get(name, number):
+            raise ArgumentTypeError(f"'{key}' must be at least {_MINIMUM[name]}. Got {value}")
         value = str(number)
     if name == "opentelemetry,url" and not _is_address(_with_scheme(value)):
         raise ArgumentTypeError(
@@ -85,12 +85,12 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port, or of an address of IPv6
+    except ValueError:  # malformed port or IPv6 address
         return False
 
 
 def trace_options(settings: Sequence[tuple[str, str]]) -> TraceOptions:
-    """What the settings say together; as in Triton, the last of each counts, and levels add up."""
+    """Combine all settings: the last value of each takes precedence, and levels add up."""
     last = dict(settings)
     levels = [_LEVELS[value.upper()] for name, value in settings if name == "level"]
     return TraceOptions(
@@ -104,19 +104,19 @@ def trace_options(settings: Sequence[tuple[str, str]]) -> TraceOptions:
 
 
 def _opentelemetry(settings: Sequence[tuple[str, str]]) -> OpenTelemetryOptions:
-    """Of several attributes of a resource all count, of other settings the last."""
-    told = tuple(
+    """Return the options of the mode opentelemetry. Resource attributes add up."""
+    given = tuple(
         (key, value)
         for mode, _, key, value in ((*name.partition(","), value) for name, value in settings)
         if mode == _OPENTELEMETRY and key not in _OF_FILES
     )
-    last = dict(told)
+    last = dict(given)
     default = OpenTelemetryOptions()
     return OpenTelemetryOptions(
         url=_with_scheme(last.get("url", default.url)),
         resource={
             name: attribute
-            for key, value in told
+            for key, value in given
             if key == "resource"
             for name, _, attribute in [value.partition("=")]
         },
@@ -125,11 +125,11 @@ def _opentelemetry(settings: Sequence[tuple[str, str]]) -> OpenTelemetryOptions:
         max_export_batch_size=int(
             last.get("bsp_max_export_batch_size", default.max_export_batch_size)
         ),
-        told=told,
+        given=given,
     )
 
 
-#: Deprecated options for settings of `--trace-config`.
+#: Deprecated options: each one's setting of `--trace-config`, and the form of its value.
 DEPRECATED_TRACE_OPTIONS = {
     "trace-file": ("triton,file", "<filepath>"),
     "trace-level": ("level", "<OFF|TIMESTAMPS|TENSORS>"),
@@ -140,27 +140,28 @@ DEPRECATED_TRACE_OPTIONS = {
 
 
 def trace_settings(given: argparse.Namespace) -> list[tuple[str, str]]:
-    """The settings of tracing: those of `--trace-config` count for more than the older names.
+    """Merge the settings of `--trace-config` with those of the deprecated options.
 
-    But for a level: the older names and the new add up, unless an older name says OFF.
+    `--trace-config` takes precedence, except for the level: the levels of both add up, unless the
+    deprecated option says OFF.
     """
-    told: list[tuple[str, str]] = given.trace_config
-    keys = {key for key, _ in told}
+    settings: list[tuple[str, str]] = given.trace_config
+    keys = {key for key, _ in settings}
     older: list[tuple[str, str]] = []
     for name, (key, _) in DEPRECATED_TRACE_OPTIONS.items():
-        settings = getattr(given, name.replace("-", "_"))
-        older += settings
-        if settings and key in keys:
+        deprecated = getattr(given, name.replace("-", "_"))
+        older += deprecated
+        if deprecated and key in keys:
             what = "rate value" if key == "rate" else key.rpartition(",")[2]
             warn(f"Overriding deprecated '--{name}' in favor of provided {what} in --trace-config!")
-    merged = [*older, *told]
+    merged = [*older, *settings]
     if any(key == "level" and level.upper() == "OFF" for key, level in older):
         return [(key, value) for key, value in merged if key != "level"]
     return merged
 
 
 def deprecated_trace_setting(name: str, key: str, form: str) -> Callable[[str], tuple[str, str]]:
-    """What reads the deprecated `--name`, which stands for `--trace-config key=form`."""
+    """Return a parser for the deprecated `--name`, which replaces `--trace-config key=form`."""
 
     def parse_setting(text: str) -> tuple[str, str]:
         warn(
@@ -173,7 +174,7 @@ def deprecated_trace_setting(name: str, key: str, form: str) -> Callable[[str], 
 
 
 def warnings(given: argparse.Namespace) -> list[str]:
-    """What `--trace-config` says in vain."""
+    """Return warnings about unknown settings of `--trace-config`."""
     return [
         unknown("--trace-config", name, value, _TRACE_SETTINGS)
         for name, value in given.trace_config

@@ -1,6 +1,6 @@
-"""The options of the command line, in Triton's spelling: one table, and what reads their values.
+"""The command line's options, in Triton's spelling: one table, and the parser.
 
-After it the options of tritonserver for what this server does not have.
+The last part of the module has tritonserver's options for features that this server lacks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from typing import NoReturn
 
 from reference_server import __version__
 from reference_server.codecs.compiled import IS_COMPILED
-from reference_server.config_options import (
+from reference_server.command.config_options import (
     backend_setting,
     cache_setting,
     metrics_setting,
     nearest,
     warn,
 )
-from reference_server.core.intake import half_of_memory
-from reference_server.core.profiles import NEWEST, PROFILES
-from reference_server.option_values import (
+from reference_server.command.trace_config import (
+    DEPRECATED_TRACE_OPTIONS,
+    deprecated_trace_setting,
+    trace_setting,
+)
+from reference_server.command.values import (
     boolean,
     duration,
     leading,
@@ -34,6 +37,8 @@ from reference_server.option_values import (
     switched_off,
     within,
 )
+from reference_server.core.intake import half_of_memory
+from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import (
     BACKEND_DIRECTORY,
     MOST_CONNECTIONS,
@@ -42,35 +47,30 @@ from reference_server.options import (
     GrpcOptions,
     TimeLimits,
 )
-from reference_server.trace_config import (
-    DEPRECATED_TRACE_OPTIONS,
-    deprecated_trace_setting,
-    trace_setting,
-)
 
 _Add = Callable[..., object]
 
 
-def parser() -> CommandParser:
-    """What reads a command line; it exits with code 1 on a bad one, as tritonserver does."""
-    made = CommandParser(
+def new_parser() -> CommandParser:
+    """Return the parser of the command line. On errors it exits with code 1, like tritonserver."""
+    parser = CommandParser(
         prog="reference_server",
         description="Serve a Triton model repository of Python models and ensembles.",
         epilog=_EPILOG,
     )
-    made.add_argument(
+    parser.add_argument(
         "--version",
         action="version",
         version=f"reference-server {__version__} (tritonserver "
         f"{' or '.join(profile.version for profile in PROFILES.values())}; "
         f"{'compiled' if IS_COMPILED else 'not compiled'})",
-        help="show the versions of this server and of those it stands in for",
+        help="show the versions of this server and of the tritonserver releases that it emulates",
     )
-    made.add_argument(
+    parser.add_argument(
         "--triton-version",
         choices=list(PROFILES),
         default=NEWEST.name,
-        help=f"the tritonserver that it stands in for: limits, defaults, texts ({NEWEST.name})",
+        help=f"the tritonserver release to emulate: limits, defaults, error texts ({NEWEST.name})",
     )
     for title, add_options in (
         ("models", _add_models),
@@ -83,33 +83,33 @@ def parser() -> CommandParser:
         ("log and trace", _add_log_and_trace),
         ("execution", _add_execution),
     ):
-        add_options(made.add_argument_group(title).add_argument)
-    _add_others(made)
-    return made
+        add_options(parser.add_argument_group(title).add_argument)
+    _add_others(parser)
+    return parser
 
 
 _WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends a bad start as tritonserver does, with code 1, but tells no more than what is wrong."""
+    """The parser of the command line. On an error it prints the error alone, without the usage."""
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The values of all options. Exits if there is something that is none."""
-        # Not `parse_args`, which names all that is unknown and suggests nothing.
-        given, strange = self.parse_known_args(arguments)
-        if strange:
-            self.error(self._described(strange[0]))
+        """Return the values of all options. Exits with code 1 on an unknown option."""
+        # Not `parse_args`: it lists all unknown options and suggests none.
+        given, unknown = self.parse_known_args(arguments)
+        if unknown:
+            self.error(self._unknown(unknown[0]))
         return given
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the reason, and where all options are told."""
-        # argparse would print its usage and exit with 2; tritonserver exits with 1.
+        """Print the error and exit with code 1."""
+        # argparse would print the usage and exit with code 2.
         text = _WITHOUT_VALUE.sub(r"option '\1' requires an argument", message)
         text = text.removeprefix("argument ").removeprefix("Error: ")
         self.exit(1, f"Error: {text}\nsee --help for all options\n")
 
-    def _described(self, argument: str) -> str:
+    def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
             return f"Unexpected argument: {argument}"
         name = argument.partition("=")[0]
@@ -127,27 +127,27 @@ def _add_switch(add: _Add, name: str, meaning: str, *, default: bool) -> None:
 
 def _add_restriction(add: _Add, name: str, protocol: str) -> None:
     add(name, action="append", default=[], metavar="APIS:KEY=VALUE",
-        help=f"demand this header of {protocol} requests of these categories")
+        help=f"require this header for {protocol} requests of these categories")
 
 
 def _add_models(add: _Add) -> None:
     add("--model-repository", "--model-store", action="append", type=Path, metavar="DIR",
-        help="a model repository; may be given several times (required)")
+        help="a model repository; may be repeated (required)")
     add("--model-control-mode", type=str.lower, choices=[mode.value for mode in ControlMode],
-        default="none", help="none: load all at start; poll: follow the files; "
-        "explicit: load what clients ask for (none)")
+        default="none", help="none: load all models at start; poll: reload changed models; "
+        "explicit: load models on request (none)")
     add("--allow-file-override", type=boolean, default=True, metavar="BOOL",
-        help="whether load requests may bring files of a model, such as its code (true)")
+        help="allow load requests to replace a model's files, such as its code (true)")
     add("--allow-outside-links", type=boolean, default=True, metavar="BOOL",
-        help="whether a model's files may be links out of its folder (true)")
+        help="allow a model's files to be links to places outside its folder (true)")
     add("--load-model", action="append", default=[], metavar="NAME",
-        help="load this model at the start, in mode explicit; * alone: all of them")
+        help="load this model at start, in mode explicit; * alone: all models")
     add("--repository-poll-secs", type=within(1, 2**31 - 1), default=15, metavar="SECONDS",
-        help="how often the files are looked at in mode poll (15)")
+        help="interval between checks for changed models in mode poll (15)")
     add("--model-load-thread-count", type=within(1, 1024), default=4, metavar="N",
-        help="models loaded side by side at start (4)")
+        help="number of models loaded in parallel at start (4)")
     add("--model-load-retry-count", type=within(0, 2**31 - 1), default=0, metavar="N",
-        help="how often a version that failed to load is tried again at once (0)")
+        help="number of immediate retries of a version that failed to load (0)")
     add("--disable-auto-complete-config", action="store_true",
         help="do not ask models to complete their configuration")
     add("--model-config-name", default="", metavar="NAME",
@@ -156,12 +156,12 @@ def _add_models(add: _Add) -> None:
 
 def _add_start_and_end(add: _Add) -> None:
     add("--id", default="triton", help="the server's name in its metadata (default: triton)")
-    _add_switch(add, "--model-namespacing", "models of several repositories may have one name; "
+    _add_switch(add, "--model-namespacing", "models of several repositories may share a name; "
         "each repository is a namespace", default=False)
-    _add_switch(add, "--exit-on-error", "end when a model cannot be loaded at start", default=True)
-    _add_switch(add, "--strict-readiness", "be ready only if every model is", default=True)
+    _add_switch(add, "--exit-on-error", "exit if a model fails to load at start", default=True)
+    _add_switch(add, "--strict-readiness", "be ready only if every model is ready", default=True)
     add("--exit-timeout-secs", type=seconds, default=30.0, metavar="SECONDS",
-        help="how long requests in flight and models may take at exit (30)")
+        help="time limit for in-flight requests and models at exit (30)")
 
 
 def _add_http(add: _Add) -> None:
@@ -173,9 +173,9 @@ def _add_http(add: _Add) -> None:
         default=False)
     add("--http-max-input-size", metavar="BYTES",
         type=leading(1, 2**63 - 1, "--http-max-input-size must be greater than 0.", bits=64),
-        help="refuse larger JSON and raw bodies, and what they become (67108864; 2.51: any size)")
+        help="limit for JSON and raw bodies, also after decompression (67108864; 2.51: none)")
     add("--http-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
-        help="headers whose names match become parameters of infer requests")
+        help="headers whose names match become parameters of inference requests")
     _add_restriction(add, "--http-restricted-api", "HTTP")
 
 
@@ -190,39 +190,39 @@ def _add_grpc(add: _Add) -> None:
         default=False)
     add("--grpc-infer-response-compression-level", default="none",
         choices=[level.name.lower() for level in Compression],
-        help="how hard responses are compressed for clients that take it (none)")
+        help="compression level of responses for clients that accept compression (none)")
     for name, default, meaning in (
         ("keepalive-time", defaults.keepalive_time_ms, "ms without traffic before a ping"),
-        ("keepalive-timeout", defaults.keepalive_timeout_ms, "ms that a ping's answer may take"),
+        ("keepalive-timeout", defaults.keepalive_timeout_ms, "ms to wait for the answer to a ping"),
         ("http2-max-pings-without-data", defaults.max_pings_without_data,
-         "pings sent while there is no data; 0 is any number"),
+         "limit of pings sent without data; 0: no limit"),
         ("http2-min-recv-ping-interval-without-data",
-         defaults.min_recv_ping_interval_without_data_ms, "ms between a client's pings"),
+         defaults.min_recv_ping_interval_without_data_ms, "minimum ms between a client's pings"),
         ("http2-max-ping-strikes", defaults.max_ping_strikes,
-         "pings that may come too early; 0 is any number"),
-        ("max-connection-age", 0, "ms that a connection may last; 0 is for ever"),
-        ("max-connection-age-grace", 0, "ms that its last calls may take; 0 is for ever"),
+         "limit of a client's early pings; 0: no limit"),
+        ("max-connection-age", 0, "maximum age of a connection in ms; 0: no limit"),
+        ("max-connection-age-grace", 0, "ms to finish calls after the maximum age; 0: no limit"),
     ):
         add(f"--grpc-{name}", type=within(0, 2**31 - 1), default=default, metavar="N",
             help=f"{meaning} ({default})")
-    _add_switch(add, "--grpc-keepalive-permit-without-calls", "ping connections without calls, too",
+    _add_switch(add, "--grpc-keepalive-permit-without-calls", "also ping connections without calls",
         default=False)
     pool_size = "--grpc-max-response-pool-size"
     add(pool_size, metavar="N", default=defaults.max_response_pool_size,
         type=leading(1, 2**31 - 1, f"{pool_size} must be greater than 0.", bits=32),
-        help="responses of decoupled models that may wait for a stream's client (any number)")
+        help="limit of queued responses of decoupled models for a stream's client (no limit)")
     add("--grpc-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
-        help="metadata whose names match become parameters of infer requests")
+        help="metadata whose names match become parameters of inference requests")
     _add_restriction(add, "--grpc-restricted-protocol", "gRPC")
     for name, meaning in (
-        ("use-ssl", "speak TLS"),
-        ("use-ssl-mutual", "speak TLS, to clients that show a certificate"),
+        ("use-ssl", "use TLS"),
+        ("use-ssl-mutual", "use TLS and require client certificates"),
     ):
         _add_switch(add, f"--grpc-{name}", meaning, default=False)
     for name, meaning in (
-        ("server-cert", "the server's certificates, in PEM"),
-        ("server-key", "the key of the first of them, in PEM"),
-        ("root-cert", "what vouches for clients' certificates, in PEM"),
+        ("server-cert", "the server's certificate chain, in PEM"),
+        ("server-key", "the private key of the first certificate, in PEM"),
+        ("root-cert", "the root certificates for client certificates, in PEM"),
     ):
         add(f"--grpc-{name}", default="", metavar="FILE", help=meaning)
 
@@ -230,19 +230,19 @@ def _add_grpc(add: _Add) -> None:
 def _add_time_limits(add: _Add) -> None:
     defaults = TimeLimits()
     for name, default, meaning in (
-        ("idle", defaults.idle_s, "a client may ask for nothing"),
-        ("head", defaults.head_s, "TLS, the beginning of HTTP/2 and a request's head may take"),
-        ("body", defaults.body_s, "a body may come with less than 1 KiB in a second"),
-        ("unread", defaults.unread_s, "a client may read nothing of what waits for it"),
+        ("idle", defaults.idle_s, "idle timeout: no request from the client"),
+        ("head", defaults.head_s, "header timeout: TLS, HTTP/2 preface or request head incomplete"),
+        ("body", defaults.body_s, "body timeout: less than 1 KiB of a body per second"),
+        ("unread", defaults.unread_s, "write timeout: the client reads nothing of its replies"),
     ):
         add(f"--connection-{name}-secs", type=duration, default=default, metavar="SECONDS",
-            help=f"how long {meaning}; 0 is for ever ({default:g})")
+            help=f"{meaning}; 0: no limit ({default:g})")
     add("--connection-most", type=within(0, 2**31 - 1), default=MOST_CONNECTIONS, metavar="COUNT",
-        help=f"connections that each port has at once; 0 is any number ({MOST_CONNECTIONS})")
+        help=f"limit of open connections per port; 0: no limit ({MOST_CONNECTIONS})")
     add("--connection-memory-mib", type=within(0, 2**31 - 1),
         default=half_of_memory() >> 20, metavar="MIB",
-        help="what the requests of more than 64 KiB of all connections may have together, while "
-        "they come and until they are answered; 0 is any number (half of the memory)")
+        help="memory limit for all in-flight requests of more than 64 KiB, from their first byte "
+        "until they are answered; 0: no limit (half of the memory)")
 
 
 def _add_metrics(add: _Add) -> None:
@@ -251,62 +251,62 @@ def _add_metrics(add: _Add) -> None:
     add("--metrics-port", type=within(1, 65535), default=8002, metavar="PORT",
         help="port of the metrics (8002)")
     add("--metrics-interval-ms", type=milliseconds, default=2000, metavar="MS",
-        help="how old the machine's metrics may become (2000)")
-    _add_switch(add, "--allow-page", "show people the models, at / of the metrics port, and a form "
+        help="interval between updates of the machine's metrics (2000)")
+    _add_switch(add, "--allow-page", "serve the live page, at / of the metrics port, and a form "
                 "for requests, at /try of HTTP", default=True)
     add("--allow-page-log", type=boolean, metavar="BOOL",
-        help="show the log's last lines there (if the port is this machine's alone)")
-    _add_switch(add, "--allow-cpu-metrics", "tell of CPU and memory in the metrics", default=True)
+        help="show the log's last lines on the live page (true if the port is local)")
+    _add_switch(add, "--allow-cpu-metrics", "report CPU and memory in the metrics", default=True)
     add("--metrics-config", action="append", default=[], type=metrics_setting,
         metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true, "
-        "histogram_latencies=true or summary_quantiles=QUANTILE:ERROR,...; may be given several "
-        "times")
+        "histogram_latencies=true or summary_quantiles=QUANTILE:ERROR,...; may be "
+        "repeated")
 
 
 def _add_shared_memory(add: _Add) -> None:
     add("--allow-client-shm", type=boolean, metavar="BOOL",
-        help="let clients register shared memory (false; 2.51: true)")
+        help="allow clients to register shared memory (false; 2.51: true)")
 
 
 def _add_log_and_trace(add: _Add) -> None:
-    add("--log-verbose", type=number, default=0, metavar="LEVEL", help="verbosity; 0 is off (0)")
+    add("--log-verbose", type=number, default=0, metavar="LEVEL", help="verbosity; 0: off (0)")
     add("--execution-warning-secs", type=duration, default=10.0, metavar="SECONDS",
-        help="log where an inline model is that executes for longer; 0 is never (10)")
+        help="log the stack of an inline model that executes for longer; 0: never (10)")
     for level in ("info", "warning", "error"):
         _add_switch(add, f"--log-{level}", f"log at level {level}", default=True)
-    add("--log-format", choices=("default", "ISO8601"), default="default", help="of log lines")
+    add("--log-format", choices=("default", "ISO8601"), default="default", help="log line format")
     add("--log-file", default="", metavar="FILE", help="log here instead of stderr")
     add("--trace-config", action="append", default=[], type=trace_setting,
         metavar="SETTING=VALUE", help="level=OFF|TIMESTAMPS|TENSORS, rate=N, count=N, "
         "triton,file=FILE or triton,log-frequency=N; or mode=opentelemetry and "
         "opentelemetry,... with url=URL, resource=KEY=VALUE, bsp_max_queue_size=N, "
-        "bsp_schedule_delay=MS or bsp_max_export_batch_size=N; may be given several times")
+        "bsp_schedule_delay=MS or bsp_max_export_batch_size=N; may be repeated")
 
 
 def _add_execution(add: _Add) -> None:
     add("--backend-config", action="append", default=[], type=backend_setting,
-        metavar="BACKEND,SETTING=VALUE", help="python,host=process: run models in processes of "
-        "their own; the documentation lists the others; may be given several times")
+        metavar="BACKEND,SETTING=VALUE", help="python,host=process: run models in "
+        "separate processes; docs/server.md lists the other settings; may be repeated")
     add("--backend-directory", type=Path, default=BACKEND_DIRECTORY, metavar="DIR",
-        help=f"where Python-based backends lie ({BACKEND_DIRECTORY})")
+        help=f"directory of Python-based backends ({BACKEND_DIRECTORY})")
     add("--stub-model", action="append", default=[], type=stub_model,
-        metavar="NAME=MODULE:FUNCTION", help="let a function answer for a model whose backend is "
-        "not here; the documentation says how; may be given several times")
+        metavar="NAME=MODULE:FUNCTION", help="answer with a function for a model whose backend is "
+        "not available; see docs/server.md; may be repeated")
     add("--cache-config", action="append", default=[], type=cache_setting,
         metavar="CACHE,SETTING=VALUE", help="local,size=BYTES: keep responses of models with "
-        "response_cache { enable: true } in so many bytes (no cache)")
+        "response_cache { enable: true } in a cache of this size (no cache)")
     add("--response-cache-byte-size", type=number, metavar="BYTES",
-        help="deprecated: what --cache-config=local,size=BYTES is")
+        help="deprecated: use --cache-config=local,size=BYTES")
     add("--rate-limit", choices=("off", "execution_count"), default="off", help="execution_count: "
         "executions wait for the resources that their instances need (off)")
     add("--rate-limit-resource", action="append", default=[], metavar="NAME:COUNT[:DEVICE]",
-        help="how much there is of a resource (what the neediest instance needs)")
+        help="amount of a resource (the largest amount that an instance needs)")
 
 # fmt: on
 
-# -------------------------------------------------------------------- options of what is not here
+# ------------------------------------------------------------------ options of missing features
 
-#: What only tunes or switches off what is not here: accepted with a warning.
+#: Options that only tune or switch off missing features: accepted with a warning.
 WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
     "allow-gpu-metrics": boolean,
     "buffer-manager-thread-count": number,
@@ -334,11 +334,11 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
     "vertex-ai-port": number,
     "vertex-ai-thread-count": number,
 }
-#: What would change answers, or open a port: it may be switched off, which changes nothing.
+#: Options for features that would change answers, or open a port: only false is accepted.
 NOT_SERVED = ("allow-sagemaker", "allow-vertex-ai")
 
 _EPILOG = (
-    "Accepted, though there is nothing here that they could change: "
+    "Accepted without effect: "
     + ", ".join(f"--{name}" for name in WITHOUT_EFFECT)
     + ". Only false is accepted for: "
     + ", ".join(f"--{name}" for name in NOT_SERVED)
@@ -349,7 +349,7 @@ _EPILOG = (
 
 
 def _add_others(parser: argparse.ArgumentParser) -> None:
-    """The options of Triton that are not shown: of what is not here, and deprecated ones."""
+    """Add Triton's options that --help lists only by name: missing features, deprecated names."""
     for name, parse in WITHOUT_EFFECT.items():
         parser.add_argument(f"--{name}", metavar="VALUE", help=argparse.SUPPRESS, type=parse)
     for name in NOT_SERVED:
@@ -369,14 +369,14 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
 
 
 def ignored(given: argparse.Namespace) -> list[str]:
-    """Those of the options given that change nothing."""
+    """Return the given options that have no effect."""
     return [
         f"--{name}" for name in WITHOUT_EFFECT if getattr(given, name.replace("-", "_")) is not None
     ]
 
 
 def auto_completes(given: argparse.Namespace) -> bool:
-    """Whether models complete their configurations: if neither name of the option forbids it."""
+    """Return False if either option switches automatic completion of configurations off."""
     forbidden: bool = given.disable_auto_complete_config
     if forbidden and given.strict_model_config is False:
         warn(

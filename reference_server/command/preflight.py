@@ -1,6 +1,7 @@
-"""What is looked at before a model is loaded: mistakes that would show late, or as something else.
+"""Checks before models are loaded, for mistakes that would show late or with another error.
 
-tritonserver finds a port in use after it has loaded all models, and says nothing of the others.
+tritonserver reports a port in use only after it has loaded all models, and does not report the
+others.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from reference_server.command.config_options import nearest
 from reference_server.config import pbtxt
-from reference_server.config_options import nearest
 from reference_server.core.errors import ServerError
-from reference_server.frontends.connections import cannot_listen
+from reference_server.frontends.connections import listen_error
 from reference_server.options import ServerOptions
 from reference_server.repository.model_folders import Repositories
 
 _SERVICES = {"grpc": "GRPC", "http": "HTTP", "metrics": "Metrics"}
 
 
-def refuse_taken_ports(options: ServerOptions) -> None:
-    """Raise ServerError UNAVAILABLE if a port cannot be had, the first one in Triton's order.
+def check_ports(options: ServerOptions) -> None:
+    """Check that all ports are free, in Triton's order.
 
-    The message is the line with which tritonserver ends, and the flags that help.
+    Raises:
+        ServerError: UNAVAILABLE. The message is the line with which tritonserver exits, followed by
+            the options that help.
     """
     if options.grpc is not None:
         _try_port("grpc", options.grpc.address, options.grpc.port, options.grpc.reuse_port)
@@ -39,13 +42,13 @@ def _try_port(service: str, address: str, port: int, shared: bool) -> None:
         places = socket.getaddrinfo(
             address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError:  # which the listener tells
+    except OSError:  # the listener reports it
         return
     for family, kind, protocol, _, place in places:
         try:
             with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
-                # As the listener's, so that connections that have ended are no obstacle. It does
-                # not listen, so that nobody connects to it.
+                # Like the listener's, so that closed connections do not block the port. The
+                # socket does not listen, so that no client connects to it.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if shared:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -53,51 +56,51 @@ def _try_port(service: str, address: str, port: int, shared: bool) -> None:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(place)
         except OSError as error:
-            # All else, such as a machine without IPv6, is the listener's to judge.
+            # The listener reports other errors, such as a machine without IPv6.
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                refused = cannot_listen(f"{address}:{port}", error)
+                refused = listen_error(f"{address}:{port}", error)
                 text = (
                     f"failed to start {_SERVICES[service]} service: {refused.code.value} - "
-                    f"{refused.message.rstrip()} : --{service}-port=N chooses another port, "
-                    f"--allow-{service}=false goes without"
+                    f"{refused.message.rstrip()} : --{service}-port=N selects another port, "
+                    f"--allow-{service}=false disables it"
                 )
                 raise ServerError(refused.code, text) from error
 
 
 def hints(options: ServerOptions) -> list[str]:
-    """What of the options is probably not what was meant, a sentence each with the cure."""
+    """Return warnings about options that are probably mistakes, each with its fix."""
     try:
         found = [hint for path in options.model_repositories for hint in _not_a_repository(path)]
         return found + _stubs_of_nothing(options.stub_models, options.model_repositories)
-    except (OSError, ServerError):  # what cannot be read, the load tells
+    except (OSError, ServerError):  # loading reports what cannot be read
         return []
 
 
 def _not_a_repository(path: Path) -> list[str]:
-    """A model's own folder, or a version's, holds no folders of models."""
+    """Report a path that is the folder of a model or a version instead of a repository."""
     if not path.is_dir():
         return []
     whole = path.resolve()
     if (path / pbtxt.FILE_NAME).is_file():
-        found = f"it holds {pbtxt.FILE_NAME}"
+        found = f"it contains {pbtxt.FILE_NAME}"
         repository = whole.parent
     elif version := _version_with_a_model(path):
-        found = f"it holds {version}"
+        found = f"it contains {version}"
         repository = whole.parent
     elif whole.name.isdecimal() and (file := _model_file(path)):
-        found = f"it is a version's folder and holds {file}"
+        found = f"it is the folder of a version and contains {file}"
         repository = whole.parent.parent
     else:
         return []
     return [
-        f"--model-repository={path} is a model and no repository: {found}, and models are folders "
-        f"in the repository; give --model-repository={repository}"
+        f"--model-repository={path}: found the folder of a model ({found}); expected the folder "
+        f"that contains models. Use --model-repository={repository}"
     ]
 
 
 def _version_with_a_model(path: Path) -> str | None:
     for version in sorted(path.iterdir()):
-        # A model may have a number for a name; then it has folders for versions itself.
+        # A model's name may be a number; then it is not a version.
         is_model = (version / pbtxt.FILE_NAME).exists()
         if version.name.isdecimal() and not is_model and (file := _model_file(version)):
             return f"{version.name}/{file}"
@@ -113,8 +116,8 @@ def _stubs_of_nothing(stubs: Mapping[str, str], repositories: Sequence[Path]) ->
         return []
     names = Repositories(repositories).directories()
     return [
-        f"--stub-model={name}={function} stands in for nothing: the repository has no model "
-        f"'{name}'" + (nearest(name, names) or f"; it has {', '.join(names) or 'none'}")
+        f"--stub-model={name}={function} has no effect: the repository has no model "
+        f"'{name}'" + (nearest(name, names) or f"; its models are: {', '.join(names) or 'none'}")
         for name, function in stubs.items()
         if name not in names
     ]

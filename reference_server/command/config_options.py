@@ -1,8 +1,8 @@
 """The options `--backend-config`, `--cache-config` and `--metrics-config`.
 
-Each is read in Triton's spelling: `<setting>=<value>`, behind a name and a comma where there are
-several of what it sets. Settings that mean nothing are taken by Triton without a word, and so they
-are no errors here either; `warnings` tells of them, and what may have been meant.
+Each value is `<setting>=<value>`, or `<name>,<setting>=<value>`, as in Triton. Triton ignores
+unknown settings. This server accepts them too; `warnings` reports them and suggests the nearest
+known setting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reference_server.options import (
 
 
 def warnings(given: argparse.Namespace) -> list[str]:
-    """What these options say in vain."""
+    """Return warnings about settings that have no effect."""
     return [
         *_unknown_backend_settings(given.backend_config),
         *_unknown_metrics_settings(given.metrics_config),
@@ -36,7 +36,7 @@ def warnings(given: argparse.Namespace) -> list[str]:
 
 # ------------------------------------------------------------------------------- --backend-config
 _PYTHON = "python"
-#: What Triton lets be set for all backends; of these, those of Python do without.
+#: Settings that Triton accepts for all backends. The Python backend ignores them.
 _OF_ALL_BACKENDS = frozenset({MAX_BATCH_SIZE})
 _ONNX = "onnxruntime"
 _KNOWN = frozenset(
@@ -45,9 +45,9 @@ _KNOWN = frozenset(
 
 
 def backend_setting(text: str) -> tuple[str, str, str]:
-    """A backend, one of its settings and the value, out of `<backend name>,<setting>=<value>`.
+    """Parse `<backend name>,<setting>=<value>`: return backend, setting and value.
 
-    Without a backend's name it is a setting of all: `<setting>=<value>`.
+    The backend is "" for `<setting>=<value>`, a setting of all backends.
     """
     if text.startswith(","):
         raise ArgumentTypeError(
@@ -64,44 +64,44 @@ def backend_setting(text: str) -> tuple[str, str, str]:
 
 
 def python_backend(settings: Sequence[tuple[str, str, str]]) -> Mapping[str, str]:
-    """The settings of the Python backend; the last of several values counts."""
+    """Return the settings of the Python backend. The last value of a setting takes precedence."""
     return {name: value for backend, name, value in settings if backend == _PYTHON}
 
 
 def max_batch_sizes(settings: Sequence[tuple[str, str, str]]) -> Mapping[str, str]:
-    """The default of each backend that is given one; "" is for all others."""
+    """Return the default maximum batch size by backend; "" is for all other backends."""
     return {backend: value for backend, name, value in settings if name == MAX_BATCH_SIZE}
 
 
 def _unknown_backend_settings(settings: Sequence[tuple[str, str, str]]) -> list[str]:
-    """What `--backend-config` says in vain: (backend, setting, value), of all if it has no name."""
-    told: list[str] = []
+    """Return warnings about `--backend-config` settings that have no effect."""
+    unknown_settings: list[str] = []
     for backend, name, value in settings:
         given = f"{backend},{name}" if backend else name
         if backend not in ("", _PYTHON, _ONNX):
             alike = nearest(backend, [_PYTHON, _ONNX])
-            told.append(
-                f"no effect in the reference server: --backend-config={given}={value}: there is no "
-                f"backend '{backend}' with settings here, only '{_PYTHON}' and '{_ONNX}'{alike}"
+            unknown_settings.append(
+                f"no effect in the reference server: --backend-config={given}={value}: unknown "
+                f"backend '{backend}'; expected '{_PYTHON}' or '{_ONNX}'{alike}"
             )
         elif given not in (*_KNOWN, *_OF_ALL_BACKENDS):
-            told.append(unknown("--backend-config", given, value, _KNOWN))
-    return told
+            unknown_settings.append(unknown("--backend-config", given, value, _KNOWN))
+    return unknown_settings
 
 
 # --------------------------------------------------------------------------------- --cache-config
 LOCAL_CACHE = "local"
-#: Where Triton looks for caches other than its local one; here there are none.
+#: Where Triton searches for caches other than its local one. This server has none.
 CACHE_DIRECTORY = "/opt/tritonserver/caches"
 _OF_CACHE = frozenset({f"{LOCAL_CACHE},size"})
 
-# Triton's cache keeps its books in these bytes, too, and cannot be made of fewer.
+# Triton's cache stores its bookkeeping within its size, so it has a smallest size.
 _SMALLEST_CACHE = 192
 _LARGEST_CACHE = 2**63 - 1
 
 
 def cache_setting(text: str) -> tuple[str, str, str]:
-    """A cache, one of its settings and the value, out of `<cache name>,<setting>=<value>`."""
+    """Parse `<cache name>,<setting>=<value>`: return cache, setting and value."""
     cache, comma, rest = text.partition(",")
     if not cache or not comma:
         raise ArgumentTypeError(
@@ -119,9 +119,12 @@ def cache_setting(text: str) -> tuple[str, str, str]:
 def cache_byte_size(
     settings: Sequence[tuple[str, str, str]], directory: str = CACHE_DIRECTORY
 ) -> int | None:
-    """How large the cache is; None if there is none. The last of several values counts.
+    """Return the size of the response cache in bytes; None if there is no cache.
 
-    Raises ServerError where Triton cannot make the cache.
+    The last value of a setting takes precedence.
+
+    Raises:
+        ServerError: Triton cannot create such a cache.
     """
     caches = {cache for cache, _, _ in settings}
     if not caches:
@@ -134,7 +137,7 @@ def cache_byte_size(
     if cache != LOCAL_CACHE:
         raise invalid_arg(
             f"unable to find 'libtritoncache_{cache}.so' for cache. Searched: {directory}; the "
-            f"reference server has no cache but '{LOCAL_CACHE}'"
+            f"reference server only has the cache '{LOCAL_CACHE}'"
         )
     given = {name: value for _, name, value in settings}
     if "size" not in given:
@@ -162,7 +165,7 @@ def _refused_cache(reason: str) -> ServerError:
 
 
 def _unknown_cache_settings(settings: Sequence[tuple[str, str, str]]) -> list[str]:
-    """What `--cache-config` says in vain of a cache that is there."""
+    """Return warnings about unknown settings of the local cache."""
     return [
         unknown("--cache-config", f"{cache},{name}", value, _OF_CACHE)
         for cache, name, value in settings
@@ -174,12 +177,12 @@ def _unknown_cache_settings(settings: Sequence[tuple[str, str, str]]) -> list[st
 _METRICS_SWITCHES = frozenset({"counter_latencies", "histogram_latencies", "summary_latencies"})
 _METRICS_SETTINGS = frozenset({"summary_quantiles", *_METRICS_SWITCHES})
 
-# What C++ reads as a number: what leads the text counts.
+# C++ parses the number at the begin of a text and ignores the rest.
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 
 
 def metrics_setting(text: str) -> tuple[str, str]:
-    """A setting and its value, out of `<setting>=<value>`."""
+    """Parse `<setting>=<value>`: return setting and value."""
     name, _, value = text.partition("=")
     if not name or not value or "," in name:
         raise ArgumentTypeError(f"--metrics-config option format is <setting>=<value>. Got {text}")
@@ -187,9 +190,9 @@ def metrics_setting(text: str) -> tuple[str, str]:
 
 
 def latency_metrics(settings: Sequence[tuple[str, str]]) -> LatencyMetrics:
-    """Which latencies are told, and how. Triton overlooks names and values that it does not know.
+    """Return which latencies are reported, and how. Triton ignores unknown names and values.
 
-    Each setting is a switch that stays where it was once put.
+    A switch keeps the value that is not its default once that value was given.
     """
     quantiles: tuple[Quantile, ...] = ()
     for name, value in settings:
@@ -212,26 +215,26 @@ def _quantiles(text: str) -> Iterator[Quantile]:
 
 
 def _unknown_metrics_settings(settings: Sequence[tuple[str, str]]) -> list[str]:
-    """What `--metrics-config` says in vain."""
-    told: list[str] = []
+    """Return warnings about `--metrics-config` settings without effect."""
+    unknown_settings: list[str] = []
     for name, value in settings:
         if name not in _METRICS_SETTINGS:
-            told.append(unknown("--metrics-config", name, value, _METRICS_SETTINGS))
+            unknown_settings.append(unknown("--metrics-config", name, value, _METRICS_SETTINGS))
         elif name in _METRICS_SWITCHES and value not in ("true", "false"):
-            told.append(
+            unknown_settings.append(
                 f"no effect in the reference server: --metrics-config={name}={value}: the value "
                 "must be 'true' or 'false'"
             )
-    return told
+    return unknown_settings
 
 
 # ------------------------------------------------------------------------------- unknown settings
 
 
 def unknown(option: str, name: str, value: str, known: Iterable[str]) -> str:
-    """That `name` of `option` means nothing, and what may have been meant."""
+    """Return a warning about the unknown setting `name` of `option`, with a suggestion."""
     names = {other.rpartition(",")[2]: other for other in sorted(known)}
-    # What is alike is the setting itself: it may stand at the wrong place, too.
+    # Compare the setting alone: its prefix may be missing or wrong.
     alike = nearest(name.rpartition(",")[2], names, shown=names)
     return (
         f"no effect in the reference server: {option}={name}={value}: unknown setting '{name}'"
@@ -240,16 +243,14 @@ def unknown(option: str, name: str, value: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
-    """`; did you mean 'X'?` with the one of `known` that looks most like `name`; empty if none.
-
-    `shown` says what stands for it in that sentence.
-    """
+    """Return `; did you mean 'X'?` with the most similar name of `known`, or ""."""
     alike = difflib.get_close_matches(name, list(known), n=1)
     if not alike:
         return ""
-    return f"; did you mean '{alike[0] if shown is None else shown[alike[0]]}'?"
+    suggestion = alike[0] if shown is None else shown[alike[0]]
+    return f"; did you mean '{suggestion}'?"
 
 
 def warn(text: str) -> None:
-    """On stderr, since it comes before it is known where the log is."""
+    """Print a warning to stderr: the log is not configured yet."""
     print(f"Warning: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command line, in Triton's spelling: arguments to ServerOptions, then run; exit codes."""
+"""The command line: parse the arguments to ServerOptions, run the server, return an exit code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ try:
 except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
-from reference_server import arguments as command_line
-from reference_server import config_options, preflight, trace_config
-from reference_server.arguments import CommandParser
 from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.command import arguments as command_line
+from reference_server.command import config_options, preflight, trace_config
+from reference_server.command.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
 from reference_server.observability import logs, printing
@@ -42,11 +42,11 @@ from reference_server.shutdown import ExitTimeout
 log = logging.getLogger(__name__)
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-#: How long a thread keeps the interpreter from others that want it. Shorter turns cost streams of
-#: many responses more changes of threads than they save others waiting.
-_TURN_S = 0.001
-#: Blocks up to this size are used again when they are freed, and so much of them is kept at the end
-#: of a heap: the most that glibc takes for the first (mallopt(3), malloc.h).
+#: The interpreter's switch interval. With a shorter one, streams of many responses lose more to
+#: thread switches than other threads gain.
+_SWITCH_INTERVAL_S = 0.001
+#: malloc reuses freed blocks up to this size, and keeps this many free bytes at the end of a heap:
+#: the largest value that glibc accepts for the first (mallopt(3), malloc.h).
 _KEPT_BYTES = 1 << 25
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -107,12 +107,19 @@ def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None
 
 
 def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
-    """The settings in `arguments`, and what is to be warned of once there is a log.
+    """Parse the command line.
 
-    Exits with code 1 on a bad option, as tritonserver does. Raises ServerError for a response
-    cache that cannot be made.
+    Args:
+        arguments: the command line without the program's name.
+
+    Returns:
+        The options, and the warnings to log once the log is configured.
+
+    Raises:
+        ServerError: the response cache cannot be created.
+        SystemExit: an option is invalid; the exit code is 1, as tritonserver's.
     """
-    parser = command_line.parser()
+    parser = command_line.new_parser()
     given = parser.read(arguments)
     profile = PROFILES[given.triton_version]
     if given.load_model and given.model_control_mode != ControlMode.EXPLICIT.value:
@@ -141,10 +148,10 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         given.metrics_interval_ms,
         given.allow_cpu_metrics,
         config_options.latency_metrics(given.metrics_config),
-        # The page shows what these tell: who may not ask them is not shown it either.
+        # The page shows the same data as these operations, so it is off where they are restricted.
         given.allow_page and not {"model-repository", "statistics"} & restricted,
-        # Lines of the log may hold what models say of requests: others than this machine see them
-        # if somebody wants it so.
+        # Log lines may contain what models print about requests: other machines see them only if
+        # the option says so.
         _given_or(given.allow_page_log, metrics_address in _LOOPBACK)
         and "logging" not in restricted,
     )
@@ -220,7 +227,7 @@ def _warnings(given: argparse.Namespace) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server; 0 after a clean stop, 1 if it could not start or stop."""
+    """Run the server. Return 0 after a clean stop, 1 if it could not start or stop."""
     try:
         options, warnings = parse(sys.argv[1:] if arguments is None else arguments)
     except ServerError as error:
@@ -230,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _failed(f"cannot log to '{options.log.file}': {error.strerror}")
     log.info(
-        "Standing in for tritonserver %s (--triton-version=%s)",
+        "Emulating tritonserver %s (--triton-version=%s)",
         options.profile.version,
         options.profile.name,
     )
@@ -246,40 +253,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.model_repositories:
         return _failed("creating server: Invalid argument - --model-repository must be specified")
     try:
-        preflight.refuse_taken_ports(options)
+        preflight.check_ports(options)
     except ServerError as error:
         return _failed(error.message)
     keep_freed_memory()
     try:
-        # The log has the stream itself: it tells its own names.
-        with printing.named_output(), _no_arguments(), _short_turns():
+        # The log keeps the original stderr: its lines already name their source.
+        with printing.named_output(), _no_arguments(), _short_switch_interval():
             _run(_serve(options))
     except ServerError as error:
-        for hint in hints:  # a screen above, or in a file
+        for hint in hints:  # repeated: the log line is far above, or in a file
             print(f"hint: {hint}", file=sys.stderr)
         return _failed(f"creating server: {error.code.value} - {error.message}")
-    except ExitTimeout:  # the log has told
+    except ExitTimeout:  # it is logged
         return 1
     return 0
 
 
 def keep_freed_memory() -> None:
-    """Have this process use the memory of long requests again.
+    """Let malloc keep the memory of large requests for reuse.
 
-    glibc's malloc gives most of it back where they have some 100 KB each, and the pages of the next
-    ones come one by one, which is dearer than to copy them (measured: docs/server.md).
+    glibc's malloc returns most of their memory to the system when each takes some 100 KB. Getting
+    the pages again one by one costs more than copying the requests (measured: docs/server.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have none, or one that does nothing
+    if mallopt is not None:  # other C libraries have none, or one without effect
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 @contextlib.contextmanager
-def _short_turns() -> Iterator[None]:
-    """Have the event loop wait less for threads that compute in Python: a fifth of the usual."""
+def _short_switch_interval() -> Iterator[None]:
+    """Let the event loop wait less for Python threads: a fifth of the default interval."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         yield
     finally:
@@ -288,7 +295,7 @@ def _short_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_arguments() -> Iterator[None]:
-    """Hide the arguments from models: what parses `sys.argv` finds none in Triton either."""
+    """Hide the command line from models: Triton's models find an empty `sys.argv` too."""
     before = sys.argv
     sys.argv = [""]
     try:

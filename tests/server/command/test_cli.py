@@ -1,4 +1,4 @@
-"""The command line: what it accepts, what it says, and how it exits."""
+"""The command line: accepted options, messages, and exit codes."""
 
 import ctypes
 import resource
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
-from reference_server import __version__, cli
+from reference_server import __version__
 from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.command import cli
 from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import (
     Compression,
@@ -54,7 +55,7 @@ def test_defaults_are_those_of_triton():
     assert ignored == []
 
 
-def test_a_version_brings_its_defaults_and_flags_win():
+def test_options_override_the_defaults_of_a_version():
     options, _ = cli.parse([*HERE, "--triton-version=2.51"])
     assert (options.profile, options.client_shared_memory) == (V2_51, True)
     options, _ = cli.parse([*HERE, "--triton-version=2.51", "--allow-client-shm=false"])
@@ -126,7 +127,7 @@ def test_an_option(argument, setting, separate):
     ("api", "shown"), [("model-repository", False), ("statistics", False), ("trace", True)]
 )
 @pytest.mark.parametrize("option", ["--http-restricted-api", "--grpc-restricted-protocol"])
-def test_what_is_restricted_is_not_on_the_live_page_either(option, api, shown):
+def test_the_live_page_is_off_where_its_operations_are_restricted(option, api, shown):
     options = cli.parse([*HERE, f"{option}={api}:k=v"])[0]
     assert options.metrics.page is shown
 
@@ -143,11 +144,11 @@ def test_what_is_restricted_is_not_on_the_live_page_either(option, api, shown):
         (["--http-address=::1", "--grpc-restricted-protocol=logging:k=v"], False),
     ],
 )
-def test_the_log_is_shown_to_this_machine_alone_unless_one_wants_it(arguments, shown):
+def test_the_page_shows_the_log_only_on_local_ports_by_default(arguments, shown):
     assert cli.parse([*HERE, *arguments])[0].metrics.page_log is shown
 
 
-def test_models_to_load_at_the_start():
+def test_startup_models():
     arguments = [*HERE, "--model-control-mode=explicit", "--load-model=a", "--load-model", "b"]
     options = cli.parse([*arguments, "--load-model=a"])[0]
     assert (options.control_mode, options.startup_models) == (ControlMode.EXPLICIT, ("a", "b"))
@@ -163,7 +164,7 @@ def test_the_rate_limit():
 
 
 @pytest.mark.parametrize("text", ["R", "R:x", "R:1:2:3", "R:1:x"])
-def test_a_resource_of_another_form(capsys, text):
+def test_a_malformed_resource_is_rejected(capsys, text):
     with pytest.raises(SystemExit) as caught:
         cli.parse([*HERE, f"--rate-limit-resource={text}"])
     assert caught.value.code == 1
@@ -184,14 +185,14 @@ def test_restrictions():
     assert options.grpc.restricted == {"health": Restriction("k", "w")}
 
 
-def test_the_metrics_are_where_http_is_unless_told_otherwise():
+def test_the_metrics_address_defaults_to_that_of_http():
     assert cli.parse([*HERE, "--http-address=::1"])[0].metrics.address == "::1"
     both = [*HERE, "--http-address=::1", "--metrics-address=::2"]
     assert cli.parse(both)[0].metrics.address == "::2"
 
 
 @pytest.mark.parametrize("front", ["http", "metrics"])
-def test_one_port_may_be_named_twice_if_it_is_used_once(front):
+def test_a_disabled_service_may_have_the_port_of_another(front):
     arguments = [*HERE, "--http-port=7", "--metrics-port=7", f"--allow-{front}=false"]
     assert getattr(cli.parse(arguments)[0], front) is None
 
@@ -203,11 +204,11 @@ def test_one_port_may_be_named_twice_if_it_is_used_once(front):
         *((text, False) for text in ("false", "off", "0", "FALSE", "Off")),
     ],
 )
-def test_booleans_have_many_words(text, value):
+def test_spellings_of_booleans(text, value):
     assert cli.parse([*HERE, f"--exit-on-error={text}"])[0].exit_on_error is value
 
 
-def test_grpc_is_served_as_triton_serves_it_by_default():
+def test_grpc_defaults():
     assert cli.parse(HERE)[0].grpc == GrpcOptions()
     assert cli.parse([*HERE, "--allow-grpc=false"])[0].grpc is None
 
@@ -220,7 +221,7 @@ def test_tls_of_grpc():
     assert mutual == TlsOptions("c", "k", "r", demands_client_certificate=True)
 
 
-def test_metadata_of_grpc_may_be_forwarded():
+def test_grpc_metadata_pattern():
     assert cli.parse([*HERE, "--grpc-header-forward-pattern=X-.*"])[0].grpc.forwarded == "X-.*"
     with pytest.raises(SystemExit):
         cli.parse([*HERE, "--grpc-header-forward-pattern=("])
@@ -239,13 +240,13 @@ def test_options_of_grpc():
     assert cli.parse([*HERE, *arguments])[0].grpc == expected
 
 
-def test_settings_of_tracing_are_joined():
+def test_trace_settings_are_combined():
     arguments = ["--trace-config=triton,file=t.json", "--trace-config", "level=TENSORS"]
     expected = TraceOptions("t.json", frozenset({"TENSORS"}))
     assert cli.parse([*HERE, *arguments])[0].trace == expected
 
 
-def test_options_without_effect_are_named_in_one_line():
+def test_options_without_effect_have_one_warning():
     arguments = [*HERE, "--cache-directory=x", "--allow-gpu-metrics=0", "--http-thread-count", "4"]
     assert cli.parse(arguments)[1] == [
         "no effect in the reference server: --allow-gpu-metrics, --cache-directory, "
@@ -254,7 +255,7 @@ def test_options_without_effect_are_named_in_one_line():
 
 
 @pytest.mark.parametrize("name", ["allow-sagemaker", "allow-vertex-ai"])
-def test_what_is_not_served_may_be_switched_off(name):
+def test_missing_services_may_be_switched_off(name):
     options, warnings = cli.parse([*HERE, f"--{name}=false"])
     assert options == cli.parse(HERE)[0]
     assert warnings == []
@@ -269,15 +270,15 @@ def test_what_is_not_served_may_be_switched_off(name):
         (["--disable-auto-complete-config", "--strict-model-config=false"], False),
     ],
 )
-def test_the_older_name_of_auto_completion(capsys, arguments, completes):
+def test_the_deprecated_option_for_auto_completion(capsys, arguments, completes):
     assert cli.parse([*HERE, *arguments])[0].auto_complete_config is completes
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == (
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == (
         "Warning: '--strict-model-config' has been deprecated! Please use "
         "'--disable-auto-complete-config' instead."
     )
     overridden = "Warning: Overriding deprecated '--strict-model-config' from False to True in"
-    assert [line.startswith(overridden) for line in told[1:]] == [True] * (len(arguments) - 1)
+    assert [line.startswith(overridden) for line in shown[1:]] == [True] * (len(arguments) - 1)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +298,12 @@ def test_the_older_name_of_auto_completion(capsys, arguments, completes):
         (["--trace-level=OFF", "--trace-level=TIMESTAMPS"], TraceOptions()),
     ],
 )
-def test_the_older_names_of_trace_settings(capsys, arguments, trace):
+def test_deprecated_trace_options(capsys, arguments, trace):
     assert cli.parse([*HERE, *arguments])[0].trace == trace
     assert "has been deprecated and will be removed" in capsys.readouterr().err
 
 
-def test_an_older_name_is_told_to_count_for_less(capsys):
+def test_an_overridden_deprecated_option_has_a_warning(capsys):
     cli.parse([*HERE, "--trace-rate=5", "--trace-config=rate=6"])
     assert capsys.readouterr().err.splitlines()[1] == (
         "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in "
@@ -381,7 +382,7 @@ def test_an_option_may_be_abbreviated_as_in_triton():
         (["--trace-level=x"], "--trace-level: invalid value for trace level option: x"),
     ],
 )
-def test_a_bad_option_exits_with_1(capsys, arguments, said):
+def test_an_invalid_option_exits_with_1(capsys, arguments, said):
     with pytest.raises(SystemExit) as exited:
         cli.main([*HERE, *arguments])
     assert exited.value.code == 1
@@ -392,7 +393,7 @@ def test_a_bad_option_exits_with_1(capsys, arguments, said):
     assert last == "see --help for all options"
 
 
-def test_a_log_file_that_cannot_be_written_is_told(capsys, tmp_path):
+def test_a_log_file_that_cannot_be_written_is_reported(capsys, tmp_path):
     assert cli.main([*HERE, f"--log-file={tmp_path / 'no' / 'log'}"]) == 1
     assert "/no/log': No such file or directory" in capsys.readouterr().err
 
@@ -401,7 +402,7 @@ def test_a_log_file_that_cannot_be_written_is_told(capsys, tmp_path):
 
 
 def ran(capsys, *arguments):
-    """The exit code, and the last line of stderr."""
+    """Run the server: return the exit code and the last line of stderr."""
     code = cli.main([*WITHOUT_PORTS, *arguments])
     lines = capsys.readouterr().err.splitlines()
     return code, lines[-1] if lines else ""
@@ -429,7 +430,7 @@ def test_a_model_that_fails(capsys, tmp_path):
     )
 
 
-#: Asks the server to stop while it loads, and notes its own end.
+#: A model that stops the server while it loads, and records its own finalization.
 STOPPING = """
     import os
     import signal
@@ -444,7 +445,7 @@ STOPPING = """
 """
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["all loaded", "one failed, and tolerated"])
+@pytest.mark.parametrize("broken", [False, True], ids=["all loaded", "one failed"])
 def test_a_signal_stops_the_server_with_0(capsys, tmp_path, broken):
     folder = write_model(tmp_path, "m", VECTOR, STOPPING)
     if broken:
@@ -460,7 +461,7 @@ def test_the_table_of_models_is_shown(capsys, tmp_path):
     assert "| m     | 1       | READY  |" in capsys.readouterr().err
 
 
-def test_options_without_effect_are_warned_of(capsys, tmp_path):
+def test_the_warning_about_options_without_effect_is_logged(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, STOPPING)
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}", "--http-thread-count=1"])
     assert '"no effect in the reference server: --http-thread-count"' in capsys.readouterr().err
@@ -475,7 +476,7 @@ def test_help_names_every_option(capsys):
         assert name in shown
 
 
-def test_version_names_this_server_and_the_tritonserver_it_stands_in_for(capsys):
+def test_version_names_this_server_and_the_emulated_tritonservers(capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(["--version"])
     assert exited.value.code == 0
@@ -510,7 +511,7 @@ PRINTING = """
 """
 
 
-def test_what_a_model_prints_has_its_name_in_front(capsys, tmp_path):
+def test_lines_printed_by_a_model_begin_with_its_name(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, PRINTING)
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
     shown = capsys.readouterr()
@@ -539,7 +540,7 @@ def test_a_model_that_parses_arguments_finds_none(capsys, tmp_path):
     assert sys.argv is before
 
 
-def test_threads_take_short_turns_while_the_server_runs(tmp_path, monkeypatch):
+def test_the_switch_interval_is_short_while_the_server_runs(tmp_path, monkeypatch):
     found = []
 
     async def serve(_options):
@@ -551,11 +552,11 @@ def test_threads_take_short_turns_while_the_server_runs(tmp_path, monkeypatch):
     assert (found, sys.getswitchinterval()) == ([pytest.approx(0.001)], before)
 
 
-#: What long requests do with memory, and how many pages that costs once it is warm.
+#: Allocates as large requests do, and prints the page faults after the first allocations.
 LONG_REQUESTS = """
 import ctypes, resource
 import numpy as np
-from reference_server import cli
+from reference_server.command import cli
 cli.keep_freed_memory()
 def requests():
     held = [np.ones(602_112, np.uint8) for _ in range(4)]
@@ -570,8 +571,8 @@ print(faults() - before)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's malloc has it")
-def test_the_memory_of_long_requests_is_used_again():
+def test_the_memory_of_large_requests_is_reused():
     command = [sys.executable, "-c", LONG_REQUESTS]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     pages = 4 * 602_112 // resource.getpagesize()
-    assert int(printed) < pages  # of 50 times as many
+    assert int(printed) < pages  # the allocations had 50 times as many

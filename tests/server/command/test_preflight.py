@@ -1,4 +1,4 @@
-"""Mistakes on the command line that are told before models are loaded, with their cures."""
+"""Mistakes on the command line that are reported, with their fixes, before models are loaded."""
 
 import socket
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import VECTOR, write_model
 
-from reference_server import cli, preflight
+from reference_server.command import cli, preflight
 
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 
@@ -25,7 +25,7 @@ def taken() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("service", "shown_as"), [("http", "HTTP"), ("grpc", "GRPC"), ("metrics", "Metrics")]
 )
-def test_a_port_in_use_is_told_before_models_are_loaded(
+def test_a_port_in_use_is_reported_before_models_are_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], taken: int, service: str, shown_as: str
 ) -> None:
     write_model(tmp_path, "m", VECTOR, 'raise Exception("loaded")')
@@ -42,14 +42,14 @@ def test_a_port_in_use_is_told_before_models_are_loaded(
     assert code == 1
     assert "loaded" not in shown
     assert shown.endswith(
-        # But for the cure this is how tritonserver 2.51 ends, after it has loaded all models.
+        # Apart from the fix, tritonserver 2.51 ends with this line, after it has loaded all models.
         f"error: failed to start {shown_as} service: Unavailable - Socket "
         f"'127.0.0.1:{taken}' already in use : "
-        f"--{service}-port=N chooses another port, --allow-{service}=false goes without\n"
+        f"--{service}-port=N selects another port, --allow-{service}=false disables it\n"
     )
 
 
-def test_a_port_that_may_be_shared_is_tried_as_such(tmp_path: Path) -> None:
+def test_a_shared_port_that_another_process_uses_is_accepted(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -59,18 +59,18 @@ def test_a_port_that_may_be_shared_is_tried_as_such(tmp_path: Path) -> None:
             *("--http-address=127.0.0.1", f"--http-port={other.getsockname()[1]}"),
             *("--allow-grpc=false", "--allow-metrics=false"),
         ]
-        preflight.refuse_taken_ports(cli.parse(arguments)[0])
+        preflight.check_ports(cli.parse(arguments)[0])
 
 
 @pytest.mark.parametrize(
     ("given", "files", "parent", "found"),
     [
-        ("m", ["m/config.pbtxt", "m/1/model.py"], ".", "it holds config.pbtxt"),
-        ("m", ["m/1/model.onnx"], ".", "it holds 1/model.onnx"),
-        ("m/3", ["m/3/model.py"], ".", "it is a version's folder and holds model.py"),
+        ("m", ["m/config.pbtxt", "m/1/model.py"], ".", "it contains config.pbtxt"),
+        ("m", ["m/1/model.onnx"], ".", "it contains 1/model.onnx"),
+        ("m/3", ["m/3/model.py"], ".", "it is the folder of a version and contains model.py"),
     ],
 )
-def test_a_model_given_as_a_repository_is_told_with_its_repository(
+def test_a_model_given_as_a_repository_is_reported_with_its_repository(
     tmp_path: Path, given: str, files: list[str], parent: str, found: str
 ) -> None:
     for file in files:
@@ -79,13 +79,13 @@ def test_a_model_given_as_a_repository_is_told_with_its_repository(
         path.touch()
     path = tmp_path / given
     assert hints(f"--model-repository={path}") == [
-        f"--model-repository={path} is a model and no repository: {found}, and models are folders "
-        f"in the repository; give --model-repository={(tmp_path / parent).resolve()}"
+        f"--model-repository={path}: found the folder of a model ({found}); expected the folder "
+        f"that contains models. Use --model-repository={(tmp_path / parent).resolve()}"
     ]
 
 
 @pytest.mark.parametrize("files", [[], ["m/1/model.py"], ["1/config.pbtxt", "1/1/model.py"], ["x"]])
-def test_a_repository_is_none(tmp_path: Path, files: list[str]) -> None:
+def test_a_repository_has_no_hints(tmp_path: Path, files: list[str]) -> None:
     for file in files:
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,38 +95,40 @@ def test_a_repository_is_none(tmp_path: Path, files: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("signals_as_before")
-def test_a_start_that_fails_repeats_the_hint_above_the_reason(
+def test_a_failed_start_repeats_the_hint_above_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """tritonserver 2.51 ends with the same last line and code, and no word of the reason."""
+    """tritonserver 2.51 ends with the same last line and code, and without the reason."""
     write_model(tmp_path, "m", VECTOR)
     log = tmp_path / "log"
     code = cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path / 'm'}", f"--log-file={log}"])
     *_, hint, reason = capsys.readouterr().err.splitlines()
     assert code == 1
     assert hint.startswith("hint: --model-repository=")
-    assert hint.endswith(f"give --model-repository={tmp_path}")
+    assert hint.endswith(f"Use --model-repository={tmp_path}")
     assert reason == "error: creating server: Internal - failed to load all models"
     assert hint.removeprefix("hint: ") in log.read_text()
 
 
 @pytest.mark.parametrize(
-    ("stub", "told"),
+    ("stub", "suggestion"),
     [
         ("detector=stubs:f", None),
         ("detectro=stubs:f", "; did you mean 'detector'?"),
-        ("xyz=stubs:f", "; it has detector, reader"),
+        ("xyz=stubs:f", "; its models are: detector, reader"),
     ],
 )
-def test_a_stub_for_no_model_is_told(tmp_path: Path, stub: str, told: str | None) -> None:
+def test_a_stub_without_a_model_is_reported(
+    tmp_path: Path, stub: str, suggestion: str | None
+) -> None:
     write_model(tmp_path, "detector", VECTOR)
     write_model(tmp_path, "reader", VECTOR)
     name = stub.partition("=")[0]
     found = hints(f"--model-repository={tmp_path}", f"--stub-model={stub}")
     assert found == (
         []
-        if told is None
+        if suggestion is None
         else [
-            f"--stub-model={stub} stands in for nothing: the repository has no model '{name}'{told}"
+            f"--stub-model={stub} has no effect: the repository has no model '{name}'{suggestion}"
         ]
     )
