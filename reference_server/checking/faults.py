@@ -226,7 +226,7 @@ def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
     for name, error in errors.items():
         yield by_id[name].fault(error)
     for name, model in readable.items():
-        meant = graph.meant(name)
+        meant = graph.step_ids(name)
         if name in errors or model.config is None or not model.config.is_ensemble:
             continue
         if any(by_id[step].is_open or by_id[step].config is None for step in meant.values()):

@@ -27,7 +27,7 @@ class SystemClock:
     wall_ns = staticmethod(time.time_ns)
 
 
-class Turns(Protocol):
+class LoopIterations(Protocol):
     """The iterations of the event loop. Many requests can arrive in one iteration."""
 
     def at_end(self, call: Callable[[], None]) -> bool:

@@ -137,7 +137,7 @@ class InferRequest:
         cancellation: Shared with the requests sent on behalf of this one, such as ensemble steps.
         pattern: The same object for all requests that differ only in tensor contents, if known.
         trace: None unless this request is traced.
-        is_begun: An instance has received the request.
+        is_started: An instance has received the request.
         timed: Called with the timing of an execution that does not end with a response, if set.
     """
 
@@ -159,7 +159,7 @@ class InferRequest:
     cancellation: Cancellation = field(default_factory=Cancellation)
     pattern: Hashable = None
     trace: RequestTrace | None = None
-    is_begun: bool = False
+    is_started: bool = False
     timed: Callable[[Timing], None] | None = None
 
     @property

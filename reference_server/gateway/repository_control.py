@@ -53,7 +53,7 @@ class RepositoryControl:
         return self._repository.index(
             ready_only=ready_only,
             # No client waits for these loads, so the index reports their failures.
-            tells_failures=self._mode is ControlMode.POLL,
+            with_failures=self._mode is ControlMode.POLL,
         )
 
     def load(

@@ -118,7 +118,7 @@ class GrpcIngress:
         if name == "RepositoryIndex":
             ready_only = pb.RepositoryIndexRequest.FromString(message).ready
             rows = await deployments.index(models, ready_only=ready_only)
-            index = management_proto.repository_index(row.told for row in rows)
+            index = management_proto.repository_index(row.fields for row in rows)
             return bytes(index.SerializeToString())
         if (name == "LogSettings" and pb.LogSettingsRequest.FromString(message).settings) or (
             name == "TraceSetting" and pb.TraceSettingRequest.FromString(message).settings

@@ -112,7 +112,7 @@ class Ingress(GrpcIngress):
         if route.operation is Operation.REPOSITORY_INDEX:
             ready_only = management_json.index_request(body.data, self._profile)
             rows = await deployments.index(models, ready_only=ready_only)
-            return exchange.answer(_OK, management_json.index(row.told for row in rows), _JSON)
+            return exchange.answer(_OK, management_json.index(row.fields for row in rows), _JSON)
         if request["method"] != "GET" and route.operation in (
             Operation.LOG_SETTINGS,
             Operation.TRACE_SETTINGS,

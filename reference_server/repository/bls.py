@@ -1,6 +1,6 @@
-"""The calls of models to their server (business logic scripting).
+"""Business logic scripting (BLS): calls of models to their server.
 
-Requests to other models, loading and unloading, readiness.
+Models can send requests to other models, load and unload models, and check readiness.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from reference_server.core.request import LATEST, InferRequest, InferResponse, R
 from reference_server.repository.model_folders import Override, check_name, not_polled
 from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
 
-#: Triton's text, which it says in mode none, too.
+#: Triton's text, which it also uses in the model control mode `none`.
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 
 _FILE = "file:"
 
 
 class CalledModel(Protocol):
-    """The part of a ServedModel that those need who ask it."""
+    """The part of a ServedModel that BLS calls use."""
 
     @property
     def config(self) -> ModelConfig:
-        """What the model is."""
+        """The model's configuration."""
 
     @property
     def group(self) -> InstanceGroup | None:
-        """Its instances, if it has any."""
+        """The model's instances, if it has any."""
 
     @property
     def health(self) -> Health:
-        """What its instances say."""
+        """The health of the model's instances."""
 
     def infer(self, request: InferRequest) -> None:
-        """Answer the request. Raises ServerError if it is refused."""
+        """Check and schedule a request. Raises ServerError if it is refused."""
 
 
 class Models(Protocol):
-    """The part of a Repository that models can reach."""
+    """The part of a Repository that BLS calls use."""
 
     def find(self, name: str, version: int = LATEST) -> CalledModel:
-        """The loaded model. Raises ServerError."""
+        """Return the loaded model. Raises ServerError."""
 
     def load(self, name: str, override: Override | None = None) -> None:
         """Load a model. Raises ServerError."""
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""
 
 
 class BlsCalls:
-    """All models' calls to one server. Any thread.
+    """The BLS calls of all models of one server. Thread-safe.
 
-    Until `connect` the server is not ready, and every call is refused.
+    Before `connect` the server is not ready, and every call is refused.
     """
 
     def __init__(self, clock: Clock, profile: TritonProfile = V2_51) -> None:
@@ -72,24 +72,24 @@ class BlsCalls:
         self._deadlocks = DeadlockDetector()
 
     def connect(self, models: Models, *, is_explicit: bool) -> None:
-        """Send calls to `models` from now on; `is_explicit` lets them load and unload."""
+        """Send calls to `models` from now on; `is_explicit` allows loading and unloading."""
         self._is_explicit = is_explicit
         self._models = models
 
-    def of(self, member: Member) -> InstanceCalls:
-        """The calls of one instance."""
+    def for_instance(self, member: Member) -> InstanceCalls:
+        """Return the calls of one instance."""
         return InstanceCalls(self, member)
 
     @property
     def models(self) -> Models:
-        """Where calls go. Raises ServerError before `connect`."""
+        """The models that can be called. Raises ServerError before `connect`."""
         if self._models is None:
             raise unavailable("Server not ready")
         return self._models
 
     @property
-    def changeable(self) -> Models:
-        """The same for those who load and unload. Raises ServerError if that is not allowed."""
+    def explicit_models(self) -> Models:
+        """The models, to load and unload them. Raises ServerError if that is not allowed."""
         models = self.models
         if not self._is_explicit:
             raise unavailable(NOT_EXPLICIT)
@@ -102,7 +102,10 @@ class BlsCalls:
         request: InferRequest,
         served: CalledModel,
     ) -> None:
-        """Note that `member` halts until `request` is answered. Raises ServerError if for ever."""
+        """Record that `member` waits until `request` is answered.
+
+        Raises ServerError if the wait would never end.
+        """
         if served.group is None:
             return
         with self._lock:
@@ -114,13 +117,13 @@ class BlsCalls:
             )
 
     def end_wait(self, member: Member) -> None:
-        """`member` goes on."""
+        """Record that `member` no longer waits."""
         with self._lock:
             self._deadlocks.end(member)
 
 
 class InstanceCalls:
-    """The calls of one instance; a ModelCalls."""
+    """The BLS calls of one instance; implements ModelCalls."""
 
     def __init__(self, calls: BlsCalls, member: Member) -> None:
         self._calls = calls
@@ -130,11 +133,11 @@ class InstanceCalls:
         return f"InstanceCalls({self._member.name})"
 
     def is_decoupled(self, name: str, version: int) -> bool:
-        """Whether the loaded model answers as often as it likes. Version -1 is the latest."""
+        """Return whether the loaded model is decoupled. Version -1 is the latest."""
         return self._calls.models.find(name, version).config.decoupled
 
     def is_ready(self, name: str, version: int) -> bool:
-        """Whether that version, or with -1 the latest, can be asked."""
+        """Return whether this version of a model is ready. Version -1 is the latest."""
         models = self._calls.models
         try:
             health = models.find(name, version).health
@@ -147,9 +150,9 @@ class InstanceCalls:
         return not health.reason and all(probe() for probe in health.own_probes)
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
-        """Send a request the way a client's goes; does not wait for it.
+        """Check and schedule a request like a client's. Does not wait for responses.
 
-        `halted` are the requests that the instance must answer, if it waits for the first response.
+        If the instance waits for the first response, `halted` are the requests that it executes.
         """
         calls = self._calls
         if not calls.profile.newer_model_api:
@@ -162,14 +165,14 @@ class InstanceCalls:
             if halted is not None:
                 calls.begin_wait(self._member, halted, request, found)
                 request.sink = _AwaitedSink(calls, self._member, sink)
-            # A copy for each try: a model's checks give inputs the shapes that it sees.
+            # A copy for each attempt: the checks of a model change the shapes of inputs.
             request.inputs = dict(inputs)
             try:
                 found.infer(request)
             except BaseException as error:
                 if halted is not None:
                     calls.end_wait(self._member)
-                # It may have been unloaded since it was found; another may be in its place.
+                # The model may have been replaced after the look-up: look it up again.
                 is_gone = isinstance(error, ServerError) and error.code is Code.UNAVAILABLE
                 if not is_gone or found is served:
                     raise
@@ -178,22 +181,22 @@ class InstanceCalls:
                 return
 
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model; keys of `files` begin with `file:`, others mean nothing, as in Triton."""
+        """Load a model. As in Triton, keys of `files` without the prefix `file:` are ignored."""
         given = {key[len(_FILE) :]: data for key, data in files.items() if key.startswith(_FILE)}
         if given and config is None:
             raise not_polled(name)
-        models = self._calls.changeable
+        models = self._calls.explicit_models
         check_name(name, self._calls.profile)
         override = None if config is None else Override(config, given)
         models.load(name, override)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Begin to unload a model. Raises ServerError where that is not allowed."""
-        self._calls.changeable.unload(name, with_unused=unload_dependents)
+        """Start to unload a model. Raises ServerError if that is not allowed."""
+        self._calls.explicit_models.unload(name, with_unused=unload_dependents)
 
 
 class _CodelessSink:
-    """A sink that passes every error on as INTERNAL."""
+    """A sink that forwards every error with the code INTERNAL."""
 
     __slots__ = ("_sink",)
 
@@ -207,7 +210,7 @@ class _CodelessSink:
 
 
 class _AwaitedSink:
-    """A sink that ends its instance's wait with the first response."""
+    """A sink that ends its instance's wait at the first response."""
 
     __slots__ = ("_calls", "_member", "_sink")
 

@@ -1,6 +1,6 @@
-"""The dependencies between models, and the check that an ensemble's composing models fit it.
+"""The dependencies between models, and the check of an ensemble against its composing models.
 
-Pure: names, configurations and errors. Only ensembles use other models.
+Pure: no I/O and no threads. Only ensembles use other models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reference_server.core.metadata import Dims, Signature, TensorConfig
 from reference_server.repository.model_ids import ModelId, ModelIds
 from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
-#: The models that one uses, each with the versions that it insists on.
+#: The names of the models that an ensemble uses, each with the versions that it requires.
 Steps = Mapping[str, frozenset[int]]
 _FindConfig = Callable[[str, int], ModelConfig]
 
@@ -27,9 +27,9 @@ class _Node:
 
 
 class DependencyGraph:
-    """The models that are wanted now, and what each of them uses. Not thread-safe.
+    """The requested models and the models that each of them uses. Not thread-safe.
 
-    A model may use one that is not here; that is an error of its own, which `errors` tells.
+    A model may use one that is missing; `errors` reports this.
     """
 
     def __init__(self) -> None:
@@ -39,36 +39,37 @@ class DependencyGraph:
     def __contains__(self, name: ModelId) -> bool:
         return name in self._nodes
 
-    def called(self, name: str) -> list[ModelId]:
-        """The models of this name."""
-        return self._ids.called(name) or []
+    def named(self, name: str) -> list[ModelId]:
+        """Return the models of this name."""
+        return self._ids.named(name) or []
 
-    def meant(self, name: ModelId) -> dict[str, ModelId]:
-        """The models that a model means by the names of its steps, as far as they are here."""
+    def step_ids(self, name: ModelId) -> dict[str, ModelId]:
+        """Return the models of an ensemble's steps, by name; missing ones are left out."""
         node = self._nodes.get(name)
-        found = {} if node is None else {step: self._meant(name, step) for step in node.steps}
+        found = {} if node is None else {step: self._resolve(name, step) for step in node.steps}
         return {step: model for step, model in found.items() if model is not None}
 
-    def _meant(self, user: ModelId, step: str) -> ModelId | None:
-        return self._ids.meant(step, user.namespace)
+    def _resolve(self, user: ModelId, step: str) -> ModelId | None:
+        return self._ids.resolve(step, user.namespace)
 
     def put(self, name: ModelId, steps: Steps, *, explicit: bool) -> None:
-        """Add the model, or replace what is known of it.
+        """Add a model or replace its entry.
 
-        `explicit` tells that it was asked for by name, and not for the sake of an ensemble.
+        `explicit` is true if the model was requested by name, and not because an ensemble uses it.
         """
         self._nodes[name] = _Node(steps, explicit)
         self._ids.add(name)
 
     def remove(self, names: Iterable[ModelId], *, with_unused: bool = False) -> set[ModelId]:
-        """Take models out; returns those that went.
+        """Remove models, and return those that were present.
 
-        `with_unused` takes along what they alone used, unless it was asked for by name.
+        With `with_unused`, also remove models that no other model uses now, unless they were
+        requested by name.
         """
         removed: set[ModelId] = set()
         waiting = list(names)
-        for name in waiting:  # which grows on the way
-            steps = self.meant(name)
+        for name in waiting:  # grows during the loop
+            steps = self.step_ids(name)
             if self._nodes.pop(name, None) is None:
                 continue
             self._ids.discard(name)
@@ -84,10 +85,7 @@ class DependencyGraph:
         return removed
 
     def users(self, names: Iterable[ModelId]) -> set[ModelId]:
-        """The models that use any of `names`, directly or through others; not `names` themselves.
-
-        A model of `names` that uses another one of them is left out as well.
-        """
+        """Return all direct and indirect users of `names`, without `names` themselves."""
         start = set(names)
         found = set(start)
         waiting = list(start)
@@ -98,49 +96,48 @@ class DependencyGraph:
         return found - start
 
     def used(self, names: Iterable[ModelId]) -> set[ModelId]:
-        """`names` and all that they use, directly or through others."""
+        """Return `names` and all models that they use directly or indirectly."""
         found = set(names)
         waiting = list(found)
         for name in waiting:
-            fresh = [step for step in self._wanted(name) if step not in found]
+            fresh = [step for step in self._all_steps(name) if step not in found]
             found.update(fresh)
             waiting += fresh
         return found
 
-    def _wanted(self, name: ModelId) -> set[ModelId]:
-        """What the model uses; of a step that is not here, what it would mean."""
+    def _all_steps(self, name: ModelId) -> set[ModelId]:
+        """Return the models of an ensemble's steps; missing ones in the ensemble's namespace."""
         node = self._nodes.get(name)
         steps = () if node is None else node.steps
-        return {self._meant(name, step) or ModelId(step, name.namespace) for step in steps}
+        return {self._resolve(name, step) or ModelId(step, name.namespace) for step in steps}
 
     def errors(self, names: Iterable[ModelId]) -> dict[ModelId, ServerError]:
-        """Those of `names` that cannot be loaded: they miss a model, or use themselves."""
+        """Return the errors of the models in `names` that miss a model or use themselves."""
         errors: dict[ModelId, ServerError] = {}
         for name in sorted(names):
             node = self._nodes.get(name)
             steps = () if node is None else node.steps
-            missing = sorted(step for step in steps if self._meant(name, step) is None)
+            missing = sorted(step for step in steps if self._resolve(name, step) is None)
             if missing:
                 errors[name] = invalid_arg(
                     f"ensemble {name} contains models that are not available or ambiguous: "
                     f"{', '.join(missing)}"
                 )
-            elif name not in errors and (circle := self._circle(name)):
+            elif name not in errors and (cycle := self._cycle(name)):
                 error = invalid_arg(
-                    f"circular dependency between ensembles: {name} -> ... -> {circle[-1]} "
-                    f"-> {name}"
+                    f"circular dependency between ensembles: {name} -> ... -> {cycle[-1]} -> {name}"
                 )
-                errors.update((member, error) for member in circle if member not in errors)
+                errors.update((member, error) for member in cycle if member not in errors)
         return errors
 
     def waves(self, names: Iterable[ModelId]) -> Iterator[list[ModelId]]:
-        """`names` in steps: whatever a model uses comes in an earlier one.
+        """Yield `names` in waves: a model is in a later wave than the models that it uses.
 
-        Models that use themselves come last, in one step.
+        Models that use themselves form the last wave.
         """
         waiting = set(names)
         while waiting:
-            wave = [name for name in waiting if waiting.isdisjoint(self.meant(name).values())]
+            wave = [name for name in waiting if waiting.isdisjoint(self.step_ids(name).values())]
             wave = sorted(wave or waiting)
             yield wave
             waiting.difference_update(wave)
@@ -149,27 +146,27 @@ class DependencyGraph:
         return [
             user
             for user, node in self._nodes.items()
-            if name.name in node.steps and self._ids.may_mean(name.name, user.namespace, name)
+            if name.name in node.steps and self._ids.is_affected(name.name, user.namespace, name)
         ]
 
-    def _circle(self, start: ModelId) -> list[ModelId]:
-        """The way from `start` through its users to the last before `start` again, if any."""
-        # Breadth first, so the error names a shortest circle.
-        ways = [[start]]
+    def _cycle(self, start: ModelId) -> list[ModelId]:
+        """Return a cycle of users that begins with `start`; empty if `start` is in no cycle."""
+        # Breadth first, so the error names a shortest cycle.
+        paths = [[start]]
         seen = {start}
-        for way in ways:
-            for user in self._direct_users(way[-1]):
+        for path in paths:
+            for user in self._direct_users(path[-1]):
                 if user == start:
-                    return way
+                    return path
                 if user not in seen:
                     seen.add(user)
-                    ways.append([*way, user])
+                    paths.append([*path, user])
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class _InferredTensor:
-    """What has been inferred of an ensemble tensor so far, and from which model.
+    """The inferred type and dims of an ensemble tensor, and the model they are inferred from.
 
     `full_dims` are `dims` with the model's batch dimension, if it has one.
     """
@@ -181,9 +178,14 @@ class _InferredTensor:
 
 
 def check_composing_models(config: ModelConfig, find: _FindConfig) -> None:
-    """Raise ServerError if the ensemble cannot work with its composing models as loaded.
+    """Check an ensemble against its loaded composing models.
 
-    `find` gives a loaded model's configuration, or raises ServerError.
+    Args:
+        config: The ensemble's configuration.
+        find: Returns the configuration of a loaded model, or raises ServerError.
+
+    Raises:
+        ServerError: A model is missing or does not fit; the text is Triton's.
     """
     name = config.name
     signature = config.signature
@@ -227,18 +229,18 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> None:
     given = [tensor.name for tensor in signature.outputs]
     if EnsembleGraph(config.ensemble, given, decoupled).mixes_answers:
         raise invalid_arg(
-            f"in ensemble {name}, step of model '{_who_mixes(config, decoupled, known)}' receives "
-            "inputs originated from different decoupled models"
+            f"in ensemble {name}, step of model '{_mixing_model(config, decoupled, known)}' "
+            "receives inputs originated from different decoupled models"
         )
 
 
-def _who_mixes(
+def _mixing_model(
     config: ModelConfig, decoupled: Collection[int], known: Mapping[str, _InferredTensor]
 ) -> str:
-    """Whom Triton names where answers of different models meet, going from tensor to tensor.
+    """Return the model that Triton's error names if responses of different models are mixed.
 
-    It is the model that the first tensor made of them was inferred from: the ensemble if that is an
-    output, or if the outputs themselves are of different answers.
+    Triton follows the tensors, and names the model from which the first mixed tensor was inferred.
+    This is the ensemble if the tensor is an output, or if only the outputs mix responses.
     """
     origins = {tensor.name: -1 for tensor in config.signature.inputs}
     outputs = {tensor.name for tensor in config.signature.outputs}
@@ -262,7 +264,7 @@ def _who_mixes(
 
 
 def _of_ensemble(entry: TensorConfig, signature: Signature) -> _InferredTensor:
-    """An input or output as the steps see it: after the ensemble's own `reshape`."""
+    """Return an input or output as the steps see it: after the ensemble's `reshape`."""
     inner = entry.inner
     return _InferredTensor(
         entry.datatype.config_name, inner.dims, signature.full_dims(inner), signature.name
@@ -306,7 +308,7 @@ def _check_consistent(
             f"{before.datatype} is inferred from model {before.model} while {found.datatype} "
             f"is inferred from model {found.model}"
         )
-    # Where only one of two models batches, the dimension is put on or taken off on the way.
+    # If only one of two models batches, the batch dimension is added or removed between them.
     if not _dims_agree(before.dims, found.dims) and not _dims_agree(
         before.full_dims, found.full_dims
     ):

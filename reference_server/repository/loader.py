@@ -1,4 +1,4 @@
-"""Loading one model: configuration, instances, scheduler. Blocks; safe from any thread."""
+"""Loads one version of a model: configuration, instances, scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
 from reference_server.core.paths import refuse_links_out
-from reference_server.core.ports import Clock, Metrics, Scheduler, Turns
+from reference_server.core.ports import Clock, LoopIterations, Metrics, Scheduler
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
 from reference_server.observability.executions import ExecutionWatch
@@ -28,13 +28,13 @@ from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, MAX_BATCH_SIZE, Quantile
 from reference_server.repository.bls import BlsCalls
-from reference_server.repository.model_files import SHIPPED, labels_of, locate_code, stand_in
+from reference_server.repository.model_files import SHIPPED, labels_of, locate_code, use_stub
 from reference_server.repository.model_folders import ModelFolder
 from reference_server.repository.schedulers import (
     InstanceMaker,
     ensemble_scheduler,
     instance_scheduler,
-    stay_or_go,
+    kept_and_added,
 )
 from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.deadlocks import InstanceGroup
@@ -44,29 +44,37 @@ from reference_server.scheduling.response_cache import CachingScheduler, Respons
 
 log = logging.getLogger(__name__)
 
-#: A loaded model by name and version. Raises ServerError if there is none.
+#: Returns a loaded model by name and version. Raises ServerError if the model is not loaded.
 Find = Callable[[str, int], ServedModel]
 
 
 class ModelLoader:
-    """Turns a model's folder into a ServedModel.
+    """Creates a ServedModel from a model's folder. Thread-safe; loading blocks.
 
-    `metrics` is where models get families of their own, `turns` are those of the loop on which
-    requests come, `cache` what those use that ask for it.
-    With `quantiles` there are summaries of latencies, with `histograms` those of first responses.
-    In `backend_directory` are the Python-based backends; `python_backend` are the settings of the
-    one that runs them all. `max_batch_sizes` are the defaults that models of a backend complete
-    their configuration with, "" that of all others. `stubs` are the functions that stand in for
-    models. Configurations that are called `config_name` are preferred. What requests and models
-    may do is as the `profile` says. `executions` watches inline models. Without `outside_links` no
-    file of a model may be a link to what is not in its folder.
+    Args:
+        clock: The source of all times.
+        metrics: Creates the metric families of models.
+        iterations: The iterations of the event loop that submits requests, if any.
+        auto_complete_config: Whether models complete their configuration.
+        cache: The response cache, for models that enable it.
+        quantiles: The quantiles of latency summaries; empty for none.
+        python_backend: The settings of the Python backend.
+        max_batch_sizes: The default maximum batch size by backend; "" for all other backends.
+        stubs: The functions (MODULE:FUNCTION) that replace models, by model name.
+        backend_directory: The folder of Python-based backends.
+        config_name: The name of the preferred configuration in a model's folder.
+        limiter: The rate limiter, if enabled.
+        profile: The Triton release to imitate.
+        histograms: Whether there are histograms of first response times.
+        executions: Watches the executions of inline models.
+        outside_links: Whether a model's files may be links to files outside its folder.
     """
 
     def __init__(
         self,
         clock: Clock,
         metrics: Metrics,
-        turns: Turns | None = None,
+        iterations: LoopIterations | None = None,
         *,
         auto_complete_config: bool,
         cache: ResponseCache | None = None,
@@ -86,7 +94,7 @@ class ModelLoader:
         self._histograms = histograms and profile.newer_metrics
         self.profile = profile
         self._limiter = limiter
-        self._turns = turns
+        self._iterations = iterations
         self._clock = clock
         self._hosts = PythonHosts(python_backend, clock, metrics, executions)
         self._auto_completes = auto_complete_config
@@ -97,14 +105,14 @@ class ModelLoader:
         self._cache = cache
         self._quantiles = quantiles
         self._order = itertools.count()
-        #: What the loaded models ask of the server; to be connected once it is ready.
+        #: The BLS calls of loaded models; the server connects it when it is ready.
         self.calls = BlsCalls(clock, profile)
         self._instances = InstanceMaker(self._hosts, self.calls, clock, profile)
 
     def read_config(self, folder: ModelFolder) -> ConfigProto:
-        """The completed configuration of a folder, before the model itself is asked.
+        """Return the completed configuration of a folder, without auto-completion by the model.
 
-        Raises ServerError where Triton's poll of the repository fails.
+        Raises ServerError in the cases in which Triton's poll of the repository fails.
         """
         path = pbtxt.locate(folder.path, self._config_name)
         if not self._auto_completes and not path.exists():
@@ -112,7 +120,10 @@ class ModelLoader:
         return self.complete(folder, pbtxt.read(path))
 
     def complete(self, folder: ModelFolder, config: ConfigProto) -> ConfigProto:
-        """`config`, completed and checked, as if it had stood in the folder. Raises ServerError."""
+        """Complete and check a configuration for the model in `folder`, and return it.
+
+        Raises ServerError if a check fails.
+        """
         config.name = config.name or folder.name
         complete.complete(config, folder.path)
         check.check_polled(config, self.profile)
@@ -128,21 +139,28 @@ class ModelLoader:
         version: int,
         find: Find,
     ) -> ServedModel:
-        """One version, ready to serve. Raises ServerError with the reason if it cannot be.
+        """Load one version of a model. Blocks.
 
-        `find` gives the loaded models of an ensemble's steps, which it then holds on to.
+        Args:
+            folder: The model's folder.
+            source: The completed configuration.
+            version: The version to load.
+            find: Returns the loaded models of an ensemble's steps; the ensemble keeps references.
+
+        Raises:
+            ServerError: The version cannot be loaded.
         """
-        began_ns = self._clock.monotonic_ns()
+        start_ns = self._clock.monotonic_ns()
         if not self._outside_links:
             refuse_links_out(folder.path)
         proto = ConfigProto()
         proto.CopyFrom(source)
-        model_file = self._find_out(proto, folder, version)
+        model_file = self._complete_by_model(proto, folder, version)
         steps = [
             find(step.model_name, step.model_version) for step in proto.ensemble_scheduling.step
         ]
         if proto.platform == "ensemble":
-            # Whatever the file says: an ensemble answers as often as its models do.
+            # Derived from the models; the ensemble's own setting is ignored.
             proto.model_transaction_policy.decoupled = any(
                 model.config.decoupled for model in steps
             )
@@ -171,8 +189,8 @@ class ModelLoader:
             group=group,
             health=health,
             running=dict(enumerate(config.instances)),
-            # Of an ensemble Triton sets none: it has no instances.
-            load_ns=0 if group is None else self._clock.monotonic_ns() - began_ns,
+            # As in Triton, ensembles have no load time because they have no instances.
+            load_ns=0 if group is None else self._clock.monotonic_ns() - start_ns,
             first_responses=self._first_responses(config),
             namespace=folder.id.namespace,
         )
@@ -204,10 +222,10 @@ class ModelLoader:
     def change_instances(
         self, served: ServedModel, folder: ModelFolder, source: ConfigProto
     ) -> ServedModel:
-        """The same version with the instances that `source` asks for, serving while they change.
+        """Change the instances of a serving version to those of `source`, and return it.
 
-        Those that stay know nothing of it; those that leave are closed when they are idle. If one
-        that comes cannot be opened, nothing has changed. Raises ServerError.
+        Kept instances are not interrupted, and removed instances are closed when they are idle.
+        Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
         assert served.group is not None
         proto = ConfigProto.FromString(served.config.proto)
@@ -216,14 +234,14 @@ class ModelLoader:
         check.check_given(proto)
         check.check_loaded(proto, self.profile)
         config = replace(ModelConfig.from_proto(proto), model_filename=served.config.model_filename)
-        stay, wanted = stay_or_go(served.running, config.instances)
+        kept, added = kept_and_added(served.running, config.instances)
         scheduler = served.scheduler
         if isinstance(scheduler, CachingScheduler):
             scheduler = scheduler.inner
         assert isinstance(scheduler, InstanceScheduler)
         group, health = served.group, served.health
         instances = self._instances.make(
-            config, served.version, folder.path, served.statistics, group, health, wanted
+            config, served.version, folder.path, served.statistics, group, health, added
         )
 
         def left(name: str, was_last: bool) -> None:
@@ -231,17 +249,17 @@ class ModelLoader:
             if was_last:
                 health.forget(name)
 
-        numbers = scheduler.change(instances, served.running.keys() - stay.keys(), wanted, left)
+        numbers = scheduler.change(instances, served.running.keys() - kept.keys(), added, left)
         group.size += len(numbers)
-        return replace(
-            served, config=config, running=stay | dict(zip(numbers, wanted, strict=True))
-        )
+        return replace(served, config=config, running=kept | dict(zip(numbers, added, strict=True)))
 
-    def _find_out(self, proto: ConfigProto, folder: ModelFolder, version: int) -> Path | None:
-        """Let the model complete and check `proto`; returns the file of its code, if it has one."""
+    def _complete_by_model(
+        self, proto: ConfigProto, folder: ModelFolder, version: int
+    ) -> Path | None:
+        """Complete `proto` by the model's code and check it. Return the code's file, if any."""
         model_file: Path | None
         if (function := self._stubs.get(folder.name)) is not None:
-            model_file = stand_in(proto, function)
+            model_file = use_stub(proto, function)
         else:
             model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
         check.check_given(proto)
@@ -264,7 +282,7 @@ class ModelLoader:
         return model_file
 
     def _add_settings(self, given: dict[str, Any]) -> None:
-        """Add what Triton's own backends are told besides; nothing of it is adopted."""
+        """Add settings that only Triton's own backends receive; they are not adopted."""
         sizes = self._max_batch_sizes
         size = sizes.get(given["backend"], sizes.get(""))
         if size is not None:
@@ -298,7 +316,7 @@ class ModelLoader:
             )
             running = instance_scheduler(
                 *(config, version, folder, instances, statistics, self._clock),
-                *(self._limiter, self._turns),
+                *(self._limiter, self._iterations),
             )
             running.open()
             scheduler = running

@@ -1,4 +1,4 @@
-"""Reads what a model's folder holds beside its configuration: code, labels, initial states."""
+"""Reads the files of a model's folder other than its configuration: code, labels, states."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from reference_server.repository.versions import ServedModel
 log = logging.getLogger(__name__)
 
 _PYTHON = "python"
-#: Runs models of those of Triton's own backends that something here stands in for.
+#: Executes models of the Triton backends in `_SHIPPED_FOR` with a Python implementation.
 SHIPPED = Path(__file__).parent.parent / "backends" / "shipped" / PYTHON_FILE
-#: Runs models that functions stand in for.
+#: Executes models that are replaced by a function (`--stub-model`).
 _STUB = SHIPPED.with_name("stub.py")
 _STUB_PARAMETER = "STUB_MODEL"
 _SHIPPED_FOR = ("onnxruntime", "openvino", "pytorch")
-#: Triton's own backends that nothing here stands in for: how to come to one that is there.
-_CURES = {
+#: Triton backends that the server does not have, each with the advice for its models.
+_ADVICE = {
     "dali": "rewrite the pipeline as a model.py",
     "fil": "export the model to ONNX (onnxmltools, skl2onnx)",
     "tensorflow": "convert the model to ONNX (`python -m tf2onnx.convert --saved-model ...`)",
-    "tensorrt": "give the ONNX file that the plan was built from",
+    "tensorrt": "serve the ONNX file that the plan was built from",
     "tensorrtllm": "serve the model by a model.py",
     "vllm": "put vLLM's own Python-based backend into --backend-directory",
 }
@@ -41,10 +41,10 @@ _INITIAL_STATE_FOLDER = "initial_state"
 
 
 def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Path) -> Path | None:
-    """The file with the class TritonPythonModel; None for an ensemble.
+    """Return the file with the class TritonPythonModel; None for an ensemble.
 
-    Of a Python-based backend the runtime is named in `config`, as Triton does, but not of those
-    that stand in for libraries of Triton's. Raises ServerError if nothing here can run the model.
+    For a Python-based backend, `config.runtime` is set as Triton does. It is not set for backends
+    that replace one of Triton's libraries. Raises ServerError if no backend can execute the model.
     """
     if config.platform == "ensemble":
         return None
@@ -78,16 +78,16 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
             return SHIPPED
         raise NotHere(
             f"unable to find backend library for backend '{backend}', "
-            f"try specifying runtime on the model configuration.{_cure(config)}"
+            f"try specifying runtime on the model configuration.{_advice(config)}"
         )
     config.runtime = PYTHON_FILE
     return file
 
 
-def stand_in(config: ConfigProto, function: str) -> Path:
-    """Let `function`, MODULE:FUNCTION, answer for a model: the file of the code that asks it.
+def use_stub(config: ConfigProto, function: str) -> Path:
+    """Replace a model by `function` (MODULE:FUNCTION). Return the file that calls it.
 
-    The configuration says so from now on, and nothing of it needs a GPU any more.
+    The function is stored in the model's parameters, and all instances are moved to the CPU.
     """
     config.parameters[_STUB_PARAMETER].string_value = function
     _move_to_cpu(config)
@@ -95,7 +95,7 @@ def stand_in(config: ConfigProto, function: str) -> Path:
 
 
 def _move_to_cpu(config: ConfigProto) -> None:
-    """Let instances for GPUs run on the CPU, and say so."""
+    """Move GPU instances to the CPU, with a warning in the log."""
     for group in config.instance_group:
         if group.kind == ModelInstanceGroup.KIND_GPU:
             log.warning("instance group %s of model %s runs on the CPU", group.name, config.name)
@@ -105,25 +105,26 @@ def _move_to_cpu(config: ConfigProto) -> None:
 
 
 def _is_own_library(config: ConfigProto) -> bool:
-    """Whether the runtime is Triton's own library of the backend, which something stands in for."""
+    """Return whether the runtime is a library of Triton that the server replaces."""
     known = (_PYTHON, *_SHIPPED_FOR)
     return config.backend in known and config.runtime == f"libtriton_{config.backend}.so"
 
 
-def _cure(config: ConfigProto) -> str:
-    """What else to do where a backend of Triton's own is not here; "" for one that is none."""
-    cure = _CURES.get(config.backend)
-    if cure is None:
+def _advice(config: ConfigProto) -> str:
+    """Return what to do for a missing backend of Triton; "" for other backends."""
+    advice = _ADVICE.get(config.backend)
+    if advice is None:
         return ""
-    here = ", ".join((_PYTHON, *_SHIPPED_FOR))
+    present = ", ".join((_PYTHON, *_SHIPPED_FOR))
     return (
-        f" The reference server has the backends {here} and those in --backend-directory; {cure}, "
-        f"or let a function stand in for the model: --stub-model={config.name}=MODULE:FUNCTION"
+        f" The reference server has the backends {present} and those in --backend-directory; "
+        f"{advice}, or replace the model by a function: "
+        f"--stub-model={config.name}=MODULE:FUNCTION"
     )
 
 
 def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -> Labels:
-    """The labels by output; `steps` are the models of an ensemble, in its order.
+    """Return the labels by output; `steps` are the models of an ensemble's steps, in order.
 
     Raises ServerError if a file cannot be read.
     """
@@ -133,7 +134,7 @@ def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -
 def _labels_of_steps(
     config: ModelConfig, steps: Sequence[ServedModel]
 ) -> dict[str, tuple[str, ...]]:
-    """Those of an ensemble's outputs, as the models have them that make these outputs."""
+    """Return the labels of an ensemble's outputs, taken from the models that produce them."""
     labels: dict[str, tuple[str, ...]] = {}
     for step, model in zip(config.ensemble, steps, strict=True):
         labels.update(
@@ -147,19 +148,19 @@ def _labels_of_steps(
 
 
 def read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Those that the configuration names files of, by output. Raises ServerError."""
+    """Return the labels of outputs with a label file, by output. Raises ServerError."""
     labels: dict[str, tuple[str, ...]] = {}
     for output in config.signature.outputs:
         if output.labels_file:
             path = folder / output.labels_file
-            # Links are followed first: no file of the machine is told by way of a class's label.
+            # Links are resolved first, so that labels cannot reveal other files of the machine.
             if not is_within(folder, path, through_links=True):
                 raise unsupported(
                     f"label file path '{path}' for output '{output.name}' in model "
                     f"'{config.name}' is outside model directory"
                 )
             try:
-                # Not splitlines: Triton ends a label at a line feed and nowhere else.
+                # Not `splitlines`: Triton splits labels at line feeds only.
                 labels[output.name] = tuple(path.read_bytes().decode().split("\n"))
             except FileNotFoundError as error:
                 raise internal(
@@ -171,9 +172,9 @@ def read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]
 
 
 def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[str, bytes]:
-    """The wire form of each state that begins with a file's content, by input name.
+    """Return the wire form of each initial state that is read from a file, by input name.
 
-    Bytes beyond those needed are left out. Raises ServerError if a file is missing or too short.
+    Excess bytes are ignored. Raises ServerError if a file is missing or too short.
     """
     return {
         state.input_name: _read_initial_state(
@@ -199,7 +200,10 @@ def _read_initial_state(state: SequenceState, path: Path) -> bytes:
         try:
             strings = byte_strings.split(memoryview(data))
         except byte_strings.Malformed as error:
-            raise invalid_arg(f"initial_state file {path} is not a list of strings") from error
+            raise invalid_arg(
+                f"initial_state file {path}: found malformed data; expected strings, each after "
+                "its length in 4 bytes"
+            ) from error
         if len(strings) != elements:
             raise invalid_arg(
                 f"initial_state setting expects {elements} strings, but the data provided from "
@@ -208,7 +212,7 @@ def _read_initial_state(state: SequenceState, path: Path) -> bytes:
         return data
     size = elements * state.datatype.byte_size
     if len(data) < size:
-        raise invalid_arg(  # the real text has no blank there either
+        raise invalid_arg(  # Triton's text has no blank before "only" either
             f"initial_state setting expects {size} bytes, but the data provided from "
             f"{path.name}only has {len(data)} bytes."
         )

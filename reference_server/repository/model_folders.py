@@ -1,7 +1,7 @@
-"""The folders of the model repositories: their files, the state of these, and load overrides.
+"""The folders of the model repositories: versions, file state, and load overrides.
 
-A load request can bring a configuration and files (`Override`). These files are written below a
-directory of their own, never outside of it, which lives as long as a model loaded from it.
+A load request can contain a configuration and files (`Override`). The files are written to a
+temporary directory, never outside of it, which exists as long as a model loaded from it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from reference_server.repository.model_ids import ModelId
 
 log = logging.getLogger(__name__)
 
-#: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
-#: a zero in front is none, unless the zero is all of it.
+#: Triton reads the leading digits of a folder's name as the version: `3x` is version 3. It ignores
+#: names with leading zeros, except `0`.
 _VERSION = re.compile(r"[1-9][0-9]*|0$")
 DUPLICATE = "model appears in two or more repositories"
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """`config` is JSON that replaces config.pbtxt; `files` replace all of the model's folder.
+    """The configuration and files of a load request.
 
-    `files` maps paths within the folder to contents.
+    `config` is JSON that replaces config.pbtxt. `files` maps paths within the model's folder to
+    contents; if given, they replace the whole folder.
     """
 
     config: str | None = None
@@ -45,16 +46,16 @@ class Override:
 
 
 class FileDirectory:
-    """A model's folder made of given files alone; removed when its last holder lets go.
+    """A temporary model folder with given files, deleted with its last reference. Thread-safe.
 
-    Made with one holder. Any thread.
+    It is created with one reference.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        """Write `files`. Raises ServerError if a path leads out, or nowhere."""
+        """Write `files`. Raises ServerError if a path is invalid or outside the folder."""
         self.path = Path(tempfile.mkdtemp(prefix="folder"))
         self._lock = threading.Lock()
-        self._holders = 1
+        self._references = 1
         try:
             for name, content in files.items():
                 target = _inside(self.path, name)
@@ -68,29 +69,31 @@ class FileDirectory:
             raise
 
     def hold(self) -> None:
-        """Keep the directory until `release`."""
+        """Add a reference."""
         with self._lock:
-            self._holders += 1
+            self._references += 1
 
     def release(self) -> None:
-        """Let go; the last to do so removes the directory."""
+        """Remove a reference; the last one deletes the directory."""
         with self._lock:
-            self._holders -= 1
-            left = self._holders
-        if not left:
+            self._references -= 1
+            remaining = self._references
+        if not remaining:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _inside(directory: Path, name: str) -> Path:
-    """The path of the file `name` below `directory`. Raises ServerError if it is none."""
+    """Return the path of the file `name` in `directory`. Raises ServerError if it is invalid."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.endswith("/") or ".." in parts or "\0" in name:
-        raise invalid_arg(f"'{name}' names no file within the model's directory")
+        raise invalid_arg(
+            f"file of a load request: found '{name}', expected a file's path in the folder"
+        )
     return directory.joinpath(*parts)
 
 
 def parse_config_override(text: str) -> ConfigProto:
-    """The configuration in the JSON `text`. Raises ServerError with Triton's text."""
+    """Return the configuration in the JSON `text`. Raises ServerError with Triton's text."""
     try:
         return json_reader.read(text)
     except ValueError as error:
@@ -99,7 +102,7 @@ def parse_config_override(text: str) -> ConfigProto:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model's folder; `temporary` is what keeps it, if a load request brought its files."""
+    """The folder of one model; `temporary` is set if its files come from a load request."""
 
     id: ModelId
     path: Path
@@ -111,9 +114,9 @@ class ModelFolder:
         return self.id.name
 
     def versions(self) -> tuple[int, ...]:
-        """The numbers of the version folders, ascending; none if the folder is gone.
+        """Return the numbers of the version folders, ascending; empty if the folder is missing.
 
-        Folders that are none are told in the log, as in Triton.
+        As in Triton, other folders are logged.
         """
         try:
             names = sorted(entry.name for entry in self.path.iterdir() if entry.is_dir())
@@ -122,7 +125,7 @@ class ModelFolder:
         numbers = set()
         for name in names:
             match = _VERSION.match(name)
-            # The number of one with more bits cannot be asked for; the real server dies of it.
+            # Clients cannot request larger numbers, and Triton crashes on them.
             if match and (number := int(match[0])) < 1 << 63:
                 numbers.add(number)
             else:
@@ -134,10 +137,10 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The state of a folder's files: equal stamps mean that nothing was changed in between.
+    """The state of a folder's files; equal stamps mean that nothing has changed.
 
-    `config_ns` and `folder_ns` are modification times, in nanoseconds, of config.pbtxt and of the
-    folder itself; `entries` maps each other path below it to its time and its size.
+    `config_ns` and `folder_ns` are the modification times of config.pbtxt and of the folder, in
+    nanoseconds. `entries` maps each other path in the folder to its modification time and size.
     """
 
     config_ns: int
@@ -145,25 +148,25 @@ class Stamp:
     entries: Mapping[str, tuple[int, int]]
 
     def adds_to(self, before: Stamp) -> bool:
-        """True if an entry, config.pbtxt apart, is new or changed since `before`."""
+        """Return whether a file other than config.pbtxt is new or changed since `before`."""
         return any(before.entries.get(path) != entry for path, entry in self.entries.items())
 
 
 def folder_stamp(folder: Path) -> Stamp:
-    """The state of the files in `folder` now, also of those that links lead to.
+    """Return the current state of the files in `folder`; links are followed.
 
-    Files that vanish meanwhile do not count.
+    Files that are deleted during the call do not count.
     """
     entries: dict[str, tuple[int, int]] = {}
     config_ns = folder_ns = 0
     seen: set[str] = set()
     for directory, below, names in os.walk(folder, followlinks=True):
         here = Path(directory)
-        place = os.path.realpath(here)
-        if place in seen:  # a link leads back
+        resolved = os.path.realpath(here)
+        if resolved in seen:  # a cycle of links
             below.clear()
             continue
-        seen.add(place)
+        seen.add(resolved)
         for path in (here, *(here / name for name in names)):
             try:
                 found = path.stat()
@@ -179,16 +182,17 @@ def folder_stamp(folder: Path) -> Stamp:
 
 
 class Repositories:
-    """The folders that models lie in, of which each is a namespace if they are `namespaced`."""
+    """The model repositories; each is a namespace if they are `namespaced`."""
 
     def __init__(self, paths: Sequence[Path], *, namespaced: bool = False) -> None:
         self._paths = tuple(paths)
         self._namespaces = tuple(str(path) if namespaced else "" for path in paths)
 
     def directories(self) -> dict[ModelId, list[Path]]:
-        """The folders of each model, hidden ones too; more than one make it ambiguous.
+        """Return the folders of each model, including hidden ones.
 
-        Raises ServerError if a repository is missing, or no directory.
+        A model with several folders is ambiguous. Raises ServerError if a repository is missing or
+        is not a directory.
         """
         found: dict[ModelId, list[Path]] = {}
         for repository, namespace in zip(self._paths, self._namespaces, strict=True):
@@ -202,7 +206,7 @@ class Repositories:
         return dict(sorted(found.items(), key=lambda item: (item[0].namespace, item[0].name)))
 
     def ids(self, name: str, namespace: str = "") -> list[ModelId]:
-        """The models of this name; if there is none, the one that it would be in `namespace`."""
+        """Return the models of this name; for an unknown name, its id in `namespace`."""
         found = {
             ModelId(name, namespace): None
             for repository, namespace in zip(self._paths, self._namespaces, strict=True)
@@ -211,7 +215,7 @@ class Repositories:
         return list(found) or [ModelId(name, namespace)]
 
     def find(self, model: ModelId) -> ModelFolder:
-        """The folder of a model. Raises ServerError if there is none, or more than one."""
+        """Return the folder of a model. Raises ServerError unless there is exactly one."""
         found = [
             path
             for repository, namespace in zip(self._paths, self._namespaces, strict=True)
@@ -225,12 +229,12 @@ class Repositories:
 
 
 def not_polled(name: str) -> ServerError:
-    """What a load request is told of a model whose folder cannot be read."""
+    """Return the error of a load request for a model whose folder cannot be read."""
     return internal(f"failed to load '{name}', failed to poll from model repository")
 
 
 def check_name(name: str, profile: TritonProfile) -> None:
-    """Raise ServerError unless `name` can only lead to a folder directly within a repository."""
+    """Raise ServerError unless `name` is the name of a folder directly in a repository."""
     if profile.newer_name_checks:
         if not name.strip():
             raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
@@ -244,7 +248,7 @@ def check_name(name: str, profile: TritonProfile) -> None:
 
 
 def wanted_versions(policy: VersionPolicy, present: Sequence[int]) -> tuple[int, ...]:
-    """The versions among `present` (ascending) that `policy` serves, ascending."""
+    """Return the versions of `present` (ascending) that `policy` selects, ascending."""
     if policy.specific is not None:
         return tuple(version for version in present if version in policy.specific)
     if policy.latest is not None:

@@ -1,7 +1,7 @@
-"""What tells models apart: their names, or with `--model-namespacing` also their repositories.
+"""Model identifiers: the name and, with `--model-namespacing`, the repository as a namespace.
 
-With it models of several repositories may have one name, and each repository is a namespace. An
-ensemble means the models of its own namespace, and of others where a name is there once.
+With namespaces, models of different repositories may have the same name. The name of an ensemble's
+step is looked up in the ensemble's namespace first, and in all namespaces if it is unique there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 
 class ModelId(str):
-    """A model's `name` in its `namespace`, shown as `namespace::name`.
+    """A model's `name` and `namespace`, as the string `namespace::name`.
 
-    Without a namespace it is the name, and equal to it.
+    Without a namespace it is equal to the name.
     """
 
     __slots__ = ("name", "namespace")
@@ -21,7 +21,7 @@ class ModelId(str):
     namespace: str
 
     def __new__(cls, name: str, namespace: str = "") -> ModelId:
-        """The id of `name`, which may be one itself."""
+        """Return the id of the model `name`."""
         found = super().__new__(cls, f"{namespace}::{name}" if namespace else name)
         found.name = name
         found.namespace = namespace
@@ -29,34 +29,34 @@ class ModelId(str):
 
 
 class ModelIds:
-    """Models that are known, by their names. Not thread-safe."""
+    """An index of model ids by name. Not thread-safe."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[ModelId, None]] = {}
 
     def add(self, model: ModelId) -> None:
-        """From now on it is known; once more does not matter."""
+        """Add a model; no-op if it is present."""
         self._by_name.setdefault(model.name, {})[model] = None
 
     def discard(self, model: ModelId) -> None:
-        """It is known no more; its name still is."""
+        """Remove a model; `named` still knows its name."""
         self._by_name.get(model.name, {}).pop(model, None)
 
-    def called(self, name: str) -> list[ModelId] | None:
-        """The models of this name; None if there has never been one."""
+    def named(self, name: str) -> list[ModelId] | None:
+        """Return the models of this name; None if there has never been one."""
         found = self._by_name.get(name)
         return None if found is None else list(found)
 
-    def meant(self, name: str, namespace: str) -> ModelId | None:
-        """The model that an ensemble of `namespace` means; None if there is none, or several."""
+    def resolve(self, name: str, namespace: str) -> ModelId | None:
+        """Return the model `name` of an ensemble in `namespace`; None if missing or ambiguous."""
         found = self._by_name.get(name, {})
         own = ModelId(name, namespace)
         if own in found:
             return own
         return next(iter(found)) if namespace and len(found) == 1 else None
 
-    def may_mean(self, name: str, namespace: str, model: ModelId) -> bool:
-        """Whether it matters to such an ensemble that `model` comes, changes or goes."""
+    def is_affected(self, name: str, namespace: str, model: ModelId) -> bool:
+        """Return whether a change of `model` can affect an ensemble in `namespace` with `name`."""
         own = ModelId(name, namespace)
         return name == model.name and (model == own or own not in self._by_name.get(name, {}))
 

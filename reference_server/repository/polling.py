@@ -1,4 +1,4 @@
-"""Polls the model repositories: finds what is new or changed, and does so on a timer."""
+"""Polls the model repositories for new and changed models, on request or on a timer."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """What a model is to be loaded from.
+    """The folder and the configuration that a model is loaded from.
 
-    `stamp` is the state of its files; without one, or if it `has_failed`, the next poll finds the
-    model changed. `explicit` tells that it was asked for by name.
+    `stamp` is the state of the files. Without a stamp, or if loading `has_failed`, the next poll
+    reports the model as changed. `explicit` is true if the model was requested by name.
     """
 
     folder: ModelFolder
@@ -43,7 +43,7 @@ class ModelSource:
 
     @property
     def steps(self) -> Steps:
-        """The models that an ensemble uses, with the versions that it insists on."""
+        """The names of the models that an ensemble uses, with the versions that it requires."""
         steps: dict[str, frozenset[int]] = {}
         for step in self.config.ensemble_scheduling.step:
             wanted = {step.model_version} - {-1}
@@ -56,20 +56,20 @@ class ModelSource:
         return bool(self.config.platform == "ensemble")
 
     def after(self, *, failed: bool) -> ModelSource:
-        """The same, after an attempt to load it."""
+        """Return the source after an attempt to load it."""
         return self if failed is self.has_failed else replace(self, has_failed=failed)
 
     def equals_but_for_instances(self, other: ModelSource) -> bool:
-        """True if the configurations differ in instance groups and version policies at most."""
-        return bool(_of_a_version(self.config) == _of_a_version(other.config))
+        """Return whether the configurations differ at most in instance groups and versions."""
+        return bool(_without_instances(self.config) == _without_instances(other.config))
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What a poll found.
+    """The result of a poll.
 
-    `read` are the models that could be read, `changed` those of them that are news, and `failed`
-    the others, with the reason.
+    `read` are the models that could be read; `changed` are those of `read` that are new or changed;
+    `failed` are the other models, with their errors.
     """
 
     read: set[ModelId] = field(default_factory=set)
@@ -78,22 +78,22 @@ class PollResult:
 
 
 class Poller:
-    """Reads the repositories' folders. Keeps nothing."""
+    """Reads the folders of the repositories. Stateless."""
 
     def __init__(self, repositories: Repositories, loader: ModelLoader) -> None:
         self._repositories = repositories
         self._loader = loader
 
     def models(self) -> list[ModelId]:
-        """The models that a start without names loads. Raises ServerError."""
+        """Return all models except hidden ones. Raises ServerError."""
         return [model for model in self.directories() if not model.name.startswith(".")]
 
     def directories(self) -> dict[ModelId, list[Path]]:
-        """All folders, by model. Raises ServerError if a repository is missing."""
+        """Return all folders, by model. Raises ServerError if a repository is missing."""
         return self._repositories.directories()
 
-    def called(self, name: str) -> list[ModelId]:
-        """The models of this name; one without a namespace if there is none."""
+    def ids(self, name: str) -> list[ModelId]:
+        """Return the models of this name; for an unknown name, an id without a namespace."""
         return self._repositories.ids(name)
 
     def poll(
@@ -103,27 +103,30 @@ class Poller:
         override: Override | None = None,
         files: FileDirectory | None = None,
     ) -> PollResult:
-        """Look at `names`, and at the models that ensembles among them use.
+        """Read `names` and the models that ensembles among them use. Failures are logged.
 
-        `known` is what earlier polls found. `override` is about `names` alone; `files` is the
-        directory made of its files. A failed model is logged.
+        Args:
+            names: The models to read.
+            known: The sources found by earlier polls.
+            override: The override of a load request; applies to `names` only.
+            files: The temporary folder with the files of the override.
         """
         found = PollResult()
         explicit = set(names)
         seen: set[ModelId] = set()
         waiting = sorted(explicit)
-        for name in waiting:  # which grows on the way
+        for name in waiting:  # grows during the loop
             if name in seen:
                 continue
             seen.add(name)
-            asked = name in explicit
+            is_explicit = name in explicit
             try:
                 source = self._poll(
                     name,
                     known.get(name),
-                    override if asked else None,
-                    files if asked else None,
-                    explicit=asked,
+                    override if is_explicit else None,
+                    files if is_explicit else None,
+                    explicit=is_explicit,
                 )
             except ServerError as error:
                 log.error("Poll failed for model directory '%s': %s", name, error)
@@ -163,8 +166,8 @@ class Poller:
         return ModelSource(folder, config, stamp, explicit)
 
 
-def _of_a_version(config: ConfigProto) -> ConfigProto:
-    """What a version that serves cannot change, nor the model around it."""
+def _without_instances(config: ConfigProto) -> ConfigProto:
+    """Return `config` without the fields that can change while a version serves."""
     bare = ConfigProto()
     bare.CopyFrom(config)
     bare.ClearField("instance_group")
@@ -173,21 +176,21 @@ def _of_a_version(config: ConfigProto) -> ConfigProto:
 
 
 class RepositoryWatch:
-    """Calls `load_all` of a repository every `interval_s` seconds, on a thread of its own."""
+    """Calls `load_all` of a repository every `interval_s` seconds, on its own thread."""
 
     def __init__(self, load_all: Callable[[], object], interval_s: float) -> None:
         self._load_all = load_all
         self._interval_s = interval_s
         self._stopping = threading.Event()
-        # A daemon: a model that never finishes loading must not keep the process.
+        # A daemon thread: a model that never finishes loading must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first look is after one interval."""
+        """Start the thread; the first call is after one interval."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, and wait for the look that is being taken. Harmless if never started."""
+        """Stop, and wait for a call in progress. No-op if never started."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -198,5 +201,5 @@ class RepositoryWatch:
                 self._load_all()
             except ServerError as error:
                 log.error("failed to poll the repository: %s", error.described())
-            except Exception:  # a defect of ours must not end the watching
+            except Exception:  # the thread must survive a defect of the server
                 log.exception("failed to poll the repository")

@@ -1,4 +1,4 @@
-"""Makes what runs a version's requests: instances and their scheduler, or an ensemble's."""
+"""Creates the instances of a model version and its scheduler, or the scheduler of an ensemble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import invalid_arg
 from reference_server.core.health import Health
-from reference_server.core.ports import Clock, Dispatch, ModelInstance, Turns
+from reference_server.core.ports import Clock, Dispatch, LoopIterations, ModelInstance
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest
 from reference_server.observability.model_statistics import ModelStatistics
@@ -31,12 +31,12 @@ from reference_server.scheduling.sequence.strategies import sequence_queue
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 from reference_server.scheduling.work_queue import Fifo, WorkQueue
 
-#: What may not stand in the names of models and instances, of which Triton makes a command.
-_OF_SHELLS = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
+#: Characters that names of models and instances must not contain: Triton builds a command of them.
+_SHELL_CHARACTERS = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
 
 
 class InstanceMaker:
-    """Makes instances, which are not open yet. Any thread. `calls` is what models ask with."""
+    """Creates instances, not yet open. Thread-safe. `calls` are the models' BLS calls."""
 
     def __init__(
         self, hosts: PythonHosts, calls: BlsCalls, clock: Clock, profile: TritonProfile
@@ -56,9 +56,12 @@ class InstanceMaker:
         health: Health,
         wanted: Sequence[InstanceConfig],
     ) -> list[ModelInstance]:
-        """The `wanted` instances of the model in `folder`. Raises ServerError if one is wrong."""
+        """Return the `wanted` instances of the model in `folder`.
+
+        Raises ServerError if a name is invalid.
+        """
         names = [config.name, *(instance.name for instance in wanted)]
-        if self._profile.newer_name_checks and any(map(_OF_SHELLS.search, names)):
+        if self._profile.newer_name_checks and any(map(_SHELL_CHARACTERS.search, names)):
             raise invalid_arg("Invalid stub name: contains invalid characters")
         warm_up = None
         if config.warmup:
@@ -74,7 +77,7 @@ class InstanceMaker:
                         instance,
                         has_newer_api=self._profile.newer_model_api,
                     ),
-                    self._calls.of(Member(group, instance.name)),
+                    self._calls.for_instance(Member(group, instance.name)),
                     config.execution_host,
                     health,
                     warm_up,
@@ -116,23 +119,25 @@ def _spec(
     )
 
 
-def stay_or_go(
+def kept_and_added(
     running: Mapping[int, InstanceConfig], wanted: Sequence[InstanceConfig]
 ) -> tuple[dict[int, InstanceConfig], list[InstanceConfig]]:
-    """Which of the `running` instances stay, and what is to come of those `wanted` beside them.
+    """Return the `running` instances to keep, by number, and the `wanted` ones to add.
 
-    As in Triton an instance stays, with the name that it has, in the place of any that is wanted
-    with the same settings.
+    As in Triton, a running instance is kept, with its name, for any wanted instance with the same
+    settings.
     """
-    left = dict(running)
+    unmatched = dict(running)
     added: list[InstanceConfig] = []
     for instance in wanted:
-        alike = (number for number, known in left.items() if known.settings == instance.settings)
-        if (number := next(alike, None)) is None:
+        equal = (
+            number for number, known in unmatched.items() if known.settings == instance.settings
+        )
+        if (number := next(equal, None)) is None:
             added.append(instance)
         else:
-            del left[number]
-    return {number: known for number, known in running.items() if number not in left}, added
+            del unmatched[number]
+    return {number: known for number, known in running.items() if number not in unmatched}, added
 
 
 def ensemble_scheduler(
@@ -142,7 +147,7 @@ def ensemble_scheduler(
     statistics: ModelStatistics,
     clock: Clock,
 ) -> EnsembleScheduler:
-    """Sends requests through `steps`, the models of the ensemble's steps in its order."""
+    """Return the scheduler of an ensemble; `steps` are the models of its steps, in order."""
     return EnsembleScheduler(
         config,
         version,
@@ -161,9 +166,9 @@ def instance_scheduler(
     statistics: ModelStatistics,
     clock: Clock,
     limiter: RateLimiter | None,
-    turns: Turns | None,
+    iterations: LoopIterations | None,
 ) -> InstanceScheduler:
-    """Runs requests on `instances`, which it has to open yet; `folder` is the model's.
+    """Return the scheduler of `instances`, which it opens; `folder` is the model's.
 
     Raises ServerError if an initial state cannot be read.
     """
@@ -176,14 +181,14 @@ def instance_scheduler(
         clock,
         limiter,
         limiter.add(config.instances) if limiter is not None else (),
-        turns,
+        iterations,
     )
 
 
 def _to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -> Dispatch:
-    """Sends an ensemble's requests to the very models that it was loaded with.
+    """Return a dispatch function to the versions of models that the ensemble was loaded with.
 
-    So a request that is on its way is finished by these, whatever is loaded or unloaded meanwhile.
+    A request in flight is finished by these versions, even if models are reloaded or unloaded.
     """
     models = {
         (step.model_name, step.model_version): model
@@ -198,7 +203,7 @@ def _to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -
 
 
 def work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
-    """Who decides what instances of that model run; `folder` has the first states of sequences."""
+    """Return the queue for a model's instances; `folder` contains the initial states."""
     sequences = config.sequence_batching
     if sequences is not None:
         return sequence_queue(config, sequences, read_initial_states(sequences, folder))
@@ -207,8 +212,8 @@ def work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
         return Fifo()
     rows = config.signature.max_batch_size
     work: WorkQueue
-    # Without levels and limits, the usual case, a request is neither moved nor refused: a simpler
-    # batcher will do.
+    # Usually there are no priority levels and queue limits: then requests are neither reordered
+    # nor refused, and the simpler and faster batcher is sufficient.
     if batching.is_free:
         work = DynamicBatcher(
             rows,

@@ -1,4 +1,4 @@
-"""The registry of model versions: their states, with reasons, and the models that are served."""
+"""The registry of model versions: their states with reasons, and the versions that serve."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNLOADED = "unloaded"
 
 
 class State(enum.Enum):
-    """The life of a model version, in the words of the repository index."""
+    """The state of a model version, with the names of the repository index."""
 
     READY = "READY"
     UNAVAILABLE = "UNAVAILABLE"
@@ -46,12 +46,23 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """One loaded version: everything that a request needs to run. Any thread.
+    """One loaded version: everything that a request needs to run. Thread-safe.
 
-    `labels` are the lines of the label files, by output. `order` grows with each model that is
-    loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
-    for the model, if a load request brought its files. `group` are its instances, if it has any,
-    `running` what they are by their numbers in the scheduler. `load_ns` is how long loading took.
+    Attributes:
+        config: The completed configuration.
+        version: The version.
+        rules: The checks of requests.
+        scheduler: Runs the requests.
+        statistics: Counts the requests.
+        labels: The lines of the label files, by output.
+        order: A number that grows with each load; an ensemble's is greater than its models'.
+        files: The temporary folder, if the files come from a load request.
+        health: The health of the instances.
+        group: The instances, if the model has any.
+        running: The settings of the instances, by their numbers in the scheduler.
+        load_ns: The duration of loading.
+        first_responses: The histogram of first response times, if enabled.
+        namespace: The namespace of the model's id.
     """
 
     config: ModelConfig
@@ -71,18 +82,18 @@ class ServedModel:
 
     @property
     def id(self) -> ModelId:
-        """What tells the model from others of its name."""
+        """The id of the model."""
         return ModelId(self.config.name, self.namespace)
 
     def infer(self, request: InferRequest) -> None:
-        """Check `request` and schedule it; its sink will be answered.
+        """Check and schedule a request; its sink receives the responses.
 
-        Raises ServerError if it is refused, and then its sink hears nothing.
+        Raises ServerError if it is refused; then the sink receives nothing.
         """
         try:
             self.rules.admit(request)
         except BackendError as error:
-            # Accepted in Triton, whose backend finds the fault: counted, and told by a response.
+            # Triton accepts the request and its backend fails: counted, and sent as a response.
             ensemble = self.config.is_ensemble
             reason = FailureReason.OTHER if ensemble else FailureReason.BACKEND
             self.statistics.refused(request, reason)
@@ -94,10 +105,10 @@ class ServedModel:
         if request.trace is not None:
             request.trace.accepted(self.config.name, self.version, request)
         if log.isEnabledFor(logging.DEBUG):
-            self._tell(request)
+            self._log_request(request)
         self.scheduler.submit(request)
 
-    def _tell(self, request: InferRequest) -> None:
+    def _log_request(self, request: InferRequest) -> None:
         label = request.label
         log.debug("%s Setting state from INITIALIZED to INITIALIZED", label)
         log.debug(
@@ -126,7 +137,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """What the start-up table says of one version; `reason` is empty when it is ready."""
+    """A row of the table printed at start-up; `reason` is empty if the version is ready."""
 
     model: str
     version: int | None
@@ -136,7 +147,7 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
-    """What is known of one version. `served` is there while it is ready or unloading."""
+    """The registry's entry of one version; `served` is set while it is ready or unloading."""
 
     version: int
     state: State
@@ -144,47 +155,47 @@ class VersionRecord:
     served: ServedModel | None = None
 
     @property
-    def shown(self) -> tuple[State, str]:
-        """The state and the reason that are told: one that is unhealthy is not ready."""
+    def reported(self) -> tuple[State, str]:
+        """The state and reason for clients: an unhealthy version is not ready."""
         if self.state is State.READY and self.served is not None and self.served.health.reason:
             return State.UNAVAILABLE, self.served.health.reason
         return self.state, self.reason
 
     @property
-    def is_as_wanted(self) -> bool:
-        """True if the version is as it was wanted: ready, or unloaded on request."""
-        state, reason = self.shown
+    def is_complete(self) -> bool:
+        """True if the version is ready, or was unloaded on request."""
+        state, reason = self.reported
         return state is State.READY or reason == _UNLOADED
 
 
 class VersionRegistry:
-    """The records of all versions of all models. Any thread; finding takes no lock.
+    """The records of all versions of all models. Thread-safe; `find` takes no lock.
 
-    A model may be entered without a version: one for which none could be chosen.
+    A model may have an entry without versions, if its version policy selects none.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Inner dicts are replaced, never changed, so that readers see one or the other.
-        # By ModelId; who asks may bring a name, which is equal to one without a namespace.
+        # By ModelId; `find` may use a plain name, which equals an id without a namespace. Inner
+        # dicts are replaced, never modified, so that readers need no lock.
         self._records: dict[str, dict[int, VersionRecord]] = {}
         self._latest: dict[str, ServedModel] = {}
         self._ids = ModelIds()
 
     def enter(self, name: ModelId, records: Iterable[VersionRecord] = ()) -> None:
-        """Note `records` of the model in place of what was known of these versions."""
+        """Add or replace records of a model's versions."""
         with self._lock:
             self._ids.add(name)
             known = self._records.get(name, {})
             self._replace(name, {**known, **{record.version: record for record in records}})
 
     def forget(self, name: ModelId) -> None:
-        """Nobody means it any more by its name alone, whatever becomes of its versions."""
+        """Remove the model from the look-up by name. Its records stay."""
         with self._lock:
             self._ids.discard(name)
 
     def unloaded(self, served: ServedModel) -> None:
-        """Note that `served` is finalized, unless another model has taken its place."""
+        """Record that `served` is finalized, unless another load has replaced it."""
         name, version = served.id, served.version
         with self._lock:
             known = self._records.get(name, {})
@@ -202,13 +213,13 @@ class VersionRegistry:
             self._latest.pop(name, None)
 
     def find_named(self, name: str, version: int = LATEST) -> ServedModel:
-        """As `find`, of the one model of this name. Raises ServerError also if there are more."""
+        """Return the served model of this name, like `find`; the name must be unambiguous."""
         return self.find(self.named(name), version)
 
     def named(self, name: str) -> ModelId:
-        """The one model of this name. Raises ServerError unless there is just one."""
+        """Return the model of this name. Raises ServerError unless there is exactly one."""
         with self._lock:
-            found = self._ids.called(name)
+            found = self._ids.named(name)
         if found is None:
             raise invalid_arg(f"Request for unknown model: '{name}' is not found")
         if not found:
@@ -221,11 +232,12 @@ class VersionRegistry:
         return found[0]
 
     def find(self, name: str, version: int = LATEST) -> ServedModel:
-        """The served model; LATEST is its greatest version. `name` is a ModelId, or equal to one.
+        """Return the served model; LATEST is its greatest version.
 
-        Raises ServerError: NOT_FOUND, or UNAVAILABLE for a version that is known and not ready.
+        `name` is a ModelId or a plain name. Raises ServerError NOT_FOUND, or UNAVAILABLE for a
+        version that is known but not ready.
         """
-        if version == LATEST:  # what nearly every request asks: one look-up
+        if version == LATEST:  # the fast path of nearly all requests: one look-up
             served = self._latest.get(name)
             if served is not None:
                 return served
@@ -244,25 +256,25 @@ class VersionRegistry:
         return record.served
 
     def names(self) -> list[ModelId]:
-        """The models that have an entry."""
+        """Return the models that have an entry, sorted."""
         return cast("list[ModelId]", sorted(self._records))
 
     def records(self, name: ModelId) -> list[VersionRecord] | None:
-        """The records of a model's versions, ascending; None if it has no entry."""
+        """Return the records of a model's versions, ascending; None if it has no entry."""
         records = self._records.get(name)
         return None if records is None else list(records.values())
 
     def ready(self, name: ModelId) -> list[ServedModel]:
-        """The versions of a model that are served, ascending."""
+        """Return the ready versions of a model, ascending."""
         return _ready(self._records.get(name, {}))
 
     @property
-    def is_as_wanted(self) -> bool:
+    def is_complete(self) -> bool:
         """True if each model has a version, and each version is ready or unloaded on request."""
         with self._lock:
             entries = list(self._records.values())
         return all(
-            records and all(record.is_as_wanted for record in records.values())
+            records and all(record.is_complete for record in records.values())
             for records in entries
         )
 
@@ -277,7 +289,7 @@ def _ready(records: dict[int, VersionRecord]) -> list[ServedModel]:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One row of the repository index; what is None is not known."""
+    """One row of the repository index; unknown fields are None."""
 
     name: str
     version: int | None = None
@@ -285,8 +297,8 @@ class IndexEntry:
     reason: str = ""
 
     @property
-    def told(self) -> tuple[str, int | None, str | None, str]:
-        """Name, version, state and reason, as the codecs take them."""
+    def fields(self) -> tuple[str, int | None, str | None, str]:
+        """Name, version, state and reason, for the codecs."""
         return self.name, self.version, self.state.value if self.state else None, self.reason
 
 
@@ -297,10 +309,10 @@ def index_entries(
     *,
     ready_only: bool,
 ) -> list[IndexEntry]:
-    """The rows of all `folders`, by name, then version.
+    """Return the rows of all `folders`, sorted by name, then version.
 
-    `errors` are of models whose newest load failed: versions that serve on all the same are ready,
-    and their reason tells why they are not what lies in the folder.
+    `errors` has the errors of models whose newest load failed. If older versions still serve, they
+    are ready, and their reason contains the error.
     """
     entries: list[IndexEntry] = []
     for model, paths in folders.items():
@@ -313,9 +325,10 @@ def index_entries(
                 entries.append(IndexEntry(name))
         else:
             for record in records:
-                state, reason = record.shown
+                state, reason = record.reported
                 if state is State.READY and not reason and model in errors:
-                    reason = f"serves as before, a newer load failed: {errors[model].described()}"
+                    error = errors[model].described()
+                    reason = f"the previous load still serves; the newest load failed: {error}"
                 if state is State.READY or not ready_only:
                     entries.append(IndexEntry(name, record.version, state, reason))
     return entries
@@ -324,7 +337,10 @@ def index_entries(
 def version_statuses(
     registry: VersionRegistry, errors: Mapping[ModelId, ServerError]
 ) -> list[VersionStatus]:
-    """What became of each model version, by name, then version; `errors` are of models."""
+    """Return the status of each model version, sorted by name, then version.
+
+    `errors` has the errors of models whose newest load failed.
+    """
     found: list[VersionStatus] = []
     for name in sorted({*registry.names(), *errors}):
         records = registry.records(name)

@@ -1,1 +1,1 @@
-"""Who runs when: pure deciders (batcher, ensemble_graph) and the thin shells that act on them."""
+"""Schedulers: pure queues and batchers that decide, and the threads that execute the decisions."""

@@ -1,8 +1,8 @@
-"""The detector of deadlocks between instances that wait for other models' answers (BLS).
+"""The detector of deadlocks between instances that wait for responses of other models (BLS).
 
-Pure: the caller guards it. Only a certain deadlock counts. An instance is stuck if the request that
-it waits for is being executed by an instance that is stuck, or has not been begun and all instances
-that could begin it are stuck.
+Pure: the caller guards it. Only a certain deadlock counts. An instance is stuck in two cases: a
+stuck instance executes the request that it waits for; or the request has not been started and all
+instances that could start it are stuck.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reference_server.core.request import InferRequest
 
 @dataclass(slots=True, eq=False)
 class InstanceGroup:
-    """The instances of one loaded version of a model, `size` of them."""
+    """The instances of one loaded version of a model; `size` is their number."""
 
     model: str
     size: int
@@ -38,7 +38,7 @@ class _Waiting(NamedTuple):
 
 
 class DeadlockDetector:
-    """Knows who waits for whom, and refuses a wait that could never end. Not thread-safe."""
+    """Records which instance waits for which model, and refuses deadlocks. Not thread-safe."""
 
     def __init__(self) -> None:
         self._waits: dict[Member, _Waiting] = {}
@@ -53,9 +53,11 @@ class DeadlockDetector:
         request: InferRequest,
         target: InstanceGroup,
     ) -> str | None:
-        """`member`, which must answer `batch`, is about to wait for `target` to answer `request`.
+        """Record that `member`, which executes `batch`, waits for `target` to answer `request`.
 
-        Returns None, or if it would wait for ever who waits for whom; then it does not wait.
+        Returns:
+            None if it may wait. If the wait would never end, a description of the cycle; then
+            nothing is recorded.
         """
         self._waits[member] = _Waiting(member, batch, request, target)
         if len(self._waits) == 1 and member.group is not target:
@@ -68,23 +70,23 @@ class DeadlockDetector:
         return cycle
 
     def end(self, member: Member) -> None:
-        """`member` waits no more."""
+        """Record that `member` no longer waits."""
         self._waits.pop(member, None)
 
     def _stuck(self) -> set[Member]:
-        """The greatest set of waiting members in which each waits for others of it alone."""
+        """Return the largest set of waiting members that wait only for members of this set."""
         stuck = set(self._waits)
         while freed := {member for member in stuck if not self._blockers(member, stuck)}:
             stuck -= freed
         return stuck
 
     def _blockers(self, member: Member, stuck: set[Member]) -> Sequence[Member]:
-        """Those of `stuck` that keep `member` from its answer; none if others may give it."""
+        """Return the members of `stuck` that block `member`; empty if others may answer it."""
         wait = self._waits[member]
         executing = self._executing(wait.request)
         if executing is not None:
             return [executing] if executing in stuck else []
-        if wait.request.is_begun:
+        if wait.request.is_started:
             return []
         group = [other for other in self._waits if other in stuck and other.group is wait.target]
         return group if len(group) == wait.target.size else []

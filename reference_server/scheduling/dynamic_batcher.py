@@ -1,4 +1,4 @@
-"""Triton's dynamic batcher: which of the waiting requests form the next batch, and when."""
+"""Triton's dynamic batcher: it decides which waiting requests form the next batch, and when."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Collection, Hashable, Sequence
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
-#: How many batches are ready for each instance before it asks for them: Triton forms another one
-#: while fewer than two of an instance are queued (`PayloadSlotAvailable` in its core's
-#: src/rate_limiter.cc).
+#: Number of batches prepared ahead for each instance. Triton forms another batch while fewer than
+#: two are queued for an instance (`PayloadSlotAvailable` in its core's src/rate_limiter.cc).
 _AHEAD = 2
 
 
 class BatchSizes:
-    """How large batches may and should be, in rows.
+    """The allowed and the preferred batch sizes, in rows.
 
-    `largest` is the largest batch, `preferred` the sizes worth sending early: none means
-    `largest`. A model without batches (0) runs each request alone.
+    Args:
+        largest: The largest batch. 0 is a model without batching; each request runs alone.
+        preferred: Sizes at which a batch is sent early; empty means `largest` only.
     """
 
     def __init__(self, largest: int, preferred: tuple[int, ...] = ()) -> None:
@@ -28,7 +28,10 @@ class BatchSizes:
 
 
 class _PreparedBatch:
-    """A batch that is ready, and waits for an instance. `ended`: another key came behind it."""
+    """A batch that waits for an instance.
+
+    `ended` is true if the next waiting request has another batch key: this batch cannot grow.
+    """
 
     def __init__(self) -> None:
         self.requests: Batch = []
@@ -38,11 +41,11 @@ class _PreparedBatch:
 
     @property
     def key(self) -> Hashable:
-        """What all of its requests have in common."""
+        """The batch key that all its requests share."""
         return self.requests[0].batch_key
 
-    def take_in(self, requests: Batch) -> None:
-        """Add requests that fit."""
+    def add(self, requests: Batch) -> None:
+        """Add requests; the caller has checked that they fit."""
         oldest_ns = min(request.queued_ns for request in requests)
         self.oldest_ns = min(self.oldest_ns, oldest_ns) if self.requests else oldest_ns
         self.rows += sum(request.batch_size for request in requests)
@@ -50,9 +53,9 @@ class _PreparedBatch:
 
 
 class Forming:
-    """Requests that would run together now, in order, behind those of `base` if there is one.
+    """The batch that the waiting requests would form now, in order, behind the requests of `base`.
 
-    `saturated`: nothing that comes later shall join them. `ended`: because of its key.
+    `saturated` is true if no later request may join; `ended` if that is because of the batch key.
     """
 
     def __init__(self, sizes: BatchSizes, base: _PreparedBatch | None = None) -> None:
@@ -68,18 +71,20 @@ class Forming:
         self.ended = False
 
     def join(self, request: InferRequest) -> bool:
-        """Take in the next request; False if it has to wait for another batch."""
+        """Add the next request. Return False if it has to wait for another batch."""
         sizes, rows = self._sizes, self._rows + request.batch_size
         if self._blocked:
             return False
         if self._rows:
-            # It leads past the largest preferred size: those before it are worth sending now.
+            # It exceeds the largest preferred size: the requests before it are sent now.
             if rows > sizes.largest_preferred and not self._preferred_count:
                 self._preferred_count = self.joined
                 self.saturated = True
             if rows > sizes.largest:
                 self._blocked = True
-            elif request.batch_key != self._key:  # nobody is overtaken, though later ones may fit
+            elif (
+                request.batch_key != self._key
+            ):  # requests keep their order, even if later ones fit
                 self._blocked = self.ended = True
             if self._blocked:
                 return False
@@ -94,7 +99,7 @@ class Forming:
         return True
 
     def count(self, now_ns: int, delay_ns: int) -> int:
-        """How many requests, from the first, go to an instance now; 0 to wait for company."""
+        """Return how many requests, from the first, are sent now; 0 to wait for more requests."""
         sizes = self._sizes
         overdue = bool(self.joined) and now_ns - self._oldest_ns >= delay_ns
         if self._preferred_count and (delay_ns == 0 or not overdue):
@@ -103,12 +108,12 @@ class Forming:
         if self._blocked or self._rows >= sizes.largest_preferred:
             self.saturated = True
             return self.joined
-        # Behind a batch that is on its way they wait no more, unless its size is a preferred one.
+        # Requests join a prepared batch without waiting, unless that batch has a preferred size.
         grows = self._base_rows > 0 and self._base_rows not in sizes.preferred
         return self.joined if overdue or grows else 0
 
     def due_ns(self, delay_ns: int) -> int:
-        """When the oldest has waited the whole delay."""
+        """Return the time at which the oldest request has waited the whole delay."""
         return self._oldest_ns + delay_ns
 
 
@@ -116,13 +121,18 @@ class DynamicBatcher:
     """The dynamic batcher for one queue without limits, timeouts or priorities.
 
     Sizes are rows: a request counts with its `batch_size` and is never split. While the instances
-    are busy the next batches are already being made, two for each; the last of them grows until
-    it has a size worth sending. What is ready and has waited the delay goes together.
+    are busy, two batches for each instance are prepared ahead. The last prepared batch grows until
+    it has a preferred size. Prepared batches that have waited the whole delay are sent together.
 
-    `max_rows`: the largest batch. `preferred_rows`: sizes worth sending early; empty means
-    `max_rows`. `delay_ns`: how long the oldest request may wait for others. A cancelled request
-    is refused, be it that a batch which waits has it: this then goes without. Without a delay and
-    preferred sizes batches are made when an instance asks for one.
+    A cancelled request is refused, also when a prepared batch contains it. The batch runs without
+    it.
+    Without a delay and preferred sizes, a batch is formed only when an instance asks for one.
+
+    Args:
+        max_rows: The largest batch.
+        preferred_rows: Sizes at which a batch is sent early; empty means `max_rows`.
+        delay_ns: How long the oldest request may wait for others.
+        instances: The number of instances.
     """
 
     takes_all = True
@@ -132,12 +142,12 @@ class DynamicBatcher:
     ) -> None:
         self._sizes = BatchSizes(max_rows, preferred_rows)
         self._delay_ns = delay_ns
-        # Without a delay, and sizes to wait for, batches are the same whenever they are made.
+        # Without a delay and preferred sizes, a batch is the same whenever it is formed.
         self._packs = not delay_ns and self._sizes.preferred == {self._sizes.largest}
         self._ahead = _AHEAD * instances
         self._waiting: deque[InferRequest] = deque()
         self._prepared: deque[_PreparedBatch] = deque()
-        self._growing: _PreparedBatch | None = None  # the last of those prepared, if it may grow
+        self._growing: _PreparedBatch | None = None  # the last prepared batch, if it may grow
         self._forming = Forming(self._sizes)
         self._size = 0
         self._due_ns: int | None = None
@@ -147,17 +157,17 @@ class DynamicBatcher:
         return self._size
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request at the end of the queue."""
+        """Append a request."""
         self._size += 1
         if self._packs:
             self._waiting.append(request)
             return
-        self._prepare(now_ns)  # what has become overdue since does not wait for this one
+        self._prepare(now_ns)  # overdue requests do not wait for this one
         self._waiting.append(request)
         self._prepare(now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """The batch that a free instance shall run now; None if it is worth waiting."""
+        """Return the batch that an idle instance executes now; None to wait for more requests."""
         if self._packs:
             return self._pack()
         self._prepare(now_ns)
@@ -174,7 +184,7 @@ class DynamicBatcher:
         return None
 
     def _pack(self) -> Batch | None:
-        """As many as fit together, from the front."""
+        """Return as many requests from the front as fit into one batch."""
         waiting, largest = self._waiting, self._sizes.largest
         batch: Batch = []
         rows = 0
@@ -191,7 +201,7 @@ class DynamicBatcher:
         return batch or None
 
     def _wanted(self, batch: Batch) -> Batch:
-        """`batch` without those that were cancelled since they joined it."""
+        """Return `batch` without the requests that were cancelled since they joined it."""
         gone = [request for request in batch if request.cancellation.is_cancelled]
         if not gone:
             return batch
@@ -199,42 +209,42 @@ class DynamicBatcher:
         return [request for request in batch if not request.cancellation.is_cancelled]
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Nothing depends on it."""
+        """Do nothing: no decision depends on it."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those that were cancelled before an instance was given them."""
+        """Return the requests that were cancelled before an instance received them."""
         if not self._cancelled:
             return ()
         refused, self._cancelled = self._cancelled, []
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """When the oldest request has waited the whole delay, if an instance waits for that."""
+        """Return when the delay of the oldest request ends, if an instance waits for that."""
         return self._due_ns
 
     def flush(self) -> None:
-        """Stop waiting for company."""
+        """Stop waiting for more requests."""
         self._delay_ns = 0
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Prepare batches ahead for so many more, or fewer."""
+        """Prepare batches for the new number of instances."""
         self._ahead += _AHEAD * (len(added) - len(leaving))
         if not self._packs:
             self._prepare(now_ns)
 
     def keeps(self, instance: int) -> bool:
-        """Never: any instance will do."""
+        """Return False: any instance can execute any request."""
         return False
 
     def _first(self) -> _PreparedBatch:
-        """The batch that was ready first, which is to grow no more."""
+        """Remove and return the first prepared batch; it no longer grows."""
         batch = self._prepared.popleft()
         if batch is self._growing:
             self._grow(None)
         return batch
 
     def _merge(self, batch: _PreparedBatch, now_ns: int) -> None:
-        """Let those go along that are ready as well and have waited long enough."""
+        """Add the other prepared batches that have waited the whole delay."""
         while self._prepared:
             other = self._prepared[0]
             if (
@@ -244,15 +254,15 @@ class DynamicBatcher:
                 or batch.rows + other.rows > self._sizes.largest
             ):
                 return
-            batch.take_in(self._first().requests)
+            batch.add(self._first().requests)
 
     def _grow(self, batch: _PreparedBatch | None) -> None:
-        """From now on form what goes behind `batch`, or a batch of its own."""
+        """Start to form requests that join `batch`, or a new batch if it is None."""
         self._growing = batch
         self._forming = Forming(self._sizes, batch)
 
     def _prepare(self, now_ns: int) -> None:
-        """Make batches of those that wait, as far ahead as may be."""
+        """Form batches of the waiting requests, up to the allowed number of prepared batches."""
         while self._waiting and len(self._prepared) < self._ahead:
             forming = self._walk()
             count = forming.count(now_ns, self._delay_ns)
@@ -261,7 +271,7 @@ class DynamicBatcher:
                 if batch is None:
                     batch = _PreparedBatch()
                     self._prepared.append(batch)
-                batch.take_in([self._waiting.popleft() for _ in range(count)])
+                batch.add([self._waiting.popleft() for _ in range(count)])
                 batch.ended = batch.ended or forming.ended
                 self._grow(None if forming.saturated else batch)
             elif forming.saturated:
@@ -272,7 +282,7 @@ class DynamicBatcher:
                 return
 
     def _walk(self) -> Forming:
-        """Let those join that have come since."""
+        """Add the requests that arrived since the last call to the forming batch."""
         forming = self._forming
         while forming.joined < len(self._waiting):
             request = self._waiting[forming.joined]

@@ -1,8 +1,8 @@
-"""Runs an ensemble: each step is a request of its own, sent when it is ready.
+"""The scheduler of ensembles: each step is a separate request, sent when it is ready.
 
-Tensors go from step to step by reference. A step is started by the thread that brought the answer
-it waited for; nothing waits. Each answer of a decoupled step begins a branch of its own, so that
-the tensors of different answers do not mix.
+Tensors are passed from step to step by reference. The thread that delivers a step's response starts
+the steps that depend on it; no thread waits. Each response of a decoupled step starts a new branch,
+so that tensors of different responses are never mixed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,15 @@ log = logging.getLogger(__name__)
 
 
 class EnsembleScheduler:
-    """Runs the requests of one ensemble by sending its steps through `dispatch`.
+    """Runs the requests of one ensemble by sending its steps. Thread-safe.
 
-    `models` are the configurations of the models of its steps, in the order of the steps.
+    Args:
+        config: The ensemble's configuration.
+        version: The ensemble's version.
+        models: The configurations of the steps' models, in the order of the steps.
+        dispatch: Sends the request of a step.
+        recorder: Counts the results.
+        clock: The source of all times.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class EnsembleScheduler:
         recorder: EnsembleRecorder,
         clock: Clock,
     ) -> None:
-        # Answers list them as Triton's table of the configuration's outputs does.
+        # Responses list outputs in the order of Triton's hash table of the configuration.
         outputs = arranged(tuple(output.name for output in config.signature.outputs))
         decoupled = [index for index, model in enumerate(models) if model.decoupled]
         self._plan = EnsemblePlan(
@@ -65,11 +71,11 @@ class EnsembleScheduler:
             recorder,
             clock,
         )
-        most = config.max_inflight_requests
-        self._limits: StepLimits[_Branch] | None = StepLimits(most) if most else None
-        if most:
+        limit = config.max_inflight_requests
+        self._limits: StepLimits[_Branch] | None = StepLimits(limit) if limit else None
+        if limit:
             log.info(
-                "Ensemble model '%s' configured with max_inflight_requests: %d", config.name, most
+                "Ensemble model '%s' configured with max_inflight_requests: %d", config.name, limit
             )
         self._layouts = OutputLayouts(config.signature)
         self._closing = False
@@ -82,19 +88,19 @@ class EnsembleScheduler:
 
     @property
     def pending(self) -> int:
-        """None: a request is with its steps at once, and waits there."""
+        """0: the steps of a request are sent immediately, and wait at their models."""
         return 0
 
     @property
     def in_flight(self) -> int:
-        """How many requests have not had their last answer."""
+        """The number of requests without a final response."""
         return self._running
 
     def refuse(self) -> None:
-        """Nothing: as in Triton the models of the steps refuse, also to requests on their way."""
+        """Do nothing: as in Triton, the models of the steps refuse, even requests in flight."""
 
     def submit(self, request: InferRequest) -> None:
-        """Start the steps that need nothing but the request's inputs."""
+        """Start the steps that need only the request's inputs."""
         request.queued_ns = self._plan.clock.monotonic_ns()
         with self._changed:
             if self._closing:
@@ -105,23 +111,23 @@ class EnsembleScheduler:
         EnsembleRun(self._plan, request, self._finished, self._limits).start()
 
     def _finished(self) -> None:
-        """A run has answered its request for the last time."""
+        """Record that a run has sent its final response."""
         with self._changed:
             self._running -= 1
             if self._closing:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new requests and wait for those that run."""
+        """Refuse new requests and wait for those in flight."""
         with self._changed:
             self._closing = True
             self._changed.wait_for(lambda: not self._running)
 
 
 class _Branch:
-    """The tensors that belong together: of the request, or of one answer of a decoupled step.
+    """The tensors of the request, or those that depend on one response of a decoupled step.
 
-    `places` are those that a step has put elsewhere in a sequence, or into another one.
+    `places` has the sequence places of tensors that differ from the request's.
     """
 
     __slots__ = ("finished", "places", "stage", "started", "tensors")
@@ -134,12 +140,12 @@ class _Branch:
         self.finished: set[int] = set()
 
 
-#: A step to be sent: with the tensors of which branch, and its number.
+#: A step to send: the branch that has its tensors, and the step's index.
 _Start = tuple[_Branch, int]
 
 
 class EnsembleRun:
-    """One request; answers it, and calls `finished` after the last answer. Any thread."""
+    """The run of one request; calls `finished` after the final response. Thread-safe."""
 
     def __init__(
         self,
@@ -154,9 +160,9 @@ class EnsembleRun:
         self._finished = finished
         self._needed = plan.graph.stages(request.requested_outputs)
         self._lock = threading.Lock()
-        self._running = 0  # steps that have not had their last answer, or wait for their turn
+        self._running = 0  # steps without a final response, including steps that wait for a place
         self._timings: list[Timing] = []
-        self._began_ns = 0
+        self._start_ns = 0
         self._has_answered = False
         self._is_over = False
         self._has_failed = False
@@ -166,7 +172,7 @@ class EnsembleRun:
 
     def start(self) -> None:
         """Send the first steps."""
-        self._began_ns = self._plan.clock.monotonic_ns()
+        self._start_ns = self._plan.clock.monotonic_ns()
         with self._lock:
             starts = self._advance(_Branch(0, dict(self._request.inputs)))
         self._act(starts)
@@ -174,22 +180,22 @@ class EnsembleRun:
             self._limits.start_freed()
 
     def start_held(self, branch: _Branch, index: int) -> None:
-        """Send a step that was held back, unless the request has its last answer."""
+        """Send a step that waited for a place, unless the request has its final response."""
         with self._lock:
             is_over = self._is_over
         if is_over:
-            self._not_sent([(branch, index)])
+            self._release([(branch, index)])
         else:
             self._act([(branch, index)])
 
     def step_answered(self, branch: _Branch, index: int, response: InferResponse) -> None:
-        """A step of `branch` has answered: keep its tensors and go on."""
+        """Store the tensors of a step's response and start the steps that are ready."""
         limits = self._limits
         if limits is None:
             self._step_answered(branch, index, response)
             return
         if response.final:
-            limits.let_go(index)
+            limits.release(index)
         self._step_answered(branch, index, response)
         limits.start_freed()
 
@@ -209,12 +215,15 @@ class EnsembleRun:
                 self._timings.append(response.timing)
             if response.final:
                 self._running -= 1
-            reached = None if response.empty else self._arrived(branch, index, response, place)
-            starts = self._advance(reached)
+            changed = None if response.empty else self._store(branch, index, response, place)
+            starts = self._advance(changed)
         self._act(starts)
 
     def step_timed(self, timing: Timing) -> None:
-        """A step whose answers do not tell it took so long; maybe after the last answer."""
+        """Record the timing of a step whose responses carry none.
+
+        The call may come after the final response of the ensemble.
+        """
         with self._lock:
             if not self._is_over:
                 self._timings.append(timing)
@@ -226,17 +235,17 @@ class EnsembleRun:
             self._request.timed(timing)
 
     def _place(self, branch: _Branch, index: int, response: InferResponse) -> SequencePlace | None:
-        """Where an answer's tensors are in which sequence; None if as the request."""
+        """Return the sequence place of a response's tensors; None if it is the request's."""
         if not response.parameters and not branch.places:
             return None
         own = self._plan.place_of_step(self._request, index, branch.places)
         place = placed_by(response.parameters, own)
         return None if place == place_of(self._request) else place
 
-    def _arrived(
+    def _store(
         self, branch: _Branch, index: int, response: InferResponse, place: SequencePlace | None
     ) -> _Branch:
-        """Put the tensors of an answer where they belong."""
+        """Store the tensors of a response. Return the branch that has them."""
         graph = self._plan.graph
         if index in graph.decoupled:
             branch = _Branch(branch.stage + 1, {})
@@ -251,7 +260,10 @@ class EnsembleRun:
         return branch
 
     def _advance(self, branch: _Branch | None) -> list[_Start]:
-        """What can start now that `branch` has come further; answers with it if it is complete."""
+        """Return the steps of a changed branch that can start now.
+
+        If the branch is complete, or no step is left, queue a response.
+        """
         plan, starts, is_complete = self._plan, [], False
         if branch is not None:
             needed = self._needed[branch.stage]
@@ -273,24 +285,24 @@ class EnsembleRun:
         return starts
 
     def _may_start(self, branch: _Branch, index: int) -> bool:
-        """Whether the step is not held back for others of its kind."""
+        """Return whether the step has a place under its limit."""
         return self._limits is None or self._limits.may_start(self, branch, index)
 
-    def _not_sent(self, starts: Sequence[_Start]) -> None:
-        """Let go of the places of steps that are never sent."""
+    def _release(self, starts: Sequence[_Start]) -> None:
+        """Release the places of steps that are never sent."""
         if self._limits is not None:
             for _, index in starts:
-                self._limits.let_go(index)
+                self._limits.release(index)
 
     def _act(self, starts: list[_Start]) -> None:
-        """Send what is to be sent, to the client and to the steps. Not under the lock."""
+        """Send queued responses to the client and start `starts`. Not under the lock."""
         if self._outbox:
-            self._send_answers()
+            self._send_responses()
         for number, (branch, index) in enumerate(starts):
             not_sent = len(starts) - number
             if self._request.cancellation.is_cancelled:
                 self._fail(CANCELLED, not_sent)
-                self._not_sent(starts[number:])
+                self._release(starts[number:])
                 return
             sink = _StepSink(self, branch, index)
             try:
@@ -301,12 +313,12 @@ class EnsembleRun:
                 )
             except ServerError as error:
                 self._fail(error, not_sent)
-                self._not_sent(starts[number:])
+                self._release(starts[number:])
                 return
-            except Exception as error:  # a defect of ours must not leave the client waiting
-                log.exception("ensemble %s", self._plan.name)
+            except Exception as error:  # clients must get an answer even after a server defect
+                log.exception("ensemble %s failed", self._plan.name)
                 self._fail(internal(f"{type(error).__name__}: {error}"), not_sent)
-                self._not_sent(starts[number:])
+                self._release(starts[number:])
                 return
 
     def _dispatch(self, step: InferRequest) -> None:
@@ -321,21 +333,21 @@ class EnsembleRun:
             raise
 
     def _fail(self, error: ServerError, ended: int) -> None:
-        """Answer with a step's error, unless the request has its last answer already.
+        """Answer with a step's error, unless the request has its final response already.
 
-        `ended` of the steps that run are not on their way any more, or never were.
+        `ended` is the number of running steps that have ended or were never sent.
         """
         with self._lock:
             if self._is_over:
                 return
             self._is_over = self._has_failed = True
-            held_back = 0 if self._limits is None else self._limits.forget(self)
-            self._failed_alone = self._running - ended == held_back
+            waiting = 0 if self._limits is None else self._limits.forget(self)
+            self._failed_alone = self._running - ended == waiting
             self._outbox.append(self._plan.failure(self._request, error))
-        self._send_answers()
+        self._send_responses()
 
-    def _send_answers(self) -> None:
-        """Send what is in the outbox, in order: who finds another at it leaves it to him."""
+    def _send_responses(self) -> None:
+        """Send the queued responses in order, unless another thread is doing it."""
         while True:
             with self._lock:
                 if self._is_sending or not self._outbox:
@@ -358,14 +370,14 @@ class EnsembleRun:
             cancelled = response.error.code is Code.CANCELLED
             recorder.refused(request, FailureReason.CANCELED if cancelled else FailureReason.OTHER)
             if self._failed_alone and not cancelled:
-                # Triton counts it twice, unless another step is on its way.
+                # Triton counts the failure twice if no other step is in flight.
                 recorder.refused(request, FailureReason.OTHER)
         elif response.final:
-            response.timing = recorder.composed(request, self._began_ns, self._timings)
+            response.timing = recorder.composed(request, self._start_ns, self._timings)
 
 
 class _StepSink:
-    """Takes a step's answers back to its run."""
+    """A sink that passes a step's responses to its run."""
 
     __slots__ = ("_branch", "_index", "_run")
 

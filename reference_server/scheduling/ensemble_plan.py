@@ -1,13 +1,13 @@
-"""The plan of an ensemble, for all of its requests: order of steps, shapes, requests, answers.
+"""The plan of an ensemble, shared by its requests: order of steps, shapes, requests, responses.
 
 `EnsembleGraph` is the order of the steps. A step is ready when every step that writes one of its
-tensors has finished, whether or not the tensor was produced: Triton starts it all the same, and the
-step's model then says what it misses.
+tensors has finished, even if a tensor was not produced: Triton starts the step, and its model then
+reports the missing input.
 
-A decoupled step answers any number of times, and what follows it runs once for each answer. So the
-steps fall into stages: a decoupled step is the last of its stage, and each of its answers begins
-the next one. All that a step reads must come from one and the same answer, so the stages stand in
-a row, and the ensemble's outputs come from the last.
+A decoupled step sends any number of responses, and the steps after it run once for each response.
+Therefore the steps form stages: a decoupled step is the last of its stage, and each of its
+responses starts the next stage. All tensors that a step reads must come from the same response, so
+the stages form a chain, and the last stage produces the ensemble's outputs.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from reference_server.core.request import (
 )
 from reference_server.core.tensor import Shape, Tensor
 
-#: Where tensors come from that no decoupled step has answered with: the request itself.
+#: The origin of tensors that depend on no decoupled step: the request itself.
 _REQUEST = -1
 Tensors = Mapping[str, Tensor]
 
 
 class SequencePlace(NamedTuple):
-    """Which sequence something belongs to, and whether it begins or ends it."""
+    """The place of a request or tensor in a sequence: the sequence's id and the flags."""
 
     correlation_id: int | str
     flags: SequenceFlag
 
 
-#: For tensors by name, where it is not that of the ensemble's request.
+#: The places of tensors, by name, that differ from the place of the ensemble's request.
 Places = Mapping[str, SequencePlace]
 
 
 class EnsembleGraph:
-    """The steps of one ensemble and who waits for whom. Immutable; any thread.
+    """The steps of one ensemble and their dependencies. Immutable.
 
-    `steps` by index; `outputs` are the ensemble's output tensors; `decoupled` the steps whose
-    models answer as often as they like.
+    Args:
+        steps: The steps, in the order of the configuration.
+        outputs: The names of the ensemble's outputs.
+        decoupled: The indices of the steps whose models are decoupled.
     """
 
     def __init__(
@@ -80,7 +82,10 @@ class EnsembleGraph:
         self._whole = self._staged(self.needed_for(()))
 
     def _traced(self) -> tuple[dict[int, int], bool]:
-        """For each step whose answer its inputs belong to, and whether any has more than one."""
+        """Return the origin of each step, and whether a step or the client has more than one.
+
+        The origin is the decoupled step whose responses the inputs depend on, or the request.
+        """
         origins: dict[int, int] = {}
         mixes = False
         steps = frozenset(range(len(self.steps)))
@@ -104,20 +109,20 @@ class EnsembleGraph:
 
     @property
     def mixes_answers(self) -> bool:
-        """True if a step, or the client, would be given tensors of different answers."""
+        """True if a step or the client would receive tensors of different responses."""
         return self._mixes
 
     @property
     def last_stage(self) -> int:
-        """The number of the stage that the outputs come from; 0 if no step is decoupled."""
+        """The number of the stage that produces the outputs; 0 if no step is decoupled."""
         return len(self._whole) - 1
 
     def is_shared(self, tensor: str) -> bool:
-        """True if more than one step, or a step and the client, are given `tensor`."""
+        """Return whether several steps, or a step and the client, receive `tensor`."""
         return tensor in self._shared
 
     def stages(self, requested: Collection[str]) -> tuple[frozenset[int], ...]:
-        """The steps that must run to give `requested` outputs, by stage; all if it is empty."""
+        """Return the steps that produce the `requested` outputs, by stage; all if it is empty."""
         return self._staged(self.needed_for(requested)) if requested else self._whole
 
     def _staged(self, needed: Iterable[int]) -> tuple[frozenset[int], ...]:
@@ -128,7 +133,7 @@ class EnsembleGraph:
         return tuple(map(frozenset, stages))
 
     def needed_for(self, requested: Collection[str]) -> frozenset[int]:
-        """The steps that must run to give `requested` outputs; all outputs if it is empty."""
+        """Return the steps that produce the `requested` outputs; all outputs if it is empty."""
         wanted = [
             self._writer[tensor]
             for tensor in (requested or self._outputs)
@@ -145,18 +150,20 @@ class EnsembleGraph:
     def ready(
         self, needed: AbstractSet[int], started: AbstractSet[int], finished: AbstractSet[int]
     ) -> list[int]:
-        """The steps among `needed` that can start now, in the order of the configuration."""
+        """Return the steps of `needed` that can start now, in the order of the configuration."""
         return sorted(index for index in needed - started if self._sources[index] <= finished)
 
 
 class BatchDimAdapter:
-    """The shapes of an ensemble's tensors, as its models and its client take them. Immutable.
+    """Adapts the shapes of an ensemble's tensors to the receiving model or client. Immutable.
 
-    Between models of which only one has a batch dimension, that is put on or taken off. Where both
-    have it, or neither does, a tensor goes on as it is; a shape that then does not fit is refused
-    by the model that it is given to.
+    Between models of which only one has a batch dimension, the batch dimension is added or removed.
+    Otherwise a tensor keeps its shape; a model refuses a shape that does not fit.
 
-    `signature` is the ensemble's, `models` are those of its `steps`, in their order.
+    Args:
+        signature: The ensemble's inputs and outputs.
+        steps: The steps, in the order of the configuration.
+        models: The inputs and outputs of the steps' models, in the same order.
     """
 
     def __init__(
@@ -169,35 +176,35 @@ class BatchDimAdapter:
             _differing(model, model.inputs, step.inputs, batched)
             for step, model in zip(steps, models, strict=True)
         )
-        made = [tensor.inner for tensor in signature.outputs]  # clients see them reshaped
+        inner = [tensor.inner for tensor in signature.outputs]  # before any `reshape`
         names = {tensor.name: tensor.name for tensor in signature.outputs}
-        self._outputs = _differing(signature, made, names, batched)
+        self._outputs = _differing(signature, inner, names, batched)
         self._model_batches = tuple(model.batches for model in models)
         self._batches = signature.batches
 
     def for_step(self, step: int, name: str, shape: Shape) -> Shape:
-        """The shape of the input `name` of a step's model."""
+        """Return the shape for the input `name` of a step's model."""
         dims = self._inputs[step].get(name)
         return shape if dims is None else _adapted(shape, dims, batches=self._model_batches[step])
 
     def for_client(self, name: str, shape: Shape) -> Shape:
-        """The shape of the ensemble's output `name`, before any `reshape`."""
+        """Return the shape for the ensemble's output `name`, before any `reshape`."""
         dims = self._outputs.get(name)
         return shape if dims is None else _adapted(shape, dims, batches=self._batches)
 
 
 def _differing(
-    taker: Signature,
+    receiver: Signature,
     tensors: Sequence[TensorConfig],
     names: Mapping[str, str],
     batched: Mapping[str, bool],
 ) -> dict[str, Dims]:
-    """The dims of those `tensors` that come from a model that batches otherwise than `taker`."""
+    """Return the dims of `tensors` whose writer and `receiver` differ in the batch dimension."""
     return {
         tensor.name: tensor.dims
         for tensor in tensors
         if tensor.name in names
-        and batched.get(names[tensor.name], taker.batches) is not taker.batches
+        and batched.get(names[tensor.name], receiver.batches) is not receiver.batches
     }
 
 
@@ -212,16 +219,13 @@ def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
-    """One ensemble. Any thread.
-
-    `outputs` in the order of answers.
-    """
+    """The plan of one ensemble; `outputs` in the order of responses. Thread-safe."""
 
     name: str
     version: int
     outputs: tuple[str, ...]
     graph: EnsembleGraph
-    fitting: BatchDimAdapter
+    shapes: BatchDimAdapter
     dispatch: Dispatch
     recorder: EnsembleRecorder
     clock: Clock
@@ -234,13 +238,13 @@ class EnsemblePlan:
         sink: ResponseSink,
         places: Places = MappingProxyType({}),
     ) -> InferRequest:
-        """What a step is asked on behalf of `request`, with those of its `tensors` there are."""
+        """Return the request of a step on behalf of `request`. Missing tensors are left out."""
         step = self.graph.steps[step_index]
         place = self.place_of_step(request, step_index, places) if places else request
         return InferRequest(
             step.model_name,
             {
-                name: self._handed_over(step_index, name, tensors[tensor])
+                name: self._passed(step_index, name, tensors[tensor])
                 for name, tensor in step.inputs.items()
                 if tensor in tensors
             },
@@ -259,14 +263,17 @@ class EnsemblePlan:
     def place_of_step(
         self, request: InferRequest, step_index: int, places: Places
     ) -> SequencePlace:
-        """Where a step is in which sequence: as one of its inputs says, else as the request."""
+        """Return a step's sequence place: that of an input, else that of the request."""
         read = self.graph.steps[step_index].inputs.values()
         return next((places[name] for name in read if name in places), place_of(request))
 
-    def _handed_over(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
-        """By reference; models may change what they are given, so not if others hold it too."""
-        given = tensor.renamed(name, self.fitting.for_step(step_index, name, tensor.shape))
-        return given.protected() if self.graph.is_shared(tensor.name) else given
+    def _passed(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
+        """Return the input `name` of a step.
+
+        It is passed by reference. A shared tensor is protected, because models may modify inputs.
+        """
+        passed = tensor.renamed(name, self.shapes.for_step(step_index, name, tensor.shape))
+        return passed.protected() if self.graph.is_shared(tensor.name) else passed
 
     def answer(
         self,
@@ -276,14 +283,14 @@ class EnsemblePlan:
         *,
         final: bool,
     ) -> InferResponse:
-        """An answer with those of the wanted outputs that were made."""
+        """Return a response with the requested outputs that were produced."""
         wanted = request.requested_outputs or self.outputs
         outputs = [
             self._returned(tensors[name])
             for name in self.outputs
             if name in wanted and name in tensors
         ]
-        # Triton repeats them for each output; one without elements counts as not given.
+        # Triton repeats them for each output that has elements.
         own = place_of(request)
         parameters = [
             parameter
@@ -294,16 +301,16 @@ class EnsemblePlan:
         return InferResponse(self.name, self.version, request.id, outputs, parameters, final=final)
 
     def _returned(self, tensor: Tensor) -> Tensor:
-        shape = self.fitting.for_client(tensor.name, tensor.shape)
+        shape = self.shapes.for_client(tensor.name, tensor.shape)
         return tensor if shape is tensor.shape else tensor.renamed(tensor.name, shape)
 
     def failure(self, request: InferRequest, error: ServerError) -> InferResponse:
-        """The answer when a step has failed."""
+        """Return the response after a step has failed."""
         named = ServerError(error.code, f"in ensemble '{self.name}', {error.message}")
         return InferResponse(self.name, self.version, request.id, error=named)
 
     def ending(self, request: InferRequest, *, has_answered: bool) -> InferResponse:
-        """The last answer where no step is left that could give one."""
+        """Return the final response if no step is left that could produce one."""
         if has_answered or self.graph.decoupled:
             return InferResponse(self.name, self.version, request.id, empty=True)
         return self.failure(
@@ -316,7 +323,7 @@ class EnsemblePlan:
 
 
 def place_of(request: InferRequest) -> SequencePlace:
-    """Where a request is in which sequence."""
+    """Return the sequence place of a request."""
     return SequencePlace(request.correlation_id, request.flags)
 
 
@@ -325,7 +332,7 @@ _FLAGS = {"sequence_start": SequenceFlag.START, "sequence_end": SequenceFlag.END
 
 
 def placed_by(parameters: Iterable[tuple[str, Parameter]], place: SequencePlace) -> SequencePlace:
-    """`place` as the parameters of a step's response change it. Raises ServerError."""
+    """Return `place`, changed by the parameters of a step's response. Raises ServerError."""
     correlation_id, flags = place
     for name, value in parameters:
         if name == "sequence_id":
@@ -343,7 +350,7 @@ def placed_by(parameters: Iterable[tuple[str, Parameter]], place: SequencePlace)
 
 
 def _sequence_parameters(place: SequencePlace) -> list[tuple[str, Parameter]]:
-    # Triton's ensembles report these three on every reply.
+    # Triton's ensembles send these three parameters with every response.
     flags = int(place.flags)  # an enum's `&` is slow
     return [
         ("sequence_id", place.correlation_id),

@@ -1,4 +1,4 @@
-"""Executes one batch on one instance: traces it, counts it, and answers its requests."""
+"""Execution of one batch on one instance: tracing, statistics and responses."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from reference_server.scheduling.work_queue import Batch, Refusal
 
 log = logging.getLogger(__name__)
 
-#: A defect of the recorder costs a count, and not the answers.
-COUNTING = Contained("what became of a request was not counted")
+#: An error while statistics are updated must not lose the responses.
+COUNTING = Contained("the result of a request was not counted")
 
 
 class BatchExecutor:
-    """Executes the batches of one model version. Any thread."""
+    """Executes the batches of one model version. Thread-safe."""
 
     def __init__(
         self, model_name: str, model_version: int, recorder: Recorder, clock: Clock
@@ -36,7 +36,7 @@ class BatchExecutor:
         self._clock = clock
 
     def run(self, instance: OpenInstance, batch: Batch) -> Batch:
-        """Execute `batch` on `instance`. Returns those requests that want to be executed again."""
+        """Execute `batch` on `instance`. Return the requests that are to be executed again."""
         if not log.isEnabledFor(logging.DEBUG):
             return self._run(instance, batch)
         name = instance.name
@@ -57,7 +57,7 @@ class BatchExecutor:
         start = self._clock.monotonic_ns()
         traced: list[TracedSink] = []
         for request in batch:
-            request.is_begun = True
+            request.is_started = True
             if request.trace is not None:
                 traced.append(_traced_sink(request, request.trace, start, self._clock))
         try:
@@ -65,7 +65,7 @@ class BatchExecutor:
         except ServerError as error:
             self._fail(batch, start, error)
             return []
-        except Exception as error:  # a defect of a host must not leave clients waiting
+        except Exception as error:  # clients must get an answer even if a host has a defect
             log.exception("instance %s failed", instance.name)
             self._fail(batch, start, internal(f"{type(error).__name__}: {error}"))
             return []
@@ -78,12 +78,12 @@ class BatchExecutor:
         timing: Timing | None = None
         with COUNTING:
             timing = self._recorder.executed(batch, execution, start)
-        tells = log.isEnabledFor(logging.DEBUG)
+        is_debug = log.isEnabledFor(logging.DEBUG)
         for request, response in zip(batch, execution.responses, strict=True):
-            if response is not None:  # what is sent later, or has been, was not waited for
+            if response is not None:  # None: the model sends its responses itself
                 response.timing = timing
-                if tells:
-                    _tell_outputs(response)
+                if is_debug:
+                    _log_outputs(response)
                 deliver(request.sink, response)
             elif request.timed is not None and timing is not None:
                 with COUNTING:
@@ -91,7 +91,7 @@ class BatchExecutor:
         return [batch[place] for place in execution.rescheduled]
 
     def refuse(self, refusal: Refusal) -> None:
-        """Count and answer a request that waited, and will not run."""
+        """Count and answer a waiting request that will not run."""
         request, error = refusal
         cancelled = error.code is Code.CANCELLED
         reason = FailureReason.CANCELED if cancelled else FailureReason.REJECTED
@@ -108,13 +108,13 @@ class BatchExecutor:
         with COUNTING:
             self._recorder.failed(batch, start_ns)
         name, version = self._model
-        # Without the frames that it went through: these hold the batch, whoever keeps the answer.
-        told = ServerError(error.code, error.message)
+        # A new exception without a traceback: the frames of the old one keep the batch alive.
+        reported = ServerError(error.code, error.message)
         for request in batch:
-            deliver(request.sink, InferResponse(name, version, request.id, error=told))
+            deliver(request.sink, InferResponse(name, version, request.id, error=reported))
 
 
-def _tell_outputs(response: InferResponse) -> None:
+def _log_outputs(response: InferResponse) -> None:
     for tensor in response.outputs:
         shape = ",".join(map(str, tensor.shape))
         kind = tensor.datatype.value if tensor.datatype else "<invalid>"
@@ -124,10 +124,10 @@ def _tell_outputs(response: InferResponse) -> None:
 
 
 class TracedSink:
-    """Tells a trace of all responses at once, when the last is there, and passes each on.
+    """A response sink that forwards each response and reports all of them to a trace at the end.
 
-    `began` and `ended` are told of the executions; the last response may come before the end of
-    one. Responses come one at a time.
+    `began` and `ended` record the executions. The last response may arrive before `ended`.
+    Responses arrive one at a time.
     """
 
     def __init__(self, request: InferRequest, trace: RequestTrace, clock: Clock) -> None:
@@ -139,16 +139,16 @@ class TracedSink:
         self._times: tuple[int, int, int] | None = None
 
     def began(self, start_ns: int) -> None:
-        """An instance executes the request."""
+        """Record that an instance starts to execute the request."""
         self._start_ns = start_ns
         self._times = None
 
     def ended(self, input_end_ns: int, output_start_ns: int) -> None:
-        """It has executed the request; responses may follow."""
+        """Record the end of the execution; responses may follow."""
         self._times = self._start_ns, input_end_ns, output_start_ns
 
     def send(self, response: InferResponse) -> None:
-        """Take one response."""
+        """Forward one response."""
         if response.error is None:
             self._outputs.extend(response.outputs)
         if response.final:
@@ -157,17 +157,14 @@ class TracedSink:
         self._sink.send(response)
 
     def _times_now(self) -> tuple[int, int, int]:
-        """The times of an execution that has not ended."""
+        """Return the times of an execution that has not ended."""
         return self._start_ns, self._start_ns, self._clock.monotonic_ns()
 
 
 def _traced_sink(
     request: InferRequest, trace: RequestTrace, start_ns: int, clock: Clock
 ) -> TracedSink:
-    """The sink of a traced request that an instance executes from `start_ns` on.
-
-    It is put before the one that is there, unless the request is executed once more.
-    """
+    """Wrap the sink of a traced request, once, and record the start of its execution."""
     sink = request.sink
     if not isinstance(sink, TracedSink):
         sink = request.sink = TracedSink(request, trace, clock)

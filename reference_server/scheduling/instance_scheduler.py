@@ -1,8 +1,8 @@
-"""The scheduler of a model's instances: one thread for each, which runs what a WorkQueue decides.
+"""The scheduler of a model's instances: one thread for each, which executes a WorkQueue's batches.
 
-A request is handed to an idle instance by the thread that submits it, and those that the event loop
-submits in one of its turns are handed over together; a busy instance takes its next batch itself.
-Nothing polls: a timer fires at the time that the queue names.
+The thread that submits a request passes it to an idle instance. Requests that the event loop
+submits in one iteration are passed on together. A busy instance takes its next batch itself.
+Nothing polls: a timer fires at the queue's next deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from reference_server.config.scheduler_settings import InstanceConfig
-from reference_server.core.ports import Clock, ModelInstance, Recorder, Turns
+from reference_server.core.ports import Clock, LoopIterations, ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing
 from reference_server.scheduling.execution import BatchExecutor
@@ -26,22 +26,32 @@ from reference_server.scheduling.work_queue import Batch, Fifo, Refusal, WorkQue
 
 
 class _Decision(NamedTuple):
-    """What has been decided under the lock, to be done outside of it.
+    """Actions that are decided under the lock and executed without it.
 
-    Those `asking` have to wait for the rate limiter's word.
+    The workers in `requesting` request resources from the rate limiter.
     """
 
     refused: Sequence[Refusal]
-    asking: Sequence[_Worker]
+    requesting: Sequence[_Worker]
 
 
 class InstanceScheduler:
     """Runs the requests of one model version on its instances.
 
-    `open` before anything else; `submit` from any thread; `close` once, from a thread that may
-    wait. Never reopened. With a `limiter` an instance takes a batch only when it is its turn;
-    `rate_limited` are the instances there. Instances are known by their numbers, from 0; `change`
-    lets some come and others leave while requests go on. `turns` are those of the loop.
+    Call `open` first, `submit` from any thread, and `close` once, from a thread that may block. It
+    cannot be reopened. Instances are numbered from 0; `change` adds and removes instances without
+    interrupting requests.
+
+    Args:
+        model_name: The model's name.
+        model_version: The model's version.
+        work: The queue; guarded by this scheduler.
+        instances: The instances, not yet open.
+        recorder: Counts the results.
+        clock: The source of all times.
+        limiter: If given, an instance executes a batch only when the limiter grants it.
+        rate_limited: The registrations of `instances` with the limiter.
+        iterations: The iterations of the event loop that submits requests, if any.
     """
 
     def __init__(
@@ -54,26 +64,26 @@ class InstanceScheduler:
         clock: Clock,
         limiter: RateLimiter | None = None,
         rate_limited: Sequence[RateLimitedInstance] = (),
-        turns: Turns | None = None,
+        iterations: LoopIterations | None = None,
     ) -> None:
         self._model = model_name, model_version
         self._work = work
         self._executor = BatchExecutor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()
-        self._turns = turns if work.takes_all else None
+        self._iterations = iterations if work.takes_all else None
         self._refusing = self._closing = False
         self._workers = {
             number: _Worker(self, number, instance) for number, instance in enumerate(instances)
         }
-        self._leaving: list[_Worker] = []  # as soon as they are idle
+        self._leaving: list[_Worker] = []  # stop as soon as they are idle
         self._left: Callable[[str, bool], None] = lambda name, was_last: None
         self._idle: list[_Worker] = []
         self._busy = 0  # instances that are open and not idle
-        self._timer = Timer(f"{model_name} timer", clock, self._ask_again)
+        self._timer = Timer(f"{model_name} timer", clock, self._check_queue)
         self._limiter = limiter
         self._rate_limited = dict(enumerate(rate_limited))
-        self._asking: set[int] = set()
+        self._requesting: set[int] = set()  # instances that wait for the limiter
 
     def __repr__(self) -> str:
         name, version = self._model
@@ -84,17 +94,17 @@ class InstanceScheduler:
 
     @property
     def pending(self) -> int:
-        """How many requests no instance has begun to execute."""
+        """The number of requests that no instance has started to execute."""
         with self._lock:
             return len(self._work)
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait in a batcher; without one they are the instances' own."""
+        """The number of requests that wait in a batcher; 0 without a batcher."""
         return 0 if isinstance(self._work, Fifo) else self.pending
 
     def open(self) -> None:
-        """Open all instances, side by side. If one fails, close the others and raise its error."""
+        """Open all instances in parallel. If one fails, close the others and raise its error."""
         try:
             self._idle += _opened(self._workers.values())
         except BaseException:
@@ -109,22 +119,33 @@ class InstanceScheduler:
         settings: Sequence[InstanceConfig],
         left: Callable[[str, bool], None],
     ) -> list[int]:
-        """Take in instances, and let others leave; returns the numbers of those `added`.
+        """Add and remove instances. Blocks until the added ones are open.
 
-        `settings` are those of `added`. Blocks until these are open; if one fails, nothing has
-        changed, and its error is raised. Those `leaving` are closed when they are idle, and have
-        ended their sequences; then `left` is called with the name of each, and whether no other has
-        it, one after the other on any thread. To be called by one thread at a time.
+        A removed instance is closed when it is idle and its sequences have ended. Only one thread
+        at a time may call this method.
+
+        Args:
+            added: New instances, not yet open.
+            leaving: The numbers of the instances to remove.
+            settings: The settings of `added`.
+            left: Called on any thread after an instance is closed, one call at a time, with its
+                name and whether no other instance has this name.
+
+        Returns:
+            The numbers of the added instances.
+
+        Raises:
+            ServerError: An added instance could not be opened. Nothing has changed.
         """
         limited = () if self._limiter is None else self._limiter.add(settings)
         with self._lock:
             free = (number for number in itertools.count() if number not in self._workers)
-            comers = {
+            new_workers = {
                 number: _Worker(self, number, instance)
                 for number, instance in zip(free, added, strict=False)
             }
         try:
-            opened = _opened(comers.values())
+            opened = _opened(new_workers.values())
         except BaseException:
             if self._limiter is not None:
                 self._limiter.remove(limited)
@@ -132,33 +153,37 @@ class InstanceScheduler:
         with self._lock:
             now = self._clock.monotonic_ns()
             self._left = left
-            self._workers |= comers
-            self._rate_limited.update(zip(comers, limited, strict=False))
+            self._workers |= new_workers
+            self._rate_limited.update(zip(new_workers, limited, strict=False))
             self._idle += opened
             self._leaving += [self._workers[number] for number in leaving]
-            self._work.resize(comers.keys(), leaving, now)
+            self._work.resize(new_workers.keys(), leaving, now)
             decision = self._decide(now)
         if decision is not None:
             self._carry_out(decision)
-        return list(comers)
+        return list(new_workers)
 
     def submit(self, request: InferRequest) -> None:
-        """Queue `request`; if an instance is idle, hand it over, with others of the loop's turn."""
+        """Queue `request`.
+
+        Idle instances receive it immediately, or at the end of the event loop's iteration.
+        """
         now = self._clock.monotonic_ns()
         request.queued_ns = now
         with self._lock:
             if self._refusing:
                 raise stopped(request)
             self._work.offer(request, now)
-            # One hand-over for each turn: the threads share one interpreter lock.
-            if self._turns is not None and self._idle and self._turns.at_end(self._ask_again):
+            # One hand-over for each loop iteration, because all threads share the GIL.
+            iterations = self._iterations
+            if iterations is not None and self._idle and iterations.at_end(self._check_queue):
                 return
             decision = self._decide(now)
         if decision is not None:
             self._carry_out(decision)
 
     def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
-        """Execute one batch on `instance`. Returns its next one; None if there is none now."""
+        """Execute one batch on `instance`. Return its next batch; None if it must wait."""
         again = self._executor.run(instance, batch)
         with self._lock:
             now = self._clock.monotonic_ns()
@@ -173,60 +198,64 @@ class InstanceScheduler:
         if decision is not None:
             self._carry_out(decision)
         if self._limiter is not None:
-            # It has asked for another turn by now, so that its rank counts among the others'.
-            self._limiter.end(self._rate_limited[worker.number])
+            # Released after the next request of this instance, which then competes by its rank.
+            self._limiter.release(self._rate_limited[worker.number])
         return own
 
-    def _ask_again(self) -> None:
-        """Ask the queue again though nothing has happened but time."""
+    def _check_queue(self) -> None:
+        """Start what the queue has ready now."""
         with self._lock:
             decision = self._decide(self._clock.monotonic_ns())
         if decision is not None:
             self._carry_out(decision)
 
-    def _decide(self, now: int, *, asks: bool = True) -> _Decision | None:
-        """Under the lock: start what can start now. Returns what else is to do, if anything."""
+    def _decide(self, now: int, *, may_request: bool = True) -> _Decision | None:
+        """Under the lock: start what can start now. Return the remaining actions, if any.
+
+        Without `may_request` no instance requests resources from the rate limiter.
+        """
         work = self._work
-        asking: Sequence[_Worker] = ()
+        requesting: Sequence[_Worker] = ()
         if self._idle and len(work):
             if self._limiter is None:
                 self._assign(now)
-            elif asks:
-                asking = self._ask()
+            elif may_request:
+                requesting = self._start_requesting()
         refused = work.refused(now)
         if self._leaving:
-            self._dismiss()
-        if self._closing and not self._busy and not self._asking and not len(work):
+            self._remove_idle()
+        if self._closing and not self._busy and not self._requesting and not len(work):
             for worker in self._idle:
                 worker.inbox.put(None)
             self._idle.clear()
         deadline = work.next_deadline_ns()
-        # One that is past has just been acted on, as far as instances and resources are free.
+        # A deadline in the past has been handled above, as far as instances are free.
         if deadline is not None and deadline > now:
             self._timer.set(deadline)
-        return _Decision(refused, asking) if refused or asking else None
+        return _Decision(refused, requesting) if refused or requesting else None
 
     def _take(self, worker: _Worker, now: int) -> Batch | None:
-        """Under the lock: the next batch of an instance, if it is not to leave."""
+        """Under the lock: return the next batch of an instance; None if it is done."""
         return None if self._is_done(worker) else self._work.take(worker.number, now)
 
     def _is_done(self, worker: _Worker) -> bool:
-        """Under the lock: whether an instance is to leave, and executes nothing more."""
+        """Under the lock: return whether a leaving instance has nothing more to execute."""
         return worker in self._leaving and not self._work.keeps(worker.number)
 
-    def _dismiss(self) -> None:
-        """Under the lock: let those leave that are idle, and not needed any more."""
+    def _remove_idle(self) -> None:
+        """Under the lock: stop the leaving instances that are idle and done."""
         for worker in [*self._leaving]:
-            if worker in self._idle and worker.number not in self._asking and self._is_done(worker):
+            idle = worker in self._idle and worker.number not in self._requesting
+            if idle and self._is_done(worker):
                 self._leaving.remove(worker)
                 self._idle.remove(worker)
                 worker.leaves = True
                 worker.inbox.put(None)
 
     def closed(self, worker: _Worker) -> None:
-        """An instance that was let go is closed, on its thread: forget it."""
+        """Remove a leaving instance that is closed. Called on its thread."""
         with self._lock:
-            # From here on another one may have its number.
+            # From here on a new instance may reuse the number.
             del self._workers[worker.number]
             limited = self._rate_limited.pop(worker.number, None)
             others = {other.name for other in self._workers.values()}
@@ -235,61 +264,61 @@ class InstanceScheduler:
             self._limiter.remove([limited])
 
     def _assign(self, now: int) -> None:
-        """Under the lock: hand what is ready to idle instances, who was busy last comes first."""
+        """Under the lock: give ready batches to idle instances, the last busy one first."""
         for worker in self._idle[::-1]:
             batch = self._take(worker, now)
             if batch:
-                self._begin(worker, batch)
+                self._start(worker, batch)
             if not len(self._work):
                 return
 
-    def _begin(self, worker: _Worker, batch: Batch) -> None:
-        """Under the lock, since it does not block: an idle instance runs `batch`."""
+    def _start(self, worker: _Worker, batch: Batch) -> None:
+        """Under the lock: make an idle instance execute `batch`. Does not block."""
         self._idle.remove(worker)
         self._busy += 1
         worker.inbox.put(batch)
 
-    def _ask(self) -> Sequence[_Worker]:
-        """Under the lock: the idle instances that shall ask for a turn now."""
-        asking = [
+    def _start_requesting(self) -> Sequence[_Worker]:
+        """Under the lock: return the idle instances that must request resources now."""
+        requesting = [
             worker
             for worker in self._idle
-            if worker.number not in self._asking and not self._is_done(worker)
+            if worker.number not in self._requesting and not self._is_done(worker)
         ]
-        self._asking.update(worker.number for worker in asking)
-        return asking
+        self._requesting.update(worker.number for worker in requesting)
+        return requesting
 
     def _granted(self, worker: _Worker) -> None:
-        """It is the turn of an idle instance: let it run what is ready by now."""
+        """Execute what is ready on an idle instance that the rate limiter has granted."""
         assert self._limiter is not None
-        limited = self._rate_limited[worker.number]  # which may leave by what is decided here
+        limited = self._rate_limited[worker.number]  # read first: `_decide` may remove the worker
         with self._lock:
             now = self._clock.monotonic_ns()
             batch = self._take(worker, now)
-            self._asking.discard(worker.number)
+            self._requesting.discard(worker.number)
             if batch:
-                self._begin(worker, batch)
-            # Whoever got nothing asks again when something has happened, not at once.
-            decision = self._decide(now, asks=batch is not None)
+                self._start(worker, batch)
+            # An instance without a batch requests again only after the next event.
+            decision = self._decide(now, may_request=batch is not None)
         if not batch:
-            self._limiter.end(limited, used=False)
+            self._limiter.release(limited, used=False)
         if decision is not None:
             self._carry_out(decision)
 
     def _carry_out(self, decision: _Decision) -> None:
         for refusal in decision.refused:
             self._executor.refuse(refusal)
-        for worker in decision.asking:
+        for worker in decision.requesting:
             assert self._limiter is not None
-            self._limiter.ask(self._rate_limited[worker.number], partial(self._granted, worker))
+            self._limiter.request(self._rate_limited[worker.number], partial(self._granted, worker))
 
     def refuse(self) -> None:
-        """Take no new requests."""
+        """Refuse new requests from now on."""
         with self._lock:
             self._refusing = True
 
     def close(self) -> None:
-        """Run what waits, without further delay, then close the instances; waits for both."""
+        """Execute all waiting requests without delay, then close the instances. Blocks."""
         self.refuse()
         with self._lock:
             self._closing = True
@@ -305,7 +334,7 @@ class InstanceScheduler:
 
 
 class _Worker(threading.Thread):
-    """The one thread on which an instance lives: opens it, runs batches, closes it."""
+    """The only thread that uses an instance: opens it, executes batches, closes it."""
 
     def __init__(self, scheduler: InstanceScheduler, number: int, instance: ModelInstance) -> None:
         super().__init__(name=instance.name, daemon=True)
@@ -320,11 +349,12 @@ class _Worker(threading.Thread):
         printing.speak_as(self.name)
         try:
             self._instance.open()
-        except BaseException as error:  # whoever waits for `opened` must hear of anything
+        except BaseException as error:  # the thread that reads `opened` raises it
             self.opened.set_exception(error)
             return
         self.opened.set_result(None)
-        # An idle instance holds no tensors, nor the shared memory behind them.
+        # `batch` is empty while the thread is idle: it references neither tensors nor the shared
+        # memory behind them.
         batch: Batch | None = None
         while batch := batch or self.inbox.get():
             batch = self._scheduler.run(self, self._instance, batch)
@@ -334,7 +364,7 @@ class _Worker(threading.Thread):
 
 
 def _opened(workers: Collection[_Worker]) -> list[_Worker]:
-    """Have all open their instances, side by side. If one fails, close the others and raise."""
+    """Open the instances in parallel. If one fails, close the others and raise its error."""
     for worker in workers:
         worker.start()
     failures = [error for worker in workers if (error := worker.opened.exception())]

@@ -15,31 +15,31 @@ from reference_server.scheduling.dynamic_batcher import BatchSizes, Forming
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
 _NS_PER_US = 1000
-#: A limit that is over when a batcher looks at a request for the first time, be the model idle. In
-#: Triton another thread does, and must be woken: of 20 requests with a limit of 5 us it refused 8
-#: that came over HTTP, all that came over gRPC or from models; with 20 us, one.
-_OVER_AT_ONCE_US = 5
+#: Timeouts up to this one expire before a batcher first sees the request, even on an idle model. In
+#: Triton another thread must wake up first: with a timeout of 5 us it refused 8 of 20 requests
+#: over HTTP and all over gRPC or from models; with 20 us it refused one.
+_EXPIRES_AT_ONCE_US = 5
 _EXPIRED = unavailable("Request timeout expired")
 
 
 class _PolicyQueue:
-    """The requests of one level, first come first served, under one policy. Not thread-safe.
+    """The requests of one priority level, in order of arrival, under one policy. Not thread-safe.
 
-    Those that have expired and are only delayed come after all others.
+    Expired requests that the policy only delays come after all others.
     """
 
     def __init__(self, policy: QueuePolicy) -> None:
         self._policy = policy
         self._waiting: OrderedDict[int, InferRequest] = OrderedDict()
         self._delayed: deque[InferRequest] = deque()
-        self._expiries: list[tuple[int, int]] = []  # a heap: when, and which of those waiting
+        self._expiries: list[tuple[int, int]] = []  # a heap of (time, number of the request)
         self._arrivals = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._delayed)
 
     def offer(self, request: InferRequest) -> None:
-        """Take a request at the end. Raises ServerError UNAVAILABLE if the queue is full."""
+        """Append a request. Raises ServerError UNAVAILABLE if the queue is full."""
         policy = self._policy
         if policy.max_size and len(self) >= policy.max_size:
             raise unavailable(f"{request.label} Exceeds maximum queue size")
@@ -49,25 +49,25 @@ class _PolicyQueue:
         if policy.overridable and 0 < request.timeout_us < timeout_us:
             timeout_us = request.timeout_us
         if timeout_us:
-            waits_us = 0 if timeout_us <= _OVER_AT_ONCE_US else timeout_us
+            waits_us = 0 if timeout_us <= _EXPIRES_AT_ONCE_US else timeout_us
             expiry_ns = request.queued_ns + waits_us * _NS_PER_US
             heapq.heappush(self._expiries, (expiry_ns, self._arrivals))
 
     def expire(self, now_ns: int) -> list[Refusal]:
-        """Do what the policy says to those whose time is over; returns those refused."""
+        """Apply the policy to requests that have expired. Return the refused ones."""
         expired: list[int] = []
         while self._expiries and self._expiries[0][0] <= now_ns:
             expired.append(heapq.heappop(self._expiries)[1])
-        # The heap's order is that of times, and requests leave in that of their arrival.
+        # The heap is ordered by time; requests leave in order of arrival.
         found = [self._waiting.pop(number) for number in sorted(expired) if number in self._waiting]
         if not self._policy.delays:
             return [Refusal(request, _EXPIRED) for request in found]
-        # The policy is DELAY: from now on they come after all others of their level.
+        # The policy is DELAY: expired requests come after all others of their level.
         self._delayed.extend(found)
         return []
 
     def next_expiry_ns(self) -> int | None:
-        """When the next request is refused; None if none ever is."""
+        """Return when the next request is refused; None if no request will be."""
         return self._expiries[0][0] if self._expiries and not self._policy.delays else None
 
     def __iter__(self) -> Iterator[InferRequest]:
@@ -75,22 +75,22 @@ class _PolicyQueue:
         yield from self._delayed
 
     def pop(self) -> InferRequest:
-        """Take out the first."""
+        """Remove and return the first request."""
         if not self._waiting:
             return self._delayed.popleft()
         _, request = self._waiting.popitem(last=False)
-        # Those that were taken earlier are still in the heap; its first must be one that waits.
+        # The heap still contains removed requests; its first entry must be a waiting one.
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
         return request
 
 
 class _PriorityQueue:
-    """All that waits for one model: a queue for each level, the first level first."""
+    """All waiting requests of one model: a queue for each priority level, in order of level."""
 
     def __init__(self, settings: DynamicBatching) -> None:
         self._settings = settings
-        # There may be 2^64 levels, so only those with requests have a queue.
+        # There may be 2^64 levels, so only levels with requests have a queue.
         self._levels: list[int] = []  # ascending
         self._queues: dict[int, _PolicyQueue] = {}
 
@@ -98,7 +98,7 @@ class _PriorityQueue:
         return sum(map(len, self._queues.values()))
 
     def offer(self, request: InferRequest) -> None:
-        """Take a request at the end of its level. Raises ServerError if that is full."""
+        """Append a request to its level. Raises ServerError if the level is full."""
         settings = self._settings
         known = 1 <= request.priority <= settings.levels
         default = settings.default_level if settings.levels else 0
@@ -110,7 +110,7 @@ class _PriorityQueue:
         self._queues[level].offer(request)
 
     def expire(self, now_ns: int) -> list[Refusal]:
-        """Do what the policies say to those whose time is over; returns those refused."""
+        """Apply the policies to requests that have expired. Return the refused ones."""
         refused = []
         for level in [*self._levels]:
             refused += self._queues[level].expire(now_ns)
@@ -118,7 +118,7 @@ class _PriorityQueue:
         return refused
 
     def next_expiry_ns(self) -> int | None:
-        """When the next request is refused; None if none ever is."""
+        """Return when the next request is refused; None if no request will be."""
         times = [queue.next_expiry_ns() for queue in self._queues.values()]
         return min((time for time in times if time is not None), default=None)
 
@@ -126,7 +126,7 @@ class _PriorityQueue:
         return itertools.chain.from_iterable(self._queues[level] for level in self._levels)
 
     def pop(self) -> InferRequest:
-        """Take out the first."""
+        """Remove and return the first request."""
         first = self._levels[0]
         request = self._queues[first].pop()
         self._drop_if_empty(first)
@@ -139,9 +139,10 @@ class _PriorityQueue:
 
 
 class PolicyBatcher:
-    """Forms a batch when an instance asks for one, of those that are first in line by then.
+    """A batcher that forms a batch from the first requests when an instance asks for one.
 
-    Sizes, the delay and `max_rows` are those of DynamicBatcher; nothing is prepared ahead.
+    Sizes, delay and `max_rows` have the same meaning as for `DynamicBatcher`. No batches are
+    prepared ahead.
     """
 
     takes_all = False
@@ -157,12 +158,12 @@ class PolicyBatcher:
         return len(self._queue)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request. Raises ServerError UNAVAILABLE if its queue is full."""
+        """Add a request. Raises ServerError UNAVAILABLE if its queue is full."""
         self._refused += self._queue.expire(now_ns)
         self._queue.offer(request)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """The batch that a free instance shall run now; None if it is worth waiting."""
+        """Return the batch that an idle instance executes now; None to wait for more requests."""
         self._due_ns = None
         self._refused += self._queue.expire(now_ns)
         self._drop_cancelled()
@@ -181,29 +182,29 @@ class PolicyBatcher:
         return batch or None
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Nothing depends on it."""
+        """Do nothing: no decision depends on it."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those that expired, and those that were cancelled."""
+        """Return the requests that expired or were cancelled."""
         refused, self._refused = self._refused + self._queue.expire(now_ns), []
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """When a request expires, or the oldest of those that an instance waits for is due."""
+        """Return when the next request expires, or when a delay ends that an instance waits for."""
         expiry_ns = self._queue.next_expiry_ns()
         if expiry_ns is None or self._due_ns is None:
             return self._due_ns if expiry_ns is None else expiry_ns
         return min(expiry_ns, self._due_ns)
 
     def flush(self) -> None:
-        """Stop waiting for company."""
+        """Stop waiting for more requests."""
         self._delay_ns = 0
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Any instance will do."""
+        """Do nothing: any instance can execute any request."""
 
     def keeps(self, instance: int) -> bool:
-        """Never."""
+        """Return False: requests are not bound to instances."""
         return False
 
     def _drop_cancelled(self) -> None:
@@ -211,7 +212,7 @@ class PolicyBatcher:
             self._refused.append(Refusal(self._queue.pop(), CANCELLED))
 
     def _remove(self, batch: Batch) -> None:
-        """Take a batch out of the queue, and the cancelled requests between its own."""
+        """Remove a batch from the queue, and refuse the cancelled requests between its requests."""
         for request in batch:
             while (first := self._queue.pop()) is not request:
                 self._refused.append(Refusal(first, CANCELLED))

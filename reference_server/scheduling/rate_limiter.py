@@ -1,4 +1,4 @@
-"""The rate limiter: which instances of all models may execute, by resources and priorities."""
+"""The rate limiter: decides by resources and priorities which instances may execute."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from dataclasses import dataclass, field
 from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.core.errors import invalid_arg
 
-#: How much there is of a resource, by its name and whether it is the whole server's.
+#: The amount of each resource, by its name and whether it is global (shared by all devices).
 Limits = Mapping[tuple[str, bool], int]
 
 
 @dataclass(eq=False, slots=True)
 class RateLimitedInstance:
-    """What one instance needs while it executes, and how often it has had a turn.
+    """The resources that one instance needs while it executes, and its number of grants.
 
-    Of `priority` 1 is the first; 2 gets half as many turns. `granted` is called when it is its
-    turn.
+    Priority 1 is the highest; an instance of priority 2 gets half as many grants. `granted` is
+    called when the instance may execute.
     """
 
     priority: int
     needs: Mapping[str, int]
-    turns: int = 0
+    grants: int = 0
     granted: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @property
     def rank(self) -> int:
-        """The smallest goes first."""
-        return (self.turns + 1) * self.priority
+        """The sort key among waiting instances; the smallest is granted first."""
+        return (self.grants + 1) * self.priority
 
 
 class ResourceManager:
-    """Counts what is free and decides whose turn it is. Pure; not thread-safe.
+    """Counts free resources and decides which instances may execute. Pure; not thread-safe.
 
-    `limits` says how much there is of each resource; None: as much as the neediest instance needs.
+    Args:
+        limits: The amount of each resource. None: the largest amount that any instance needs.
     """
 
     def __init__(self, limits: Limits | None) -> None:
@@ -49,10 +50,10 @@ class ResourceManager:
         return f"ResourceManager({len(self._waiting)} waiting; in use: {used or 'nothing'})"
 
     def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
-        """What stands for the instances of one model.
+        """Register the instances of one model.
 
-        Raises ServerError INVALID_ARG if one could never execute, or if a resource is the whole
-        server's for one instance and a device's for another.
+        Raises ServerError INVALID_ARG if one could never execute, or if a resource is global for
+        one instance and device-specific for another.
         """
         added = [(instance, _rate_limited(instance)) for instance in instances]
         scopes: dict[str, bool] = {}
@@ -76,24 +77,24 @@ class ResourceManager:
         return [limited for _, limited in added]
 
     def remove(self, instances: Iterable[RateLimitedInstance]) -> list[RateLimitedInstance]:
-        """Forget the instances of a model that is closed. Returns those whose turn it is now."""
+        """Remove the instances of a closed model. Return the instances that may execute now."""
         gone = set(map(id, instances))
         self._members = [member for member in self._members if id(member[1]) not in gone]
         return self._grant()
 
-    def ask(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
-        """An instance has something to run. Returns those whose turn it is now."""
+    def request(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
+        """Request resources for an instance. Return the instances that may execute now."""
         self._waiting.append(limited)
         return self._grant()
 
-    def give_back(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
-        """An instance has run. Returns those whose turn it is now."""
+    def release(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
+        """Release an instance's resources. Return the instances that may execute now."""
         for name, count in limited.needs.items():
             self._used[name] -= count
         return self._grant()
 
     def _available(self) -> Mapping[str, int]:
-        """How much there is of each resource that is needed."""
+        """Return the amount of each resource that any instance needs."""
         if self._limits is None:
             return _most(limited for _, limited in self._members)
         return {
@@ -103,12 +104,12 @@ class ResourceManager:
         }
 
     def _grant(self) -> list[RateLimitedInstance]:
-        """Let those go, by rank, for whom there is enough and who take nothing from one before."""
+        """Grant resources to waiting instances, in order of rank."""
         total = self._available()
         granted: list[RateLimitedInstance] = []
         reserved: dict[str, int] = {}
-        # Who does not fit reserves what it needs: those behind it by rank get none of that, so that
-        # nobody is passed over for needing more.
+        # An instance that does not fit reserves its resources. Instances of a higher rank cannot
+        # use them, so an instance with large needs does not starve.
         for limited in sorted(self._waiting, key=lambda limited: limited.rank):
             fits = all(
                 self._used.get(name, 0) + reserved.get(name, 0) + count <= total.get(name, 0)
@@ -118,7 +119,7 @@ class ResourceManager:
             for name, count in limited.needs.items():
                 taken[name] = taken.get(name, 0) + count
             if fits:
-                limited.turns += 1
+                limited.grants += 1
                 granted.append(limited)
         for limited in granted:
             self._waiting.remove(limited)
@@ -133,7 +134,7 @@ def _rate_limited(instance: InstanceConfig) -> RateLimitedInstance:
 
 
 def _most(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
-    """How much of each resource the neediest of them needs."""
+    """Return the largest amount of each resource that one instance needs."""
     most: dict[str, int] = {}
     for limited in instances:
         for name, count in limited.needs.items():
@@ -142,35 +143,38 @@ def _most(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
 
 
 class RateLimiter:
-    """The one of a server: tells instances when it is their turn. Any thread."""
+    """The rate limiter of a server, shared by all models. Thread-safe."""
 
     def __init__(self, limits: Limits | None) -> None:
         self._resources = ResourceManager(limits)
         self._lock = threading.Lock()
 
     def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
-        """What stands for a model's instances. Raises ServerError if one could never execute."""
+        """Register a model's instances. Raises ServerError if one could never execute."""
         with self._lock:
             return self._resources.add(instances)
 
     def remove(self, instances: Iterable[RateLimitedInstance]) -> None:
-        """Forget the instances of a model that is closed."""
+        """Remove the instances of a closed model."""
         with self._lock:
             granted = self._resources.remove(instances)
         _notify(granted)
 
-    def ask(self, limited: RateLimitedInstance, granted: Callable[[], None]) -> None:
-        """Call `granted` once it is this instance's turn: maybe now, maybe on another's thread."""
+    def request(self, limited: RateLimitedInstance, granted: Callable[[], None]) -> None:
+        """Call `granted` once when this instance may execute.
+
+        The call may happen immediately, or later on the thread of another instance.
+        """
         with self._lock:
             limited.granted = granted
-            now = self._resources.ask(limited)
+            now = self._resources.request(limited)
         _notify(now)
 
-    def end(self, limited: RateLimitedInstance, *, used: bool = True) -> None:
-        """The turn is over; not `used`: there was nothing to execute after all."""
+    def release(self, limited: RateLimitedInstance, *, used: bool = True) -> None:
+        """Release the resources of a grant. If it was not `used`, it does not count."""
         with self._lock:
-            limited.turns -= not used
-            granted = self._resources.give_back(limited)
+            limited.grants -= not used
+            granted = self._resources.release(limited)
         _notify(granted)
 
 

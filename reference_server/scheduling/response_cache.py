@@ -1,4 +1,4 @@
-"""The response cache, bounded in bytes, and the scheduler in front of others that uses it."""
+"""A response cache limited in bytes, and a scheduler that answers from it before another one."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from reference_server.scheduling.execution import COUNTING
 
 Outputs = tuple[Tensor, ...]
 
-#: What an output is charged beside its bytes: its name, type and shape, and its share of the entry.
+#: Bytes charged for each output in addition to its data: name, type, shape, share of the entry.
 OUTPUT_OVERHEAD_BYTES = 64
 log = logging.getLogger(__name__)
 
-#: A response that cannot be kept is answered all the same.
+#: An error while a response is stored must not prevent the response.
 _STORING = Contained("a response was not stored")
 _loads = itertools.count()
 
 
 class NotStored(Exception):
-    """A response that the cache cannot hold; the text says why, in Triton's words."""
+    """The cache cannot hold a response; the text is Triton's reason."""
 
 
 class LeastRecentlyUsed:
-    """Outputs by key, in at most `byte_size` bytes. Not thread-safe, no clock.
+    """A mapping from keys to outputs that holds at most `byte_size` bytes. Not thread-safe.
 
-    `used_bytes` never exceeds `byte_size`; `evictions` counts the entries that made room for
-    others.
+    `used_bytes` never exceeds `byte_size`; `evictions` counts the entries removed to store others.
     """
 
     def __init__(self, byte_size: int) -> None:
@@ -52,7 +51,7 @@ class LeastRecentlyUsed:
         return key in self._entries
 
     def get(self, key: Hashable) -> Outputs | None:
-        """What is stored for `key`, which is now the entry used last."""
+        """Return the outputs stored for `key`, and mark the entry as most recently used."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -60,7 +59,7 @@ class LeastRecentlyUsed:
         return entry[0]
 
     def put(self, key: Hashable, outputs: Outputs, byte_size: int) -> None:
-        """Store `outputs`, which count with `byte_size`, in the place of the oldest entries.
+        """Store `outputs`, charged with `byte_size`; evict the least recently used entries.
 
         `key` must not be stored already. Raises NotStored if the whole cache is too small.
         """
@@ -78,10 +77,10 @@ class LeastRecentlyUsed:
 
 
 class ResponseCache:
-    """The cache of one server, shared by all models that use it. Any thread.
+    """The cache of one server, shared by all models that use it. Thread-safe.
 
-    What is stored are copies of its own that nobody can write to; `lookup` gives tensors over
-    these bytes, so a hit copies nothing.
+    It stores read-only copies. `lookup` returns tensors over the stored bytes, so a hit copies
+    nothing.
     """
 
     def __init__(self, byte_size: int, clock: Clock) -> None:
@@ -99,7 +98,7 @@ class ResponseCache:
         )
 
     def lookup(self, key: Hashable) -> list[Tensor] | None:
-        """The outputs that were stored for `key`; None if there are none."""
+        """Return the outputs stored for `key`; None if there are none."""
         start = self._clock.monotonic_ns()
         with self._lock:
             found = self._entries.get(key)
@@ -108,16 +107,16 @@ class ResponseCache:
             else:
                 self._hits += 1
             self._lookup_ns += self._clock.monotonic_ns() - start
-        # Objects of their own: a tensor keeps the array that somebody made of it, and changed.
+        # New Tensor objects: a tensor caches its array, which the caller may change.
         return None if found is None else [tensor.renamed(tensor.name) for tensor in found]
 
     def insert(self, key: Hashable, outputs: Sequence[Tensor]) -> bool:
-        """Store copies of `outputs`; False if somebody else has stored a response for `key`.
+        """Store copies of `outputs`. Return False if a response for `key` is stored already.
 
         Raises NotStored if they do not fit, or if one has no elements, as in Triton.
         """
         start = self._clock.monotonic_ns()
-        # Looked at before anything is copied; and again below, for another may have stored it.
+        # Checked before copying, and again below: another thread may have stored it in between.
         with self._lock:
             if key in self._entries:
                 return False
@@ -133,7 +132,7 @@ class ResponseCache:
         return True
 
     def reading(self) -> CacheReading:
-        """The counters as they are now."""
+        """Return the current counters."""
         with self._lock:
             entries = self._entries
             return CacheReading(
@@ -148,10 +147,15 @@ class ResponseCache:
 
 
 def key_of(request: InferRequest, served: Hashable, outputs: frozenset[str]) -> bytes:
-    """What makes requests equal: the model, its inputs, and the outputs they want.
+    """Return the cache key of a request: a digest of model, inputs and requested outputs.
 
-    `served` names the loaded model, `outputs` are all that it has. Inputs count with their names,
-    datatypes, shapes and bytes, in any order; ids, parameters and priorities do not count.
+    The names, datatypes, shapes and bytes of inputs count, in any order. Ids, parameters and
+    priorities do not count.
+
+    Args:
+        request: The request.
+        served: Identifies the loaded model.
+        outputs: The names of all outputs of the model.
     """
     wanted = outputs.intersection(request.requested_outputs) or outputs
     digest = hashlib.blake2b(repr((served, sorted(wanted))).encode(), digest_size=16)
@@ -164,11 +168,11 @@ def key_of(request: InferRequest, served: Hashable, outputs: frozenset[str]) -> 
 
 
 class CachingScheduler:
-    """Schedules the requests of one loaded model, or ensemble, through `cache`.
+    """A scheduler that looks up the requests of one loaded model or ensemble in `cache`.
 
-    A hit is answered within `submit`, on the caller's thread. Requests that are on their way at
-    the same time are not merged: each misses. Error responses are not stored. What another load of
-    the same model has answered is not found.
+    A hit is answered within `submit`, on the caller's thread. Equal requests in flight at the same
+    time are not merged: each is a miss. Error responses are not stored. Responses stored before a
+    reload of the model are not found.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class CachingScheduler:
         self._name = signature.name
         self._version = version
         self._outputs = frozenset(output.name for output in signature.outputs)
-        # A model that is loaded again may be another one.
+        # A reloaded model may differ, so its keys differ too.
         self._served = signature.name, version, next(_loads)
         self.cache = cache
         self.recorder = recorder
@@ -195,46 +199,46 @@ class CachingScheduler:
 
     @property
     def pending(self) -> int:
-        """How many requests wait behind the cache."""
+        """The number of pending requests of the inner scheduler."""
         return self.inner.pending
 
     @property
     def in_flight(self) -> int:
-        """How many requests are behind the cache."""
+        """The number of requests in flight of the inner scheduler."""
         return self.inner.in_flight
 
     def refuse(self) -> None:
-        """Refuse what the cache has no answer for."""
+        """Refuse requests that miss the cache from now on."""
         self.inner.refuse()
 
     def submit(self, request: InferRequest) -> None:
         """Answer `request` from the cache, or schedule it."""
         request.queued_ns = self.clock.monotonic_ns()
-        began = self.clock.monotonic_ns()
+        start = self.clock.monotonic_ns()
         key = key_of(request, self._served, self._outputs)
         outputs = self.cache.lookup(key)
         now = self.clock.monotonic_ns()
         if outputs is not None:
             with COUNTING:
-                self.recorder.cache_hit(request, began, now)
+                self.recorder.cache_hit(request, start, now)
             answer(request, InferResponse(self._name, self._version, request.id, outputs))
             return
         sink = request.sink
-        request.sink = _StoringSink(self, key, sink, now - began)
+        request.sink = _StoringSink(self, key, sink, now - start)
         try:
             self.inner.submit(request)
         except BaseException:
-            # It is refused, and whoever sends it again finds it as it was.
+            # A refused request may be sent again, so it must be unchanged.
             request.sink = sink
             raise
 
     def close(self) -> None:
-        """Close what is behind the cache."""
+        """Close the inner scheduler."""
         self.inner.close()
 
 
 class _StoringSink:
-    """Takes a response to the cache on its way."""
+    """A sink that stores a response in the cache and forwards it."""
 
     __slots__ = ("_key", "_lookup_ns", "_scheduler", "_sink")
 
@@ -254,10 +258,10 @@ class _StoringSink:
 
     def _store(self, response: InferResponse) -> None:
         scheduler = self._scheduler
-        began = scheduler.clock.monotonic_ns()
+        start = scheduler.clock.monotonic_ns()
         try:
             if not scheduler.cache.insert(self._key, response.outputs):
                 return
         except NotStored as reason:
             log.error("Failed to insert key [%s] into response cache: %s", self._key.hex(), reason)
-        scheduler.recorder.cache_missed(self._lookup_ns + scheduler.clock.monotonic_ns() - began)
+        scheduler.recorder.cache_missed(self._lookup_ns + scheduler.clock.monotonic_ns() - start)

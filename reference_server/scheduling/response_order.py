@@ -1,4 +1,4 @@
-"""Responses in the order of their requests (`preserve_ordering`), whichever instance is first."""
+"""Sends responses in the order of their requests (`preserve_ordering`), across instances."""
 
 from __future__ import annotations
 
@@ -11,63 +11,66 @@ from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
 
 
 class ResponseOrder:
-    """Hands on the responses of one request after the other. Any thread.
+    """Forwards the responses of one request after the other. Thread-safe.
 
-    The first of the requests that are not answered yet has its responses handed on as they come;
-    those of the others are kept until all before them have had their last.
+    Responses of the oldest unanswered request are forwarded immediately. Responses of later
+    requests are buffered until all earlier requests have sent their final response.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: deque[_OrderedSink] = deque()
-        self._is_handing_on = False
+        self._sinks: deque[_OrderedSink] = deque()
+        self._is_sending = False
 
-    def place(self, sink: ResponseSink) -> ResponseSink:
-        """A sink for the next request, in front of its own."""
-        place = _OrderedSink(self, sink)
+    def append(self, sink: ResponseSink) -> ResponseSink:
+        """Return a sink for the next request, which wraps the request's own."""
+        ordered = _OrderedSink(self, sink)
         with self._lock:
-            self._places.append(place)
-        return place
+            self._sinks.append(ordered)
+        return ordered
 
-    def came(self, place: _OrderedSink, response: InferResponse) -> None:
-        """A request has a response. Whoever brings one first hands on for all others, too."""
+    def send(self, ordered: _OrderedSink, response: InferResponse) -> None:
+        """Buffer the response of one request, and forward all responses that are due.
+
+        One thread at a time forwards; it includes the responses of other threads.
+        """
         with self._lock:
-            place.kept.append(response)
-            if self._is_handing_on:
+            ordered.buffer.append(response)
+            if self._is_sending:
                 return
-            self._is_handing_on = True
-        while ready := self._next():
-            place, response = ready
-            deliver(place.sink, response)
+            self._is_sending = True
+        while due := self._next():
+            ordered, response = due
+            deliver(ordered.sink, response)
 
     def _next(self) -> tuple[_OrderedSink, InferResponse] | None:
         with self._lock:
-            if not self._places or not self._places[0].kept:
-                self._is_handing_on = False
+            if not self._sinks or not self._sinks[0].buffer:
+                self._is_sending = False
                 return None
-            first = self._places[0]
-            response = first.kept.popleft()
+            first = self._sinks[0]
+            response = first.buffer.popleft()
             if response.final:
-                self._places.popleft()
+                self._sinks.popleft()
             return first, response
 
 
 class _OrderedSink:
-    """Stands for one request in the order."""
+    """The sink of one request, with the responses that are not forwarded yet."""
 
-    __slots__ = ("_order", "kept", "sink")
+    __slots__ = ("_order", "buffer", "sink")
 
     def __init__(self, order: ResponseOrder, sink: ResponseSink) -> None:
         self._order = order
         self.sink = sink
-        self.kept: deque[InferResponse] = deque()
+        self.buffer: deque[InferResponse] = deque()
 
     def send(self, response: InferResponse) -> None:
-        self._order.came(self, response)
+        self._order.send(self, response)
 
 
 class OrderedQueue:
-    """A WorkQueue whose requests are answered in the order in which they leave it."""
+    """A WorkQueue whose requests are answered in the order in which `take` returns them."""
 
     def __init__(self, work: WorkQueue) -> None:
         self._work = work
@@ -78,36 +81,36 @@ class OrderedQueue:
         return len(self._work)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request. Raises ServerError if it is refused at once."""
+        """Add a request. Raises ServerError if it is refused immediately."""
         self._work.offer(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """What that instance shall run now, each request with its place in the order."""
+        """Return the next batch of the inner queue, with a place in the order for each request."""
         batch = self._work.take(instance, now_ns)
         for request in batch or ():
-            request.sink = self._order.place(request.sink)
+            request.sink = self._order.append(request.sink)
         return batch
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """`instance` has executed `batch`."""
+        """Record that `instance` has executed `batch`."""
         self._work.finished(instance, batch, again, now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those given up; they never had a place."""
+        """Return the refused requests; they have no place in the order."""
         return self._work.refused(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask again though nothing else has happened."""
+        """Return when to call again even if nothing else happens."""
         return self._work.next_deadline_ns()
 
     def flush(self) -> None:
-        """From now on give whatever waits."""
+        """Return waiting requests without delay from now on."""
         self._work.flush()
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Instances come, and others leave."""
+        """Add and remove instances."""
         self._work.resize(added, leaving, now_ns)
 
     def keeps(self, instance: int) -> bool:
-        """Whether an instance that is to leave is needed yet."""
+        """Return whether a leaving instance is still needed."""
         return self._work.keeps(instance)

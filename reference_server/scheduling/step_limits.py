@@ -1,7 +1,7 @@
-"""How many requests of each step of an ensemble are on their way: `max_inflight_requests`.
+"""Limits on the in-flight requests of each step of an ensemble: `max_inflight_requests`.
 
-As in newer releases the limit is for a step, and shared by all requests of the ensemble. What is
-held back holds up no thread: who frees a place starts what waited for it.
+As in newer releases of Triton, the limit applies to a step and is shared by all requests of the
+ensemble. A waiting step blocks no thread: the thread that frees a place starts the next step.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ BranchT = TypeVar("BranchT", contravariant=True)
 
 
 class Starter(Protocol[BranchT]):
-    """A request of the ensemble."""
+    """The run of one ensemble request."""
 
     def start_held(self, branch: BranchT, index: int) -> None:
-        """Start step `index`, which was held back, or let go of its place."""
+        """Start step `index`, which waited for a place, or release the place."""
 
 
 class StepLimits(Generic[BranchT]):
-    """The steps of one ensemble, by their numbers, `most` of each at a time. Any thread."""
+    """Limits the in-flight requests of each step of one ensemble to `limit`. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._lock = threading.Lock()
         self._sent: Counter[int] = Counter()
         self._held: dict[int, deque[tuple[Starter[BranchT], BranchT]]] = {}
@@ -32,25 +32,28 @@ class StepLimits(Generic[BranchT]):
         self._is_starting = False
 
     def may_start(self, starter: Starter[BranchT], branch: BranchT, index: int) -> bool:
-        """Take a place of step `index`; if there is none, the step is held back until there is."""
+        """Take a place of step `index`. Return False if the step must wait for a free place."""
         with self._lock:
-            if self._sent[index] < self._most:
+            if self._sent[index] < self._limit:
                 self._sent[index] += 1
                 return True
             self._held.setdefault(index, deque()).append((starter, branch))
             return False
 
-    def let_go(self, index: int) -> None:
-        """A step is at its end, or was never sent. To be followed by `start_freed`."""
+    def release(self, index: int) -> None:
+        """Release the place of a step that has ended or was never sent.
+
+        The caller calls `start_freed` afterwards.
+        """
         with self._lock:
             held = self._held.get(index)
-            if held:  # which takes over the place
+            if held:  # the first waiting step takes over the place
                 self._freed.append((*held.popleft(), index))
             else:
                 self._sent[index] -= 1
 
     def forget(self, starter: Starter[BranchT]) -> int:
-        """Start none of the steps that are held back for `starter`; returns how many those were."""
+        """Drop the waiting steps of `starter`. Return their number."""
         count = 0
         with self._lock:
             for index, held in self._held.items():
@@ -60,10 +63,10 @@ class StepLimits(Generic[BranchT]):
         return count
 
     def start_freed(self) -> None:
-        """Start what places were freed for. Under no lock: it sends requests.
+        """Start the waiting steps that have received a place. Sends requests, so hold no lock.
 
-        One thread at a time, and one after the other: a step that is answered at once frees the
-        place for the next, and these would nest.
+        Only one thread does this at a time, in a loop: a step that is answered immediately frees
+        the place for the next one, and the calls would nest.
         """
         while True:
             with self._lock:

@@ -1,4 +1,4 @@
-"""A call that is made when a time has come."""
+"""A timer that calls a function at a given time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from reference_server.core.ports import Clock
 
 
 class Timer:
-    """Calls `fire` when a time has come, on a thread of its own.
+    """Calls `fire` at a given time, on its own thread. Thread-safe.
 
-    The thread begins with the first time that is set, so who never sets one has none. Any thread.
+    The thread starts when a time is set for the first time.
     """
 
     def __init__(self, name: str, clock: Clock, fire: Callable[[], None]) -> None:
@@ -24,9 +24,9 @@ class Timer:
         self._closed = False
 
     def set(self, at_ns: int) -> None:
-        """Fire at `at_ns` of the monotonic clock; of several times set, the earliest counts.
+        """Fire at `at_ns` of the monotonic clock. The earliest of several set times counts.
 
-        It then is forgotten: whoever still waits for a later one sets it again when it fires.
+        Later times are dropped when the timer fires; the caller sets them again.
         """
         with self._changed:
             if self._closed or (self._at is not None and self._at <= at_ns):
@@ -38,7 +38,7 @@ class Timer:
             self._changed.notify()
 
     def close(self) -> None:
-        """Fire no more; waits for the end of a fire that has begun."""
+        """Stop the timer and wait for a running `fire` to return."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -50,7 +50,7 @@ class Timer:
             self._fire()
 
     def _wait(self) -> bool:
-        """Return at the time that is set, whichever that is by then; False at the end."""
+        """Wait for the set time and return True; return False when the timer is closed."""
         with self._changed:
             while not self._closed:
                 if self._at is None:

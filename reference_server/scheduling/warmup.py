@@ -1,4 +1,4 @@
-"""Runs a model's warm-up samples on an instance before it is ready."""
+"""Warm-up: executes a model's samples on an instance before it is ready."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from reference_server.core.rules import RequestRules
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.execution import BatchExecutor
 
-#: Where the files of samples lie in a model's folder.
+#: The subfolder of a model's folder that contains the files of samples.
 FOLDER = "warmup"
-# What Triton's texts put in front: these requests have no id.
+# The prefix of Triton's texts: warm-up requests have no id.
 _LABEL = "[request id: <id_unknown>]"
 _SEED = 0
 log = logging.getLogger(__name__)
 
 
 def _sample_tensor(given: WarmupInput, signature: Signature, model_folder: Path) -> Tensor:
-    """One row of an input of a sample.
+    """Return one row of an input of a sample. Reads the input's file, if it names one.
 
-    Reads the sample's file, if it has one. Raises ServerError if there is no data, or too little.
+    Raises ServerError if there is no data or too little.
     """
     if min(given.dims, default=0) < 0:
         raise invalid_arg(
@@ -46,18 +46,18 @@ def _sample_tensor(given: WarmupInput, signature: Signature, model_folder: Path)
 
 
 def _data(given: WarmupInput, elements: int, model_folder: Path) -> bytes:
-    """The wire form of so many elements."""
+    """Return the wire form of `elements` elements."""
     if given.datatype is DataType.BYTES:
         if given.data is WarmupData.FILE:
             return _read(model_folder, given.file)
-        # Random texts are empty, too.
+        # Random strings are empty as well.
         return byte_strings.serialize(np.full(elements, b"", dtype=np.object_))
     size = elements * (given.datatype.byte_size if given.datatype else 0)
     if given.data is WarmupData.ZEROS:
         return bytes(size)
     if given.data is WarmupData.RANDOM:
         random = np.random.default_rng(_SEED).bytes(size)
-        # There are two truth values only.
+        # Bytes of BOOL must be 0 or 1.
         return bytes(byte & 1 for byte in random) if given.datatype is DataType.BOOL else random
     if given.data is WarmupData.FILE:
         data = _read(model_folder, given.file)
@@ -81,23 +81,30 @@ def _read(model_folder: Path, file: str) -> bytes:
 
 
 def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInput]:
-    """The inputs that the model has; Triton leaves the others out."""
+    """Return the inputs of the sample that the model has; Triton ignores others."""
     known = {entry.name for entry in signature.inputs}
     return [given for given in sample.inputs if given.name in known]
 
 
 def read_samples(samples: Sequence[WarmupSample], signature: Signature, model_folder: Path) -> None:
-    """Look whether there is data for all samples. Raises ServerError for the first without."""
+    """Check that there is data for all samples. Raises ServerError for the first one without."""
     for sample in samples:
         for given in _known_inputs(sample, signature):
             _sample_tensor(given, signature, model_folder)
 
 
 class Warmup:
-    """Executes a model's samples on an instance, through `executor`. Any thread.
+    """Executes a model's samples on an instance. Thread-safe.
 
-    They are counted as any request is, and see neither the queue nor the response cache.
-    `model_folder` is where the samples' files are.
+    Samples are counted in the statistics like other requests. They bypass the queue and the
+    response cache.
+
+    Args:
+        samples: The samples of the configuration.
+        signature: The model's inputs and outputs.
+        model_folder: The model's folder, which contains the samples' files.
+        executor: Executes the requests.
+        clock: The source of the requests' times.
     """
 
     def __init__(
@@ -115,8 +122,8 @@ class Warmup:
         self._clock = clock
 
     def __call__(self, instance: OpenInstance) -> None:
-        """Run the samples on `instance`, which is open. Raises ServerError if one of them fails."""
-        # All are made before the first one runs.
+        """Run the samples on an open instance. Raises ServerError if one of them fails."""
+        # Read all samples before the first one runs.
         inputs = [self._inputs(sample) for sample in self._samples]
         for sample, tensors in zip(self._samples, inputs, strict=True):
             for iteration in range(1, sample.count + 1):
@@ -128,22 +135,22 @@ class Warmup:
 
     def _inputs(self, sample: WarmupSample) -> dict[str, Tensor]:
         log.debug("Generating warmup sample data for '%s'", sample.name)
-        told = where = f"warmup sample '{sample.name}' of model '{self._signature.name}'"
+        label = sample_label = f"warmup sample '{sample.name}' of model '{self._signature.name}'"
         tensors: dict[str, Tensor] = {}
         try:
             for given in _known_inputs(sample, self._signature):
-                told = f"{where}, input '{given.name}'"
+                label = f"{sample_label}, input '{given.name}'"
                 tensors[given.name] = _sample_tensor(given, self._signature, self._folder)
-            told = where
+            label = sample_label
             self._request(tensors, _Answer())
         except ServerError as error:
-            # Triton's texts do not say which it was.
-            log.error("%s: %s", told, error.message)
+            # Triton's texts name neither the sample nor the model.
+            log.error("%s: %s", label, error.message)
             raise
         return tensors
 
     def _request(self, tensors: dict[str, Tensor], answer: _Answer) -> InferRequest:
-        """A request over `tensors` that has passed the checks of any other. Raises ServerError."""
+        """Return a request with `tensors` that has passed the usual checks. Raises ServerError."""
         now = self._clock.monotonic_ns()
         own = {name: tensor.renamed(name) for name, tensor in tensors.items()}
         request = InferRequest(self._signature.name, own, answer, received_ns=now, queued_ns=now)
@@ -202,7 +209,7 @@ def _failed(sample: WarmupSample, errors: Sequence[str]) -> Exception:
 
 
 class _Answer:
-    """Takes the responses to one request."""
+    """A sink that collects the errors of one request."""
 
     def __init__(self) -> None:
         self._errors: list[str] = []
@@ -215,6 +222,6 @@ class _Answer:
             self._final.set()
 
     def errors(self) -> list[str]:
-        """The texts of all that went wrong; waits for the last response."""
+        """Wait for the final response. Return the texts of all errors."""
         self._final.wait()
         return self._errors

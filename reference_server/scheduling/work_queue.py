@@ -1,7 +1,7 @@
-"""The port between the instance scheduler and the queues that decide for it; the simplest of them.
+"""The interface between the instance scheduler and its queues, and the simplest queue.
 
-Queues are pure: facts and a time in, decisions out. No thread, lock or clock here; the caller gives
-the time in nanoseconds of the monotonic clock and guards the queue.
+Queues are pure: they receive facts and a time, and return decisions. They have no threads, locks or
+clocks. The caller passes the time in nanoseconds of the monotonic clock and guards the queue.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from reference_server.core.request import InferRequest
 
 Batch = list[InferRequest]
 
-#: What a request is answered with that was given up while it waited, be it between two steps.
+#: The error of a request that was cancelled while it waited, also between two steps of a sequence.
 CANCELLED = ServerError(Code.CANCELLED, "Request cancelled")
 
 
 def stopped(request: InferRequest) -> ServerError:
-    """What a request is refused with that comes to a scheduler which is closing."""
+    """Return the error for a request that arrives while its scheduler is closing."""
     return unavailable(
         f"{request.label} Server is stopping, scheduler for model has stopped "
         "accepting new inference requests"
@@ -28,7 +28,7 @@ def stopped(request: InferRequest) -> ServerError:
 
 
 class Refusal(NamedTuple):
-    """A waiting request that will not run, and what its client is told."""
+    """A waiting request that will not run, and the error for its client."""
 
     request: InferRequest
     error: ServerError
@@ -37,55 +37,58 @@ class Refusal(NamedTuple):
 class WorkQueue(Protocol):
     """Requests waiting for an instance. Not thread-safe.
 
-    Instances are known by their number, from 0. The scheduler asks again (`take`) for each idle
-    instance whenever something has changed: after `offer`, after `finished`, and at
-    `next_deadline_ns`; and it answers what `refused` gives after each of these.
+    Instances are numbered from 0. The scheduler calls `take` for each idle instance after `offer`,
+    after `finished` and at `next_deadline_ns`. After each of these it answers the requests that
+    `refused` returns.
 
-    `takes_all`: `offer` never refuses. Then several requests may be offered before it asks.
+    If `takes_all` is true, `offer` never refuses. The scheduler may then offer several requests
+    before it calls `take`.
     """
 
     @property
     def takes_all(self) -> bool: ...
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request. Raises ServerError if it is refused at once."""
+        """Add a request. Raises ServerError if it is refused immediately."""
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """What that instance, which is free, shall run now; None if it has to wait for more."""
+        """Return the batch that this idle instance executes now; None if it must wait for more."""
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """`instance` has executed `batch`; the requests in `again` want to be executed once more.
+        """Record that `instance` executed `batch`; the requests in `again` are to run once more.
 
-        Their answers may be on their way yet.
+        Responses of the batch may still be pending.
         """
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """The requests given up since it was asked last: expired, cancelled, without a sequence.
+        """Return the requests refused since the last call.
 
-        Asked at `next_deadline_ns` too, when every instance may be busy: what expires by `now_ns`
-        is among them.
+        They have expired, were cancelled, or belong to no sequence.
+
+        The scheduler also calls it at `next_deadline_ns`, when all instances may be busy. Requests
+        that expire by `now_ns` are included.
         """
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask again though nothing else has happened; None if never."""
+        """Return when to call again even if nothing else happens; None for never."""
 
     def flush(self) -> None:
-        """From now on give whatever waits, without delay: the model is closing."""
+        """Return waiting requests without delay from now on: the model is closing."""
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Instances come, and others leave: these get nothing but what is bound to them."""
+        """Add and remove instances; a leaving instance only gets requests bound to it."""
 
     def keeps(self, instance: int) -> bool:
-        """Whether an instance that is to leave is needed yet: for sequences that it has begun."""
+        """Return whether a leaving instance is still needed for sequences that it has started."""
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
+        """Return the number of waiting requests."""
 
 
 class Fifo:
-    """One request at a time, in order: what a model without a batcher does.
+    """One request at a time, in order: the queue of a model without a batcher.
 
-    A request whose client has left is refused where an instance would be given it.
+    A cancelled request is refused when an instance would receive it.
     """
 
     takes_all = True
@@ -95,11 +98,11 @@ class Fifo:
         self._cancelled: list[Refusal] = []
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request at the end of the queue."""
+        """Append a request."""
         self._waiting.append(request)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """The oldest request that is still wanted."""
+        """Return the oldest request that is not cancelled."""
         while self._waiting:
             request = self._waiting.popleft()
             if not request.cancellation.is_cancelled:
@@ -108,27 +111,27 @@ class Fifo:
         return None
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Nothing depends on it."""
+        """Do nothing: no decision depends on it."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those that were cancelled while they waited."""
+        """Return the requests that were cancelled while they waited."""
         if not self._cancelled:
             return ()
         refused, self._cancelled = self._cancelled, []
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """Never: a waiting request can run at once."""
+        """Return None: a waiting request can run immediately."""
         return None
 
     def flush(self) -> None:
-        """Nothing is ever delayed."""
+        """Do nothing: requests are never delayed."""
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Any instance will do."""
+        """Do nothing: any instance can execute any request."""
 
     def keeps(self, instance: int) -> bool:
-        """Never."""
+        """Return False: requests are not bound to instances."""
         return False
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from reference_server.core.errors import unavailable
-from reference_server.gateway.status import RUNTIME_FAMILIES, by_model
+from reference_server.gateway.status import RUNTIME_FAMILIES, RuntimeMetrics, by_model
 
 _PENDING = "nv_inference_pending_request_count"
 _LINE = re.compile(rf"^({'|'.join((_PENDING, *RUNTIME_FAMILIES))})\{{(.*)\}} (\S+)$", re.MULTILINE)
@@ -83,7 +83,7 @@ class RemoteStatus:
         entry: Mapping[str, str],
         served: Mapping[tuple[str, str], Mapping[str, Any]],
         pending: Mapping[tuple[str, str], float],
-        runtimes: Mapping[tuple[str, str], Any],
+        runtimes: Mapping[tuple[str, str], RuntimeMetrics],
         now: float,
     ) -> Mapping[str, Any]:
         of = entry["name"], entry.get("version", "")
@@ -96,7 +96,7 @@ class RemoteStatus:
         statistics = served.get(of)
         if statistics is None:
             return shown
-        own = runtimes[of].told() if of in runtimes else _NOTHING
+        own = runtimes[of].shown() if of in runtimes else _NOTHING
         return shown | {
             "instances": self._instances_of(of, now),
             "pending": pending.get(of),

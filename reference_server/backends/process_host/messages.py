@@ -39,7 +39,7 @@ PLAIN = (
     "batch_size",
     "received_ns",
     "queued_ns",
-    "is_begun",
+    "is_started",
 )
 #: The fields that are converted.
 CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")

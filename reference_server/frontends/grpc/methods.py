@@ -271,7 +271,7 @@ def _repository(
 
     def index(request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         return management_proto.repository_index(
-            row.told
+            row.fields
             for row in control.index(ready_only=request.ready, repository=request.repository_name)
         )
 

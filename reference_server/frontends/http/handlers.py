@@ -302,7 +302,7 @@ class HttpHandlers:
             ready_only = management_json.index_request(body, self._profile)
             # Unlike the others, this operation ignores the repository's name.
             return management_json.index(
-                row.told for row in self._control.index(ready_only=ready_only)
+                row.fields for row in self._control.index(ready_only=ready_only)
             )
 
         self._reply_later(request, encoded, self._reading)

@@ -1,4 +1,4 @@
-"""The inputs that the server adds to requests of sequences: controls and states; null requests."""
+"""Inputs that the server adds to sequence requests (controls and states), and null requests."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from reference_server.scheduling.sequence.slots import SequenceQueue
 
 
 class AddedInputs:
-    """Adds controls and states to requests as the model's configuration says.
+    """Adds controls and states to requests, as the model's configuration requires.
 
-    `initial` has the bytes that a sequence's states begin with, by input; others begin with zeros.
-    `shown` are the state outputs that clients may see.
+    Args:
+        config: The model's sequence batching.
+        batches: Whether tensors have a batch dimension.
+        initial: The initial bytes of states, by input; other states start with zeros.
+        shown: The outputs that clients may see; other state outputs are removed.
     """
 
     def __init__(
@@ -49,11 +52,11 @@ class AddedInputs:
         self._added = tuple(dict.fromkeys(added))
 
     def add(self, sequence: SequenceQueue, request: InferRequest) -> None:
-        """Give `request`, the next one of `sequence`, its controls and states."""
+        """Add controls and states to `request`, the next one of `sequence`."""
         self._add_controls(request, ready=True)
         if self._states:
             self._add_states(sequence, request)
-        # Triton puts them into the table of the request's own inputs, whose order models see.
+        # Triton adds them to the hash table of the request's inputs, whose order models see.
         own = tuple(name for name in request.inputs if name not in self._added)
         request.inputs = {name: request.inputs[name] for name in arranged(self._added, own)}
 
@@ -61,16 +64,16 @@ class AddedInputs:
         if request.flags & SequenceFlag.START:
             sequence.states.clear()
         for state in self._states:
-            left = sequence.states.get(state.input_name)
-            request.inputs[state.input_name] = self._begun(state) if left is None else left
-        if not request.is_begun:  # it has one when it comes again
+            current = sequence.states.get(state.input_name)
+            request.inputs[state.input_name] = self._first(state) if current is None else current
+        if not request.is_started:  # a rescheduled request has this sink already
             request.sink = _StateSink(request.sink, sequence.states, self._inputs, self._shown)
 
     def null(self, like: InferRequest) -> InferRequest:
-        """A request that fills the slot of a sequence which has none; nobody hears its answer.
+        """Return a request that fills an empty slot; its responses are dropped.
 
-        `like` is a request of the same batch with its inputs added: shapes are the same, elements
-        are zeros.
+        `like` is a request of the same batch with its inputs added. The null request has the same
+        shapes, and all elements are zero.
         """
         inputs = {name: zeros_like(tensor) for name, tensor in like.inputs.items()}
         request = InferRequest(
@@ -107,7 +110,8 @@ class AddedInputs:
         }[control.kind]
         return np.full(shape, control.values[holds], control.datatype.numpy)
 
-    def _begun(self, state: SequenceState) -> Tensor:
+    def _first(self, state: SequenceState) -> Tensor:
+        """Return the state for the first request of a sequence."""
         shape = (*self._batch, *state.initial_dims)
         data = self._initial.get(state.input_name)
         if data is None:
@@ -116,10 +120,10 @@ class AddedInputs:
 
 
 def correlation_value(correlation_id: int | str, datatype: DataType) -> int | bytes:
-    """What a correlation id is in a control tensor of that type.
+    """Return the element of a control tensor of type `datatype` for a correlation id.
 
-    An integer is cut to the type. A string in an integer is its wire form, read as one: four bytes
-    of length and the first of its letters, as Triton has it.
+    An integer is truncated to the type. For an integer type, a string is read as Triton does: the
+    first bytes of its wire form (four bytes of length, then the text) as an integer.
     """
     if datatype is DataType.BYTES:
         return _text(str(correlation_id or ""))
@@ -134,27 +138,27 @@ def correlation_value(correlation_id: int | str, datatype: DataType) -> int | by
 
 
 def _text(text: str) -> bytes:
-    """The bytes that arrived, be they UTF-8 or not."""
+    """Return the bytes as received, also if they are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _zero_bytes(datatype: DataType, shape: Sequence[int]) -> bytes:
-    """The wire form of zeros, or of empty strings."""
+    """Return the wire form of zeros or empty strings."""
     return bytes(prod(shape) * (4 if datatype.is_bytes else datatype.byte_size))
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
-    """Zeros, or empty strings, under the same name and in the same shape."""
+    """Return a tensor of zeros or empty strings with the same name, type and shape."""
     assert tensor.datatype is not None
     data = memoryview(_zero_bytes(tensor.datatype, tensor.shape))
     return Tensor(tensor.name, tensor.datatype, tensor.shape, raw=data)
 
 
 class _StateSink:
-    """Takes the state outputs out of a request's responses, and keeps them in `states`.
+    """A sink that moves the state outputs of a request's responses to `states`.
 
-    `inputs` names the input that each state output becomes; `shown` are those that go to the
-    client as well. A response with an error leaves the states as they were.
+    `inputs` maps each state output to the input that it becomes. Outputs in `shown` are also sent
+    to the client. An error response does not change the states.
     """
 
     def __init__(
@@ -170,13 +174,13 @@ class _StateSink:
         self._shown = shown
 
     def send(self, response: InferResponse) -> None:
-        """Keep the states, and pass on the rest."""
+        """Store the states and forward the other outputs."""
         if response.error is None and not response.empty:
             passed: list[Tensor] = []
             for tensor in response.outputs:
                 name = self._inputs.get(tensor.name)
                 if name is not None:
-                    # A copy: the model may go on writing to what it answered, or was given.
+                    # A copy: the model may still write to its outputs and inputs.
                     array = tensor.array().copy()
                     self._states[name] = Tensor(name, tensor.datatype, tensor.shape, array=array)
                 if name is None or tensor.name in self._shown:
@@ -186,10 +190,10 @@ class _StateSink:
 
 
 class _DiscardingSink:
-    """Where the answers to null requests go."""
+    """A sink that drops the responses to null requests."""
 
     def send(self, response: InferResponse) -> None:
-        """Drop it."""
+        """Drop the response."""
 
 
 _DISCARD = _DiscardingSink()

@@ -1,4 +1,4 @@
-"""The slots of sequences, and the backlog of those without one. Pure; not thread-safe."""
+"""The slots of sequences, and the backlog of sequences without a slot. Pure; not thread-safe."""
 
 from __future__ import annotations
 
@@ -16,24 +16,31 @@ from reference_server.scheduling.work_queue import CANCELLED, Refusal
 
 log = logging.getLogger(__name__)
 
-#: How many times may be out of date, beside as many as there are sequences.
+#: Outdated entries of `_Times` that are tolerated, in addition to one for each sequence.
 _SLACK = 64
 
 
 @dataclass(slots=True, eq=False)
 class SequenceQueue:
-    """One sequence: its requests in their order. Without a `slot` it stands in the backlog.
+    """One sequence and its requests in order. A sequence without a `slot` is in the backlog.
 
-    `waiting` are its requests that have not been given out, `executing` how many have. `is_over`:
-    its last request has come, so nothing joins any more; `has_expired`: because none came for too
-    long. `seen_ns` is when the newest request came, `expires_ns` when it has waited in the backlog
-    for too long. `states` are what the last request left to the next, by the name of the input.
-    `is_cancelled`: somebody has given up one of those waiting; then it is `given_up`, too.
+    Attributes:
+        key: The correlation id.
+        seen_ns: When the newest request arrived.
+        cancelled: The list of cancelled sequences, shared by all sequences of the model.
+        slot: Its slot, if it has one.
+        waiting: Its requests that no instance has received.
+        executing: The number of its requests that are being executed.
+        is_over: No more requests join: its last request has arrived, or it has expired.
+        has_expired: No request has arrived for too long.
+        expires_ns: When it has waited in the backlog for too long.
+        states: The states for the next request, by the name of the input.
+        is_cancelled: One of the waiting requests was cancelled.
     """
 
     key: int | str
     seen_ns: int
-    given_up: deque[SequenceQueue]
+    cancelled: deque[SequenceQueue]
     slot: Slot | None = None
     waiting: deque[InferRequest] = field(default_factory=deque)
     executing: int = 0
@@ -44,25 +51,25 @@ class SequenceQueue:
     is_cancelled: bool = False
 
     def append(self, request: InferRequest) -> None:
-        """Let a request wait behind the others."""
+        """Append a request."""
         self.waiting.append(request)
-        request.cancellation.watch(self._give_up)
+        request.cancellation.watch(self._cancel)
 
     def popleft(self) -> InferRequest:
-        """The first request, which waits no more."""
+        """Remove and return the first waiting request."""
         request = self.waiting.popleft()
-        request.cancellation.unwatch(self._give_up)
+        request.cancellation.unwatch(self._cancel)
         return request
 
-    def _give_up(self) -> None:
-        """On any thread: the next decision ends this sequence."""
+    def _cancel(self) -> None:
+        """Mark the sequence, on any thread; the next decision ends it."""
         self.is_cancelled = True
-        self.given_up.append(self)
+        self.cancelled.append(self)
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A place for one sequence in the batches of `instance`; `number` counts from 0 in each."""
+    """A place for one sequence in the batches of `instance`; `number` is its row, from 0."""
 
     instance: int
     number: int
@@ -70,9 +77,10 @@ class Slot:
 
 
 class _Times:
-    """When sequences are due, of which any number may have been put off since, or ended.
+    """A heap of the times at which sequences are due; entries may be outdated.
 
-    `due` says when one is, as of now; None if never. Whoever becomes due sooner is added again.
+    `due` returns the current time of a sequence, or None if it is never due. A sequence must be
+    added again when its time becomes earlier. `pop` corrects entries whose time became later.
     """
 
     def __init__(self, due: Callable[[SequenceQueue], int | None]) -> None:
@@ -81,7 +89,7 @@ class _Times:
         self._numbers = itertools.count()  # so that nothing but times is compared
 
     def add(self, sequence: SequenceQueue, count: int) -> None:
-        """Note when a sequence is due; about `count` are due at some time."""
+        """Add a sequence; about `count` sequences are in use, which limits the heap's size."""
         due_ns = self._due(sequence)
         if due_ns is not None:
             heapq.heappush(self._heap, (due_ns, next(self._numbers), sequence))
@@ -89,7 +97,7 @@ class _Times:
             self.renew(dict.fromkeys(sequence for _, _, sequence in self._heap))
 
     def renew(self, sequences: Iterable[SequenceQueue]) -> None:
-        """Note when these are due, and nothing else."""
+        """Replace all entries by those of `sequences`."""
         self._heap = [
             (due_ns, next(self._numbers), sequence)
             for sequence in sequences
@@ -98,7 +106,7 @@ class _Times:
         heapq.heapify(self._heap)
 
     def pop(self, now_ns: int) -> SequenceQueue | None:
-        """A sequence that is due by now; None if there is none any more."""
+        """Remove and return a sequence that is due by `now_ns`; None if no sequence is due."""
         while self._heap and self._heap[0][0] <= now_ns:
             sequence = heapq.heappop(self._heap)[2]
             due_ns = self._due(sequence)
@@ -110,16 +118,16 @@ class _Times:
 
     @property
     def first_ns(self) -> int | None:
-        """No sequence is due before; None if none is ever."""
+        """A time before which no sequence is due; None if there is no entry."""
         return self._heap[0][0] if self._heap else None
 
 
 class SequenceSlots:
-    """The sequences of one model: they come, take a slot or wait for one, and end.
+    """The sequences of one model, with and without a slot. Not thread-safe.
 
-    A sequence that has got no request for `idle_ns` loses its slot, once those are executed that it
-    has sent before. With `iterative` every request is a sequence of its own, which ends when the
-    model has answered it.
+    A sequence loses its slot when it has received no request for `idle_ns` and its earlier requests
+    have been executed. With `iterative`, every request is a sequence of its own, which ends when
+    the model has answered it.
     """
 
     def __init__(
@@ -132,24 +140,24 @@ class SequenceSlots:
         self.by_instance: list[list[Slot]] = []
         self._free: list[tuple[int, int]] = []
         self._leaving: set[int] = set()
-        # By the id that requests join by: the sequences with a slot, and those in the backlog.
+        # The sequences that requests can join, by correlation id: with a slot; in the backlog.
         self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
-        # In order; unlike a deque it lets go who stands in the middle at once.
+        # In order of arrival; unlike a deque it removes any element in constant time.
         self._backlog: OrderedDict[SequenceQueue, None] = OrderedDict()
-        self._given_up: deque[SequenceQueue] = deque()  # any thread appends to it
-        self._idle = _Times(self._idle_from_ns)  # those with a slot
-        self._late = _Times(self._late_from_ns)  # those in the backlog
+        self._cancelled: deque[SequenceQueue] = deque()  # any thread appends to it
+        self._idle = _Times(self._idle_from_ns)  # sequences with a slot
+        self._late = _Times(self._late_from_ns)  # sequences in the backlog
         self._refused: list[Refusal] = []
         self._ids = itertools.count(1)
-        self._changed: dict[Slot, None] = {}  # in order, those that somebody has come to
-        self.waiting = 0
+        self._changed: dict[Slot, None] = {}  # in order; slots with a new sequence
+        self.waiting = 0  # requests that no instance has received
         self.resize(range(instances), ())
 
     def resize(self, added: Collection[int], leaving: Collection[int]) -> None:
-        """Instances come, and take over from the backlog; the slots of others are not given again.
+        """Add instances, which take sequences from the backlog, and retire the slots of others.
 
-        An instance that comes has the number of one that has left, or the next one.
+        An added instance has the number of a removed one, or the next number.
         """
         self._leaving.update(leaving)
         self._free = [place for place in self._free if place[1] not in self._leaving]
@@ -165,15 +173,15 @@ class SequenceSlots:
             self._assign(self._backlog.popitem(last=False)[0], self.by_instance[instance][number])
 
     def keeps(self, instance: int) -> bool:
-        """Whether a sequence has a slot of that instance."""
+        """Return whether a sequence has a slot of this instance."""
         return any(slot.sequence is not None for slot in self.by_instance[instance])
 
-    # ------------------------------------------------------------------------------------ coming
+    # ----------------------------------------------------------------------------------- arrival
 
     def enter(self, request: InferRequest, now_ns: int) -> SequenceQueue:
-        """Give `request` its place at the end of its sequence's queue.
+        """Append `request` to its sequence, and return the sequence.
 
-        Raises ServerError INVALID_ARG, and then nothing has changed.
+        Raises ServerError INVALID_ARG if it fits no sequence; then nothing has changed.
         """
         if request.batch_size > 1:
             raise invalid_arg(
@@ -207,7 +215,7 @@ class SequenceSlots:
         key = request.correlation_id
         starts = bool(request.flags & SequenceFlag.START)
         sequence = self._placed.get(key)
-        # It has lost its slot, though nobody has looked since: what comes now has to begin anew.
+        # An idle sequence that `expire` has not removed yet has ended all the same.
         if sequence is not None and self._is_idle(sequence, now_ns):
             sequence = None
         sequence = sequence or self._queued.get(key)
@@ -218,7 +226,7 @@ class SequenceSlots:
                     "the START flag on the first request of the sequence"
                 )
             self.expire(now_ns)
-            return self._begin(key, now_ns)
+            return self._start(key, now_ns)
         if starts:
             log.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end "
@@ -228,8 +236,8 @@ class SequenceSlots:
             )
         return sequence
 
-    def _begin(self, key: int | str, now_ns: int) -> SequenceQueue:
-        sequence = SequenceQueue(key, now_ns, self._given_up)
+    def _start(self, key: int | str, now_ns: int) -> SequenceQueue:
+        sequence = SequenceQueue(key, now_ns, self._cancelled)
         self._queued[key] = sequence
         if self._free:
             number, instance = heapq.heappop(self._free)
@@ -245,18 +253,18 @@ class SequenceSlots:
     # --------------------------------------------------------------------------------- execution
 
     def next_of(self, sequence: SequenceQueue) -> InferRequest:
-        """The oldest waiting request of a sequence with a slot, to be executed now."""
+        """Remove and return the oldest waiting request of a sequence with a slot, to execute it."""
         self.waiting -= 1
         sequence.executing += 1
         request = sequence.popleft()
         if not self._iterative:
-            self._leave(sequence)
+            self._free_slot(sequence)
         return request
 
     def executed(
         self, sequence: SequenceQueue, request: InferRequest, *, again: bool, now_ns: int
     ) -> None:
-        """A request of `sequence` has been executed; `again`: the model wants it once more."""
+        """Record that a request of `sequence` was executed; `again` if it was rescheduled."""
         sequence.executing -= 1
         if again:
             request.flags &= ~SequenceFlag.START
@@ -265,17 +273,17 @@ class SequenceSlots:
             self._idle.add(sequence, len(self._placed))
         elif self._iterative:
             self._close(sequence)
-        self._leave(sequence)
+        self._free_slot(sequence)
 
     def _close(self, sequence: SequenceQueue) -> None:
-        """Nothing joins this sequence any more; its id may begin another one."""
+        """Accept no more requests for this sequence; its id may start a new one."""
         sequence.is_over = True
         for names in (self._placed, self._queued):
             if names.get(sequence.key) is sequence:
                 del names[sequence.key]
 
-    def _leave(self, sequence: SequenceQueue) -> None:
-        """Give the slot of a sequence to the next one if nothing more comes of it."""
+    def _free_slot(self, sequence: SequenceQueue) -> None:
+        """Give the slot of a sequence to the next one, if the sequence has no more requests."""
         slot = sequence.slot
         if (
             slot is None
@@ -284,8 +292,8 @@ class SequenceSlots:
             or sequence.waiting
         ):
             return
-        # After its last request a sequence makes room at once: the next one's comes in a later
-        # batch of the same instance. Not so if the model may want the request once more.
+        # The slot is free as soon as an instance has received the last request: the next sequence's
+        # requests are in a later batch of the same instance. Not if the model may reschedule it.
         if sequence.executing and (self._iterative or sequence.has_expired):
             return
         slot.sequence = None
@@ -306,24 +314,24 @@ class SequenceSlots:
             self._idle.add(sequence, len(self._placed))
 
     def take_changed(self) -> Sequence[Slot]:
-        """The slots that a sequence has come to since it was asked last."""
+        """Return the slots that received a sequence since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
-    # -------------------------------------------------------------------------------- giving up
+    # ------------------------------------------------------------------- expiry and cancellation
 
     def expire(self, now_ns: int) -> None:
-        """End the sequences that have been idle, or have waited for a slot, for too long."""
-        while self._given_up:
-            if (sequence := self._given_up.popleft()) in self._backlog:
+        """End the sequences that were idle, or waited for a slot, for too long."""
+        while self._cancelled:
+            if (sequence := self._cancelled.popleft()) in self._backlog:
                 self.cancel(sequence)
         while (late := self._late.pop(now_ns)) is not None:
             self._drop(late, unavailable("timeout of the corresponding sequence has been expired"))
-        # Whoever comes from the backlog may have been idle for as long: it is looked at, too.
+        # A sequence that moves from the backlog to a slot in this loop may be idle as well.
         while (idle := self._idle.pop(now_ns)) is not None:
             idle.has_expired = True
             self._close(idle)
-            self._leave(idle)
+            self._free_slot(idle)
 
     def _late_from_ns(self, sequence: SequenceQueue) -> int | None:
         return sequence.expires_ns if sequence in self._backlog else None
@@ -341,7 +349,7 @@ class SequenceSlots:
         return idle and not self._executes_iteratively(sequence)
 
     def cancel(self, sequence: SequenceQueue) -> None:
-        """End a sequence of which a waiting request was given up: the rest would lack it."""
+        """End a sequence of which a waiting request was cancelled: later requests depend on it."""
         self._drop(sequence, CANCELLED)
 
     def _drop(self, sequence: SequenceQueue, error: ServerError) -> None:
@@ -350,21 +358,21 @@ class SequenceSlots:
         sequence.waiting.clear()
         self._close(sequence)
         self._backlog.pop(sequence, None)
-        self._leave(sequence)
+        self._free_slot(sequence)
 
     def take_refused(self) -> Sequence[Refusal]:
-        """Those who have been given up since it was asked last."""
+        """Return the requests refused since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """When time alone may change something: for who waits for a slot, or is to leave."""
+        """Return when to call `expire`, if sequences wait for a slot or an instance is leaving."""
         if not self._backlog and not any(map(self.keeps, self._leaving)):
             return None
         times = (self._idle.first_ns, self._late.first_ns)
         return min((time for time in times if time is not None), default=None)
 
     def flush(self) -> None:
-        """No request comes any more: sequences without any leave their slots."""
+        """Expect no more requests: sequences without waiting requests lose their slots."""
         self._idle_ns = 0
         self._idle.renew(self._placed.values())

@@ -1,7 +1,7 @@
 """The two strategies of the sequence batcher, each a WorkQueue.
 
-Direct: each sequence has its own row in the batches of one instance. Oldest: requests of different
-sequences meet in a dynamic batcher.
+Direct: each sequence has its own row in the batches of one instance. Oldest: a dynamic batcher
+merges requests of different sequences.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
 
 
 class DirectSequences:
-    """A WorkQueue that gives an instance at most one request for each of its slots.
+    """A WorkQueue whose batches have at most one request for each slot of the instance.
 
-    A batch reaches up to the highest slot with a waiting request; null requests are where a slot
-    below has none, or one of other shapes than the first.
+    A batch ends at the highest slot with a waiting request. A lower slot gets a null request if its
+    sequence has no waiting request, or one whose shapes differ from the first request's.
     """
 
     takes_all = False
@@ -34,11 +34,11 @@ class DirectSequences:
         self._batches: dict[int, list[tuple[SequenceQueue, InferRequest]]] = {}  # by busy instance
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request. Raises ServerError INVALID_ARG if it has no place in a sequence."""
+        """Add a request. Raises ServerError INVALID_ARG if it fits no sequence."""
         self._slots.enter(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """The next request of each sequence on that instance, or None to wait for more."""
+        """Return the next request of each sequence on this instance, or None to wait for more."""
         self._slots.expire(now_ns)
         slots = self._slots.by_instance[instance]
         for slot in slots:
@@ -62,25 +62,25 @@ class DirectSequences:
         ]
 
     def _waits_until(self, instance: int, ready: dict[int, SequenceQueue]) -> int:
-        """When a batch of these would start if nothing else came."""
+        """Return when a batch of `ready` starts if no other request arrives."""
         full = len(ready) / len(self._slots.by_instance[instance]) >= self._utilization
         if not self._delay_ns or full:
             return 0
         return min(sequence.waiting[0].queued_ns for sequence in ready.values()) + self._delay_ns
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Take back those that want to be executed again; they go on in their sequence's slot."""
+        """Record that `batch` was executed; requests in `again` stay in their sequence's slot."""
         wanted = {id(request) for request in again}
         for sequence, request in self._batches.pop(instance):
             self._slots.executed(sequence, request, again=id(request) in wanted, now_ns=now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those whose time in the backlog is over, and the sequences that were cancelled."""
+        """Return the requests of sequences that expired in the backlog or were cancelled."""
         self._slots.expire(now_ns)
         return self._slots.take_refused()
 
     def next_deadline_ns(self) -> int | None:
-        """When a delay ends for an instance that is free, or a slot for who waits for one."""
+        """Return when a delay of an idle instance ends, or a sequence expires."""
         times = [
             self._waits_until(instance, ready)
             for instance, slots in enumerate(self._slots.by_instance)
@@ -90,16 +90,16 @@ class DirectSequences:
         return min(times if slot_ns is None else [*times, slot_ns], default=None)
 
     def flush(self) -> None:
-        """Wait for nothing: neither for company, nor for the rest of a sequence."""
+        """Stop waiting for other requests, both of the batch and of a sequence."""
         self._delay_ns = 0
         self._slots.flush()
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Instances come, and others leave with the sequences that they have."""
+        """Add and remove instances; a leaving instance keeps its sequences."""
         self._slots.resize(added, leaving)
 
     def keeps(self, instance: int) -> bool:
-        """Whether that instance has a sequence."""
+        """Return whether this instance has a sequence."""
         return self._slots.keeps(instance)
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class DirectSequences:
 
 
 def _ready(slots: Sequence[Slot]) -> dict[int, SequenceQueue]:
-    """The sequences, by slot, whose next request can join the first one's batch."""
+    """Return the sequences, by slot, whose next request can join the first one's batch."""
     waiting = {
         slot.number: slot.sequence
         for slot in slots
@@ -119,9 +119,9 @@ def _ready(slots: Sequence[Slot]) -> dict[int, SequenceQueue]:
 
 
 class OldestSequences:
-    """A WorkQueue with a batcher for each instance, which has one request of a slot at a time.
+    """A WorkQueue with a batcher for each instance. A batcher has one request of a slot at a time.
 
-    Which instance executes a sequence is decided when it gets its slot.
+    A sequence is bound to an instance when it gets its slot.
     """
 
     takes_all = False
@@ -133,18 +133,19 @@ class OldestSequences:
         self._inputs = inputs
         self._make_batcher = make_batcher
         self._batchers = [make_batcher() for _ in slots.by_instance]
-        self._given: dict[int, tuple[Slot, SequenceQueue]] = {}  # by identity, until it is executed
-        self._occupied: set[Slot] = set()  # those of which a request is with the batcher
+        # By the identity of a request that is with a batcher or executing.
+        self._given: dict[int, tuple[Slot, SequenceQueue]] = {}
+        self._occupied: set[Slot] = set()  # slots of these requests
         self._busy: set[int] = set()
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request. Raises ServerError INVALID_ARG if it has no place in a sequence."""
+        """Add a request. Raises ServerError INVALID_ARG if it fits no sequence."""
         sequence = self._slots.enter(request, now_ns)
         if sequence.slot is not None:
             self._forward(sequence.slot, now_ns)
 
     def _forward(self, slot: Slot, now_ns: int) -> None:
-        """Let the batcher have the next request of a slot, if it has none of it."""
+        """Pass the next request of a slot to the batcher, unless it has one of this slot."""
         while slot.sequence is not None and slot.sequence.is_cancelled:
             self._slots.cancel(slot.sequence)
         sequence = slot.sequence
@@ -156,26 +157,26 @@ class OldestSequences:
         self._occupied.add(slot)
         self._batchers[slot.instance].offer(request, now_ns)
 
-    def _look(self, now_ns: int) -> None:
-        """End what has expired, and forward from the slots that others have got by that."""
+    def _refresh(self, now_ns: int) -> None:
+        """End expired sequences, and forward requests of the sequences that get their slots."""
         self._slots.expire(now_ns)
-        # Forwarding can end a cancelled sequence, and then its slot changes hands again.
+        # Forwarding can end a cancelled sequence, which frees its slot again.
         while changed := self._slots.take_changed():
             for slot in changed:
                 self._forward(slot, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """The next batch of that instance's sequences, or None to wait for more."""
-        self._look(now_ns)
+        """Return the next batch of this instance's sequences, or None to wait for more."""
+        self._refresh(now_ns)
         batch = self._batchers[instance].take(instance, now_ns)
         if batch:
             self._busy.add(instance)
         return batch
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Their sequences go on; those in `again` with the same request."""
+        """Record that `batch` was executed; requests in `again` are the next of their sequences."""
         self._busy.discard(instance)
-        # Those that come again do so through their slots, in order: to the batcher none does.
+        # Rescheduled requests return to their slots, in order, and not to the batcher.
         self._batchers[instance].finished(instance, batch, [], now_ns)
         wanted = {id(request) for request in again}
         for request in batch:
@@ -188,19 +189,19 @@ class OldestSequences:
         self._forward(slot, now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those whose time in the backlog is over, and who was cancelled."""
-        self._look(now_ns)
+        """Return the requests of sequences that expired in the backlog or were cancelled."""
+        self._refresh(now_ns)
         refused: list[Refusal] = []
         for batcher in self._batchers:
             for refusal in batcher.refused(now_ns):
                 refused.append(refusal)
-                # What else waits of its sequence would lack it.
+                # The sequence's later requests depend on the refused one.
                 self._slots.cancel(self._given[id(refusal.request)][1])
                 self._executed(refusal.request, again=False, now_ns=now_ns)
         return [*refused, *self._slots.take_refused()]
 
     def next_deadline_ns(self) -> int | None:
-        """When a delay ends for an instance that is free, or a slot for who waits for one."""
+        """Return when a delay of an idle instance ends, or a sequence expires."""
         times = [
             self._slots.next_deadline_ns(),
             *(
@@ -212,20 +213,20 @@ class OldestSequences:
         return min((time for time in times if time is not None), default=None)
 
     def flush(self) -> None:
-        """Wait for nothing: neither for company, nor for the rest of a sequence."""
+        """Stop waiting for other requests, both of the batch and of a sequence."""
         self._slots.flush()
         for batcher in self._batchers:
             batcher.flush()
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Instances come, and others leave with the sequences that they have."""
+        """Add and remove instances; a leaving instance keeps its sequences."""
         for _ in range(len(self._batchers), max(added, default=-1) + 1):
             self._batchers.append(self._make_batcher())
         self._slots.resize(added, leaving)
-        self._look(now_ns)
+        self._refresh(now_ns)
 
     def keeps(self, instance: int) -> bool:
-        """Whether that instance has a sequence, or a request of one."""
+        """Return whether this instance has a sequence or a request of one."""
         return self._slots.keeps(instance) or len(self._batchers[instance]) > 0
 
     def __len__(self) -> int:
@@ -235,7 +236,10 @@ class OldestSequences:
 def sequence_queue(
     config: ModelConfig, batching: SequenceBatching, initial: Mapping[str, bytes]
 ) -> WorkQueue:
-    """The queue for the instances of that model; `initial` are the states' first bytes."""
+    """Return the queue of a model with sequence batching.
+
+    `initial` has the initial bytes of states, by input.
+    """
     signature, strategy = config.signature, batching.strategy
     rows = max(1, signature.max_batch_size)
     slots_each = rows if isinstance(strategy, Direct) else strategy.max_candidates or rows

@@ -82,7 +82,7 @@ def test_a_response_that_its_sink_refuses_is_logged(caplog):
 def test_the_only_response_ends_the_trace():
     trace, answers = NotedTrace(), Answers()
     answer(a_request(sink=answers, trace=trace), InferResponse("m", 3, "q", error=internal("no")))
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
     assert answers.wait().error is not None
 
 

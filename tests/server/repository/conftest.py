@@ -1,4 +1,4 @@
-"""A repository on disk, and what it becomes when it is loaded."""
+"""Fixtures: a model repository on disk, and a loaded repository."""
 
 import pytest
 from server.support.clock import ManualClock
@@ -18,7 +18,7 @@ def models(tmp_path):
 
 @pytest.fixture
 def load(models):
-    """A function: the repository, loaded; closed after the test."""
+    """A function that returns the loaded repository; it is closed after the test."""
     loaded = []
 
     def load_all(*, auto_complete=True):

@@ -1,4 +1,4 @@
-"""Models of a Python-based backend: its code, their files."""
+"""Models of a Python-based backend: the backend's code runs with the model's files."""
 
 import textwrap
 
@@ -19,16 +19,16 @@ CODE = """
 
     class TritonPythonModel:
         def initialize(self, args):
-            told = [__name__, helper.WHO, pb_utils.get_model_dir(), args["model_repository"]]
-            self.told = np.array(told, dtype=object)
+            facts = [__name__, helper.OWNER, pb_utils.get_model_dir(), args["model_repository"]]
+            self.facts = np.array(facts, dtype=object)
 
         def execute(self, requests):
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", self.told)])] * len(requests)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", self.facts)])] * len(requests)
 """
 
 
-def nothing_else(name, version):
-    raise AssertionError(f"{name} is not asked for")
+def no_model(name, version):
+    raise AssertionError(f"{name} must not be looked up")
 
 
 @pytest.fixture
@@ -36,24 +36,24 @@ def backends(tmp_path):
     folder = tmp_path / "backends" / "ge"
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(textwrap.dedent(CODE))
-    (folder / "helper.py").write_text("WHO = 'the backend'\n")
+    (folder / "helper.py").write_text("OWNER = 'the backend'\n")
     return folder.parent
 
 
-def test_the_backends_code_runs_on_the_models_files(models, backends):
+def test_backend_code_runs_with_the_files_of_the_model(models, backends):
     config = VECTOR.replace("TYPE_FP32 dims: [-1] }", "TYPE_STRING dims: [-1] }")
     path = write_model(models, "m", f'backend: "ge" {config}', None)
-    (path / "1" / "helper.py").write_text("WHO = 'the model'\n")
+    (path / "1" / "helper.py").write_text("OWNER = 'the model'\n")
     loader = ModelLoader(
         ManualClock(), MetricRegistry(), auto_complete_config=True, backend_directory=backends
     )
     folder = ModelFolder(ModelId("m"), path)
-    served = loader.load(folder, loader.read_config(folder), 1, nothing_else)
+    served = loader.load(folder, loader.read_config(folder), 1, no_model)
     answers = Answers()
     served.infer(a_request(array_tensor("X", [b"x"], object), sink=answers))
     response = answers.wait()
     served.scheduler.close()
     assert response.error is None
-    told = [element.decode() for element in response.outputs[0].array()]
-    assert told == ["model", "the backend", str(path / "1"), str(path)]
+    facts = [element.decode() for element in response.outputs[0].array()]
+    assert facts == ["model", "the backend", str(path / "1"), str(path)]
     assert '"runtime":"model.py"' in served.config.json

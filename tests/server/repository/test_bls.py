@@ -1,4 +1,4 @@
-"""Models that call their server: what they may ask, and what happens while models come and go."""
+"""BLS calls of models: permissions, readiness, and calls during reloads."""
 
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from reference_server.scheduling.deadlocks import InstanceGroup, Member
 
 pytestmark = pytest.mark.brute_force
 
-#: Asks the model `asked`, in as many threads as IN has numbers.
+#: Sends each number of IN to the model `asked`, in parallel.
 ASKS = """
     import numpy as np
     import triton_python_backend_utils as pb_utils
@@ -48,8 +48,8 @@ ASKS = """
         def execute(self, requests):
             numbers = pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy()
             with ThreadPoolExecutor(4) as pool:
-                told = list(pool.map(self.ask, numbers.tolist()))
-            text = np.array([f"{self.ready}: {told}"], object)
+                answers = list(pool.map(self.ask, numbers.tolist()))
+            text = np.array([f"{self.ready}: {answers}"], object)
             return [pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])]
 """
 ANSWERS = """
@@ -74,7 +74,7 @@ CONFIG = """
 
 @pytest.fixture
 def asked(models):
-    """The folders of two models, of which one asks the other."""
+    """The folders of two models; the model `asks` calls `asked`."""
     for name, source in (("asks", ASKS), ("asked", ANSWERS)):
         folder = models / name / "1"
         folder.mkdir(parents=True)
@@ -85,28 +85,28 @@ def asked(models):
 
 @pytest.fixture(params=["inline", "process"])
 def opened(asked, request):
-    """A function: the loaded repository and the calls of its models; closed after the test."""
+    """A function that returns a loaded repository and the BLS calls of an instance."""
     repositories = []
 
     def open_one(*, is_explicit=True):
         loader = ModelLoader(
             ManualClock(now_ns=10**15),
             MetricRegistry(),
-            auto_complete_config=request.param == "inline",  # would take processes of their own
+            auto_complete_config=request.param == "inline",  # it would start extra processes
             python_backend={"host": request.param},
         )
         repository = Repository([asked], loader, load_threads=2)
         repositories.append(repository)
         repository.load_all()
         loader.calls.connect(repository, is_explicit=is_explicit)
-        return repository, loader.calls.of(Member(InstanceGroup("m", 1), "m_0"))
+        return repository, loader.calls.for_instance(Member(InstanceGroup("m", 1), "m_0"))
 
     yield open_one
     for repository in repositories:
         repository.close()
 
 
-def told(repository, *numbers):
+def asked_answers(repository, *numbers):
     answers = Answers()
     array = np.array(numbers)
     tensor = Tensor("IN", DataType.INT64, array.shape, array=array)
@@ -122,25 +122,25 @@ NOT_READY = (
 )
 
 
-def test_before_all_is_loaded_the_server_is_not_ready(opened):
+def test_server_is_not_ready_before_calls_are_connected(opened):
     repository, _ = opened()
-    assert told(repository, 5, 6) == f"{NOT_READY}: [-5, -6]"
+    assert asked_answers(repository, 5, 6) == f"{NOT_READY}: [-5, -6]"
 
 
-def test_a_models_request_is_timed_from_when_it_was_made(opened):
+def test_bls_request_is_timed_from_its_creation(opened):
     repository, _ = opened()
-    assert "[-5, -6]" in told(repository, 5, 6)
+    assert "[-5, -6]" in asked_answers(repository, 5, 6)
     success = repository.find("asked").statistics.snapshot().success
     assert (success.count, success.ns) == (2, 0)  # the clock stands still
 
 
-def test_an_unloaded_model_cannot_be_asked(opened):
+def test_request_to_an_unloaded_model_fails(opened):
     repository, _ = opened()
     repository.unload("asked")
-    assert "Model 'asked' is not ready." in told(repository, 5)
+    assert "Model 'asked' is not ready." in asked_answers(repository, 5)
 
 
-def test_no_request_is_lost_while_the_model_is_loaded_again(asked, opened):
+def test_no_request_is_lost_during_a_reload(asked, opened):
     repository, _ = opened()
 
     def reload():
@@ -152,11 +152,11 @@ def test_no_request_is_lost_while_the_model_is_loaded_again(asked, opened):
     with ThreadPoolExecutor(1) as pool:
         reloading = pool.submit(reload)
         while not reloading.done():
-            assert told(repository, *range(1, 9)).endswith(str([-n for n in range(1, 9)]))
+            assert asked_answers(repository, *range(1, 9)).endswith(str([-n for n in range(1, 9)]))
         reloading.result()
 
 
-def test_only_explicit_control_lets_models_load(opened):
+def test_models_can_load_models_only_with_explicit_control(opened):
     _, calls = opened(is_explicit=False)
     for change in (
         lambda: calls.load("asked", None, {}),
@@ -167,15 +167,15 @@ def test_only_explicit_control_lets_models_load(opened):
         assert caught.value.code is Code.UNAVAILABLE
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../asked", "asked/1", "nobody"])
-def test_only_what_lies_in_the_repository_can_be_loaded(opened, name):
+@pytest.mark.parametrize("name", ["", ".", "..", "../asked", "asked/1", "missing"])
+def test_names_outside_the_repository_are_refused(opened, name):
     _, calls = opened()
     with pytest.raises(ServerError, match="failed to poll from model repository"):
         calls.load(name, None, {})
 
 
-def test_who_could_not_ask_does_not_wait():
-    """A defect of the asked model's scheduler is not the beginning of a deadlock."""
+def test_a_failed_call_does_not_count_as_waiting():
+    """A defect of the called model's scheduler does not start a wait."""
 
     class Loaded:
         def __init__(self, name):
@@ -194,7 +194,7 @@ def test_who_could_not_ask_does_not_wait():
     loaded = {"a": Loaded("a"), "b": Loaded("b")}
     calls = BlsCalls(ManualClock())
     calls.connect(Models(), is_explicit=False)
-    one, other = (calls.of(Member(model.group, name)) for name, model in loaded.items())
+    one, other = (calls.for_instance(Member(model.group, name)) for name, model in loaded.items())
     loaded["b"].breaks = True
     with pytest.raises(ValueError, match="a defect"):
         one.infer(a_request(model_name="b"), halted=[])

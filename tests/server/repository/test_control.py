@@ -1,4 +1,4 @@
-"""Loading and unloading while the server runs: what serves meanwhile, and what is left behind."""
+"""Loading and unloading while the server runs: which version serves, and what remains."""
 
 import gc
 import operator
@@ -28,7 +28,7 @@ CONFIG = """{"backend": "python",
     "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
     "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]}"""
 
-#: Tells in which order its models are finalized, and waits for leave to answer or to start.
+#: Records the order of events, and blocks at start and in `execute` until the test allows it.
 GATED = """
     import sys
     import triton_python_backend_utils as pb_utils
@@ -53,7 +53,7 @@ GATED = """
 
 
 class Gate:
-    """What a model waits for, and what it has done."""
+    """Events of one model, and the log of all models."""
 
     def __init__(self, name, log):
         self._name = name
@@ -80,7 +80,7 @@ class Gate:
 
 @pytest.fixture
 def gates(monkeypatch):
-    """The gates of models, by name, where `GATED` finds them; `log` is what they did."""
+    """The gates of models, by name, in the module that `GATED` imports; `log` has the events."""
 
     class Gates:
         def __init__(self):
@@ -97,7 +97,7 @@ def gates(monkeypatch):
 
 @pytest.fixture
 def repository(models, tmp_path, monkeypatch):
-    """A repository from which nothing is loaded yet; temporary files go below `tmp_path`."""
+    """A repository without loaded models; temporary files are in `tmp_path`."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -109,7 +109,7 @@ def repository(models, tmp_path, monkeypatch):
 
 
 def send(repository, model, tensor="X"):
-    """One request on its way; its answer is awaited by `wait`."""
+    """Send one request; `wait` of the result returns the response."""
     answers = Answers()
     request = a_request(array_tensor(tensor, [1], np.float32), model_name=model, sink=answers)
     repository.find(model).infer(request)
@@ -117,7 +117,7 @@ def send(repository, model, tensor="X"):
 
 
 def states(repository):
-    """The index, short."""
+    """Return the index as tuples."""
     return [
         (entry.name, entry.version, entry.state and entry.state.value, entry.reason)
         for entry in repository.index()
@@ -125,29 +125,29 @@ def states(repository):
 
 
 def settled(repository):
-    """The index after what is unloading has gone."""
+    """Return the index after all unloading models are finalized."""
     repository._draining.join()
     return states(repository)
 
 
 def in_background(call, *arguments):
-    """A thread that makes a call; join it."""
+    """Start a thread that makes a call; the caller joins it."""
     thread = threading.Thread(target=call, args=arguments)
     thread.start()
     return thread
 
 
 def refused(repository, name, override=None):
-    """The error that a load ends with."""
+    """Return the code and message of a load that fails."""
     with pytest.raises(ServerError) as caught:
         repository.load(name, override)
     return caught.value.code, caught.value.message
 
 
-# --------------------------------------------------------------------------------- what serves
+# ------------------------------------------------------------------------------------- serving
 
 
-def test_requests_in_flight_are_answered_before_a_model_is_finalized(models, repository, gates):
+def test_requests_in_flight_finish_before_finalize(models, repository, gates):
     write_model(models, "m", source=GATED)
     repository.load("m")
     gates.of("m").may_answer.clear()
@@ -163,7 +163,7 @@ def test_requests_in_flight_are_answered_before_a_model_is_finalized(models, rep
     assert gates.log == ["m answers", "m is finalized"]
 
 
-def test_an_ensemble_finishes_with_the_steps_that_it_has(models, repository, gates):
+def test_request_in_flight_uses_an_unloaded_step(models, repository, gates):
     two = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))
     write_model(models, "a", source=GATED)
     write_model(models, "b", source=GATED)
@@ -179,7 +179,7 @@ def test_an_ensemble_finishes_with_the_steps_that_it_has(models, repository, gat
     assert gates.log == ["a answers", "b answers", "b is finalized"]
 
 
-def test_the_old_model_serves_while_the_new_one_starts(models, repository, gates):
+def test_old_model_serves_until_the_new_one_is_loaded(models, repository, gates):
     folder = write_model(models, "m", source=GATED)
     repository.load("m")
     old = repository.find("m")
@@ -195,7 +195,7 @@ def test_the_old_model_serves_while_the_new_one_starts(models, repository, gates
     assert repository.find("m") is not old
 
 
-def test_different_models_are_loaded_side_by_side(models, repository, gates):
+def test_different_models_load_in_parallel(models, repository, gates):
     write_model(models, "slow", source=GATED)
     write_model(models, "m")
     gates.of("slow").may_start.clear()
@@ -207,7 +207,7 @@ def test_different_models_are_loaded_side_by_side(models, repository, gates):
     loading.join()
 
 
-def test_loads_of_one_model_take_turns(models, repository, gates):
+def test_loads_of_one_model_are_serialized(models, repository, gates):
     write_model(models, "m", source=GATED)
     gates.of("m").may_start.clear()
     loads = [in_background(repository.load, "m") for _ in range(3)]
@@ -220,7 +220,7 @@ def test_loads_of_one_model_take_turns(models, repository, gates):
     assert gates.log == ["m is finalized"]  # it was loaded once: the others found no change
 
 
-def test_an_unload_waits_for_the_load(models, repository, gates):
+def test_unload_waits_for_a_load_in_progress(models, repository, gates):
     write_model(models, "m", source=GATED)
     gates.of("m").may_start.clear()
     loading = in_background(repository.load, "m")
@@ -232,7 +232,7 @@ def test_an_unload_waits_for_the_load(models, repository, gates):
     assert settled(repository) == [("m", 1, "UNAVAILABLE", "unloaded")]
 
 
-def test_many_at_once_end_as_the_last_one_says(models, repository):
+def test_concurrent_loads_and_unloads_end_in_the_last_state(models, repository):
     write_model(models, "m")
     write_model(models, "n")
     write_ensemble(models, "e", CHAIN)
@@ -252,17 +252,17 @@ def test_many_at_once_end_as_the_last_one_says(models, repository):
     assert send(repository, "e", "I").wait().error is None
 
 
-def test_a_model_is_finalized_when_all_who_found_it_have_given_it_their_requests(models):
+def test_model_is_finalized_after_pending_submissions(models):
     write_model(models, "m")
     found = threading.Event()
     given = threading.Event()
     loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
 
-    def handed_over():
+    def wait_submitted():
         found.set()
         assert given.wait(PATIENCE_S)
 
-    repository = Repository([models], loader, 1, handed_over=handed_over)
+    repository = Repository([models], loader, 1, wait_submitted=wait_submitted)
     repository.load("m")
     served = repository.find("m")
     repository.unload("m")
@@ -277,7 +277,7 @@ def test_a_model_is_finalized_when_all_who_found_it_have_given_it_their_requests
 # -------------------------------------------------------------------------------------- failures
 
 
-def test_a_broken_change_leaves_the_old_model(models, repository):
+def test_failed_reload_keeps_the_old_model(models, repository):
     folder = write_model(models, "m")
     repository.load("m")
     (folder / "1" / "model.py").write_text("class")
@@ -289,8 +289,8 @@ def test_a_broken_change_leaves_the_old_model(models, repository):
 
 
 def reasons(repository):
-    """What the index tells of each model where it tells of failures; all are ready."""
-    entries = repository.index(tells_failures=True)
+    """Return the reason of each model in the index with failures; all models are ready."""
+    entries = repository.index(with_failures=True)
     assert {entry.state for entry in entries} == {State.READY}
     return {entry.name: entry.reason for entry in entries}
 
@@ -302,7 +302,7 @@ def reasons(repository):
         ("config.pbtxt", "garbage {", "Internal: failed to read text proto from"),
     ],
 )
-def test_a_model_that_serves_as_before_can_tell_why(models, repository, broken, text, reason):
+def test_index_reports_why_the_previous_load_still_serves(models, repository, broken, text, reason):
     file = write_model(models, "m", VECTOR) / broken
     write_model(models, "other", VECTOR)
     repository.load_all()
@@ -310,17 +310,17 @@ def test_a_model_that_serves_as_before_can_tell_why(models, repository, broken, 
     sound = file.read_text()
     file.write_text(text)
     repository.load_all()
-    told = reasons(repository)
-    assert told["m"].startswith("serves as before, a newer load failed: ")
-    assert reason in told["m"]
-    assert told["other"] == ""
+    found = reasons(repository)
+    assert found["m"].startswith("the previous load still serves; the newest load failed: ")
+    assert reason in found["m"]
+    assert found["other"] == ""
     assert [entry.reason for entry in repository.index()] == ["", ""]
     file.write_text(sound)
     repository.load_all()
     assert reasons(repository) == {"m": "", "other": ""}
 
 
-def test_an_ensemble_that_no_longer_fits_is_withdrawn(models, repository):
+def test_ensemble_that_no_longer_fits_is_unloaded(models, repository):
     folder = write_model(models, "m")
     write_ensemble(models, "e", CHAIN)
     repository.load("e")
@@ -329,7 +329,7 @@ def test_an_ensemble_that_no_longer_fits_is_withdrawn(models, repository):
     assert settled(repository) == [("e", 1, "UNAVAILABLE", "unloaded"), ("m", 1, "READY", "")]
 
 
-def test_a_step_that_cannot_be_read_goes_on_as_it_was(models, repository):
+def test_unreadable_step_continues_to_serve(models, repository):
     folder = write_model(models, "m")
     repository.load("m")
     (folder / "config.pbtxt").write_text("max_batch_sise: 8")
@@ -338,7 +338,7 @@ def test_a_step_that_cannot_be_read_goes_on_as_it_was(models, repository):
     assert send(repository, "e", "I").wait().error is None
 
 
-def test_a_failed_version_is_no_ready_version(models, repository):
+def test_failed_version_is_not_ready(models, repository):
     write_model(models, "m", source=BROKEN)
     refused(repository, "m")
     with pytest.raises(ServerError) as caught:
@@ -375,7 +375,7 @@ def temporary():
     return list(Path(tempfile.gettempdir()).iterdir())
 
 
-def test_files_are_there_for_as_long_as_their_model(repository):
+def test_override_files_exist_as_long_as_the_model(repository):
     repository.load("v", files())
     assert send(repository, "v").wait().error is None
     (folder,) = temporary()
@@ -385,16 +385,16 @@ def test_files_are_there_for_as_long_as_their_model(repository):
     assert temporary() == []
 
 
-def test_new_files_take_the_place_of_the_old(repository):
+def test_new_override_files_replace_the_old_ones(repository):
     repository.load("v", files())
     before = temporary()
-    repository.load("v", files())  # the same ones, but who can tell
+    repository.load("v", files())  # equal files are not detected
     repository._draining.join()
     assert len(temporary()) == 1
     assert temporary() != before
 
 
-def test_the_folder_is_served_again_without_files(models, repository):
+def test_load_without_override_uses_the_folder_again(models, repository):
     write_model(models, "v")
     repository.load("v", files())
     repository.load("v")
@@ -413,20 +413,20 @@ def test_the_folder_is_served_again_without_files(models, repository):
         pytest.param(files(**{"a\0b": b"x"}), id="path with a zero"),
     ],
 )
-def test_files_that_are_refused_leave_nothing(repository, override, tmp_path, caplog):
+def test_refused_override_leaves_no_files(repository, override, tmp_path, caplog):
     assert refused(repository, "v", override) == (
         Code.INTERNAL,
         "failed to load 'v', failed to poll from model repository",
     )
     assert temporary() == []
     assert not (tmp_path / "x").exists()
-    (told,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
-    assert told.startswith(
-        ("Poll failed for model directory 'v': ", "cannot load v with these files: ")
+    (message,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert message.startswith(
+        ("Poll failed for model directory 'v': ", "failed to load 'v': files of the load request: ")
     )
 
 
-def test_files_that_do_not_load_leave_nothing_once_unloaded(repository):
+def test_failed_override_leaves_no_files_after_unload(repository):
     refused(repository, "v", files(**{"1/model.py": b"class"}))
     repository.unload("v")
     assert temporary() == []
@@ -435,8 +435,8 @@ def test_files_that_do_not_load_leave_nothing_once_unloaded(repository):
 # ----------------------------------------------------------------------------------------- cycles
 
 
-def belongings():
-    """What a process may leave behind: threads, open files, modules, temporary directories."""
+def process_resources():
+    """Return the counts of threads, open files, modules and temporary directories."""
     gc.collect()
     return (
         threading.active_count(),
@@ -448,7 +448,7 @@ def belongings():
 
 
 @pytest.mark.slow
-def test_a_hundred_cycles_leave_nothing_behind(models, repository):
+def test_a_hundred_load_cycles_leak_nothing(models, repository):
     folder = write_model(models, "m", VECTOR + "instance_group { count: 2 }")
     (folder / "1" / "helper.py").write_text("x = 1")
     source = (folder / "1" / "model.py").read_text()
@@ -466,16 +466,16 @@ def test_a_hundred_cycles_leave_nothing_behind(models, repository):
 
     for _ in range(3):
         cycle()
-    before = belongings()
+    before = process_resources()
     for _ in range(100):
         cycle()
-    until(lambda: all(map(operator.le, belongings(), before)), "the end of what it has left")
+    until(lambda: all(map(operator.le, process_resources(), before)), "the end of what it has left")
 
 
 # -- namespaces
 
 
-def test_an_ensemble_goes_on_with_another_model_of_that_name_when_its_own_vanishes(tmp_path):
+def test_ensemble_switches_to_another_namespace_if_its_step_is_removed(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for repository in (one, two):
         write_model(repository, "m")

@@ -1,4 +1,4 @@
-"""Who uses whom: the order of loading, what a change touches, what cannot be loaded at all."""
+"""Dependencies between models: the order of loading, affected models, and errors."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from reference_server.repository.model_ids import ModelId
 
 
 def graph(steps, explicit=()):
-    """A graph of models, by name, each with the models that it uses."""
+    """Return a graph; `steps` maps each model to the models that it uses."""
     result = DependencyGraph()
     for name, used in steps.items():
         result.put(ids([name])[0], dict.fromkeys(used, frozenset()), explicit=name in explicit)
@@ -16,7 +16,7 @@ def graph(steps, explicit=()):
 
 
 def ids(names):
-    """Of names, and of `namespace::name`."""
+    """Return the ids of names; a name may have the form `namespace::name`."""
     return [ModelId(*reversed(name.split("::"))) for name in names]
 
 
@@ -31,15 +31,15 @@ def ids(names):
             [["c"], ["b", "d"], ["a"]],
             id="a diamond",
         ),
-        pytest.param({"a": ["m"]}, [["a"]], id="what is not there is not waited for"),
-        pytest.param({"a": ["a"], "b": [], "c": ["a"]}, [["b"], ["a", "c"]], id="circle"),
+        pytest.param({"a": ["m"]}, [["a"]], id="missing models are ignored"),
+        pytest.param({"a": ["a"], "b": [], "c": ["a"]}, [["b"], ["a", "c"]], id="cycle"),
     ],
 )
-def test_an_ensemble_comes_after_what_it_uses(steps, waves):
+def test_ensembles_are_loaded_after_their_models(steps, waves):
     assert list(graph(steps).waves(ids(steps))) == waves
 
 
-def test_only_those_asked_for_are_ordered():
+def test_waves_contain_only_the_given_models():
     assert list(graph({"a": ["b"], "b": ["m"], "m": []}).waves(ids(["a", "m"]))) == [["a", "m"]]
 
 
@@ -53,14 +53,14 @@ def test_only_those_asked_for_are_ordered():
         pytest.param(
             {"a": ["b"], "b": ["c"], "c": ["b"]},
             dict.fromkeys("bc", "b -> ... -> c -> b"),
-            id="who only uses a circle is not in it",
+            id="a user of a cycle is not in it",
         ),
         pytest.param(
-            {"e": ["e"], "good": []}, {"e": "e -> ... -> e -> e"}, id="others are not disturbed"
+            {"e": ["e"], "good": []}, {"e": "e -> ... -> e -> e"}, id="others are not affected"
         ),
     ],
 )
-def test_a_circle_is_refused(steps, texts):
+def test_circular_dependency_is_an_error(steps, texts):
     errors = graph(steps).errors(ids(steps))
     assert {name: error.message for name, error in errors.items()} == {
         name: f"circular dependency between ensembles: {text}" for name, text in texts.items()
@@ -68,7 +68,7 @@ def test_a_circle_is_refused(steps, texts):
     assert all(error.code is Code.INVALID_ARG for error in errors.values())
 
 
-def test_what_misses_a_model_is_refused():
+def test_missing_models_are_an_error():
     (error,) = graph({"e": ["n", "m", "k"], "k": []}).errors(ids(["e", "k"])).values()
     assert error.message == ("ensemble e contains models that are not available or ambiguous: m, n")
 
@@ -78,33 +78,33 @@ CHAIN = {"outer": ["e"], "e": ["m"], "f": ["m"], "m": []}
 
 @pytest.mark.parametrize(
     ("names", "users"),
-    [("m", {"e", "f", "outer"}), ("e", {"outer"}), ("outer", set()), ("nobody", set())],
+    [("m", {"e", "f", "outer"}), ("e", {"outer"}), ("outer", set()), ("missing", set())],
 )
-def test_users_are_direct_and_indirect(names, users):
+def test_users_include_indirect_users(names, users):
     assert graph(CHAIN).users(ids([names])) == users
 
 
 @pytest.mark.parametrize(
     ("name", "used"), [("m", {"m"}), ("e", {"e", "m"}), ("outer", {"outer", "e", "m"})]
 )
-def test_used_are_direct_and_indirect(name, used):
+def test_used_includes_indirectly_used_models(name, used):
     assert graph(CHAIN).used(ids([name])) == used
 
 
 @pytest.mark.parametrize(
     ("steps", "explicit", "name", "removed"),
     [
-        pytest.param({"e": ["m"], "m": []}, "e", "e", {"e", "m"}, id="what it alone used"),
-        pytest.param({"e": ["m"], "m": []}, "em", "e", {"e"}, id="but not what was asked for"),
-        pytest.param({"e": ["m"], "f": ["m"], "m": []}, "ef", "e", {"e"}, id="nor what is used"),
+        pytest.param({"e": ["m"], "m": []}, "e", "e", {"e", "m"}, id="unused step"),
+        pytest.param({"e": ["m"], "m": []}, "em", "e", {"e"}, id="explicit step stays"),
+        pytest.param({"e": ["m"], "f": ["m"], "m": []}, "ef", "e", {"e"}, id="used step stays"),
         pytest.param(
-            {"o": ["e"], "e": ["m"], "m": []}, "o", "o", {"o", "e", "m"}, id="all the way down"
+            {"o": ["e"], "e": ["m"], "m": []}, "o", "o", {"o", "e", "m"}, id="indirect steps"
         ),
-        pytest.param({"e": ["m"], "m": []}, "", "m", {"m"}, id="its users stay"),
-        pytest.param({"m": []}, "", "nobody", set(), id="nobody"),
+        pytest.param({"e": ["m"], "m": []}, "", "m", {"m"}, id="users stay"),
+        pytest.param({"m": []}, "", "missing", set(), id="missing"),
     ],
 )
-def test_removing_with_what_is_unused(steps, explicit, name, removed):
+def test_remove_with_unused_models(steps, explicit, name, removed):
     models = graph(steps, explicit)
     assert models.remove(ids([name]), with_unused=True) == removed
     assert [left for left in steps if left in models] == [
@@ -112,7 +112,7 @@ def test_removing_with_what_is_unused(steps, explicit, name, removed):
     ]
 
 
-def test_removing_one_alone():
+def test_remove_keeps_used_models():
     models = graph({"e": ["m"], "m": []})
     assert models.remove(ids(["e"])) == {"e"}
     assert "m" in models
@@ -130,24 +130,24 @@ TWO = {
 }
 
 
-def test_an_ensemble_means_models_of_its_own_namespace_first():
+def test_steps_resolve_in_the_own_namespace_first():
     models = graph(TWO)
-    assert models.meant(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
-    assert models.meant(*ids(["two::e"])) == {"m": "two::m"}
-    assert models.meant(*ids(["three::e"])) == {}
+    assert models.step_ids(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
+    assert models.step_ids(*ids(["two::e"])) == {"m": "two::m"}
+    assert models.step_ids(*ids(["three::e"])) == {}
 
 
-def test_a_name_that_others_have_several_times_is_ambiguous():
+def test_a_name_in_several_other_namespaces_is_ambiguous():
     (error,) = graph(TWO).errors(ids(TWO)).values()
     assert error.message == (
         "ensemble three::e contains models that are not available or ambiguous: m"
     )
 
 
-def test_a_change_touches_who_means_the_model_and_who_would_mean_it():
+def test_users_include_ensembles_that_would_resolve_to_the_model():
     models = graph(TWO)
     assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
     models.remove(ids(["two::m"]))
     assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
-    assert models.meant(*ids(["two::e"])) == {"m": "one::m"}
-    assert models.meant(*ids(["three::e"])) == {"m": "one::m"}
+    assert models.step_ids(*ids(["two::e"])) == {"m": "one::m"}
+    assert models.step_ids(*ids(["three::e"])) == {"m": "one::m"}

@@ -1,4 +1,4 @@
-"""Models that leave: side by side, but for those that are made of each other."""
+"""Draining of models: in parallel, except that an ensemble is finalized before its models."""
 
 import sys
 import threading
@@ -16,7 +16,7 @@ from reference_server.repository.manager import Repository
 
 CHAIN = ensemble(step("part", {"X": "I"}, {"Y": "O"}))
 
-#: Waits in `execute` and in `finalize` for as long as the test wants.
+#: Blocks in `execute` and in `finalize` until the test releases it.
 HELD = """
     import sys
     import triton_python_backend_utils as pb_utils
@@ -41,7 +41,7 @@ HELD = """
 
 
 class Holds:
-    """What models wait for, by name and what they are at; `begun` tells that they are at it."""
+    """Events by model name and function: it has started; it may continue."""
 
     def __init__(self):
         self._events = {}
@@ -49,24 +49,24 @@ class Holds:
     def of(self, *what):
         return self._events.setdefault(what, (threading.Event(), threading.Event()))
 
-    def begun(self, *what):
+    def started(self, *what):
         assert self.of(*what)[0].wait(PATIENCE_S)
 
-    def has_begun(self, *what):
+    def has_started(self, *what):
         return self.of(*what)[0].is_set()
 
     def release(self, *what):
         self.of(*what)[1].set()
 
     def wait(self, *what):
-        begun, released = self.of(*what)
-        begun.set()
+        started, released = self.of(*what)
+        started.set()
         assert released.wait(PATIENCE_S)
 
 
 @pytest.fixture
 def holds(monkeypatch):
-    """Where `HELD` finds them."""
+    """The events, in the module that `HELD` imports."""
     module = Holds()
     monkeypatch.setitem(sys.modules, "holds", module)
     return module
@@ -74,19 +74,19 @@ def holds(monkeypatch):
 
 @pytest.fixture
 def repository(models):
-    """A repository from which nothing is loaded yet."""
+    """A repository without loaded models."""
     loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=False)
     return Repository([models], loader, load_threads=2)
 
 
 def in_background(call):
-    """A thread that makes a call; join it."""
+    """Start a thread that makes a call; the caller joins it."""
     thread = threading.Thread(target=call)
     thread.start()
     return thread
 
 
-def test_a_model_that_hangs_holds_up_no_other(models, repository, holds):
+def test_hanging_model_does_not_delay_others(models, repository, holds):
     names = ["a", "b", "c"]
     for name in names:
         write_model(models, name, VECTOR, HELD)
@@ -94,7 +94,7 @@ def test_a_model_that_hangs_holds_up_no_other(models, repository, holds):
     assert repository.live == 3
     closing = in_background(repository.close)
     for name in names:
-        holds.begun(name, "finalize")
+        holds.started(name, "finalize")
     assert repository.live == 3
     for name in names:
         holds.release(name, "finalize")
@@ -102,7 +102,7 @@ def test_a_model_that_hangs_holds_up_no_other(models, repository, holds):
     assert repository.live == 0
 
 
-def test_what_an_ensemble_uses_outlasts_it_though_it_was_unloaded_later(models, repository, holds):
+def test_steps_are_finalized_after_the_ensemble(models, repository, holds):
     write_model(models, "part", VECTOR, HELD)
     write_model(models, "other", VECTOR, HELD)
     write_ensemble(models, "whole", CHAIN)
@@ -113,33 +113,33 @@ def test_what_an_ensemble_uses_outlasts_it_though_it_was_unloaded_later(models, 
     answers = Answers()
     request = a_request(array_tensor("I", [1], np.float32), model_name="whole", sink=answers)
     repository.find("whole").infer(request)
-    holds.begun("part", "execute")
+    holds.started("part", "execute")
     repository.unload("whole")
     repository.unload("part")
     repository.unload("other")
-    holds.begun("other", "finalize")
-    assert not holds.has_begun("part", "finalize")
+    holds.started("other", "finalize")
+    assert not holds.has_started("part", "finalize")
     assert repository.live >= 2
     holds.release("part", "execute")
     assert answers.wait().error is None
-    holds.begun("part", "finalize")
+    holds.started("part", "finalize")
     repository.close()
     assert repository.live == 0
 
 
-def test_another_model_of_an_ensembles_name_waits_for_nobody(models, repository, holds):
+def test_reloaded_step_does_not_wait_for_the_old_ensemble(models, repository, holds):
     write_model(models, "part", VECTOR, HELD)
     write_ensemble(models, "whole", CHAIN)
     repository.load("whole")
     answers = Answers()
     request = a_request(array_tensor("I", [1], np.float32), model_name="whole", sink=answers)
     repository.find("whole").infer(request)
-    holds.begun("part", "execute")
+    holds.started("part", "execute")
     repository.unload("whole")
     repository.unload("part")
-    repository.load("part")  # one that the ensemble never knew
+    repository.load("part")  # a new load, which the ensemble does not use
     repository.unload("part")
-    holds.begun("part", "finalize")  # the other still executes
+    holds.started("part", "finalize")  # the old load still executes
     assert answers.is_empty
     holds.release("part", "finalize")
     holds.release("part", "execute")

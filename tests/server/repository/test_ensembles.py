@@ -1,4 +1,4 @@
-"""Ensembles and their composing models: what does not fit."""
+"""The check of an ensemble against its composing models."""
 
 import pytest
 from server.support.configs import ensemble, model_config, step
@@ -10,7 +10,7 @@ from reference_server.repository.ensembles import check_composing_models
 
 
 def tensors(inputs, outputs, *, batch=0):
-    """A configuration; tensors by name, each type and dims."""
+    """Return the text of a configuration; tensors map names to type and dims."""
     entries = [
         f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: {dims} {" ".join(more)} }}'
         for kind, given in (("input", inputs), ("output", outputs))
@@ -37,14 +37,14 @@ MODELS = {
 
 
 def find(name, version):
-    """The loaded models: each in version 1, which is also the latest."""
+    """Return a loaded model; each has version 1 only."""
     if name not in MODELS or version not in (-1, 1):
         raise not_found(f"no {name}")
     return MODELS[name]
 
 
 def composed(*steps, inputs=None, outputs=None, batch=0):
-    """An ensemble `e` over I and O of type FP32 and one free dimension, unless said otherwise."""
+    """Return an ensemble `e`, by default with I and O of type FP32 and dims [-1]."""
     text = tensors(inputs or {"I": ("FP32", [-1])}, outputs or {"O": ("FP32", [-1])}, batch=batch)
     return model_config(f"{ensemble(*steps, inputs='', outputs='')}\n{text}", "e")
 
@@ -57,16 +57,18 @@ BAT = step("bat", {"X": "I"}, {"Y": "O"})
     "config",
     [
         pytest.param(composed(VEC), id="one step"),
-        pytest.param(composed(step("vec", {"X": "I"}, {"Y": "O"}, version=1)), id="of a version"),
+        pytest.param(
+            composed(step("vec", {"X": "I"}, {"Y": "O"}, version=1)), id="required version"
+        ),
         pytest.param(
             composed(step("vec", {"X": "I"}, {"Y": "m"}), step("vec", {"X": "m"}, {"Y": "O"})),
             id="two steps",
         ),
         pytest.param(composed(step("opt", {"X": "I"}, {"Y": "O"})), id="optional input"),
-        pytest.param(composed(step("vec", {"X": "I"}, {"Y": "O"})), id="free sizes"),
+        pytest.param(composed(step("vec", {"X": "I"}, {"Y": "O"})), id="variable sizes"),
         pytest.param(
             composed(VEC, inputs={"I": ("FP32", [3])}, outputs={"O": ("FP32", [5])}),
-            id="a free size fits any",
+            id="a variable size fits any",
         ),
         pytest.param(
             composed(BAT, inputs={"I": ("FP32", [4])}, outputs={"O": ("FP32", [4])}, batch=8),
@@ -74,12 +76,12 @@ BAT = step("bat", {"X": "I"}, {"Y": "O"})
         ),
         pytest.param(
             composed(BAT, inputs={"I": ("FP32", [-1, 4])}, outputs={"O": ("FP32", [2, 4])}),
-            id="the batch is a dimension where the ensemble has none",
+            id="the batch dimension is explicit in the ensemble",
         ),
-        pytest.param(composed(VEC, batch=4), id="batches over a model that has none"),
+        pytest.param(composed(VEC, batch=4), id="only the ensemble batches"),
         pytest.param(
             composed(BAT, inputs={"I": ("FP32", [4])}, outputs={"O": ("FP32", [4])}),
-            id="a model with batches in an ensemble without",
+            id="only the model batches",
         ),
         pytest.param(
             composed(step("dec", {"X": "I"}, {"Y": "m"}), step("vec", {"X": "m"}, {"Y": "O"})),
@@ -91,18 +93,18 @@ BAT = step("bat", {"X": "I"}, {"Y": "O"})
                 inputs={"I": ("FP32", [2, 2], "reshape { shape: [4] }")},
                 outputs={"O": ("FP32", [-1, 1], "reshape { shape: [-1] }")},
             ),
-            id="a reshape of its own",
+            id="reshape of the ensemble",
         ),
     ],
 )
-def test_what_fits(config):
+def test_ensemble_fits(config):
     check_composing_models(config, find)
 
 
 UNFIT = {
     "no such model": (
-        composed(step("nobody", {"X": "I"}, {"Y": "O"})),
-        "ensemble e contains models that are not available or ambiguous: nobody",
+        composed(step("missing", {"X": "I"}, {"Y": "O"})),
+        "ensemble e contains models that are not available or ambiguous: missing",
     ),
     "no such version": (
         composed(step("vec", {"X": "I"}, {"Y": "O"}, version=7)),
@@ -135,7 +137,7 @@ UNFIT = {
         "in ensemble e, ensemble tensor I: inconsistent shape: [-1,-1] is inferred from model e "
         "while [-1] is inferred from model vec",
     ),
-    "size, with the batch in front": (
+    "size, with a batch dimension": (
         composed(BAT, inputs={"I": ("FP32", [3])}, outputs={"O": ("FP32", [4])}, batch=4),
         "in ensemble e, ensemble tensor I: inconsistent shape: [-1,3] is inferred from model e "
         "while [-1,4] is inferred from model bat",
@@ -145,7 +147,7 @@ UNFIT = {
         "in ensemble e, ensemble tensor I: inconsistent shape: [2,2] is inferred from model e "
         "while [-1] is inferred from model vec",
     ),
-    "a reshape of an output, behind the batch": (
+    "a reshape of an output, with a batch dimension": (
         composed(
             BAT,
             inputs={"I": ("FP32", [4])},
@@ -169,7 +171,7 @@ UNFIT = {
         "ensemble e allows maximum batch size 9, but it contains model bat which only allows "
         "maximum batch size to be 8",
     ),
-    "answers of different models": (
+    "responses of different models": (
         composed(
             step("dec", {"X": "I"}, {"Y": "m"}),
             step("dec", {"X": "I"}, {"Y": "n"}),
@@ -178,7 +180,7 @@ UNFIT = {
         "in ensemble e, step of model 'e' receives inputs originated from different decoupled "
         "models",
     ),
-    "answers of different models, within": (
+    "responses of different models, inside": (
         composed(
             step("dec", {"X": "I"}, {"Y": "m"}),
             step("dec", {"X": "I"}, {"Y": "n"}),
@@ -192,7 +194,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("config", "said"), UNFIT.values(), ids=UNFIT)
-def test_what_does_not_fit(config, said):
+def test_ensemble_does_not_fit(config, said):
     with pytest.raises(ServerError) as caught:
         check_composing_models(config, find)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, said)

@@ -1,4 +1,4 @@
-"""Loading one version: which scheduler, which instances, which labels."""
+"""Loading one version: scheduler, instances, labels."""
 
 from types import SimpleNamespace
 
@@ -24,13 +24,13 @@ LABELLED = """
 
 
 def unlabelled(name, version):
-    """Any step's model; all that is asked for is this."""
+    """Return a model of a step, with the attributes that the loader uses."""
     return SimpleNamespace(labels={}, config=model_config(VECTOR, name), health=Health())
 
 
 @pytest.fixture
 def load():
-    """A function: version 1 of the model in a folder, loaded; closed after the test."""
+    """A function that loads a version of the model in a folder; it is closed after the test."""
     loaded = []
 
     def load_one(path, version=1):
@@ -53,7 +53,7 @@ def load():
         ("instance_group { count: 2 } instance_group { }", 3),
     ],
 )
-def test_a_model_has_its_instances(models, load, text, count):
+def test_number_of_instances(models, load, text, count):
     served = load(write_model(models, "m", VECTOR + text))
     assert isinstance(served.scheduler, InstanceScheduler)
     assert f"of {count} instances" in repr(served.scheduler)
@@ -64,7 +64,7 @@ def test_an_ensemble_has_none(models, load):
     assert isinstance(load(path).scheduler, EnsembleScheduler)
 
 
-def test_a_loaded_version_is_told_apart(models, load):
+def test_loaded_version_is_reported(models, load):
     served = load(write_model(models, "m", versions=(1, 3)), version=3)
     assert (served.version, served.statistics.snapshot().version) == (3, 3)
 
@@ -81,12 +81,12 @@ ARGUMENTS = """
             ])
 
         def execute(self, requests):
-            told = np.array([self.text.encode()], dtype=object)
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", told)]) for _ in requests]
+            text = np.array([self.text.encode()], dtype=object)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", text)]) for _ in requests]
 """
 
 
-def test_a_model_is_told_who_it_is(models, load):
+def test_initialize_arguments(models, load):
     text = 'output { name: "Y" data_type: TYPE_STRING dims: [1] } instance_group { name: "g" }'
     path = write_model(models, "m", text, ARGUMENTS, versions=(2,))
     answers = Answers()
@@ -95,7 +95,7 @@ def test_a_model_is_told_who_it_is(models, load):
     assert output.array().tolist() == [f"m|2|g_0|{path}".encode()]
 
 
-def test_outputs_are_given_in_the_dims_of_the_configuration(models, load):
+def test_outputs_are_reshaped_to_the_configured_dims(models, load):
     text = """
         input { name: "X" data_type: TYPE_FP32 dims: [4] reshape { shape: [2, 2] } }
         output { name: "Y" data_type: TYPE_FP32 dims: [4] reshape { shape: [2, 2] } }
@@ -110,7 +110,7 @@ def test_outputs_are_given_in_the_dims_of_the_configuration(models, load):
 # ---------------------------------------------------------------------------------------- labels
 
 
-def test_labels_are_lines(models, load):
+def test_labels_are_split_at_line_feeds(models, load):
     path = write_model(models, "m", LABELLED, files={"labels.txt": "cat\n\nbär\x85\u2028x\n"})
     assert load(path).labels == {"Y": ("cat", "", "bär\x85\u2028x", "")}
 
@@ -122,7 +122,7 @@ STARTING = """
 """
 
 
-def test_a_missing_label_file_is_noticed_before_the_model_starts(models, load):
+def test_missing_label_file_fails_before_initialize(models, load):
     path = write_model(models, "m", LABELLED, STARTING)
     with pytest.raises(ServerError) as caught:
         load(path)
@@ -133,7 +133,7 @@ def test_a_missing_label_file_is_noticed_before_the_model_starts(models, load):
     assert not (path / "started").exists()
 
 
-def test_labels_that_are_not_utf8_are_refused(models, load):
+def test_labels_must_be_utf8(models, load):
     path = write_model(models, "m", LABELLED)
     (path / "labels.txt").write_bytes(b"\xff")
     with pytest.raises(ServerError, match="failed to read label file"):
@@ -167,7 +167,7 @@ COUNTING = """
     ],
     ids=["no batcher", "batcher", "preferred size"],
 )
-def test_the_batcher_of_the_configuration_is_used(models, load, text, together):
+def test_configured_batcher_is_used(models, load, text, together):
     config = f"""
         max_batch_size: 3
         input {{ name: "X" data_type: TYPE_FP32 dims: [1] }}

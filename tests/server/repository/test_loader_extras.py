@@ -1,4 +1,4 @@
-"""Loading with a response cache, and with summaries of latencies."""
+"""Loading with a response cache, a warm-up and latency summaries."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ WARM = """
 
 @pytest.fixture
 def load():
-    """A function: the model in a folder, loaded with a cache or without; closed afterwards."""
+    """A function that loads the model in a folder; it is closed after the test."""
     loaded, clock = [], ManualClock()
 
     def load_one(path, *, cache_bytes=None, quantiles=()):
@@ -45,7 +45,7 @@ def load():
 
 
 def hits_of_two(served):
-    """How many of two equal requests were answered from the cache."""
+    """Return the number of cache hits of two equal requests."""
     for _ in range(2):
         answers = Answers()
         served.infer(a_request(array_tensor("X", [1, 2], np.float32), sink=answers))
@@ -57,26 +57,24 @@ def hits_of_two(served):
     ("text", "cache_bytes", "hits"),
     [(CACHED, 10_000, 1), (CACHED, None, 0), (VECTOR, 10_000, 0)],
 )
-def test_the_cache_is_used_where_there_is_one_and_the_model_asks_for_it(
-    models, load, text, cache_bytes, hits
-):
+def test_cache_is_used_if_present_and_enabled_by_the_model(models, load, text, cache_bytes, hits):
     served = load(write_model(models, "m", text), cache_bytes=cache_bytes)
     assert hits_of_two(served) == hits
 
 
-def test_a_model_is_warm_when_it_is_loaded(models, load):
+def test_loaded_model_is_warmed_up(models, load):
     served = load(write_model(models, "m", CACHED + WARM), cache_bytes=10_000)
     snapshot = served.statistics.snapshot()
     assert (snapshot.inference_count, snapshot.cache_miss.count) == (2, 0)
 
 
-def test_a_warm_up_that_fails_fails_the_load(models, load):
+def test_failed_warm_up_fails_the_load(models, load):
     text = VECTOR + WARM.replace("batch_size: 1", "batch_size: 2")
     with pytest.raises(ServerError, match="failed to run warmup sample 'w': batch size 2 for"):
         load(write_model(models, "m", text))
 
 
-def test_there_are_summaries_where_quantiles_are_wanted(models, load):
+def test_quantiles_enable_latency_summaries(models, load):
     path = write_model(models, "m", VECTOR)
     assert load(path).statistics.summaries() == {}
     assert load(path, quantiles=DEFAULT_QUANTILES).statistics.summaries().keys() == {

@@ -1,4 +1,4 @@
-"""Loading a whole repository: who is served, who is not and why, and nobody disturbs another."""
+"""Loading a whole repository: the models that serve, and the reasons of those that do not."""
 
 import logging
 
@@ -21,19 +21,19 @@ CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"
 
 
 def states(repository):
-    """What became of each version, without the reasons."""
+    """Return the statuses without the reasons."""
     return [(status.model, status.version, status.state.value) for status in repository.statuses()]
 
 
 def reason(repository, model):
-    """Why the one entry of a model is not ready."""
+    """Return the reason of a model with one entry that is not ready."""
     (status,) = [status for status in repository.statuses() if status.model == model]
     assert status.state is State.UNAVAILABLE
     return status.reason
 
 
 def infer(repository, model, tensor="X", value=(1, 2)):
-    """The outputs of one request, by name."""
+    """Send one request and return its outputs, by name."""
     answers = Answers()
     request = a_request(array_tensor(tensor, value, np.float32), model_name=model, sink=answers)
     repository.find(model).infer(request)
@@ -45,7 +45,7 @@ def infer(repository, model, tensor="X", value=(1, 2)):
 # ------------------------------------------------------------------------------------------ good
 
 
-def test_models_are_loaded_and_serve(models, load):
+def test_loaded_models_serve(models, load):
     write_model(models, "m")
     write_model(models, "a")
     repository = load()
@@ -55,7 +55,7 @@ def test_models_are_loaded_and_serve(models, load):
     assert infer(repository, "m") == {"Y": [1, 2]}
 
 
-def test_ensembles_are_loaded_after_what_they_use(models, load):
+def test_ensembles_load_after_their_models(models, load):
     outer = ensemble(step("inner", {"I": "I"}, {"O": "O"}))
     write_ensemble(models, "a_outer", outer)
     write_ensemble(models, "inner", CHAIN)
@@ -65,14 +65,14 @@ def test_ensembles_are_loaded_after_what_they_use(models, load):
     assert infer(repository, "a_outer", "I") == {"O": [1, 2]}
 
 
-def test_an_ensemble_has_the_labels_of_its_steps(models, load):
+def test_ensemble_takes_labels_from_its_steps(models, load):
     labelled = VECTOR.replace('name: "Y"', 'name: "Y" label_filename: "labels.txt"')
     write_model(models, "m", labelled, files={"labels.txt": "cat\ndog"})
     write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"})))
     assert load().find("e").labels == {"O": ("cat", "dog")}
 
 
-def test_an_empty_repository_is_complete(load):
+def test_empty_repository_is_complete(load):
     repository = load()
     assert (repository.statuses(), repository.all(), repository.is_complete) == ([], [], True)
 
@@ -86,7 +86,7 @@ def test_an_empty_repository_is_complete(load):
         ("version_policy { specific { versions: [1, 9] } }", [1]),
     ],
 )
-def test_versions_are_served_by_policy(models, load, policy, served):
+def test_version_policy_selects_versions(models, load, policy, served):
     write_model(models, "m", VECTOR + policy, versions=(1, 2, 10))
     repository = load()
     assert [model.version for model in repository.versions("m")] == served
@@ -94,7 +94,7 @@ def test_versions_are_served_by_policy(models, load, policy, served):
     assert [repository.find("m", version).version for version in served] == served
 
 
-def test_all_lists_by_name_then_version(models, load):
+def test_all_is_sorted_by_name_then_version(models, load):
     write_model(models, "b", VECTOR + "version_policy { all { } }", versions=(10, 9))
     write_model(models, "a")
     listed = [(model.config.name, model.version) for model in load().all()]
@@ -107,11 +107,11 @@ LABELLED_OUTPUT = 'output { name: "O" data_type: TYPE_FP32 dims: [-1] label_file
 @pytest.mark.parametrize(
     ("outputs", "more", "labels"),
     [
-        pytest.param("O", "", {"O": ("cat", "dog")}, id="of the model that makes the output"),
-        pytest.param("", LABELLED_OUTPUT, {"O": ("own",)}, id="of its own, if it has any"),
+        pytest.param("O", "", {"O": ("cat", "dog")}, id="labels of the step"),
+        pytest.param("", LABELLED_OUTPUT, {"O": ("own",)}, id="own labels"),
     ],
 )
-def test_an_ensemble_has_labels(models, load, outputs, more, labels):
+def test_labels_of_an_ensemble(models, load, outputs, more, labels):
     labelled = VECTOR.replace('name: "Y"', 'name: "Y" label_filename: "labels.txt"')
     write_model(models, "m", labelled, files={"labels.txt": "cat\ndog"})
     config = ensemble(step("m", {"X": "I"}, {"Y": "O"}), outputs=outputs, more=more)
@@ -125,14 +125,14 @@ def test_an_ensemble_has_labels(models, load, outputs, more, labels):
 @pytest.mark.parametrize(
     ("name", "version", "text"),
     [
-        ("nobody", -1, "Request for unknown model: 'nobody' is not found"),
-        ("nobody", 1, "Request for unknown model: 'nobody' is not found"),
+        ("missing", -1, "Request for unknown model: 'missing' is not found"),
+        ("missing", 1, "Request for unknown model: 'missing' is not found"),
         ("m", 7, "Request for unknown model: 'm' version 7 is not found"),
         ("m", 0, "Request for unknown model: 'm' version 0 is not found"),
         ("broken", -1, "Request for unknown model: 'broken' has no available versions"),
     ],
 )
-def test_what_is_not_found(models, load, name, version, text):
+def test_find_unknown_model(models, load, name, version, text):
     write_model(models, "m")
     write_model(models, "broken", source=BROKEN)
     with pytest.raises(ServerError) as caught:
@@ -146,7 +146,7 @@ NO_VERSION = (
     "Invalid argument: at least one version must be available under the version policy of model 'x'"
 )
 
-#: Config, model.py and version folders of model `x`, and how the reason begins.
+#: Config, model.py and version folders of the model `x`, and the start of the reason.
 UNLOADABLE = {
     "misspelt": (
         "max_batch_sise: 8",
@@ -204,11 +204,11 @@ UNLOADABLE = {
         (1,),
         "Invalid argument: model input must specify 'name' for x",
     ),
-    "an ensemble of nobody": (
-        ensemble(step("nobody", {"X": "I"}, {"Y": "O"})),
+    "an ensemble of a missing model": (
+        ensemble(step("missing", {"X": "I"}, {"Y": "O"})),
         None,
         (1,),
-        "Invalid argument: ensemble x contains models that are not available or ambiguous: nobody",
+        "Invalid argument: ensemble x contains models that are not available or ambiguous: missing",
     ),
     "an ensemble of itself": (
         ensemble(step("x", {"I": "I"}, {"O": "O"})),
@@ -234,7 +234,7 @@ UNLOADABLE = {
 @pytest.mark.parametrize(
     ("config", "source", "versions", "said"), UNLOADABLE.values(), ids=UNLOADABLE
 )
-def test_one_that_fails_has_a_reason_and_disturbs_nobody(
+def test_failed_model_has_a_reason_and_does_not_affect_others(
     models, load, config, source, versions, said
 ):
     write_model(models, "x", config, source, versions=versions)
@@ -247,7 +247,7 @@ def test_one_that_fails_has_a_reason_and_disturbs_nobody(
     assert infer(repository, "z_good", "I") == {"O": [1, 2]}
 
 
-def test_an_ensemble_of_a_failed_model_fails_too(models, load):
+def test_ensemble_of_a_failed_model_fails(models, load):
     write_model(models, "m", source=BROKEN)
     write_ensemble(models, "e", CHAIN)
     assert reason(load(), "e").startswith(
@@ -257,7 +257,7 @@ def test_an_ensemble_of_a_failed_model_fails_too(models, load):
     )
 
 
-def test_an_ensemble_may_insist_on_a_version(models, load):
+def test_ensemble_can_require_a_version(models, load):
     write_model(models, "m")
     write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=7)))
     assert reason(load(), "e") == (
@@ -265,7 +265,7 @@ def test_an_ensemble_may_insist_on_a_version(models, load):
     )
 
 
-def test_versions_serve_together_or_not_at_all(models, load):
+def test_all_versions_load_or_none_serves(models, load):
     folder = write_model(models, "m", VECTOR + "version_policy { all { } }", versions=(1, 2))
     (folder / "2" / "model.py").write_text("raise ValueError('no')")
     repository = load()
@@ -283,9 +283,7 @@ def test_versions_serve_together_or_not_at_all(models, load):
         pytest.param(IDENTITY, "max_batch_sise: 8", (1,), True, id="never read"),
     ],
 )
-def test_completeness_is_about_models_that_could_be_read(
-    models, load, source, config, versions, is_complete
-):
+def test_is_complete_ignores_unreadable_models(models, load, source, config, versions, is_complete):
     write_model(models, "m", config, source, versions=versions)
     assert load().is_complete is is_complete
 
@@ -321,7 +319,7 @@ def test_close_finalizes_every_instance(models, load):
     assert (folder / "finalized").read_text() == "xxx"
 
 
-def test_ensembles_are_closed_before_what_they_use(models, load, caplog):
+def test_ensembles_close_before_their_models(models, load, caplog):
     write_model(models, "m")
     write_ensemble(models, "z", CHAIN)
     repository = load()
@@ -334,7 +332,7 @@ def test_ensembles_are_closed_before_what_they_use(models, load, caplog):
     ]
 
 
-def test_a_closed_repository_refuses(models, load):
+def test_closed_repository_refuses_requests(models, load):
     write_model(models, "m")
     write_ensemble(models, "e", CHAIN)
     repository = load()
@@ -344,7 +342,7 @@ def test_a_closed_repository_refuses(models, load):
             infer(repository, model, tensor)
 
 
-def test_without_auto_completion_models_are_not_asked(models, load):
+def test_auto_completion_can_be_disabled(models, load):
     completing = """
         class TritonPythonModel:
             @staticmethod
@@ -357,7 +355,7 @@ def test_without_auto_completion_models_are_not_asked(models, load):
     assert load(auto_complete=False).find("m").config.signature.max_batch_size == 0
 
 
-def test_a_model_may_have_no_configuration(models, load):
+def test_model_without_configuration_file(models, load):
     completing = """
         class TritonPythonModel:
             @staticmethod

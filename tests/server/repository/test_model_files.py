@@ -1,4 +1,4 @@
-"""Where a model's code is found, and the files that states of sequences begin with."""
+"""The file of a model's code, and the files of initial states."""
 
 import pytest
 from server.support.configs import model_config, proto
@@ -9,7 +9,7 @@ from reference_server.repository.model_files import SHIPPED, locate_code, read_i
 
 @pytest.fixture
 def backends(tmp_path):
-    """Backends `ge`, with code, and `hollow`, without."""
+    """The backends `ge`, with code, and `hollow`, without code."""
     (tmp_path / "ge").mkdir()
     (tmp_path / "ge" / "model.py").touch()
     (tmp_path / "hollow").mkdir()
@@ -22,27 +22,27 @@ def found(text, backends):
 
 
 @pytest.mark.parametrize("runtime", ["", 'runtime: "libtriton_python.so"'])
-def test_a_python_model_has_its_code_in_its_version(backends, runtime):
+def test_python_model_uses_the_file_in_its_version_folder(backends, runtime):
     file, _ = found(f'backend: "python" default_model_filename: "x.py" {runtime}', backends)
     assert file == backends / "m" / "1" / "x.py"
 
 
 @pytest.mark.parametrize("runtime", ["", 'runtime: "model.py"'])
-def test_a_model_of_a_backend_has_the_backends(backends, runtime):
+def test_model_of_a_python_based_backend_uses_its_file(backends, runtime):
     expected = backends / "ge" / "model.py", "model.py"
     assert found(f'backend: "ge" default_model_filename: "x.py" {runtime}', backends) == expected
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "pytorch"])
 @pytest.mark.parametrize("runtime", ["", 'runtime: "libtriton_{}.so"'])
-def test_a_model_of_tritons_own_backends_has_what_comes_with_the_server(backends, backend, runtime):
+def test_model_of_a_triton_backend_uses_the_shipped_file(backends, backend, runtime):
     text = f'backend: "{backend}" {runtime.format(backend)}'
     file, shown = found(text, backends)
     assert (file, shown) == (SHIPPED, runtime and f"libtriton_{backend}.so")
     assert file.is_file()
 
 
-def test_what_comes_with_the_server_needs_no_gpu(backends, caplog):
+def test_shipped_backend_moves_instances_to_the_cpu(backends, caplog):
     text = """
         name: "m" backend: "pytorch"
         instance_group { name: "g" kind: KIND_GPU gpus: [0, 1] profile: ["1"] }
@@ -54,7 +54,7 @@ def test_what_comes_with_the_server_needs_no_gpu(backends, caplog):
     assert "instance group g of model m runs on the CPU" in caplog.text
 
 
-def test_a_backend_of_that_name_comes_first(backends):
+def test_own_backend_takes_precedence_over_the_shipped_one(backends):
     own = backends / "onnxruntime" / "model.py"
     own.parent.mkdir()
     own.touch()
@@ -72,13 +72,13 @@ LIBRARY = "unable to find backend library for backend '{}', try specifying runti
     ("text", "said"),
     [
         ('backend: "hollow"', LIBRARY.format("hollow")),
-        ('backend: "nobody"', LIBRARY.format("nobody")),
+        ('backend: "missing"', LIBRARY.format("missing")),
         (
             'backend: "tensorrt"',
             LIBRARY.format("tensorrt") + "model configuration. The reference server has the "
             "backends python, onnxruntime, openvino, pytorch and those in --backend-directory; "
-            "give the ONNX file that the plan was built from, or let a function stand in for the "
-            "model: --stub-model=m=MODULE:FUNCTION",
+            "serve the ONNX file that the plan was built from, or replace the model by a "
+            "function: --stub-model=m=MODULE:FUNCTION",
         ),
         (
             'backend: "python" runtime: "model.py"',
@@ -92,7 +92,7 @@ LIBRARY = "unable to find backend library for backend '{}', try specifying runti
         ),
     ],
 )
-def test_what_cannot_be_run_is_refused(backends, text, said):
+def test_unknown_backend_is_refused(backends, text, said):
     with pytest.raises(ServerError) as caught:
         found(text, backends)
     assert caught.value.message.startswith(said.format(folder=backends))
@@ -122,7 +122,7 @@ def read(folder, datatype, data):
         ("STRING", b"\1\0\0\0a\0\0\0\0", b"\1\0\0\0a\0\0\0\0"),
     ],
 )
-def test_the_bytes_that_are_needed(tmp_path, datatype, data, kept):
+def test_initial_state_uses_the_required_bytes(tmp_path, datatype, data, kept):
     assert read(tmp_path, datatype, data) == {"I": kept}
 
 
@@ -149,13 +149,14 @@ REFUSED = {
         "STRING",
         b"\1\0",
         Code.INVALID_ARG,
-        "initial_state file {}/initial_state/first is not a list of strings",
+        "initial_state file {}/initial_state/first: found malformed data; expected strings, each "
+        "after its length in 4 bytes",
     ),
 }
 
 
 @pytest.mark.parametrize(("datatype", "data", "code", "text"), REFUSED.values(), ids=REFUSED)
-def test_a_file_that_will_not_do(tmp_path, datatype, data, code, text):
+def test_invalid_initial_state_file(tmp_path, datatype, data, code, text):
     with pytest.raises(ServerError) as caught:
         read(tmp_path, datatype, data)
     assert (caught.value.code, caught.value.message) == (code, text.format(tmp_path))

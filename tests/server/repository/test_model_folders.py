@@ -1,4 +1,4 @@
-"""What lies in the repositories, which of it is wanted, and what a load request replaces."""
+"""The folders of repositories, version policies, and overrides of load requests."""
 
 import os
 import shutil
@@ -28,13 +28,13 @@ def folders(root, *names):
     return root
 
 
-def test_folders_are_listed_by_name(tmp_path):
+def test_directories_are_sorted_by_name(tmp_path):
     folders(tmp_path, "b", "a", ".git")
     (tmp_path / "README.md").touch()
     assert list(Repositories([tmp_path]).directories()) == [".git", "a", "b"]
 
 
-def test_repositories_are_joined(tmp_path):
+def test_directories_of_several_repositories(tmp_path):
     one, two = folders(tmp_path / "one", "b", "c"), folders(tmp_path / "two", "a", "c")
     assert Repositories([one, two]).directories() == {
         "a": [two / "a"],
@@ -43,29 +43,29 @@ def test_repositories_are_joined(tmp_path):
     }
 
 
-def test_a_missing_repository_is_an_error(tmp_path):
+def test_missing_repository_is_an_error(tmp_path):
     with pytest.raises(ServerError) as caught:
         Repositories([tmp_path, tmp_path / "no"]).directories()
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == f"failed to stat file {tmp_path / 'no'}"
 
 
-def test_a_model_is_located_in_any_repository(tmp_path):
+def test_find_searches_all_repositories(tmp_path):
     one, two = folders(tmp_path / "one", "b"), folders(tmp_path / "two", "a")
     assert Repositories([one, two]).find(ModelId("a")) == ModelFolder(ModelId("a"), two / "a")
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nobody", "model not found"), ("m", "model appears in two or more repositories")],
+    [("missing", "model not found"), ("m", "model appears in two or more repositories")],
 )
-def test_a_model_that_is_not_there_once_is_not_located(tmp_path, name, said):
+def test_find_missing_or_ambiguous_model(tmp_path, name, said):
     one, two = folders(tmp_path / "one", "m"), folders(tmp_path / "two", "m")
     with pytest.raises(ServerError, match=said):
         Repositories([one, two]).find(ModelId(name))
 
 
-def test_with_namespaces_a_name_may_be_there_several_times(tmp_path):
+def test_namespaces_allow_equal_names(tmp_path):
     one, two = folders(tmp_path / "one", "m", "n"), folders(tmp_path / "two", "m")
     repositories = Repositories([two, one], namespaced=True)
     assert list(repositories.directories()) == [f"{one}::m", f"{one}::n", f"{two}::m"]
@@ -74,7 +74,7 @@ def test_with_namespaces_a_name_may_be_there_several_times(tmp_path):
         two / "m",
         one / "m",
     ]
-    assert repositories.ids("nobody") == ["nobody"]
+    assert repositories.ids("missing") == ["missing"]
 
 
 def write_at(path, text, at_s):
@@ -85,14 +85,14 @@ def write_at(path, text, at_s):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model's folder with files of known times."""
+    """A model's folder whose files have known modification times."""
     model = tmp_path / "m"
     for path in ("1/model.py", "2/model.py", "config.pbtxt"):
         write_at(model / path, "x", 100)
     return model
 
 
-def test_a_stamp_tells_what_links_lead_to(tmp_path, folder):
+def test_stamp_follows_links(tmp_path, folder):
     write_at(tmp_path / "elsewhere" / "model.py", "x", 100)
     (folder / "3").symlink_to(tmp_path / "elsewhere")
     (folder / "1" / "back").symlink_to(folder)
@@ -101,7 +101,7 @@ def test_a_stamp_tells_what_links_lead_to(tmp_path, folder):
     assert folder_stamp(folder).adds_to(before)
 
 
-def test_a_stamp_stays_while_nothing_changes(folder):
+def test_stamp_of_unchanged_files_is_equal(folder):
     assert folder_stamp(folder) == folder_stamp(folder)
 
 
@@ -118,7 +118,7 @@ def test_a_stamp_stays_while_nothing_changes(folder):
     ],
     ids=["config", "touched", "longer", "older", "new", "new in the folder", "version gone"],
 )
-def test_a_stamp_tells_changed_files(folder, change, adds):
+def test_stamp_detects_changed_files(folder, change, adds):
     before = folder_stamp(folder)
     os.utime(folder, (100, 100))
     change(folder)
@@ -139,11 +139,11 @@ def test_a_stamp_tells_changed_files(folder, change, adds):
         (("3", str(1 << 63)), (3,)),
     ],
 )
-def test_versions_are_folders_that_begin_with_a_number(tmp_path, names, versions):
+def test_versions_are_folders_with_leading_digits(tmp_path, names, versions):
     assert ModelFolder(ModelId("m"), folders(tmp_path, *names)).versions() == versions
 
 
-def test_folders_that_are_no_versions_are_told(tmp_path, caplog):
+def test_other_folders_are_logged(tmp_path, caplog):
     for name in ("1", "003", "00", "abc", ".git"):
         (tmp_path / name).mkdir()
     assert ModelFolder(ModelId("m"), tmp_path).versions() == (1,)
@@ -155,7 +155,7 @@ def test_folders_that_are_no_versions_are_told(tmp_path, caplog):
     ]
 
 
-def test_a_file_is_no_version(tmp_path):
+def test_a_file_is_not_a_version(tmp_path):
     (tmp_path / "1").touch()
     assert ModelFolder(ModelId("m"), tmp_path).versions() == ()
 
@@ -174,20 +174,20 @@ def test_a_file_is_no_version(tmp_path):
         ("specific { }", ()),
     ],
 )
-def test_the_policy_decides(policy, versions):
+def test_wanted_versions_follow_the_policy(policy, versions):
     config = completed(f"version_policy {{ {policy} }}" if policy else "")
     assert wanted_versions(schema.version_policy(config), (1, 3, 10)) == versions
 
 
 @pytest.mark.parametrize("policy", ["latest { num_versions: 1 }", "all { }"])
-def test_of_nothing_nothing_is_wanted(policy):
+def test_wanted_versions_of_no_versions(policy):
     config = completed(f"version_policy {{ {policy} }}")
     assert wanted_versions(schema.version_policy(config), ()) == ()
 
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """Where temporary directories are made."""
+    """The folder for temporary directories."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -213,7 +213,7 @@ def written(folder):
         (" ", " "),
     ],
 )
-def test_a_file_is_written_below_the_directory(name, path, temporary):
+def test_override_file_is_written_in_the_directory(name, path, temporary):
     files = FileDirectory({name: b"content"})
     assert written(files.path) == {path: b"content"}
 
@@ -221,14 +221,14 @@ def test_a_file_is_written_below_the_directory(name, path, temporary):
 @pytest.mark.parametrize(
     "name", ["", ".", "/", "//", "..", "../x", "1/..", "1/../../x", "/../x", "1/", "a\0b", "x/y/"]
 )
-def test_a_path_that_names_no_file_inside_is_refused(name, temporary):
+def test_override_path_outside_is_refused(name, temporary):
     with pytest.raises(ServerError):
         FileDirectory({"first": b"x", name: b"x"})
     assert list(temporary.iterdir()) == []
 
 
 @given(st.text(st.sampled_from("./ab\0"), max_size=12))
-def test_whatever_is_written_is_inside(name):
+def test_override_files_are_always_inside(name):
     try:
         files = FileDirectory({name: b"x"})
     except ServerError:
@@ -239,7 +239,7 @@ def test_whatever_is_written_is_inside(name):
         files.release()
 
 
-def test_the_last_holder_removes_it(temporary):
+def test_last_reference_deletes_the_directory(temporary):
     files = FileDirectory({"x": b""})
     files.hold()
     files.release()
@@ -252,7 +252,7 @@ def test_the_last_holder_removes_it(temporary):
     "text",
     ['{"max_batch_size": 4}', '{"maxBatchSize": 4}', '{"max_batch_size": "4"}'],
 )
-def test_a_config_is_read_as_protobuf_reads_json(text):
+def test_config_override_is_protobuf_json(text):
     assert parse_config_override(text).max_batch_size == 4
 
 
@@ -260,6 +260,6 @@ def test_a_config_is_read_as_protobuf_reads_json(text):
     "text",
     ["", "x", "{", "[]", "null", "7", '{"nope": 1}', '{"max_batch_size": "x"}', '{"input": 1}'],
 )
-def test_another_config_is_refused(text):
+def test_invalid_config_override_is_refused(text):
     with pytest.raises(ServerError, match="Invalid config override: "):
         parse_config_override(text)

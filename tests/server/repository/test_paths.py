@@ -1,4 +1,4 @@
-"""Nothing outside of a model's folder is reached by what a configuration names."""
+"""Paths in a configuration cannot reach files outside the model's folder."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.paths import is_within, refuse_links_out
 from reference_server.testing import open_repository
 
-#: The fields of a configuration that name files which are read here, with one that names `PATH`.
+#: The fields of a configuration that name files the server reads, with a text that names `PATH`.
 FILES = {
     "default_model_filename": 'default_model_filename: "PATH"',
-    "output.label_filename": "",  # a test of its own: links are followed, too
+    "output.label_filename": "",  # has a separate test, because its links are followed
     "backend": 'backend: "PATH"',
     "sequence_batching.state.initial_state.data_file": """
         sequence_batching { state [ {
@@ -27,8 +27,8 @@ FILES = {
           inputs { key: "X" value { data_type: TYPE_FP32 dims: [1] input_data_file: "PATH" } } } ]
     """,
 }
-#: The others that are texts: names of models, tensors, instances and hosts, versions, values of
-#: parameters, and what only Triton's own backends read.
+#: The other string fields: names of models, tensors, instances and hosts, versions, values of
+#: parameters, and fields that only Triton's own backends read.
 NO_FILES = (
     "name",
     "platform",
@@ -84,7 +84,7 @@ CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        retu
 
 
 def texts(message: Descriptor, above: str = "") -> list[str]:
-    """The paths of all fields of a message that are texts or bytes."""
+    """Return the paths of all string and bytes fields of a message."""
     found = []
     for field in message.fields:
         path = f"{above}{field.name}"
@@ -95,15 +95,17 @@ def texts(message: Descriptor, above: str = "") -> list[str]:
     return found
 
 
-def test_every_text_of_the_schema_is_known_to_name_a_file_or_none():
+def test_every_string_field_is_classified():
     found = set(texts(ModelConfig.DESCRIPTOR))
-    assert found - {*FILES, *NO_FILES} == set(), "a file? then `core.paths` keeps it in its folder"
+    assert found - {*FILES, *NO_FILES} == set(), (
+        "a new field; if it names a file, restrict it by `core.paths`"
+    )
     assert {*FILES, *NO_FILES} - found == set()
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model's folder; beside the repository lies what it must not reach."""
+    """A model's folder, with files outside that it must not reach."""
     folder = tmp_path / "repository" / "m"
     for place in ("1", "initial_state", "warmup"):
         (folder / place).mkdir(parents=True)
@@ -116,7 +118,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("field", [field for field, given in FILES.items() if given])
 @pytest.mark.parametrize("form", ["up", "absolute"])
-def test_what_leaves_the_folder_is_refused_by_the_field_s_name(folder, tmp_path, field, form):
+def test_path_outside_the_folder_is_refused(folder, tmp_path, field, form):
     target = tmp_path / ("outside.py" if field == "default_model_filename" else "outside")
     if field == "backend":
         target = tmp_path
@@ -131,7 +133,7 @@ def test_what_leaves_the_folder_is_refused_by_the_field_s_name(folder, tmp_path,
     assert f"{field.rpartition('.')[2]}: found '" in caught.value.message
 
 
-def test_a_link_counts_where_it_is_written_or_where_it_leads(tmp_path):
+def test_is_within_with_and_without_following_links(tmp_path):
     inner, other = tmp_path / "model", tmp_path / "other"
     inner.mkdir()
     other.write_text("")
@@ -151,7 +153,7 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize("where", ["1/model.py", "1/weights", "notes"])
-def test_a_link_out_of_the_folder_is_refused_where_none_is_allowed(tmp_path, where):
+def test_outside_link_is_refused_with_the_option(tmp_path, where):
     folder = tmp_path / "models" / "m"
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(IDLE)
@@ -160,18 +162,18 @@ def test_a_link_out_of_the_folder_is_refused_where_none_is_allowed(tmp_path, whe
     (folder / "inner").symlink_to("config.pbtxt")
     strict = ["--allow-outside-links=false"]
     with open_repository(folder.parent, options=strict):
-        """What stays within is no fault."""
+        """Inner links are allowed."""
     link = folder / where
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "elsewhere")
     with open_repository(folder.parent):
-        """Links are followed otherwise."""
+        """Outside links are allowed by default."""
     with pytest.raises(ServerError) as caught, open_repository(folder.parent, options=strict):
         pass
     assert f"found a link '{link}' to '{tmp_path / 'elsewhere'}'" in caught.value.message
 
 
-def test_a_folder_may_itself_be_a_link(tmp_path):
+def test_model_folder_may_be_a_link(tmp_path):
     folder = tmp_path / "kept" / "m"
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(IDLE)

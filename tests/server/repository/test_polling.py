@@ -1,4 +1,4 @@
-"""Looking at the repositories again at intervals, whatever happens."""
+"""The thread that polls the repositories at intervals."""
 
 import threading
 
@@ -8,33 +8,33 @@ from reference_server.core.errors import internal
 from reference_server.repository.polling import RepositoryWatch
 
 
-class Looked:
-    """A repository whose first look fails, and the next is a defect."""
+class FakeRepository:
+    """A repository whose first call raises ServerError and whose second call has a defect."""
 
     def __init__(self):
-        self.looks = 0
+        self.calls = 0
         self.enough = threading.Event()
 
     def load_all(self):
-        self.looks += 1
-        if self.looks == 1:
+        self.calls += 1
+        if self.calls == 1:
             raise internal("gone")
-        if self.looks == 2:
+        if self.calls == 2:
             raise KeyError("defect")
         self.enough.set()
 
 
-def test_looks_go_on_whatever_happens(caplog):
-    repository = Looked()
+def test_polling_continues_after_errors(caplog):
+    repository = FakeRepository()
     watch = RepositoryWatch(repository.load_all, 0)
     watch.start()
     assert repository.enough.wait(PATIENCE_S)
     watch.stop()
     assert "failed to poll the repository: Internal: gone" in caplog.text
-    looks = repository.looks
+    calls = repository.calls
     watch.stop()
-    assert repository.looks == looks
+    assert repository.calls == calls
 
 
-def test_one_that_was_never_started_can_be_stopped():
-    RepositoryWatch(Looked().load_all, 1).stop()
+def test_stop_without_start():
+    RepositoryWatch(FakeRepository().load_all, 1).stop()

@@ -1,4 +1,4 @@
-"""A loaded version takes requests: checked, then scheduled."""
+"""Requests to a loaded version are checked, then scheduled."""
 
 import pytest
 from server.support.frontend import answering, served
@@ -11,7 +11,7 @@ from reference_server.core.errors import Code, ServerError
 WORDS = 'input { name: "X" data_type: TYPE_STRING dims: [-1] }'
 
 
-def test_a_good_request_is_scheduled():
+def test_valid_request_is_scheduled():
     model = served(WORDS, answer=answering())
     answers = Answers()
     request = a_request(array_tensor("X", [b"a"], object), sink=answers)
@@ -20,7 +20,7 @@ def test_a_good_request_is_scheduled():
     assert answers.wait().error is None
 
 
-def test_a_refused_request_moves_nothing():
+def test_refused_request_has_no_effect():
     model = served(WORDS)
     answers = Answers()
     with pytest.raises(ServerError, match="expected 1 inputs but got 0"):
@@ -30,7 +30,7 @@ def test_a_refused_request_moves_nothing():
     assert model.statistics.snapshot().fail.count == 0
 
 
-def test_a_cut_string_is_answered_and_counted_as_failed():
+def test_truncated_string_gets_an_error_response_and_is_counted():
     model = served(WORDS)
     answers = Answers()
     cut = raw_tensor("X", DataType.BYTES, [1], b"\x09\0\0\0abc")
@@ -46,22 +46,22 @@ def test_a_cut_string_is_answered_and_counted_as_failed():
     assert model.statistics.snapshot().fail.count == 1
 
 
-def test_a_traced_request_is_told_when_it_is_accepted():
+def test_trace_records_acceptance():
     trace = NotedTrace()
     model = served(WORDS, answer=answering(), version=4)
     model.infer(a_request(array_tensor("X", [b"a"], object), sink=Answers(), trace=trace))
-    assert trace.told == [("accepted", "m", 4)]
+    assert trace.events == [("accepted", "m", 4)]
 
 
-def test_a_refused_request_tells_its_trace_nothing():
+def test_trace_of_a_refused_request_is_empty():
     trace = NotedTrace()
     with pytest.raises(ServerError):
         served(WORDS).infer(a_request(sink=Answers(), trace=trace))
-    assert trace.told == []
+    assert trace.events == []
 
 
-def test_a_cut_string_ends_its_trace():
+def test_truncated_string_ends_the_trace():
     trace = NotedTrace()
     cut = raw_tensor("X", DataType.BYTES, [1], b"\x09\0\0\0abc")
     served(WORDS).infer(a_request(cut, sink=Answers(), trace=trace))
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]

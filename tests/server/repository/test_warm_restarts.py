@@ -1,4 +1,4 @@
-"""An instance that was started again serves as one that was just loaded: warmed up."""
+"""A restarted instance is warmed up like a newly loaded one."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ CONFIG = """
     model_warmup { name: "one" batch_size: 1 count: 3 inputs {
         key: "DIES" value { data_type: TYPE_BOOL dims: [1] zero_data: true } } }
 """
-#: Says how many executions its process has seen before this one, and can end it.
+#: Returns the number of earlier executions in its process, and can end the process.
 COUNTING = """
     import os
     import numpy as np
@@ -34,7 +34,7 @@ COUNTING = """
 
 
 @pytest.mark.brute_force
-def test_an_instance_is_warmed_up_again_when_its_process_was_started_again(tmp_path):
+def test_restarted_instance_is_warmed_up_again(tmp_path):
     folder = write_model(tmp_path, "m", CONFIG, COUNTING)
     with open_model(folder, options=["--backend-config=python,host=process"]) as model:
         asked = {"DIES": np.array([False])}

@@ -1,4 +1,4 @@
-"""Which requests run together, and when: the observed sequences and what must always hold."""
+"""The dynamic batcher: batches and times as recorded from Triton, and invariants of queues."""
 
 import heapq
 
@@ -17,11 +17,10 @@ from reference_server.scheduling.work_queue import Fifo
 
 
 def batches(work, arrivals, *, execution_s=1.0, instances=1):
-    """When each batch starts, and the sizes of its requests.
+    """Return the start of each batch, in seconds, and the sizes of its requests.
 
-    `arrivals` are (seconds, rows) or (seconds, rows, batch key). An instance is asked as the
-    scheduler asks it: when it is idle and a request comes, when it becomes idle, and when the
-    delay is over.
+    `arrivals` are (seconds, rows) or (seconds, rows, batch key). As in the scheduler, an idle
+    instance takes a batch when a request arrives, when it becomes idle, and when the delay ends.
     """
     pending = sorted((round(at * SECOND_NS), *rest) for at, *rest in arrivals)
     busy_until: list[int] = []
@@ -57,19 +56,19 @@ def singles(count, spacing_s):
     return [(spacing_s * index, 1) for index in range(count)]
 
 
-def test_what_comes_while_busy_is_the_next_batch():
+def test_requests_that_arrive_while_busy_form_the_next_batch():
     assert sizes(batcher(), singles(7, 0.02), execution_s=0.3) == [[1], [1] * 6]
 
 
-def test_a_delay_gathers_what_comes_within_it():
+def test_delay_merges_requests_that_arrive_within_it():
     assert batches(batcher(delay_s=0.4), singles(3, 0.1)) == [(0.4, [1, 1, 1])]
 
 
-def test_a_full_request_waits_for_nobody():
+def test_request_of_maximum_size_does_not_wait():
     assert batches(batcher(delay_s=0.4), [(0, 8)]) == [(0, [8])]
 
 
-def test_a_request_that_does_not_fit_sends_those_before_it():
+def test_request_that_does_not_fit_closes_the_batch():
     arrivals = [(0, 5), (0.1, 5), (0.2, 3)]
     started = batches(batcher(delay_s=0.4), arrivals, execution_s=0.01)
     assert started == [(0.1, [5]), (0.2, [5, 3])]
@@ -97,26 +96,26 @@ def test_preferred_sizes_with_a_delay(arrivals, expected):
     assert batches(work, arrivals, execution_s=0.01) == expected
 
 
-def test_a_batch_prepared_at_a_preferred_size_is_closed():
+def test_prepared_batch_of_a_preferred_size_is_closed():
     work = batcher(preferred=(2, 4))
     assert sizes(work, singles(9, 0.02), execution_s=0.4) == [[1], [1] * 2, [1] * 4, [1] * 2]
 
 
-def test_two_instances_start_two_singles_and_batch_behind_them():
+def test_two_instances_start_single_requests_then_batch():
     started = batches(batcher(), singles(6, 0.02), execution_s=0.3, instances=2)
     assert started == [(0, [1]), (0.02, [1]), (0.3, [1] * 4)]
 
 
-def test_a_model_without_batches_runs_each_request_alone():
+def test_model_without_batching_runs_single_requests():
     assert sizes(batcher(max_rows=0), singles(3, 0.02)) == [[1], [1], [1]]
 
 
-def test_another_key_ends_the_batch_and_keeps_the_order():
+def test_different_batch_key_closes_the_batch_and_keeps_the_order():
     arrivals = [(0, 1, "first"), (0.1, 1, "A"), (0.2, 2, "B"), (0.3, 3, "B"), (0.4, 4, "A")]
     assert sizes(batcher(max_rows=16), arrivals) == [[1], [1], [2, 3], [4]]
 
 
-def test_the_fifo_runs_one_request_at_a_time():
+def test_fifo_runs_one_request_at_a_time():
     assert sizes(Fifo(), [(0, 1), (0.1, 5), (0.2, 2)]) == [[1], [5], [2]]
 
 
@@ -124,9 +123,10 @@ def test_the_fifo_runs_one_request_at_a_time():
 
 MS = 1_000_000
 ROWS = (1, 1, 1, 2, 1, 3, 1)
-#: Rows of the requests a, b, c...; the batches that the real server made of them. `soon`: within
-#: the delay; `late`: each came after the delay of the one before; `end`: all within it, and the
-#: instance was free long after.
+#: Preferred sizes, times, rows of the requests a, b, c..., and the batches that Triton formed.
+#: Times: `zero`: no delay is configured; `soon`: all requests arrive within the delay; `late`: each
+#: arrives after the delay of the previous one; `end`: all arrive within the delay, and the instance
+#: becomes idle long afterwards.
 WHILE_BUSY = [
     ((), "zero", (5, 5, 3), "a | b c"),
     ((), "zero", ROWS, "a b c d e | f g"),
@@ -154,7 +154,7 @@ WHILE_BUSY = [
 
 
 @pytest.mark.parametrize(("preferred", "when", "rows", "made"), WHILE_BUSY)
-def test_what_comes_while_busy_is_made_into_batches_as_by_triton(preferred, when, rows, made):
+def test_batches_formed_while_busy_match_triton(preferred, when, rows, made):
     delay, gap, rest = {
         "zero": (0, 2, 0),
         "soon": (3000, 2, 0),
@@ -177,7 +177,7 @@ def test_what_comes_while_busy_is_made_into_batches_as_by_triton(preferred, when
     assert " | ".join(batches) == made
 
 
-def test_what_is_ready_and_late_goes_together_only_with_its_kind():
+def test_overdue_batches_merge_only_with_equal_batch_keys():
     work = DynamicBatcher(8, (2,), 10)
     for index, key in enumerate("AAABA"):
         request = a_request(id=str(index), batch_key=key, queued_ns=100 * index)
@@ -187,7 +187,7 @@ def test_what_is_ready_and_late_goes_together_only_with_its_kind():
 
 
 class Eager(DynamicBatcher):
-    """Makes batches whenever a request comes, as one with a delay does."""
+    """A batcher that forms batches whenever a request arrives, as with a delay."""
 
     def __init__(self, *settings):
         super().__init__(*settings)
@@ -200,7 +200,7 @@ class Eager(DynamicBatcher):
         st.one_of(st.none(), st.tuples(st.integers(1, 8), st.sampled_from("AB"))), max_size=30
     ),
 )
-def test_without_a_delay_batches_are_the_same_whenever_they_are_made(largest, steps):
+def test_without_delay_lazy_and_eager_batches_are_equal(largest, steps):
     lazy, eager = DynamicBatcher(largest, (), 0), Eager(largest, (), 0)
     for now, step in enumerate(steps):
         if step is None:
@@ -213,7 +213,7 @@ def test_without_a_delay_batches_are_the_same_whenever_they_are_made(largest, st
         assert len(lazy) == len(eager)
 
 
-def test_a_request_that_is_cancelled_before_an_instance_takes_it_is_refused():
+def test_cancelled_waiting_request_is_refused():
     work = DynamicBatcher(4, (), 0)
     first, second, third = (a_request(id=str(index)) for index in range(3))
     for request in (first, second, third):
@@ -226,12 +226,12 @@ def test_a_request_that_is_cancelled_before_an_instance_takes_it_is_refused():
 @pytest.mark.parametrize(
     "make", [Fifo, lambda: DynamicBatcher(3, (2,), 0)], ids=["fifo", "batcher"]
 )
-def test_whoever_leaves_before_an_instance_takes_them_is_refused(make):
+def test_cancelled_waiting_requests_are_refused_across_batches(make):
     work = make()
     requests = [a_request(id=str(index)) for index in range(6)]
     for request in requests:
         work.offer(request, 0)
-    # A batcher has two batches of two ready: the first loses one, the second is nobody's.
+    # The batcher has prepared batches of two: the first loses one request, the second both.
     for index in (0, 2, 3, 5):
         requests[index].cancellation.cancel()
     taken = [work.take(0, 0) for _ in range(3)]
@@ -254,48 +254,48 @@ def offered(work, *rows, now_ns=0):
 
 
 @pytest.mark.parametrize("make", [Fifo, batcher], ids=["fifo", "batcher"])
-def test_nothing_waits_in_an_empty_queue(make):
+def test_empty_queue(make):
     work = make()
     assert work.take(0, 0) is None
     assert work.next_deadline_ns() is None
     assert len(work) == 0
 
 
-def test_the_deadline_is_that_of_the_oldest_request():
+def test_deadline_depends_on_the_oldest_request():
     work = DynamicBatcher(8, (), 100)
     offered(work, 1, now_ns=10)
     offered(work, 1, now_ns=50)
-    assert work.next_deadline_ns() is None  # nobody waits for it
+    assert work.next_deadline_ns() is None  # no instance waits
     assert work.take(0, 50) is None
     assert work.next_deadline_ns() == 110
 
 
 @pytest.mark.parametrize(("now_ns", "given"), [(109, None), (110, 1), (500, 1)])
-def test_the_delay_is_over_at_the_deadline(now_ns, given):
+def test_batch_is_ready_at_the_deadline(now_ns, given):
     work = DynamicBatcher(8, (), 100)
     offered(work, 1, now_ns=10)
     batch = work.take(0, now_ns)
     assert (batch and len(batch)) == given
 
 
-def test_flush_gives_what_waits_without_delay():
+def test_flush_ends_the_delay():
     work = DynamicBatcher(8, (), 100)
     requests = offered(work, 1, 2)
     work.flush()
     assert work.take(0, 0) == requests
 
 
-def test_a_late_preferred_size_takes_all_with_it():
+def test_overdue_batch_includes_all_requests():
     work = DynamicBatcher(8, (2, 4), 100)
     requests = offered(work, 1, 1, 1)
     assert work.take(0, 100) == requests
 
 
-# ----------------------------------------------------------------------------- what always holds
+# ----------------------------------------------------------------------------------- invariants
 
 
 class QueueContract(RuleBasedStateMachine):
-    """What every WorkQueue promises, whatever is offered and whenever it is asked."""
+    """Invariants of every WorkQueue, for random requests and times."""
 
     max_rows = 1
 

@@ -1,4 +1,4 @@
-"""Ensembles: steps as requests of their own, and the one answer that comes of them."""
+"""Ensembles: requests of steps, responses, failures, closing and tracing."""
 
 import threading
 
@@ -27,7 +27,7 @@ SEQUENCE_VALUES = [("sequence_id", 0), ("sequence_start", False), ("sequence_end
 # ----------------------------------------------------------------------------------------- order
 
 
-def test_a_step_follows_the_step_it_reads_from():
+def test_step_runs_after_the_step_it_reads_from():
     bench = Bench(CHAIN)
     answers = bench.submit()
     assert bench.running() == ["a"]
@@ -37,7 +37,7 @@ def test_a_step_follows_the_step_it_reads_from():
     assert values(answers.wait()) == {"O": [4]}
 
 
-def test_independent_steps_run_side_by_side():
+def test_independent_steps_run_in_parallel():
     bench = Bench(JOIN)
     bench.submit()
     assert bench.running() == ["a", "b"]
@@ -47,7 +47,7 @@ def test_independent_steps_run_side_by_side():
     assert bench.running() == ["c"]
 
 
-def test_only_the_steps_of_requested_outputs_run():
+def test_only_steps_of_requested_outputs_run():
     bench = Bench(FORK)
     answers = bench.submit(requested_outputs=("P",))
     assert bench.running() == ["b"]
@@ -55,7 +55,7 @@ def test_only_the_steps_of_requested_outputs_run():
     assert values(answers.wait()) == {"P": [2]}
 
 
-def test_outputs_come_in_the_order_that_a_table_of_the_configured_ones_has():
+def test_outputs_are_in_the_order_of_tritons_hash_table():
     bench = Bench(FORK)
     answers = bench.submit(requested_outputs=("P", "O"))
     bench.answer("b", ("Y", 2))
@@ -63,7 +63,7 @@ def test_outputs_come_in_the_order_that_a_table_of_the_configured_ones_has():
     assert list(values(answers.wait())) == ["P", "O"]
 
 
-def test_an_input_can_be_an_output():
+def test_input_can_be_an_output():
     bench = Bench(ensemble(step("a", {"X": "I"}, {"Y": "O"}), outputs="IO"))
     answers = bench.submit(requested_outputs=("I",))
     assert bench.running() == []
@@ -73,7 +73,7 @@ def test_an_input_can_be_an_output():
 # ------------------------------------------------------------------------------ requests to steps
 
 
-def test_a_step_is_asked_in_the_names_of_its_model():
+def test_step_request_uses_the_tensor_names_of_the_model():
     bench = Bench(JOIN)
     bench.submit()
     bench.answer("a", ("Y", 1))
@@ -87,13 +87,13 @@ def test_a_step_is_asked_in_the_names_of_its_model():
     assert request.requested_outputs == ("Y",)
 
 
-def test_a_step_is_asked_of_its_version():
+def test_step_request_has_the_version():
     bench = Bench(FORK)
     bench.submit()
     assert [request.model_version for request in bench.steps] == [-1, 3]
 
 
-def test_what_a_request_says_is_passed_on():
+def test_request_fields_are_passed_to_steps():
     said = {
         "id": "q",
         "parameters": {"k": 1},
@@ -110,7 +110,7 @@ def test_what_a_request_says_is_passed_on():
         assert {name: getattr(request, name) for name in said} == said
 
 
-def test_tensors_pass_by_reference():
+def test_tensors_are_passed_by_reference():
     bench = Bench(CHAIN)
     bench.submit()
     (request,) = bench.steps
@@ -121,14 +121,14 @@ def test_tensors_pass_by_reference():
     assert handed_over.flags.writeable
 
 
-def test_who_shares_a_tensor_cannot_write_to_it():
+def test_shared_tensors_are_read_only():
     bench = Bench(FORK)
     bench.submit()
     for request in bench.steps:
         assert not request.inputs["X"].array().flags.writeable
 
 
-def test_tensors_that_nobody_maps_are_dropped():
+def test_unmapped_tensors_are_dropped():
     bench = Bench(CHAIN)
     answers = bench.submit()
     bench.answer("a", ("Y", 3), ("more", 5))
@@ -137,7 +137,7 @@ def test_tensors_that_nobody_maps_are_dropped():
     assert values(answers.wait()) == {"O": [4]}
 
 
-def test_a_step_starts_without_what_its_source_left_out():
+def test_step_starts_without_missing_inputs():
     bench = Bench(JOIN)
     bench.submit()
     bench.answer("a")
@@ -148,7 +148,7 @@ def test_a_step_starts_without_what_its_source_left_out():
 # ------------------------------------------------------------------------------------ the answer
 
 
-def test_the_answer_is_that_of_the_ensemble():
+def test_response_has_the_ensembles_name():
     bench = Bench(CHAIN)
     answers = bench.submit(id="q")
     bench.answer("a", ("Y", 3))
@@ -165,7 +165,7 @@ RESHAPED = CHAIN.replace(
 
 
 def reshaped_answer(made):
-    """The answer of an ensemble whose output was made as `[made]`, and what was recorded."""
+    """Return the response of an ensemble whose model produced `made`, and the recorder."""
     bench = Bench(RESHAPED)
     answers = bench.submit()
     bench.answer("a", ("Y", [0]))
@@ -174,12 +174,12 @@ def reshaped_answer(made):
 
 
 @pytest.mark.parametrize(("made", "shown"), [([[1], [2], [3]], (3,)), ([1, 2, 3], (1, 3))])
-def test_the_client_sees_an_output_in_its_dims(made, shown):
+def test_outputs_are_reshaped_for_the_client(made, shown):
     answer, _ = reshaped_answer(made)
     assert [tensor.shape for tensor in answer.outputs] == [shown]
 
 
-def test_an_output_that_has_no_such_shape_is_an_error_of_a_request_that_succeeded():
+def test_output_that_cannot_be_reshaped_is_an_error():
     answer, outcomes = reshaped_answer([[1, 2], [3, 4]])
     assert answer.error is not None
     assert answer.error.code is Code.INTERNAL
@@ -187,7 +187,7 @@ def test_an_output_that_has_no_such_shape_is_an_error_of_a_request_that_succeede
     assert (len(outcomes.composed_of), outcomes.failed) == (1, [])
 
 
-def test_sequence_values_stand_in_the_answer():
+def test_sequence_parameters_are_in_the_response():
     bench = Bench(CHAIN)
     answers = bench.submit(correlation_id=7, flags=SequenceFlag.START)
     bench.answer("a", ("Y", 3))
@@ -200,7 +200,7 @@ def test_sequence_values_stand_in_the_answer():
 
 
 @pytest.mark.parametrize(("requested", "times"), [((), 2), (("O",), 1)])
-def test_sequence_values_are_repeated_for_each_output(requested, times):
+def test_sequence_parameters_are_repeated_for_each_output(requested, times):
     bench = Bench(FORK)
     answers = bench.submit(requested_outputs=requested)
     for model in bench.running():
@@ -208,7 +208,7 @@ def test_sequence_values_are_repeated_for_each_output(requested, times):
     assert list(answers.wait().parameters) == SEQUENCE_VALUES * times
 
 
-def test_a_step_puts_what_follows_elsewhere_in_a_sequence_or_into_another():
+def test_step_response_can_change_the_sequence_place():
     bench = Bench(
         ensemble(
             step("a", {"X": "I"}, {"Y": "mid"}),
@@ -230,7 +230,7 @@ def test_a_step_puts_what_follows_elsewhere_in_a_sequence_or_into_another():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "error"),
     [
         (
             ("sequence_id", True),
@@ -247,15 +247,15 @@ def test_a_step_puts_what_follows_elsewhere_in_a_sequence_or_into_another():
         ),
     ],
 )
-def test_values_of_a_sequence_have_their_types(given, told):
+def test_sequence_parameters_of_wrong_type_fail(given, error):
     bench = Bench(CHAIN)
     answers = bench.submit()
     bench.answer("a", ("Y", 1), parameters=(given,))
-    assert failure(answers) == (Code.INVALID_ARG, f"in ensemble 'e', {told}")
+    assert failure(answers) == (Code.INVALID_ARG, f"in ensemble 'e', {error}")
     assert bench.running() == []
 
 
-def test_not_for_an_output_without_elements():
+def test_no_sequence_parameters_for_an_empty_output():
     bench = Bench(FORK)
     answers = bench.submit()
     for request in tuple(bench.steps):
@@ -267,7 +267,7 @@ def test_not_for_an_output_without_elements():
     assert list(response.parameters) == SEQUENCE_VALUES
 
 
-def test_an_output_that_was_not_made_is_left_out():
+def test_missing_output_is_left_out():
     bench = Bench(CHAIN)
     answers = bench.submit()
     bench.answer("a", ("Y", 3))
@@ -277,7 +277,7 @@ def test_an_output_that_was_not_made_is_left_out():
     assert list(response.parameters) == []
 
 
-def test_the_timings_of_the_steps_are_recorded():
+def test_step_timings_are_recorded():
     bench = Bench(CHAIN)
     answers = bench.submit()
     one, two = Timing(2, 3, 4), Timing(6, 7, 8)
@@ -288,13 +288,13 @@ def test_the_timings_of_the_steps_are_recorded():
     assert bench.outcomes.composed_of == [(5, [one, two])]
 
 
-def test_no_request_is_pending_as_they_wait_in_the_steps():
+def test_ensemble_has_no_pending_requests():
     bench = Bench(CHAIN)
     bench.submit()
     assert (bench.running(), bench.scheduler.pending) == (["a"], 0)
 
 
-def test_a_request_is_stamped_when_it_is_queued():
+def test_queue_time_is_recorded():
     bench = Bench(CHAIN)
     request = a_request(array_tensor("I", [1], np.float32))
     bench.scheduler.submit(request)
@@ -304,24 +304,24 @@ def test_a_request_is_stamped_when_it_is_queued():
 # --------------------------------------------------------------------------------------- failures
 
 
-def test_a_failing_step_fails_the_ensemble_in_its_words():
+def test_failing_step_fails_the_ensemble_with_its_message():
     bench = Bench(CHAIN)
     answers = bench.submit(id="q")
     bench.answer("a", error=not_found("nothing here"))
     assert failure(answers) == (Code.NOT_FOUND, "in ensemble 'e', nothing here")
     assert bench.running() == []
-    # Twice, as Triton counts it where no other step is on its way.
+    # Twice: Triton counts the failure twice if no other step is in flight.
     assert bench.outcomes.failed == ["q", "q"]
 
 
-def test_a_refused_step_fails_the_ensemble_in_its_words():
+def test_refused_step_fails_the_ensemble_with_its_message():
     bench = Bench(CHAIN, refuses={"b": invalid_arg("expected 1 inputs")})
     answers = bench.submit()
     bench.answer("a")
     assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', expected 1 inputs")
 
 
-def test_the_first_of_two_failures_answers():
+def test_first_of_two_failures_is_reported():
     bench = Bench(FORK)
     answers = bench.submit()
     bench.answer("b", error=invalid_arg("first"))
@@ -330,7 +330,7 @@ def test_the_first_of_two_failures_answers():
     assert bench.outcomes.failed == [""]
 
 
-def test_a_step_that_ends_well_after_a_failure_changes_nothing():
+def test_success_after_a_failure_has_no_effect():
     bench = Bench(JOIN)
     answers = bench.submit()
     bench.answer("a", error=invalid_arg("first"))
@@ -340,7 +340,7 @@ def test_a_step_that_ends_well_after_a_failure_changes_nothing():
     assert bench.outcomes.composed_of == []
 
 
-def test_steps_behind_a_refused_one_are_not_sent():
+def test_steps_after_a_refused_one_are_not_sent():
     bench = Bench(FORK, refuses={"a": invalid_arg("no")})
     answers = bench.submit()
     assert bench.running() == []
@@ -348,7 +348,7 @@ def test_steps_behind_a_refused_one_are_not_sent():
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_steps_that_end_at_the_same_moment_give_one_answer(fails):
+def test_steps_that_end_simultaneously_give_one_response(fails):
     bench = Bench(FORK)
     answers = bench.submit()
     together = threading.Barrier(2)
@@ -371,7 +371,7 @@ def test_steps_that_end_at_the_same_moment_give_one_answer(fails):
 # ------------------------------------------------------------------------------------------ close
 
 
-def test_close_waits_for_what_runs():
+def test_close_waits_for_requests_in_flight():
     bench = Bench(CHAIN)
     answers = bench.submit()
 
@@ -394,7 +394,7 @@ def test_close_does_not_wait_for_steps_of_a_failed_request():
     assert bench.running() == ["b"]
 
 
-def test_a_closed_ensemble_refuses():
+def test_closed_ensemble_refuses_requests():
     bench = Bench(CHAIN)
     bench.scheduler.close()
     with pytest.raises(ServerError) as caught:
@@ -406,7 +406,7 @@ def test_a_closed_ensemble_refuses():
     )
 
 
-def test_repr_counts_what_runs():
+def test_repr_has_the_number_of_running_requests():
     bench = Bench(CHAIN)
     bench.submit()
     assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 1 running)"
@@ -417,34 +417,34 @@ def test_repr_counts_what_runs():
 # --------------------------------------------------------------------------------------- tracing
 
 
-def test_steps_have_traces_of_their_own():
+def test_steps_have_child_traces():
     bench = Bench(CHAIN)
     trace = NotedTrace()
     bench.submit(trace=trace)
     first = bench.answer("a", ("Y", 3))
     second = bench.answer("b", ("Y", 4))
     assert [first.trace, second.trace] == trace.children
-    assert trace.told == [("answered", ["O"], None)]
+    assert trace.events == [("answered", ["O"], None)]
 
 
-def test_a_failed_ensemble_has_answered_too():
+def test_trace_of_a_failed_ensemble_ends():
     bench = Bench(CHAIN)
     trace = NotedTrace()
     bench.submit(trace=trace)
     bench.answer("a", error=invalid_arg("no"))
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
 
 
-def test_the_trace_of_a_refused_step_is_closed():
+def test_trace_of_a_refused_step_is_closed():
     bench = Bench(CHAIN, refuses={"a": not_found("gone")})
     trace = NotedTrace()
     bench.submit(trace=trace)
     (child,) = trace.children
-    assert child.told == ["closed"]
-    assert trace.told == [("answered", [], None)]
+    assert child.events == ["closed"]
+    assert trace.events == [("answered", [], None)]
 
 
-def test_nobody_makes_a_trace_where_there_is_none():
+def test_untraced_request_has_untraced_steps():
     bench = Bench(CHAIN)
     bench.submit()
     assert bench.answer("a", ("Y", 3)).trace is None

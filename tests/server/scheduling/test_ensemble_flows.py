@@ -1,4 +1,4 @@
-"""Ensembles that answer any number of times, give up, or hold steps back."""
+"""Ensembles with decoupled steps, cancellation and limits on steps in flight."""
 
 import threading
 
@@ -28,7 +28,7 @@ LIMITED = CHAIN.replace("ensemble_scheduling {", "ensemble_scheduling { max_infl
 
 
 def answer(request, *outputs, final=False, empty=False):
-    """One answer of a step, with outputs by name and value; without any if it is `empty`."""
+    """Send one response of a step; `outputs` are names and values."""
     tensors = [array_tensor(name, [value], np.float32) for name, value in outputs]
     response = InferResponse(request.model_name, 1, request.id, tensors, final=final, empty=empty)
     request.sink.send(response)
@@ -38,8 +38,8 @@ def end(request):
     answer(request, final=True, empty=True)
 
 
-def told(answers):
-    """What has come so far: values and whether it was the last; None is a bare final mark."""
+def received(answers):
+    """Return (values, final) of the responses so far; values are None if it is empty."""
     said = []
     while not answers.is_empty:
         response = answers.wait()
@@ -47,33 +47,33 @@ def told(answers):
     return said
 
 
-def test_each_answer_of_a_decoupled_step_is_one_of_the_ensemble():
+def test_each_response_of_a_decoupled_step_is_forwarded():
     bench = Bench(STREAM, decoupled="a")
     answers = bench.submit()
     (source,) = bench.steps
     answer(source, ("Y", 1))
     answer(source, ("Y", 2))
-    assert told(answers) == [({"O": [1]}, False), ({"O": [2]}, False)]
+    assert received(answers) == [({"O": [1]}, False), ({"O": [2]}, False)]
     end(source)
-    assert told(answers) == [(None, True)]
+    assert received(answers) == [(None, True)]
 
 
-def test_the_last_answer_can_carry_the_mark():
+def test_last_response_can_be_final():
     bench = Bench(STREAM, decoupled="a")
     answers = bench.submit()
     answer(bench.steps[0], ("Y", 1), final=True)
-    assert told(answers) == [({"O": [1]}, True)]
+    assert received(answers) == [({"O": [1]}, True)]
 
 
-def test_a_decoupled_step_may_answer_nothing():
+def test_decoupled_step_without_responses():
     bench = Bench(CHAIN, decoupled="a")
     answers = bench.submit()
     end(bench.steps[0])
-    assert told(answers) == [(None, True)]
+    assert received(answers) == [(None, True)]
     assert len(bench.outcomes.composed_of) == 1
 
 
-def test_what_follows_runs_once_for_each_answer():
+def test_following_steps_run_once_for_each_response():
     bench = Bench(CHAIN, decoupled="a")
     answers = bench.submit()
     source = bench.steps.pop()
@@ -82,21 +82,21 @@ def test_what_follows_runs_once_for_each_answer():
     first, second = bench.steps
     answer(second, ("Y", 20), final=True)
     answer(first, ("Y", 10), final=True)
-    assert told(answers) == [({"O": [20]}, False), ({"O": [10]}, True)]
+    assert received(answers) == [({"O": [20]}, False), ({"O": [10]}, True)]
 
 
-def test_the_mark_comes_when_nothing_runs_any_more():
+def test_final_response_is_sent_when_no_step_runs():
     bench = Bench(CHAIN, decoupled="a")
     answers = bench.submit()
     source = bench.steps.pop()
     answer(source, ("Y", 1))
     end(source)
-    assert told(answers) == []
+    assert received(answers) == []
     answer(bench.steps[0], ("Y", 10), final=True)
-    assert told(answers) == [({"O": [10]}, True)]
+    assert received(answers) == [({"O": [10]}, True)]
 
 
-def test_tensors_of_different_answers_do_not_mix():
+def test_tensors_of_different_responses_do_not_mix():
     bench = Bench(BRANCHES, decoupled="a")
     answers = bench.submit()
     source = bench.steps.pop()
@@ -105,20 +105,20 @@ def test_tensors_of_different_answers_do_not_mix():
     left, right, other_left, other_right = bench.steps
     answer(other_left, ("Y", 30), final=True)
     answer(right, ("Y", 20), final=True)
-    assert told(answers) == []
+    assert received(answers) == []
     answer(left, ("Y", 10), final=True)
     answer(other_right, ("Y", 40), final=True)
-    assert told(answers) == [({"O": [10], "P": [20]}, False), ({"O": [30], "P": [40]}, True)]
+    assert received(answers) == [({"O": [10], "P": [20]}, False), ({"O": [30], "P": [40]}, True)]
 
 
-def test_an_answer_without_tensors_is_one_of_the_ensemble():
+def test_response_without_tensors_is_forwarded():
     bench = Bench(STREAM, decoupled="a")
     answers = bench.submit()
     answer(bench.steps[0])
-    assert told(answers) == [({}, False)]
+    assert received(answers) == [({}, False)]
 
 
-def test_an_error_is_the_last_answer():
+def test_error_is_the_final_response():
     bench = Bench(STREAM, decoupled="a")
     answers = bench.submit()
     (source,) = bench.steps
@@ -132,7 +132,7 @@ def test_an_error_is_the_last_answer():
 
 
 @pytest.mark.parametrize(("has_ended", "counts"), [(False, 1), (True, 2)])
-def test_an_error_counts_twice_if_its_source_has_ended(has_ended, counts):
+def test_error_counts_twice_if_its_step_has_ended(has_ended, counts):
     bench = Bench(STREAM, decoupled="a")
     bench.submit(id="q")
     (source,) = bench.steps
@@ -152,7 +152,7 @@ def test_a_refused_step_counts_once_if_another_was_sent():
     assert bench.outcomes.failed == ["q"]
 
 
-def test_what_a_step_took_counts_whether_it_is_told_before_the_last_answer_or_after():
+def test_step_timing_counts_before_and_after_the_final_response():
     bench = Bench(CHAIN, decoupled="ab")
     bench.submit()
     first = bench.steps.pop()
@@ -165,16 +165,16 @@ def test_what_a_step_took_counts_whether_it_is_told_before_the_last_answer_or_af
     assert bench.outcomes.longer == [Timing(4, 5, 6)]
 
 
-def test_an_ensemble_around_is_told_of_it_too():
-    bench, told_outside = Bench(STREAM, decoupled="a"), []
-    bench.submit(timed=told_outside.append)
+def test_late_step_timing_is_passed_to_the_outer_ensemble():
+    bench, outer_timings = Bench(STREAM, decoupled="a"), []
+    bench.submit(timed=outer_timings.append)
     (source,) = bench.steps
     end(source)
     source.timed(Timing(1, 2, 3))
-    assert told_outside == [Timing(1, 2, 3)]
+    assert outer_timings == [Timing(1, 2, 3)]
 
 
-def test_what_a_step_took_is_nothing_to_a_request_that_failed():
+def test_step_timing_of_a_failed_request_is_ignored():
     bench = Bench(STREAM, decoupled="a")
     bench.submit()
     (source,) = bench.steps
@@ -183,28 +183,28 @@ def test_what_a_step_took_is_nothing_to_a_request_that_failed():
     assert bench.outcomes.longer == []
 
 
-def test_a_request_is_traced_to_its_last_answer():
+def test_trace_ends_with_the_final_response():
     bench, trace = Bench(STREAM, decoupled="a"), NotedTrace()
     bench.submit(trace=trace)
     (source,) = bench.steps
     answer(source, ("Y", 1))
-    assert trace.told == []
+    assert trace.events == []
     end(source)
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
 
 
-def test_an_ordinary_step_may_end_apart_from_its_answer():
+def test_final_flag_of_an_ordinary_step_may_be_separate():
     bench = Bench(CHAIN)
     answers = bench.submit()
     first = bench.steps.pop()
     answer(first, ("Y", 1))
     answer(bench.steps[0], ("Y", 2), final=True)
-    assert told(answers) == [({"O": [2]}, False)]
+    assert received(answers) == [({"O": [2]}, False)]
     end(first)
-    assert told(answers) == [(None, True)]
+    assert received(answers) == [(None, True)]
 
 
-def test_an_ordinary_step_that_ends_without_an_answer_is_a_deadlock():
+def test_ordinary_step_without_response_is_an_error():
     bench = Bench(CHAIN)
     answers = bench.submit()
     end(bench.steps[0])
@@ -215,7 +215,7 @@ def test_an_ordinary_step_that_ends_without_an_answer_is_a_deadlock():
     )
 
 
-def test_answers_keep_their_order_though_the_client_is_slow():
+def test_responses_stay_in_order_with_a_slow_client():
     bench = Bench(STREAM, decoupled="a")
     entered, go_on, seen = threading.Event(), threading.Event(), []
 
@@ -248,7 +248,7 @@ class Miscounting:
         raise ValueError("a defect")
 
 
-def test_a_sink_that_fails_stops_no_step():
+def test_failing_sink_does_not_stop_steps():
     bench = Bench(CHAIN, decoupled="ab")
     bench.submit(sink=BrokenSink())
     source = bench.steps.pop()
@@ -262,7 +262,7 @@ def test_a_sink_that_fails_stops_no_step():
     bench.scheduler.close()
 
 
-def test_what_cannot_be_counted_is_answered():
+def test_recorder_defect_does_not_prevent_the_response():
     bench = Bench(STREAM, recorder=Miscounting())
     answers = bench.submit()
     bench.answer("a", ("Y", 1))
@@ -273,7 +273,7 @@ def test_what_cannot_be_counted_is_answered():
 # --------------------------------------------------------------------------------- cancellation
 
 
-def test_a_cancelled_ensemble_starts_no_further_step():
+def test_cancelled_ensemble_starts_no_more_steps():
     bench, cancellation = Bench(CHAIN), Cancellation()
     answers = bench.submit(id="q", cancellation=cancellation)
     cancellation.cancel()
@@ -292,7 +292,7 @@ def test_steps_share_the_cancellation():
     assert all(request.cancellation is cancellation for request in bench.steps)
 
 
-def test_a_request_that_is_cancelled_too_late_is_answered():
+def test_late_cancellation_has_no_effect():
     bench, cancellation = Bench(STREAM), Cancellation()
     answers = bench.submit(cancellation=cancellation)
     cancellation.cancel()
@@ -303,7 +303,7 @@ def test_a_request_that_is_cancelled_too_late_is_answered():
 # ---------------------------------------------------------------------------------- steps in flight
 
 
-def test_a_step_is_held_back_while_its_limit_is_reached():
+def test_step_waits_while_its_limit_is_reached():
     bench = Bench(LIMITED, decoupled="a")
     answers = bench.submit()
     source = bench.steps.pop()
@@ -316,10 +316,10 @@ def test_a_step_is_held_back_while_its_limit_is_reached():
     answer(bench.steps[0], ("Y", 1), final=True)
     for request in bench.steps[2:]:
         answer(request, ("Y", 1), final=True)
-    assert [final for _, final in told(answers)] == [False, False, False, True]
+    assert [final for _, final in received(answers)] == [False, False, False, True]
 
 
-def test_a_failure_lets_go_of_what_was_held_back():
+def test_failure_drops_waiting_steps():
     bench = Bench(LIMITED, decoupled="a")
     answers = bench.submit()
     source = bench.steps.pop()
@@ -341,7 +341,7 @@ def test_a_failure_lets_go_of_what_was_held_back():
     marks_last=st.booleans(),
     data=st.data(),
 )
-def test_every_answer_arrives_once_and_the_last_is_marked(limit, count, marks_last, data):
+def test_each_response_arrives_once_and_the_last_is_final(limit, count, marks_last, data):
     text = LIMITED.replace("requests: 2", f"requests: {limit}")
     bench = Bench(text, decoupled="a")
     answers = bench.submit()
@@ -362,7 +362,7 @@ def test_every_answer_arrives_once_and_the_last_is_marked(limit, count, marks_la
             end(source)
             ends_apart = False
         assert not limit or len(bench.steps) <= limit
-    said = told(answers)
+    said = received(answers)
     assert [final for _, final in said] == [False] * (len(said) - 1) + [True]
     arrived = sorted(value["O"][0] for value, _ in said if value)
     assert arrived == list(range(count))
@@ -372,7 +372,7 @@ def test_every_answer_arrives_once_and_the_last_is_marked(limit, count, marks_la
 
 
 @pytest.mark.parametrize("decoupled", ["", "a", "b", "ab"])
-def test_outputs_are_those_of_the_steps_whatever_is_decoupled(decoupled):
+def test_outputs_do_not_depend_on_decoupled_steps(decoupled):
     bench = Bench(CHAIN, decoupled=decoupled)
     answers = bench.submit()
     bench.answer("a", ("Y", 3))

@@ -1,4 +1,4 @@
-"""The order of an ensemble's steps, over any graph without a cycle."""
+"""The order of an ensemble's steps, for any graph without cycles."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 
 def step(reads, writes):
-    """A step over ensemble tensors with names of one letter."""
+    """Return a step; each letter is the name of a tensor."""
     return EnsembleStep(
         "m",
         -1,
@@ -18,7 +18,7 @@ def step(reads, writes):
     )
 
 
-#: I -> a -> (b, c) -> d -> O, and c also gives P.
+#: I -> a -> (b, c) -> d -> O, and c also produces P.
 DIAMOND = [step("I", "a"), step("a", "b"), step("a", "cP"), step("bc", "O")]
 
 
@@ -43,15 +43,15 @@ def test_a_started_step_is_not_ready_again(diamond):
     ("requested", "needed"),
     [("", {0, 1, 2, 3}), ("O", {0, 1, 2, 3}), ("P", {0, 2}), ("PO", {0, 1, 2, 3})],
 )
-def test_only_what_an_output_comes_from_is_needed(diamond, requested, needed):
+def test_needed_steps_of_requested_outputs(diamond, requested, needed):
     assert diamond.needed_for(requested) == needed
 
 
-def test_an_input_that_is_an_output_needs_no_step():
+def test_output_that_is_an_input_needs_no_step():
     assert EnsembleGraph([step("I", "O")], "IO").needed_for("I") == set()
 
 
-def test_a_step_that_leads_nowhere_is_not_needed():
+def test_step_without_used_output_is_not_needed():
     assert EnsembleGraph([step("I", "O"), step("I", "z")], "O").needed_for("") == {0}
 
 
@@ -59,7 +59,7 @@ def test_a_step_that_leads_nowhere_is_not_needed():
     ("tensor", "shared"),
     [("I", False), ("a", True), ("b", False), ("P", False), ("O", False)],
 )
-def test_tensors_of_several_readers_are_shared(diamond, tensor, shared):
+def test_tensors_with_several_readers_are_shared(diamond, tensor, shared):
     assert diamond.is_shared(tensor) is shared
 
 
@@ -74,7 +74,7 @@ LETTERS = "abcdefgh"
 
 @st.composite
 def ensembles(draw):
-    """Steps in any order, each writing one letter and reading the input or earlier letters."""
+    """Draw steps in any order; each writes one tensor and reads the input or earlier tensors."""
     count = draw(st.integers(1, len(LETTERS)))
     reads = [
         draw(st.sets(st.sampled_from("I" + LETTERS[:index]), min_size=1)) for index in range(count)
@@ -85,7 +85,7 @@ def ensembles(draw):
 
 
 def sources(steps, index):
-    """The steps that write what step `index` reads."""
+    """Return the steps that write the inputs of step `index`."""
     reads = set(steps[index].inputs.values())
     return {
         other for other, step in enumerate(steps) if not reads.isdisjoint(step.outputs.values())
@@ -111,7 +111,7 @@ def test_every_needed_step_runs_once_and_after_its_sources(ensemble, data):
 
 @pytest.mark.brute_force
 @given(ensembles(), st.data())
-def test_what_is_needed_is_enough_and_no_more(ensemble, data):
+def test_needed_steps_are_sufficient_and_minimal(ensemble, data):
     steps, outputs = ensemble
     requested = data.draw(st.sets(st.sampled_from(sorted(outputs)), min_size=1))
     needed = EnsembleGraph(steps, outputs).needed_for(requested)

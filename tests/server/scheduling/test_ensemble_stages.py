@@ -1,4 +1,4 @@
-"""Ensembles with decoupled steps: what belongs to which answer."""
+"""The stages of ensembles with decoupled steps."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 
 def step(reads, writes):
-    """A step over ensemble tensors with names of one letter."""
+    """Return a step; each letter is the name of a tensor."""
     return EnsembleStep(
         "m",
         -1,
@@ -26,17 +26,17 @@ def test_a_decoupled_step_is_the_last_of_its_stage():
     assert graph.stages(()) == ({0, 1}, {2})
 
 
-def test_an_answer_of_a_decoupled_step_can_be_the_ensembles():
+def test_output_of_a_decoupled_step_can_be_the_ensembles():
     graph = EnsembleGraph([step("I", "O")], "O", [0])
     assert graph.stages(()) == ({0}, frozenset())
 
 
-def test_two_decoupled_steps_in_a_row_make_three_stages():
+def test_two_chained_decoupled_steps_make_three_stages():
     graph = EnsembleGraph([step("b", "O"), step("a", "b"), step("I", "a")], "O", [0, 2])
     assert graph.stages(()) == ({2}, {0, 1}, frozenset())
 
 
-def test_only_what_is_requested_runs_in_each_stage():
+def test_stages_contain_only_needed_steps():
     graph = EnsembleGraph([step("I", "ab"), step("a", "O"), step("b", "P")], "OP", [0])
     assert graph.stages("P") == ({0}, {2})
 
@@ -68,5 +68,5 @@ def test_only_what_is_requested_runs_in_each_stage():
         "an answer beside the request",
     ],
 )
-def test_tensors_of_different_answers_do_not_meet(steps, outputs, decoupled, mixes):
+def test_mixing_responses_is_detected(steps, outputs, decoupled, mixes):
     assert EnsembleGraph(steps, outputs, decoupled).mixes_answers is mixes

@@ -1,4 +1,4 @@
-"""One batch on one instance: who is answered by whom, what is counted, what is traced."""
+"""The execution of one batch: responses, statistics and traces."""
 
 import pytest
 from server.support.clock import ManualClock
@@ -26,7 +26,7 @@ def clock():
 
 @pytest.fixture
 def run(outcomes, clock):
-    """A function: runs requests on an instance that does what a function does."""
+    """A function that executes requests on an instance whose `execute` is given."""
     executor = BatchExecutor("m", 1, outcomes, clock)
 
     def run_one(execute, *requests):
@@ -50,7 +50,7 @@ def left_to_the_model(requests, **fields):
     return Execution([None] * len(requests), 20, 30, **fields)
 
 
-def test_what_the_model_answers_itself_is_counted_with_the_others(run, outcomes):
+def test_requests_answered_by_the_model_are_counted(run, outcomes):
     def execute(requests):
         requests[0].sink.send(response(requests[0], final=False))
         return Execution([None, response(requests[1])], 20, 30)
@@ -61,31 +61,31 @@ def test_what_the_model_answers_itself_is_counted_with_the_others(run, outcomes)
     assert other.sink.wait().timing is not None
     assert not one.sink.wait().final
     assert one.sink.is_empty
-    one.sink.send(response(one))  # whenever that may be
+    one.sink.send(response(one))  # at any later time
     assert one.sink.wait().final
 
 
-def test_who_is_answered_by_the_model_itself_can_be_told_how_long_it_ran(run):
-    told = []
-    asked_so = asked("a", timed=told.append)
-    run(lambda requests: Execution([None, response(requests[1])], 20, 30), asked_so, asked("b"))
-    assert told == [NotedOutcomes.TIMING]
+def test_timing_callback_of_a_request_answered_by_the_model(run):
+    timings = []
+    with_timing = asked("a", timed=timings.append)
+    run(lambda requests: Execution([None, response(requests[1])], 20, 30), with_timing, asked("b"))
+    assert timings == [NotedOutcomes.TIMING]
 
 
-def test_whose_answer_tells_how_long_it_ran_is_not_told_again(run):
-    told = []
-    run(lambda requests: Execution([response(requests[0])], 20, 30), asked(timed=told.append))
-    assert told == []
+def test_timing_callback_is_not_called_if_the_response_has_the_timing(run):
+    timings = []
+    run(lambda requests: Execution([response(requests[0])], 20, 30), asked(timed=timings.append))
+    assert timings == []
 
 
-def test_a_failure_that_the_host_has_told_of_is_only_counted(run, outcomes):
+def test_failure_reported_by_the_host_is_only_counted(run, outcomes):
     one = asked()
     assert run(lambda requests: left_to_the_model(requests, failed=True), one) == []
     assert (outcomes.ran, outcomes.broke) == ([], [["a"]])
     assert one.sink.is_empty
 
 
-def test_requests_are_given_back(run, outcomes):
+def test_rescheduled_requests_are_returned(run, outcomes):
     one, other = asked("a"), asked("b")
     again = run(
         lambda requests: left_to_the_model(requests, rescheduled=frozenset({1})), one, other
@@ -110,7 +110,7 @@ class Miscounting:
         raise ValueError("a defect")
 
 
-def test_what_cannot_be_counted_is_answered(clock):
+def test_recorder_defect_does_not_prevent_the_response(clock):
     executor = BatchExecutor("m", 1, Miscounting(), clock)
 
     def execute(requests):
@@ -129,7 +129,7 @@ def test_what_cannot_be_counted_is_answered(clock):
     assert refused.sink.wait().error is GONE
 
 
-def test_what_cannot_be_traced_is_answered(run):
+def test_trace_defect_does_not_prevent_the_response(run):
     class Failing:
         def answered(self, outputs, execution_ns=None):
             raise OSError("the disk is full")
@@ -143,18 +143,18 @@ def test_what_cannot_be_traced_is_answered(run):
 # ------------------------------------------------------------------------------------------ traces
 
 
-def test_a_trace_has_all_outputs_and_the_times_of_the_execution(run, clock):
+def test_trace_has_all_outputs_and_execution_times(run, clock):
     trace = NotedTrace()
     one = asked(trace=trace)
     run(left_to_the_model, one)
     one.sink.send(response(one, "X", final=False))
     one.sink.send(response(one, "Y", error=internal("no"), final=False))
-    assert trace.told == []
+    assert trace.events == []
     one.sink.send(response(one, "Z"))
-    assert trace.told == [("answered", ["X", "Z"], (10, 20, 30))]
+    assert trace.events == [("answered", ["X", "Z"], (10, 20, 30))]
 
 
-def test_the_last_response_may_come_before_the_end_of_the_execution(run, clock):
+def test_final_response_may_precede_the_end_of_the_execution(run, clock):
     trace = NotedTrace()
 
     def execute(requests):
@@ -163,10 +163,10 @@ def test_the_last_response_may_come_before_the_end_of_the_execution(run, clock):
         return left_to_the_model(requests)
 
     run(execute, asked(trace=trace))
-    assert trace.told == [("answered", ["X"], (10, 10, 15))]
+    assert trace.events == [("answered", ["X"], (10, 10, 15))]
 
 
-def test_a_trace_goes_through_all_executions_of_its_request(run, clock):
+def test_trace_covers_all_executions_of_a_request(run, clock):
     trace = NotedTrace()
     one = asked(trace=trace)
     answers = one.sink
@@ -174,17 +174,17 @@ def test_a_trace_goes_through_all_executions_of_its_request(run, clock):
     one.sink.send(response(one, "X", final=False))
     clock.now_ns = 100
     run(lambda requests: Execution([response(one, "Y")], 120, 130), one)
-    assert trace.told == [("answered", ["X", "Y"], (100, 120, 130))]
+    assert trace.events == [("answered", ["X", "Y"], (100, 120, 130))]
     assert [answers.wait().final for _ in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize("has_run", [False, True])
-def test_a_request_that_is_refused_has_answered_once(run, outcomes, has_run):
+def test_refused_request_is_traced_once(run, outcomes, has_run):
     trace = NotedTrace()
     one = asked(trace=trace)
     answers = one.sink
     if has_run:
         run(lambda requests: left_to_the_model(requests, rescheduled=frozenset({0})), one)
     run.refuse(Refusal(one, GONE))
-    assert [(what, names) for what, names, _ in trace.told] == [("answered", [])]
+    assert [(what, names) for what, names, _ in trace.events] == [("answered", [])]
     assert answers.wait().error is GONE

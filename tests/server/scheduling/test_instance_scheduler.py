@@ -1,4 +1,4 @@
-"""Instances on their threads: who runs what, when, and what becomes of those that wait."""
+"""The instance scheduler: threads, delays, closing, rate limits, and changes of instances."""
 
 import queue
 import threading
@@ -28,7 +28,7 @@ MS = 1_000_000
 
 
 class Bench:
-    """A scheduler over scripted instances, and what is needed to drive it."""
+    """A scheduler with scripted instances, a clock and a recorder."""
 
     def __init__(self, work, count, **more):
         self.clock = ManualClock()
@@ -41,13 +41,13 @@ class Bench:
         )
 
     def submit(self, id, **fields):
-        """Submit a request; returns where its answer will come."""
+        """Submit a request, and return its sink."""
         answers = Answers()
         self.scheduler.submit(a_request(id=id, sink=answers, **fields))
         return answers
 
     def started(self):
-        """The ids of the next batch to begin, on whichever instance; fails if none does."""
+        """Return the ids of the next batch that any instance starts; fails on a timeout."""
         return self._began.get(timeout=PATIENCE_S)
 
     def finish_all(self):
@@ -58,7 +58,7 @@ class Bench:
 
 @pytest.fixture
 def bench():
-    """A function: a bench whose instances are open and idle; closed after the test."""
+    """A function that returns a bench with open, idle instances; it is closed after the test."""
     benches = []
 
     def build(work=None, *, count=1, **more):
@@ -73,10 +73,10 @@ def bench():
         assert len(bench.work) == 0
 
 
-# ---------------------------------------------------------------------------------- who runs what
+# ----------------------------------------------------------------------------------- execution
 
 
-def test_an_idle_instance_takes_a_request_at_once(bench):
+def test_idle_instance_takes_a_request_immediately(bench):
     one = bench()
     answers = one.submit("a")
     assert one.started() == ["a"]
@@ -84,8 +84,8 @@ def test_an_idle_instance_takes_a_request_at_once(bench):
     assert answers.wait().id == "a"
 
 
-class OneTurn:
-    """A turn of the loop that ends when a test says so."""
+class ManualIteration:
+    """An iteration of the event loop that the test ends."""
 
     def __init__(self):
         self.calls = []
@@ -99,20 +99,20 @@ class OneTurn:
             call()
 
 
-def test_what_comes_in_one_turn_of_the_loop_is_one_batch(bench):
-    turn = OneTurn()
-    one = bench(DynamicBatcher(8, (), 0), turns=turn)
+def test_requests_of_one_loop_iteration_form_one_batch(bench):
+    iteration = ManualIteration()
+    one = bench(DynamicBatcher(8, (), 0), iterations=iteration)
     for id in "abc":
         one.submit(id)
     assert one.scheduler.pending == 3
-    turn.end()
+    iteration.end()
     assert one.started() == ["a", "b", "c"]
     one.finish_all()
 
 
-def test_a_queue_that_may_be_full_is_asked_for_each_request(bench):
+def test_queue_with_limits_is_checked_for_each_request(bench):
     settings = DynamicBatching((), 0, default_policy=QueuePolicy(max_size=1))
-    one = bench(PolicyBatcher(8, settings), turns=OneTurn())
+    one = bench(PolicyBatcher(8, settings), iterations=ManualIteration())
     one.submit("a")
     assert one.started() == ["a"]
     one.submit("b")
@@ -122,7 +122,7 @@ def test_a_queue_that_may_be_full_is_asked_for_each_request(bench):
     one.finish_all()
 
 
-def test_an_instance_lives_on_one_thread_of_its_name(bench):
+def test_instance_uses_one_thread_with_its_name(bench):
     one = bench()
     (instance,) = one.instances
     instance.finish()
@@ -134,18 +134,18 @@ def test_an_instance_lives_on_one_thread_of_its_name(bench):
 
 
 @pytest.mark.parametrize("work", [None, DynamicBatcher(8, (), 0)], ids=["alone", "batched"])
-def test_requests_are_pending_until_an_instance_begins_them(bench, work):
+def test_requests_are_pending_until_started(bench, work):
     two = bench(work, count=2)
     seen = []
     for id in "abcd":
         two.submit(id)
         seen.append(two.scheduler.pending)
     assert seen == [0, 0, 1, 2]
-    for _ in "abcd":  # one instance may run all but the other's first
+    for _ in "abcd":  # one instance may execute all requests but the other's first
         two.finish_all()
 
 
-def test_what_comes_while_busy_is_one_batch(bench):
+def test_requests_that_arrive_while_busy_form_one_batch(bench):
     one = bench(DynamicBatcher(8, (), 0))
     for id in "abcd":
         one.submit(id)
@@ -155,7 +155,7 @@ def test_what_comes_while_busy_is_one_batch(bench):
     one.finish_all()
 
 
-def test_without_a_batcher_one_runs_after_the_other(bench):
+def test_without_batcher_requests_run_one_by_one(bench):
     one = bench()
     for id in "abc":
         one.submit(id)
@@ -175,7 +175,7 @@ def test_executions_of_two_instances_overlap(bench):
 # ------------------------------------------------------------------------------------- the delay
 
 
-def test_a_request_waits_out_the_delay(bench):
+def test_request_waits_for_the_delay(bench):
     one = bench(DynamicBatcher(8, (), 1 * MS))
     one.submit("a")
     one.submit("b")
@@ -184,7 +184,7 @@ def test_a_request_waits_out_the_delay(bench):
     one.finish_all()
 
 
-def test_a_full_batch_does_not_wait(bench):
+def test_full_batch_does_not_wait(bench):
     one = bench(DynamicBatcher(2, (), 3600 * 1000 * MS))
     one.submit("a")
     one.submit("b")
@@ -192,17 +192,17 @@ def test_a_full_batch_does_not_wait(bench):
     one.finish_all()
 
 
-def test_what_is_left_of_a_batch_has_a_delay_of_its_own(bench):
+def test_remaining_requests_have_a_new_delay(bench):
     two = bench(DynamicBatcher(4, (), 1 * MS), count=2)
     two.submit("a", batch_size=3)
-    two.submit("b", batch_size=3)  # sends a, and begins a delay
+    two.submit("b", batch_size=3)  # sends a, and starts a delay
     assert two.started() == ["a"]
     two.clock.advance(ns=1 * MS)
     assert two.started() == ["b"]
     two.finish_all()
 
 
-def test_a_delay_after_a_delay(bench):
+def test_second_delay(bench):
     two = bench(DynamicBatcher(8, (), 1 * MS), count=2)
     two.submit("a")
     two.clock.advance(ns=1 * MS)
@@ -213,10 +213,10 @@ def test_a_delay_after_a_delay(bench):
     two.finish_all()
 
 
-# --------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------- responses
 
 
-def test_a_request_is_stamped_when_it_is_queued(bench):
+def test_queue_time_is_recorded(bench):
     one = bench()
     one.finish_all()
     one.clock.advance(ns=7)
@@ -227,7 +227,7 @@ def test_a_request_is_stamped_when_it_is_queued(bench):
     assert request.queued_ns == 7
 
 
-def test_a_response_carries_what_the_recorder_made_of_its_batch(bench):
+def test_response_has_the_timing_of_the_recorder(bench):
     one = bench()
     one.finish_all()
     assert one.submit("a").wait().timing == NotedOutcomes.TIMING
@@ -241,7 +241,7 @@ def test_a_response_carries_what_the_recorder_made_of_its_batch(bench):
         pytest.param(ValueError("a defect"), Code.INTERNAL, "ValueError: a defect", id="a defect"),
     ],
 )
-def test_a_failed_execution_answers_the_whole_batch(bench, raised, code, text):
+def test_failed_execution_fails_the_whole_batch(bench, raised, code, text):
     one = bench(DynamicBatcher(8, (), 0))
     one.submit("a")
     answers = [one.submit("b"), one.submit("c")]
@@ -255,7 +255,7 @@ def test_a_failed_execution_answers_the_whole_batch(bench, raised, code, text):
     assert one.outcomes.broke == [["b", "c"]]
 
 
-def test_an_instance_goes_on_after_a_failure(bench):
+def test_instance_continues_after_a_failure(bench):
     one = bench()
     one.instances[0].finish(ValueError("a defect"))
     one.finish_all()
@@ -274,7 +274,7 @@ def test_open_opens_all_instances(bench):
 @pytest.mark.parametrize(
     "raised", [internal("init no good"), KeyboardInterrupt()], ids=["an error", "an exit"]
 )
-def test_if_one_does_not_open_the_others_are_closed(raised):
+def test_failed_open_closes_the_other_instances(raised):
     good, bad = ScriptedInstance("m_0"), ScriptedInstance("m_1", opening=raised)
     scheduler = InstanceScheduler("m", 1, Fifo(), [good, bad], NotedOutcomes(), ManualClock())
     with pytest.raises(type(raised)) as caught:
@@ -284,7 +284,7 @@ def test_if_one_does_not_open_the_others_are_closed(raised):
     assert bad.done == ["open"]
 
 
-def test_close_answers_what_waits_without_further_delay(bench):
+def test_close_ends_the_delay_of_waiting_requests(bench):
     one = bench(DynamicBatcher(8, (), 3600 * 1000 * MS))
     answers = [one.submit("a"), one.submit("b")]
     one.finish_all()
@@ -293,7 +293,7 @@ def test_close_answers_what_waits_without_further_delay(bench):
     assert one.instances[0].done == ["open", "execute", "close"]
 
 
-def test_close_runs_all_that_waits_for_a_busy_instance(bench):
+def test_close_runs_all_waiting_requests(bench):
     one = bench()
     answers = [one.submit(id) for id in "abc"]
     (instance,) = one.instances
@@ -307,7 +307,7 @@ def test_close_runs_all_that_waits_for_a_busy_instance(bench):
     assert instance.done[-1] == "close"
 
 
-def test_a_closed_scheduler_refuses(bench):
+def test_closed_scheduler_refuses_requests(bench):
     one = bench()
     one.scheduler.close()
     answers = Answers()
@@ -321,14 +321,14 @@ def test_a_closed_scheduler_refuses(bench):
     assert answers.is_empty
 
 
-def test_closing_twice_is_closing_once(bench):
+def test_close_is_idempotent(bench):
     one = bench()
     one.scheduler.close()
     one.scheduler.close()
     assert one.instances[0].done == ["open", "close"]
 
 
-def test_repr_counts_who_waits_and_who_is_idle(bench):
+def test_repr_has_waiting_requests_and_idle_instances(bench):
     two = bench(DynamicBatcher(8, (), 3600 * 1000 * MS), count=2)
     shown = "InstanceScheduler(m version 1: {} waiting, 2 of 2 instances idle)"
     assert repr(two.scheduler) == shown.format(0)
@@ -343,14 +343,14 @@ def test_repr_counts_who_waits_and_who_is_idle(bench):
 @pytest.mark.parametrize(
     ("outcome", "times"), [(None, (0, 0, 0)), (internal("broken"), (0, 0, 0))], ids=["ran", "broke"]
 )
-def test_a_trace_is_told_of_the_execution_before_the_answer(bench, outcome, times):
+def test_trace_is_recorded_before_the_response(bench, outcome, times):
     one = bench()
     trace = NotedTrace()
     answers = one.submit("a", trace=trace)
     one.started()
     one.instances[0].finish(outcome)
     answers.wait()
-    assert trace.told == [("answered", [], times)]
+    assert trace.events == [("answered", [], times)]
 
 
 # ------------------------------------------------------------------------- refusals and deadlines
@@ -362,7 +362,7 @@ def policies(**policy):
     return PolicyBatcher(4, DynamicBatching((), 0, default_policy=QueuePolicy(**policy)))
 
 
-def test_a_full_queue_refuses_and_counts_nothing(bench):
+def test_full_queue_refuses_without_counting(bench):
     one = bench(policies(max_size=1))
     one.submit("a")
     one.submit("b")
@@ -373,7 +373,7 @@ def test_a_full_queue_refuses_and_counts_nothing(bench):
     one.finish_all()
 
 
-def test_who_expires_while_all_are_busy_is_answered_then(bench):
+def test_expired_request_is_answered_while_instances_are_busy(bench):
     one = bench(policies(timeout_us=1000))
     one.submit("a")
     trace = NotedTrace()
@@ -383,12 +383,12 @@ def test_who_expires_while_all_are_busy_is_answered_then(bench):
     error = answers.wait().error
     assert (error.code, error.message) == (Code.UNAVAILABLE, "Request timeout expired")
     assert one.outcomes.refusals == [("b", FailureReason.REJECTED)]
-    assert trace.told == [("answered", [], None)]
+    assert trace.events == [("answered", [], None)]
     assert one.scheduler.pending == 0
     one.finish_all()
 
 
-def test_who_is_cancelled_while_waiting_is_answered_when_the_queue_is_walked(bench):
+def test_cancelled_request_is_answered_when_the_queue_reaches_it(bench):
     one = bench(policies(max_size=9))
     one.submit("a")
     cancellation = Cancellation()
@@ -399,7 +399,7 @@ def test_who_is_cancelled_while_waiting_is_answered_when_the_queue_is_walked(ben
     assert one.outcomes.refusals == [("b", FailureReason.CANCELED)]
 
 
-def test_a_sink_that_fails_stops_nobody(bench):
+def test_failing_sink_does_not_affect_other_requests(bench):
     one = bench(policies(timeout_us=1000))
     one.submit("a")
     one.scheduler.submit(a_request(id="b", sink=BrokenSink()))
@@ -410,14 +410,14 @@ def test_a_sink_that_fails_stops_nobody(bench):
 
 
 class Handover:
-    """A WorkQueue in which each instance but the first has work only once another has finished."""
+    """A WorkQueue that gives work to the instances alternately, after the other has finished."""
 
     takes_all = False
 
     def __init__(self):
         self.waiting = []
         self.again = []
-        self.turn = 0
+        self.next_instance = 0
 
     def __len__(self):
         return len(self.waiting)
@@ -426,13 +426,13 @@ class Handover:
         self.waiting.append(request)
 
     def take(self, instance, now_ns):
-        if self.waiting and instance == self.turn:
-            self.turn = None
+        if self.waiting and instance == self.next_instance:
+            self.next_instance = None
             return [self.waiting.pop(0)]
         return None
 
     def finished(self, instance, batch, again, now_ns):
-        self.turn = 1 - instance
+        self.next_instance = 1 - instance
         self.waiting[:0] = again
 
     def refused(self, now_ns):
@@ -445,7 +445,7 @@ class Handover:
         pass
 
 
-def test_what_one_instance_finishes_may_be_work_for_another(bench):
+def test_finished_batch_may_release_work_for_another_instance(bench):
     two = bench(Handover(), count=2)
     first, second = two.instances
     for id in "abc":
@@ -457,7 +457,7 @@ def test_what_one_instance_finishes_may_be_work_for_another(bench):
     assert first.done == ["open", "execute", "execute", "close"]
 
 
-def test_close_waits_for_work_that_another_instance_makes_ready(bench):
+def test_close_waits_for_work_released_by_another_instance(bench):
     two = bench(Handover(), count=2)
     answers = [two.submit(id) for id in "ab"]
     assert two.started() == ["a"]
@@ -473,7 +473,7 @@ def test_close_waits_for_work_that_another_instance_makes_ready(bench):
 
 @pytest.fixture
 def limited(bench):
-    """A function: a bench whose instances need one of what there is only one of."""
+    """A function that returns a bench whose instances share one unit of a resource."""
     limiter = RateLimiter(None)
 
     def build(work=None, *, count=1):
@@ -483,7 +483,7 @@ def limited(bench):
     return build
 
 
-def test_instances_of_two_models_take_turns(limited):
+def test_rate_limited_models_alternate(limited):
     one, other = limited(), limited()
     one.submit("a")
     assert one.started() == ["a"]
@@ -497,7 +497,7 @@ def test_instances_of_two_models_take_turns(limited):
     one.instances[0].finish()
 
 
-def test_a_batch_is_formed_when_it_is_its_turn(limited):
+def test_batch_is_formed_when_the_limiter_grants_it(limited):
     one, other = limited(), limited(DynamicBatcher(8, (), 0), count=2)
     one.submit("a")
     for id in "bcd":
@@ -508,7 +508,7 @@ def test_a_batch_is_formed_when_it_is_its_turn(limited):
     other.finish_all()
 
 
-def test_a_turn_without_work_is_given_back(limited):
+def test_grant_without_work_is_released(limited):
     one = limited(DynamicBatcher(8, (), 1 * MS))
     other = limited()
     one.submit("a")
@@ -520,7 +520,7 @@ def test_a_turn_without_work_is_given_back(limited):
     one.finish_all()
 
 
-def test_close_runs_what_waits_for_its_turn(limited):
+def test_close_runs_requests_that_wait_for_the_limiter(limited):
     one, other = limited(), limited(count=2)
     one.submit("a")
     answers = [other.submit(id) for id in "bc"]
@@ -533,11 +533,11 @@ def test_close_runs_what_waits_for_its_turn(limited):
     assert {answer.wait().id for answer in answers} == {"b", "c"}
 
 
-# ------------------------------------------------------------------------- instances come and go
+# --------------------------------------------------------------------------- changes of instances
 
 
 class Changes:
-    """Changes the instances of a bench, and hears of those that have left."""
+    """Changes the instances of a bench, and records closed instances."""
 
     def __init__(self, bench):
         self._bench = bench
@@ -556,7 +556,7 @@ class Changes:
         return self._left.get(timeout=PATIENCE_S)
 
 
-def test_an_instance_that_comes_takes_what_waits(bench):
+def test_added_instance_takes_waiting_requests(bench):
     one = bench()
     answers = [one.submit(id) for id in "ab"]
     assert one.started() == ["a"]
@@ -566,7 +566,7 @@ def test_an_instance_that_comes_takes_what_waits(bench):
     assert [answer.wait().id for answer in answers] == ["a", "b"]
 
 
-def test_a_batcher_prepares_for_those_that_are_there(bench):
+def test_batcher_prepares_batches_for_added_instances(bench):
     one = bench(DynamicBatcher(1, (), 0))
     answers = [one.submit(id) for id in "abc"]
     assert one.started() == ["a"]
@@ -576,7 +576,7 @@ def test_a_batcher_prepares_for_those_that_are_there(bench):
     assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
 
 
-def test_an_instance_leaves_when_it_is_idle_and_gives_its_number_away(bench):
+def test_removed_instance_closes_when_idle_and_frees_its_number(bench):
     one = bench(count=2)
     changes = Changes(one)
     answers = [one.submit(id) for id in "abc"]
@@ -594,14 +594,14 @@ def test_an_instance_leaves_when_it_is_idle_and_gives_its_number_away(bench):
     assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
 
 
-def test_a_name_is_not_forgotten_while_another_instance_has_it(bench):
+def test_left_callback_reports_whether_the_name_is_still_used(bench):
     one = bench()
     changes = Changes(one)
     changes.add("m_0", leaving=[0])
     assert changes.left() == ("m_0", False)
 
 
-def test_if_one_that_comes_does_not_open_nothing_changes(bench):
+def test_failed_open_of_an_added_instance_changes_nothing(bench):
     one = bench()
     with pytest.raises(ServerError, match="no more"):
         Changes(one).add("m_1", leaving=[0], opening=internal("no more"))
@@ -611,7 +611,7 @@ def test_if_one_that_comes_does_not_open_nothing_changes(bench):
     assert answer.wait().id == "a"
 
 
-def test_the_rate_limiter_counts_those_that_are_there(limited):
+def test_rate_limiter_counts_current_instances(limited):
     one = limited()
     changes = Changes(one)
     greedy = InstanceConfig("m_1", "CPU", 1, (Resource("R", 2, is_global=False),))

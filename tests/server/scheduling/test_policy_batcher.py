@@ -1,4 +1,4 @@
-"""Priorities, limits and timeouts: who goes first, who is refused, and what must always hold."""
+"""The policy batcher: priorities, queue limits, timeouts, and invariants."""
 
 import pytest
 from hypothesis import settings
@@ -26,7 +26,7 @@ def offer(work, *ids, now=0, **fields):
 
 
 def taken(work, now=0):
-    """The ids of all batches that can be had now."""
+    """Take all ready batches, and return their ids."""
     batches = []
     while batch := work.take(0, now):
         batches.append(" ".join(request.id for request in batch))
@@ -40,14 +40,14 @@ def refused(work, now=0):
 EXPIRED = "Request timeout expired"
 
 
-def test_the_first_level_goes_first_and_a_batch_may_mix_levels():
+def test_lower_level_runs_first_and_batches_may_mix_levels():
     work = batcher(levels=3, default_level=2)
     for id, priority in (("a3", 3), ("b0", 0), ("c1", 1), ("d3", 3), ("e1", 1), ("f9", 9)):
         offer(work, id, priority=priority)
     assert taken(work) == ["c1 e1 b0 f9", "a3 d3"]
 
 
-def test_any_number_of_levels_costs_what_their_requests_do():
+def test_cost_does_not_depend_on_the_number_of_levels():
     most = 2**64 - 1
     work = batcher(levels=most, default_level=2**40)
     for id, priority in (("last", most), ("default", 0), ("first", 1), ("next", 2**32)):
@@ -55,7 +55,7 @@ def test_any_number_of_levels_costs_what_their_requests_do():
     assert taken(work) == ["first next default last"]
 
 
-def test_a_full_queue_refuses_and_keeps_what_it_has():
+def test_full_queue_refuses_and_keeps_waiting_requests():
     work = batcher(default_policy=QueuePolicy(max_size=2))
     offer(work, "a", "b", batch_size=3)
     with pytest.raises(ServerError) as caught:
@@ -67,7 +67,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_has():
     assert len(work) == 1
 
 
-def test_a_level_may_have_a_policy_of_its_own():
+def test_level_may_have_its_own_policy():
     work = batcher(
         levels=2,
         default_level=2,
@@ -81,7 +81,7 @@ def test_a_level_may_have_a_policy_of_its_own():
             offer(work, "d", priority=priority)
 
 
-def test_who_waits_too_long_is_refused_on_time_though_nobody_asks_for_work():
+def test_expired_request_is_refused_without_idle_instances():
     work = batcher(default_policy=QueuePolicy(HOUR_US))
     offer(work, "a")
     offer(work, "b", now=5)
@@ -97,13 +97,13 @@ def test_who_waits_too_long_is_refused_on_time_though_nobody_asks_for_work():
     ("asked_us", "overridable", "limit_us"),
     [(10, True, 10), (10, False, 100), (0, True, 100), (1000, True, 100)],
 )
-def test_a_request_may_ask_for_less_time_if_it_may(asked_us, overridable, limit_us):
+def test_request_timeout_may_override_the_policy(asked_us, overridable, limit_us):
     work = batcher(default_policy=QueuePolicy(100, overridable=overridable))
     offer(work, "a", timeout_us=asked_us)
     assert work.next_deadline_ns() == limit_us * US
 
 
-def test_a_limit_of_few_microseconds_is_over_when_it_is_looked_at():
+def test_timeout_of_few_microseconds_expires_immediately():
     work = batcher(default_policy=QueuePolicy(100, overridable=True))
     offer(work, "a", timeout_us=5)
     offer(work, "b", timeout_us=6)
@@ -111,13 +111,13 @@ def test_a_limit_of_few_microseconds_is_over_when_it_is_looked_at():
     assert refused(work, 0) == [("a", EXPIRED)]
 
 
-def test_a_timeout_of_its_own_needs_one_to_replace():
+def test_request_timeout_needs_a_policy_timeout():
     work = batcher(default_policy=QueuePolicy(0, overridable=True, max_size=9))
     offer(work, "a", timeout_us=10)
     assert work.next_deadline_ns() is None
 
 
-def test_who_is_only_delayed_goes_after_the_others_of_its_level():
+def test_delayed_requests_run_after_others_of_their_level():
     policy = QueuePolicy(100, delays=True, overridable=True)
     work = batcher(levels=2, default_level=1, default_policy=policy)
     offer(work, "x", priority=2)
@@ -129,7 +129,7 @@ def test_who_is_only_delayed_goes_after_the_others_of_its_level():
     assert refused(work) == []
 
 
-def test_a_cancelled_request_is_dropped_where_the_walk_finds_it():
+def test_cancelled_request_is_dropped_when_reached():
     work = batcher(levels=1, default_level=1)
     requests = offer(work, *"abcdef")
     for index in (0, 2, 5):
@@ -139,7 +139,7 @@ def test_a_cancelled_request_is_dropped_where_the_walk_finds_it():
     assert len(work) == 0
 
 
-def test_the_delay_and_preferred_sizes_are_those_of_the_dynamic_batcher():
+def test_delay_and_preferred_sizes_work_as_in_the_dynamic_batcher():
     work = batcher(8, (2, 4), 500, levels=1, default_level=1)
     offer(work, "a", batch_size=3)
     assert taken(work) == []
@@ -149,7 +149,7 @@ def test_the_delay_and_preferred_sizes_are_those_of_the_dynamic_batcher():
 
 
 class PolicyContract(RuleBasedStateMachine):
-    """Whatever comes: each request leaves once, levels in order, no batch too large."""
+    """Invariants: each request leaves once, levels are in order, and no batch is too large."""
 
     def __init__(self):
         super().__init__()
@@ -220,7 +220,7 @@ class PolicyContract(RuleBasedStateMachine):
             assert all(self.now * US - r.queued_ns < self.delay * US for r in self.waiting.values())
         elif self.waiting:
             first = min(self.level(r) for r in self.waiting.values())
-            assert levels[0] <= first  # nobody of an earlier level was passed over
+            assert levels[0] <= first  # requests of lower levels run first
 
     def collect(self):
         for request, error in self.work.refused(self.now * US):

@@ -1,4 +1,4 @@
-"""Whose turn it is: shared resources, ranks, limits, and what must always hold."""
+"""The rate limiter: shared resources, ranks, limits, and invariants."""
 
 import pytest
 from hypothesis import settings
@@ -15,62 +15,71 @@ def instance(priority=1, *, whole=False, **needs):
     return InstanceConfig("m_0", "CPU", priority, resources)
 
 
-def turns(resources, instances, count):
-    """Who executes when all always have something to run: their places, in order."""
-    running = [limited for limited in instances for limited in resources.ask(limited)]
+def executed_order(resources, instances, count):
+    """Return the indices of the executing instances, in order, if all always have work."""
+    running = [limited for limited in instances for limited in resources.request(limited)]
     order = []
     while len(order) < count:
         limited = running.pop(0)
         order.append(instances.index(limited))
-        running += resources.ask(limited)
-        running += resources.give_back(limited)
+        running += resources.request(limited)
+        running += resources.release(limited)
     return order
 
 
-def test_instances_that_share_a_resource_take_turns():
+def test_instances_that_share_a_resource_alternate():
     resources = ResourceManager(None)
-    assert turns(resources, resources.add([instance(R=1), instance(R=1)]), 6) == [0, 1, 0, 1, 0, 1]
+    assert executed_order(resources, resources.add([instance(R=1), instance(R=1)]), 6) == [
+        0,
+        1,
+        0,
+        1,
+        0,
+        1,
+    ]
 
 
-def test_a_priority_of_three_gets_a_third_of_the_turns():
+def test_priority_three_gets_a_third_of_the_grants():
     resources = ResourceManager(None)
-    order = turns(resources, resources.add([instance(1, R=1), instance(3, R=1)]), 400)
+    order = executed_order(resources, resources.add([instance(1, R=1), instance(3, R=1)]), 400)
     assert order.count(0) == 3 * order.count(1)
 
 
-def test_without_limits_there_is_as_much_as_the_neediest_needs():
+def test_default_limit_is_the_largest_need():
     resources = ResourceManager(None)
     (big,) = resources.add([instance(R=4)])
     small = resources.add([instance(R=2)] * 3)
-    assert resources.ask(small[0]) == [small[0]]
-    assert resources.ask(small[1]) == [small[1]]
-    assert resources.ask(small[2]) == []
-    assert resources.ask(big) == []
-    assert resources.give_back(small[0]) == [small[2]]  # it waits longer, at the same rank
-    assert resources.give_back(small[1]) == []
-    assert resources.give_back(small[2]) == [big]
+    assert resources.request(small[0]) == [small[0]]
+    assert resources.request(small[1]) == [small[1]]
+    assert resources.request(small[2]) == []
+    assert resources.request(big) == []
+    assert resources.release(small[0]) == [
+        small[2]
+    ]  # it has the same rank as `big` and arrived earlier
+    assert resources.release(small[1]) == []
+    assert resources.release(small[2]) == [big]
     assert repr(resources) == "ResourceManager(0 waiting; in use: R: 4)"
 
 
-def test_who_waits_is_not_starved_by_smaller_ones():
+def test_large_needs_are_not_starved_by_small_ones():
     resources = ResourceManager({("R", False): 2})
     big, one, two = resources.add([instance(R=2), instance(2, R=1), instance(2, R=1)])
-    assert resources.ask(one) == [one]
-    assert resources.ask(big) == []
-    assert resources.ask(two) == []  # there is enough for it, but it would keep the other waiting
-    assert resources.give_back(one) == [big]
+    assert resources.request(one) == [one]
+    assert resources.request(big) == []
+    assert resources.request(two) == []  # one unit is free, but reserved for `big`
+    assert resources.release(one) == [big]
 
 
-def test_other_resources_do_not_wait():
+def test_waiting_does_not_block_other_resources():
     resources = ResourceManager(None)
     a, b, other, free = resources.add([instance(R=1), instance(R=1), instance(9, S=1), instance(9)])
-    assert resources.ask(a) == [a]
-    assert resources.ask(b) == []
-    assert resources.ask(other) == [other]
-    assert resources.ask(free) == [free]
+    assert resources.request(a) == [a]
+    assert resources.request(b) == []
+    assert resources.request(other) == [other]
+    assert resources.request(free) == [free]
 
 
-def test_an_instance_that_could_never_run_is_refused():
+def test_instance_that_could_never_run_is_refused():
     resources = ResourceManager({("R", False): 3})
     with pytest.raises(ServerError) as caught:
         resources.add([instance(R=3), instance(R=4)])
@@ -83,7 +92,7 @@ def test_an_instance_that_could_never_run_is_refused():
         resources.add([instance(S=1)])
 
 
-def test_a_resource_is_the_servers_or_a_devices():
+def test_resource_is_either_global_or_device_specific():
     resources = ResourceManager(None)
     resources.add([instance(R=1, whole=True)])
     with pytest.raises(ServerError) as caught:
@@ -94,29 +103,29 @@ def test_a_resource_is_the_servers_or_a_devices():
     )
 
 
-def test_a_model_that_is_gone_needs_nothing():
+def test_removed_instances_need_nothing():
     resources = ResourceManager(None)
     big = resources.add([instance(R=4, whole=True)])
     resources.remove(big)
     first, second = resources.add([instance(R=1)] * 2)
-    assert resources.ask(first) == [first]
-    assert resources.ask(second) == []
+    assert resources.request(first) == [first]
+    assert resources.request(second) == []
 
 
-def test_a_turn_that_was_not_used_does_not_count():
-    limiter, told = RateLimiter(None), []
+def test_unused_grant_does_not_count():
+    limiter, granted = RateLimiter(None), []
     one, two = limiter.add([instance(R=1), instance(R=1)])
-    limiter.ask(one, lambda: told.append(1))
-    limiter.ask(two, lambda: told.append(2))
-    assert told == [1]
-    limiter.end(one, used=False)
-    assert told == [1, 2]
-    limiter.end(two)
-    assert (one.turns, two.turns) == (0, 1)
+    limiter.request(one, lambda: granted.append(1))
+    limiter.request(two, lambda: granted.append(2))
+    assert granted == [1]
+    limiter.release(one, used=False)
+    assert granted == [1, 2]
+    limiter.release(two)
+    assert (one.grants, two.grants) == (0, 1)
 
 
 class LedgerContract(RuleBasedStateMachine):
-    """Never more than there is; who asks gets a turn in the end."""
+    """Invariants: the limits are kept, and some instance runs if any waits."""
 
     @initialize(
         needs=st.lists(
@@ -138,17 +147,17 @@ class LedgerContract(RuleBasedStateMachine):
             self.running.append(limited)
 
     @rule(index=st.integers(0, 4))
-    def ask(self, index):
+    def request(self, index):
         limited = self.instances[index % len(self.instances)]
         if limited not in self.waiting and limited not in self.running:
             self.waiting.append(limited)
-            self.move(self.resources.ask(limited))
+            self.move(self.resources.request(limited))
 
     @rule(index=st.integers(0, 4))
-    def give_back(self, index):
+    def release(self, index):
         if self.running:
             limited = self.running.pop(index % len(self.running))
-            self.move(self.resources.give_back(limited))
+            self.move(self.resources.release(limited))
 
     @invariant()
     def there_is_enough(self):

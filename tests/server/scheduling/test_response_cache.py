@@ -1,4 +1,4 @@
-"""The scheduler in front of another: who is answered at once, and what is stored."""
+"""The caching scheduler: hits, misses, stored responses and statistics."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ class Held:
 
 
 class Bench:
-    """A caching scheduler over one that the test answers for."""
+    """A caching scheduler whose inner scheduler the test answers."""
 
     def __init__(self, cache=None, byte_size=10_000):
         self.clock = ManualClock(now_ns=1000)
@@ -50,26 +50,26 @@ class Bench:
         )
 
     def submit(self, value=1, **fields):
-        """Ask about one number; returns where the answer will come."""
+        """Submit a request with one number, and return its sink."""
         answers = Answers()
         tensor = array_tensor("X", [value], np.float32)
         self.scheduler.submit(a_request(tensor, sink=answers, received_ns=400, **fields))
         return answers
 
     def answer(self, value=5, **fields):
-        """Answer the request that waits."""
+        """Answer the waiting request."""
         outputs = [array_tensor("Y", [value], np.float32)]
         request = self.inner.waiting.pop()
         request.sink.send(InferResponse("m", 1, request.id, outputs, **fields))
 
     @property
     def counted(self):
-        """Hits, misses and successes."""
+        """The numbers of hits, misses and successes."""
         snapshot = self.statistics.snapshot()
         return snapshot.cache_hit.count, snapshot.cache_miss.count, snapshot.success.count
 
 
-def test_a_miss_goes_on_and_its_answer_is_stored():
+def test_miss_is_forwarded_and_its_response_stored():
     bench = Bench()
     first = bench.submit()
     assert bench.scheduler.pending == 1
@@ -87,22 +87,26 @@ def test_hits_and_misses_are_counted():
     bench.submit()
     bench.answer()
     bench.submit()
-    assert bench.counted == (1, 1, 1)  # the miss is counted as a success by who executes it
+    assert bench.counted == (1, 1, 1)  # the executor counts the miss as a success
 
 
-def test_requests_on_their_way_are_not_merged():
+def test_requests_in_flight_are_not_merged():
     bench = Bench()
     answers = [bench.submit(), bench.submit()]
     bench.answer(7)
     bench.answer(8)
     assert sorted(each.wait().outputs[0].array()[0] for each in answers) == [7, 8]
-    assert bench.counted == (0, 1, 0)  # the second found a response stored
+    assert bench.counted == (
+        0,
+        1,
+        0,
+    )  # the second response is stored already, so only one miss counts
 
 
 @pytest.mark.parametrize(
     "fields", [{"error": invalid_arg("no")}, {"empty": True}, {"error": unavailable("no")}]
 )
-def test_errors_and_mere_ends_are_not_stored(fields):
+def test_errors_and_empty_responses_are_not_stored(fields):
     bench = Bench()
     answers = bench.submit()
     bench.answer(**fields)
@@ -112,7 +116,7 @@ def test_errors_and_mere_ends_are_not_stored(fields):
     assert bench.counted == (0, 0, 0)
 
 
-def test_what_cannot_be_stored_is_told_to_the_log_and_counted(caplog):
+def test_failed_insertion_is_logged_and_counted(caplog):
     bench = Bench(byte_size=60)
     answers = bench.submit()
     bench.answer()
@@ -121,7 +125,7 @@ def test_what_cannot_be_stored_is_told_to_the_log_and_counted(caplog):
     assert bench.counted == (0, 1, 0)
 
 
-def test_another_load_of_the_model_does_not_find_it():
+def test_reloaded_model_does_not_hit():
     first = Bench()
     first.submit()
     first.answer()
@@ -130,7 +134,7 @@ def test_another_load_of_the_model_does_not_find_it():
     assert second.scheduler.pending == 1
 
 
-def test_a_refused_request_keeps_its_own_sink():
+def test_refused_request_keeps_its_sink():
     bench = Bench()
     bench.inner.refusal = unavailable("full")
     answers = Answers()
@@ -140,7 +144,7 @@ def test_a_refused_request_keeps_its_own_sink():
     assert request.sink is answers
 
 
-def test_a_hit_is_timed():
+def test_hit_is_timed():
     bench = Bench()
     bench.submit()
     bench.answer()
@@ -151,22 +155,22 @@ def test_a_hit_is_timed():
     assert snapshot.inference_count == snapshot.execution_count == 0
 
 
-def test_the_trace_of_a_hit_has_its_answer():
+def test_trace_of_a_hit_has_the_outputs():
     bench = Bench()
     bench.submit()
     bench.answer()
     trace = NotedTrace()
     bench.submit(trace=trace)
-    assert trace.told == [("answered", ["Y"], None)]
+    assert trace.events == [("answered", ["Y"], None)]
 
 
-def test_close_closes_what_is_behind():
+def test_close_closes_the_inner_scheduler():
     bench = Bench()
     bench.scheduler.close()
     assert bench.inner.is_closed
 
 
-def test_what_cannot_be_stored_or_counted_is_answered():
+def test_cache_defects_do_not_prevent_the_response():
     class Failing:
         def cache_hit(self, request, began_ns, found_ns):
             raise ValueError("a defect")

@@ -12,7 +12,7 @@ from reference_server.scheduling.work_queue import Fifo
 
 
 class Noted:
-    """A sink that notes in a common list what it is sent."""
+    """A sink that appends the ids of its responses to a shared list."""
 
     def __init__(self, notes):
         self.notes = notes
@@ -26,12 +26,12 @@ def response(id, *, final=True):
 
 
 def places(count):
-    """The sinks of so many requests in a row, and what they were sent in the end."""
+    """Return the ordered sinks of `count` requests, and the list of sent ids."""
     order, notes = ResponseOrder(), []
-    return [order.place(Noted(notes)) for _ in range(count)], notes
+    return [order.append(Noted(notes)) for _ in range(count)], notes
 
 
-def test_an_answer_waits_for_those_before_it():
+def test_response_waits_for_earlier_requests():
     (first, second, third), notes = places(3)
     third.send(response("c"))
     second.send(response("b"))
@@ -40,7 +40,7 @@ def test_an_answer_waits_for_those_before_it():
     assert notes == ["a", "b", "c"]
 
 
-def test_the_first_request_streams_and_the_others_are_kept_until_its_last():
+def test_first_request_streams_and_others_are_buffered():
     (first, second), notes = places(2)
     second.send(response("b1", final=False))
     first.send(response("a1", final=False))
@@ -50,16 +50,16 @@ def test_the_first_request_streams_and_the_others_are_kept_until_its_last():
     assert notes == ["a1", "a2", "b1", "b2"]
 
 
-def test_a_sink_that_fails_holds_nobody_up():
+def test_failing_sink_does_not_block_others():
     order, notes = ResponseOrder(), []
-    first, second = order.place(BrokenSink()), order.place(Noted(notes))
+    first, second = order.append(BrokenSink()), order.append(Noted(notes))
     second.send(response("b"))
     first.send(response("a"))
     assert notes == ["b"]
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.randoms())
-def test_in_whatever_order_they_come_they_go_in_order(counts, random):
+def test_responses_are_sent_in_request_order(counts, random):
     sinks, notes = places(len(counts))
     coming = [index for index, count in enumerate(counts) for _ in range(count)]
     random.shuffle(coming)
@@ -70,7 +70,7 @@ def test_in_whatever_order_they_come_they_go_in_order(counts, random):
     assert notes == [f"{i}.{n + 1}" for i, count in enumerate(counts) for n in range(count)]
 
 
-def test_any_number_of_threads_may_answer():
+def test_responses_of_many_threads():
     sinks, notes = places(60)
     barrier = threading.Barrier(6)
 
@@ -87,7 +87,7 @@ def test_any_number_of_threads_may_answer():
     assert notes == list(range(60))
 
 
-def test_a_request_has_its_place_from_when_it_leaves_the_queue():
+def test_order_is_set_when_requests_leave_the_queue():
     work = OrderedQueue(Fifo())
     answers = [Answers(), Answers()]
     for id, sink in zip("ab", answers, strict=True):
@@ -100,7 +100,7 @@ def test_a_request_has_its_place_from_when_it_leaves_the_queue():
     assert [answer.wait().id for answer in answers] == ["a", "b"]
 
 
-def test_who_is_refused_never_had_a_place():
+def test_refused_request_has_no_place_in_the_order():
     work = OrderedQueue(Fifo())
     assert work.refused(0) == ()
     assert work.next_deadline_ns() is None

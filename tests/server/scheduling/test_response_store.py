@@ -1,4 +1,4 @@
-"""The response cache: bounds, order of eviction, keys, and copies that nobody can change."""
+"""The response cache: size limit, order of eviction, keys, and read-only copies."""
 
 from collections import OrderedDict
 
@@ -30,8 +30,8 @@ OUTPUTS = frozenset({"Y", "Z"})
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 12)))),
 )
-def test_it_holds_what_was_used_last_within_its_size(size, steps):
-    """Against a model that is too simple to be wrong: all entries, the oldest use first."""
+def test_least_recently_used_entries_are_evicted(size, steps):
+    """Compare with a simple reference model: an ordered dict of all entries."""
     entries, expected, evictions = LeastRecentlyUsed(size), OrderedDict(), 0
     for key, bytes_put in steps:
         if bytes_put is None or key in expected:
@@ -66,7 +66,7 @@ def numbers(*values, name="Y"):
     return array_tensor(name, list(values), np.float32)
 
 
-def test_what_was_stored_is_found(cache):
+def test_stored_response_is_found(cache):
     assert cache.lookup("k") is None
     assert cache.insert("k", [numbers(1, 2), numbers(3, name="Z")])
     found = cache.lookup("k")
@@ -77,7 +77,7 @@ def test_what_was_stored_is_found(cache):
     assert [tensor.array().tolist() for tensor in found] == [[1, 2], [3]]
 
 
-def test_who_writes_to_the_outputs_does_not_change_what_is_stored(cache):
+def test_writing_to_outputs_does_not_change_the_cache(cache):
     array = np.array([1, 2], np.float32)
     cache.insert("k", [Tensor("Y", DataType.FP32, (2,), array=array)])
     array[:] = 9
@@ -87,7 +87,7 @@ def test_who_writes_to_the_outputs_does_not_change_what_is_stored(cache):
     assert second.array().tolist() == [1, 2]
 
 
-def test_bytes_of_a_client_are_not_kept(cache):
+def test_client_buffers_are_not_kept(cache):
     body = bytearray(np.array([1, 2], np.float32).tobytes())
     cache.insert("k", [Tensor("Y", DataType.FP32, (2,), raw=memoryview(body))])
     body[:] = bytes(8)
@@ -95,13 +95,13 @@ def test_bytes_of_a_client_are_not_kept(cache):
     assert found.array().tolist() == [1, 2]
 
 
-def test_texts_are_stored(cache):
+def test_strings_are_stored(cache):
     cache.insert("k", [array_tensor("Y", np.array([b"a", b"bc"], object))])
     (found,) = cache.lookup("k")
     assert found.array().tolist() == [b"a", b"bc"]
 
 
-def test_a_stored_response_is_not_replaced(cache):
+def test_stored_response_is_not_replaced(cache):
     assert cache.insert("k", [numbers(1)])
     assert not cache.insert("k", [numbers(2)])
     assert cache.lookup("k")[0].array().tolist() == [1]
@@ -113,7 +113,7 @@ def test_outputs_without_elements_are_not_stored(cache):
     assert cache.lookup("k") is None
 
 
-def test_what_is_larger_than_the_cache_is_not_stored(cache):
+def test_response_larger_than_the_cache_is_not_stored(cache):
     size = 10_000 + OUTPUT_OVERHEAD_BYTES
     with pytest.raises(
         NotStored, match=f"Requested byte_size: {size} is greater than total cache size: 10000"
@@ -121,7 +121,7 @@ def test_what_is_larger_than_the_cache_is_not_stored(cache):
         cache.insert("k", [numbers(*range(2500))])
 
 
-def test_it_counts(cache):
+def test_reading_has_the_counters(cache):
     cache.insert("a", [numbers(*range(1000))])
     cache.insert("b", [numbers(*range(1000))])
     cache.lookup("a")
@@ -134,7 +134,7 @@ def test_it_counts(cache):
     assert reading.utilization == 2 * (4000 + OUTPUT_OVERHEAD_BYTES) / 10_000
 
 
-def test_it_times_lookups_and_insertions():
+def test_lookups_and_insertions_are_timed():
     class Ticking(ManualClock):
         def monotonic_ns(self):
             self.advance(ns=1)
@@ -166,7 +166,7 @@ A, B = array_tensor("A", [1, 2, 3, 4], np.int32), array_tensor("B", [5], np.int3
         key(raw_tensor("A", DataType.INT32, [4], bytes(A.raw())), B),
     ],
 )
-def test_what_does_not_matter_is_not_in_the_key(same):
+def test_fields_that_are_not_in_the_key(same):
     assert key(A, B) == same
 
 
@@ -185,5 +185,5 @@ def test_what_does_not_matter_is_not_in_the_key(same):
         key(A, B, served=("n", 1, 0)),
     ],
 )
-def test_what_matters_is_in_the_key(other):
+def test_fields_that_are_in_the_key(other):
     assert key(A, B) != other

@@ -1,4 +1,4 @@
-"""`max_inflight_requests`: each step has so many requests on their way, of all of them."""
+"""`max_inflight_requests`: the limit of in-flight requests of each step of an ensemble."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def answer(bench, model):
     request.sink.send(InferResponse(model, 1, request.id, made))
 
 
-def test_all_requests_share_the_places_of_a_step():
+def test_limit_is_shared_by_all_requests():
     bench = limited(2)
     answers = [bench.submit() for _ in range(4)]
     assert bench.running() == ["a", "a"]
@@ -32,14 +32,14 @@ def test_all_requests_share_the_places_of_a_step():
     assert sorted(bench.running()) == ["a", "a", "b"]
     answer(bench, "a")
     answer(bench, "a")
-    # Two are at `b`, and one waits for it.
+    # Two requests are in step `b`, and one waits for it.
     assert sorted(bench.running()) == ["a", "b", "b"]
     while bench.steps:
         answer(bench, bench.steps[0].model_name)
     assert [values(each.wait()) for each in answers] == [{"O": [1, 2]}] * 4
 
 
-def test_each_step_has_places_of_its_own():
+def test_each_step_has_its_own_limit():
     bench = limited(1)
     bench.submit()
     answer(bench, "a")
@@ -47,7 +47,7 @@ def test_each_step_has_places_of_its_own():
     assert sorted(bench.running()) == ["a", "b"]
 
 
-def test_what_is_refused_at_its_start_gives_its_place_back():
+def test_refused_step_releases_its_place():
     bench = limited(1, refuses={"b": invalid_arg("full")})
     answers = [bench.submit() for _ in range(3)]
     for _ in answers:
@@ -57,7 +57,7 @@ def test_what_is_refused_at_its_start_gives_its_place_back():
     assert limits_are_free(bench)
 
 
-def test_a_step_that_fails_frees_its_place_for_another_request():
+def test_failed_step_releases_its_place():
     bench = limited(1)
     first, second = bench.submit(), bench.submit()
     bench.answer("a", error=invalid_arg("no"))
@@ -69,7 +69,7 @@ def test_a_step_that_fails_frees_its_place_for_another_request():
     assert limits_are_free(bench)
 
 
-def test_a_cancelled_request_does_not_take_the_place_that_it_waited_for():
+def test_cancelled_waiting_step_releases_its_place():
     bench = limited(1)
     cancellation = Cancellation()
     bench.submit()
@@ -85,8 +85,8 @@ def test_a_cancelled_request_does_not_take_the_place_that_it_waited_for():
 
 
 @given(st.integers(1, 3), st.lists(st.booleans(), max_size=30))
-def test_no_step_ever_has_more(most, script):
-    """True submits, False answers a step: in the end all is answered."""
+def test_limit_is_never_exceeded(most, script):
+    """In `script`, True submits a request and False answers a step; finally all are answered."""
     bench = limited(most)
     answers = []
     for submits in script:
@@ -102,7 +102,7 @@ def test_no_step_ever_has_more(most, script):
 
 
 def limits_are_free(bench):
-    """Whether a request that comes now goes through as if it were the first."""
+    """Return whether all places are free: a new request is not delayed."""
     bench._refuses.clear()
     submitted = bench.submit()
     answer(bench, "a")

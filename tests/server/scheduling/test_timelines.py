@@ -1,4 +1,4 @@
-"""The pictures of the schedulers' page are what the schedulers do."""
+"""The pictures of the documentation page on schedulers match the schedulers."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ def batches(lives):
     return found
 
 
-def test_a_delay_makes_larger_batches():
+def test_delay_makes_larger_batches():
     without, with_delay = timelines.delay().values()
     assert batches(without) == {0: ["1"], 1: ["2", "3", "4"], 2: ["5", "6", "7"], 3: ["8"]}
     assert batches(with_delay) == {0: ["1", "2", "3", "4"], 1: ["5", "6", "7", "8"]}
 
 
-def test_the_first_level_overtakes_and_the_second_expires():
+def test_first_level_overtakes_and_second_level_expires():
     (lives,) = timelines.priorities().values()
     assert batches(lives) == {
         0: ["1"],
@@ -31,7 +31,7 @@ def test_the_first_level_overtakes_and_the_second_expires():
     }
 
 
-def test_order_holds_answers_back():
+def test_ordering_delays_responses():
     free, ordered = timelines.order().values()
     assert [life.answered for life in free] == [90, 25, 45, 95]
     assert [life.answered for life in ordered] == [90, 90, 90, 95]

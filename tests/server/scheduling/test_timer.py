@@ -1,4 +1,4 @@
-"""A timer fires when its time has come, and not before."""
+"""A timer fires at its time, and not before."""
 
 import queue
 
@@ -14,14 +14,14 @@ HOUR_NS = 3_600_000 * MS
 
 @pytest.fixture
 def ringing():
-    """An timer, its clock, and what it has rung: the times."""
+    """A timer, its clock, and the times at which it has fired."""
     clock, fires = ManualClock(), queue.SimpleQueue()
     timer = Timer("test", clock, lambda: fires.put(clock.now_ns))
     yield timer, clock, fires
     timer.close()
 
 
-def test_it_rings_once_when_its_time_has_come(ringing):
+def test_fires_once_at_its_time(ringing):
     timer, clock, fires = ringing
     timer.set(1 * MS)
     clock.advance(ns=1 * MS)
@@ -30,7 +30,7 @@ def test_it_rings_once_when_its_time_has_come(ringing):
     assert fires.empty()
 
 
-def test_the_earliest_of_several_times_counts(ringing):
+def test_earliest_time_counts(ringing):
     timer, clock, fires = ringing
     timer.set(HOUR_NS)
     timer.set(1 * MS)
@@ -39,7 +39,7 @@ def test_the_earliest_of_several_times_counts(ringing):
     assert fires.get(timeout=PATIENCE_S) == 1 * MS
 
 
-def test_a_closed_one_rings_no_more(ringing):
+def test_closed_timer_does_not_fire(ringing):
     timer, clock, fires = ringing
     timer.set(HOUR_NS)
     timer.close()
@@ -49,7 +49,7 @@ def test_a_closed_one_rings_no_more(ringing):
     assert fires.empty()
 
 
-def test_one_that_was_never_set_closes(ringing):
+def test_unset_timer_can_be_closed(ringing):
     timer, _, fires = ringing
     timer.close()
     assert fires.empty()

@@ -1,4 +1,4 @@
-"""Warm-up: what an instance is given before it is ready, and what becomes of failures."""
+"""Warm-up: the samples that an instance executes before it is ready, and failures."""
 
 import struct
 from pathlib import Path
@@ -30,7 +30,7 @@ def sample(name="s", batch_size=1, count=0, of="TYPE_FP32", dims="[2]", data="ze
 
 
 class Keen:
-    """An instance that answers at once, and keeps what it was given."""
+    """An instance that answers immediately and records its inputs."""
 
     name = "m_0"
 
@@ -69,19 +69,19 @@ class Bench:
         self.warmed = WarmedInstance(self.instance, warm_up)
 
     def given(self):
-        """What the instance is given when it is opened: the arrays of X, by batch."""
+        """Open the instance, and return the arrays of X, by batch."""
         self.warmed.open()
         return [
             [inputs["X"].array().tolist() for inputs in batch] for batch in self.instance.batches
         ]
 
     def instance_data(self):
-        """The bytes of X that the instance is given, by batch."""
+        """Open the instance, and return the bytes of X, by batch."""
         self.warmed.open()
         return [bytes(batch[0]["X"].raw()) for batch in self.instance.batches]
 
     def refusal(self):
-        """Why it does not open."""
+        """Open the instance, which must fail, and return the error text."""
         with pytest.raises(ServerError) as raised:
             self.warmed.open()
         assert self.instance.life == ["open", "close"]
@@ -91,16 +91,16 @@ class Bench:
 ZEROS = [[0, 0]]
 
 
-def test_a_sample_is_a_batch_of_equal_requests():
+def test_sample_is_a_batch_of_equal_requests():
     assert Bench(ROWS + sample(batch_size=3)).given() == [[ZEROS] * 3]
 
 
-def test_samples_run_in_order_and_as_often_as_they_say():
+def test_samples_run_in_order_and_count_times():
     text = ROWS + sample(batch_size=2, count=2) + sample()
     assert Bench(text).given() == [[ZEROS] * 2, [ZEROS] * 2, [ZEROS]]
 
 
-def test_a_sample_of_no_batch_size_is_skipped():
+def test_sample_of_batch_size_zero_is_skipped():
     assert Bench(ROWS + sample(batch_size=0, count=5)).given() == []
 
 
@@ -110,24 +110,24 @@ def test_executions_are_counted():
     assert bench.outcomes.ran == [["", ""]]
 
 
-def test_what_wants_to_run_again_does():
+def test_rescheduled_sample_runs_again():
     bench = Bench(ROWS + sample())
     bench.instance.again = True
     assert bench.given() == [[ZEROS], [ZEROS]]
 
 
-def test_without_batching_there_is_no_batch_dimension():
+def test_no_batch_dimension_without_batching():
     text = ROWS.replace("max_batch_size: 4", "")
     assert Bench(text + sample()).given() == [[[0, 0]]]
 
 
-def test_random_data_is_the_same_at_each_start():
+def test_random_data_is_reproducible():
     text = ROWS + sample(data="random_data: true")
     (first,), (second,) = (Bench(text).instance_data() for _ in range(2))
     assert first == second != bytes(8)
 
 
-def test_random_truth_values_are_truth_values():
+def test_random_bool_values_are_valid():
     text = ROWS.replace("FP32", "BOOL").replace("[2]", "[64]")
     (data,) = Bench(
         text + sample(of="TYPE_BOOL", dims="[64]", data="random_data: true")
@@ -136,19 +136,19 @@ def test_random_truth_values_are_truth_values():
 
 
 @pytest.mark.parametrize("data", ["zero_data: true", "random_data: true"])
-def test_made_up_texts_are_empty(data):
+def test_generated_strings_are_empty(data):
     text = ROWS.replace("FP32", "STRING")
     assert Bench(text + sample(of="TYPE_STRING", data=data)).given() == [[[[b"", b""]]]]
 
 
-def test_data_comes_from_a_file(tmp_path):
+def test_data_from_a_file(tmp_path):
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "data").write_bytes(struct.pack("<3f", 3, 4, 5))
     text = ROWS + sample(data='input_data_file: "data"')
     assert Bench(text, tmp_path).given() == [[[[3, 4]]]]
 
 
-def test_texts_come_from_a_file(tmp_path):
+def test_strings_from_a_file(tmp_path):
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "data").write_bytes(b"\2\0\0\0ab\1\0\0\0c")
     text = ROWS.replace("FP32", "STRING")
@@ -192,18 +192,18 @@ def test_texts_come_from_a_file(tmp_path):
         ),
     ],
 )
-def test_a_sample_that_cannot_run_is_refused_in_tritons_words(given, said):
+def test_invalid_sample_is_refused_with_tritons_text(given, said):
     assert Bench(ROWS + given).refusal() == said
 
 
-def test_without_batching_a_sample_has_one_row():
+def test_sample_without_batching_has_one_row():
     text = ROWS.replace("max_batch_size: 4", "")
     assert (
         "batch size 2 for 'm_0', max allowed is 0; " in Bench(text + sample(batch_size=2)).refusal()
     )
 
 
-def test_a_file_that_is_too_short_is_told(tmp_path):
+def test_short_file_is_an_error(tmp_path):
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "data").write_bytes(b"abc")
     text = ROWS + sample(data='input_data_file: "data"')
@@ -214,7 +214,7 @@ def test_a_file_that_is_too_short_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         (
             sample(data='input_data_file: "data"'),
@@ -230,14 +230,14 @@ def test_a_file_that_is_too_short_is_told(tmp_path):
         ),
     ],
 )
-def test_the_log_names_the_sample_and_its_input(caplog, given, told):
+def test_log_names_the_sample_and_its_input(caplog, given, text):
     Bench(ROWS + given).refusal()
     (record,) = caplog.records
-    assert record.getMessage().startswith(told)
+    assert record.getMessage().startswith(text)
 
 
 @pytest.mark.parametrize("outcome", [internal("it raised"), not_found("answer: nothing")])
-def test_what_fails_while_it_runs_fails_the_load(outcome):
+def test_failed_sample_fails_open(outcome):
     bench = Bench(ROWS + sample(batch_size=2) + sample(name="never"))
     bench.instance.outcome = outcome
     assert bench.refusal() == (
@@ -246,13 +246,13 @@ def test_what_fails_while_it_runs_fails_the_load(outcome):
     assert len(bench.instance.batches) == 1
 
 
-def test_no_sample_runs_if_one_cannot_be_made():
+def test_no_sample_runs_if_one_is_invalid():
     bench = Bench(ROWS + sample() + sample(dims="[-1]"))
     bench.refusal()
     assert bench.instance.batches == []
 
 
-def test_the_model_may_change_what_it_is_given():
+def test_model_may_modify_its_inputs():
     bench = Bench(ROWS + sample(count=2))
     bench.warmed.open()
     first, second = (batch[0]["X"] for batch in bench.instance.batches)
@@ -260,7 +260,7 @@ def test_the_model_may_change_what_it_is_given():
     assert np.count_nonzero(second.array()) == 0
 
 
-def test_an_open_instance_is_the_instance():
+def test_warmed_instance_forwards_calls():
     bench = Bench(ROWS + sample())
     bench.warmed.open()
     assert bench.warmed.name == "m_0"

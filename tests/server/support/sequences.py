@@ -1,4 +1,4 @@
-"""A sequence batcher on a stage: virtual time, and instances that a test holds and lets go."""
+"""A sequence batcher with virtual time and instances that the test controls."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TENSORS = """
 
 
 class Stage:
-    """Asks a queue as the scheduler's shell does: whenever something changes, for idle instances.
+    """Calls a queue as the instance scheduler does: after each event, for idle instances.
 
-    `batches` are those begun, as (instance, ids); a null request's id is empty. `refused` are
-    errors by id.
+    `batches` are the started batches, as (instance, ids); the id of a null request is empty.
+    `refused` has the errors by id.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Stage:
     def ask(
         self, name: str, key: int | str, flags: str = "", shape: int = 1, **fields: object
     ) -> InferRequest:
-        """Send a request of sequence `key`. Raises ServerError if it is refused at once."""
+        """Send a request of sequence `key`. Raises ServerError if it is refused immediately."""
         request = a_request(
             array_tensor("X", [[1.0] * shape], "float32"),
             id=name,
@@ -65,13 +65,13 @@ class Stage:
         return request
 
     def look(self) -> None:
-        """Let idle instances begin what the queue gives them."""
+        """Start the batches that the queue returns for idle instances."""
         for instance in range(self.instances):
             if instance not in self.busy and len(self.work):
                 batch = self.work.take(instance, self.now)
                 if batch:
                     for request in batch:
-                        request.is_begun = True
+                        request.is_started = True
                     self.busy[instance] = batch
                     self.batches.append((instance, [request.id for request in batch]))
         for request, error in self.work.refused(self.now):
@@ -79,7 +79,7 @@ class Stage:
             self.refused[request.id] = error
 
     def finish(self, instance: int = 0, again: Collection[str] = ()) -> Batch:
-        """End what an instance executes; the requests named in `again` want to be given again."""
+        """End the execution of an instance; the requests named in `again` are rescheduled."""
         batch = self.busy.pop(instance)
         wanted = [request for request in batch if request.id in again]
         self.work.finished(instance, batch, wanted, self.now)
@@ -87,39 +87,39 @@ class Stage:
         return batch
 
     def answer(self, instance: int = 0, **outputs: object) -> Batch:
-        """Answer all that an instance executes, then end it."""
+        """Answer all requests of an execution, then end it."""
         for request in self.busy[instance]:
             tensors = [array_tensor(name, value) for name, value in outputs.items()]
             request.sink.send(InferResponse("m", 1, request.id, tensors))
         return self.finish(instance)
 
     def drain(self) -> None:
-        """End everything until nothing is executed any more."""
+        """End executions until no instance is busy."""
         while self.busy:
             self.finish(next(iter(self.busy)))
 
     def wait(self, seconds: float) -> None:
-        """Let time go by, looking whenever the queue asks for it."""
+        """Advance the time, and call the queue at each of its deadlines."""
         end = self.now + round(seconds * SECOND_NS)
         while (at := self.work.next_deadline_ns()) is not None and at <= end:
-            assert at > self.now or not self.waits_in_vain(), "the timer would fire for ever"
+            assert at > self.now or not self.waits_in_vain(), "the timer would fire endlessly"
             self.now = max(self.now, at)
             self.look()
         self.now = end
 
     def waits_in_vain(self) -> bool:
-        """True if looking once more changes nothing, though the queue asks for it."""
+        """Return whether a call at the queue's deadline changes nothing."""
         before = self.work.next_deadline_ns(), len(self.work), len(self.batches)
         self.look()
         return before == (self.work.next_deadline_ns(), len(self.work), len(self.batches))
 
     @property
     def ids(self) -> list[list[str]]:
-        """What has begun, whichever the instance."""
+        """The ids of the started batches of all instances."""
         return [ids for _, ids in self.batches]
 
 
 def seen(request: InferRequest, name: str) -> Mapping[str, object]:
-    """An input as the model sees it."""
+    """Return the type and value of an input."""
     tensor = request.inputs[name]
     return {"type": tensor.datatype.value, "value": tensor.array().tolist()}

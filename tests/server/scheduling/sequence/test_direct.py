@@ -1,4 +1,4 @@
-"""The direct strategy: who sits where, what fills the holes, and when a batch begins."""
+"""The direct strategy: slots, null requests, delays and the backlog."""
 
 import pytest
 from server.support.sequences import Stage
@@ -6,7 +6,7 @@ from server.support.sequences import Stage
 from reference_server.core.errors import Code
 
 
-def test_a_sequence_keeps_its_slot():
+def test_sequence_keeps_its_slot():
     stage = Stage()
     for key in (1, 2, 3):
         stage.ask(f"{key}", key, "start")
@@ -15,7 +15,7 @@ def test_a_sequence_keeps_its_slot():
     assert stage.ids == [["1"], ["", "2"], ["", "", "3"], ["", "2b"]]
 
 
-def test_what_comes_while_busy_is_one_batch_of_one_request_each():
+def test_batch_has_one_request_of_each_sequence():
     stage = Stage()
     stage.ask("a", 1, "start")
     for name, key, flags in [("a2", 1, ""), ("a3", 1, ""), ("b", 2, "start"), ("c", 3, "start")]:
@@ -24,7 +24,7 @@ def test_what_comes_while_busy_is_one_batch_of_one_request_each():
     assert stage.ids == [["a"], ["a2", "b", "c"], ["a3"]]
 
 
-def test_holes_are_filled_up_to_the_highest_slot_and_not_beyond():
+def test_empty_slots_below_the_highest_get_null_requests():
     stage = Stage()
     for key in (1, 2, 3, 4):
         stage.ask(f"{key}", key, "start")
@@ -36,7 +36,7 @@ def test_holes_are_filled_up_to_the_highest_slot_and_not_beyond():
     assert stage.ids[-2:] == [["", "", "3b"], ["", "2b", "", "4b"]]
 
 
-def test_a_null_request_has_no_row_no_id_and_zeros_in_the_others_shape():
+def test_null_request_has_zeros_and_no_id():
     stage = Stage()
     for key in (1, 2):
         stage.ask(f"{key}", key, "start", shape=3)
@@ -47,7 +47,7 @@ def test_a_null_request_has_no_row_no_id_and_zeros_in_the_others_shape():
     assert null.inputs["X"].array().tolist() == [[0.0, 0.0, 0.0]]
 
 
-def test_the_end_frees_the_slot_for_the_first_of_the_backlog():
+def test_ended_sequence_frees_its_slot_for_the_backlog():
     stage = Stage(max_batch_size=1)
     for key in (1, 2, 3):
         stage.ask(f"{key}", key, "start")
@@ -58,7 +58,7 @@ def test_the_end_frees_the_slot_for_the_first_of_the_backlog():
     assert stage.ids == [["1"], ["1b"], ["2"], ["2b"], ["3"], ["3b"]]
 
 
-def test_an_id_that_ended_may_begin_again_at_once_in_another_slot():
+def test_ended_id_may_restart_immediately_in_another_slot():
     stage = Stage()
     stage.ask("x", 50, "start")
     for name in ("a", "b"):
@@ -68,7 +68,7 @@ def test_an_id_that_ended_may_begin_again_at_once_in_another_slot():
     assert stage.ids == [["x"], ["", "a1", "b1"], ["", "a2", "b2"]]
 
 
-def test_a_start_within_a_sequence_goes_on_in_its_slot():
+def test_second_start_keeps_the_slot():
     stage = Stage()
     for name, flags in [("a", "start"), ("b", ""), ("c", "start"), ("d", "end")]:
         stage.ask(name, 1, flags)
@@ -76,7 +76,7 @@ def test_a_start_within_a_sequence_goes_on_in_its_slot():
     assert stage.ids == [["a"], ["b"], ["c"], ["d"]]
 
 
-def test_start_and_end_on_one_request_are_a_whole_sequence():
+def test_sequence_of_a_single_request():
     stage = Stage(max_batch_size=1)
     stage.ask("a", 1, "both")
     stage.ask("b", 2, "both")
@@ -84,7 +84,7 @@ def test_start_and_end_on_one_request_are_a_whole_sequence():
     assert stage.ids == [["a"], ["b"]]
 
 
-def test_slots_of_all_instances_are_used_before_anybody_waits():
+def test_slots_of_all_instances_are_used_before_the_backlog():
     stage = Stage(max_batch_size=0, more="instance_group { count: 2 kind: KIND_CPU }")
     for key in (1, 2, 3):
         stage.ask(f"{key}", key, "start")
@@ -95,7 +95,7 @@ def test_slots_of_all_instances_are_used_before_anybody_waits():
     assert stage.batches[2:] == [(1, ["2b"]), (1, ["3"])]
 
 
-def test_lower_slots_are_taken_first_over_all_instances():
+def test_lower_slots_are_used_first_across_instances():
     stage = Stage(max_batch_size=2, more="instance_group { count: 2 kind: KIND_CPU }")
     for key in range(4):
         stage.ask(f"{key}", key + 1, "start")
@@ -103,7 +103,7 @@ def test_lower_slots_are_taken_first_over_all_instances():
     assert stage.batches == [(0, ["0"]), (1, ["1"]), (0, ["", "2"]), (1, ["", "3"])]
 
 
-def test_other_shapes_wait_for_a_batch_of_their_own():
+def test_different_shapes_run_in_separate_batches():
     stage = Stage()
     stage.ask("x", 50, "start")
     stage.ask("a", 1, "start", shape=2)
@@ -116,7 +116,7 @@ def test_other_shapes_wait_for_a_batch_of_their_own():
 DELAYED = "direct { max_queue_delay_microseconds: 600000 minimum_slot_utilization: 0.5 }"
 
 
-def test_too_few_sequences_wait_for_the_delay():
+def test_delay_applies_below_the_slot_utilization():
     stage = Stage(DELAYED)
     stage.ask("a", 1, "start")
     stage.wait(0.599)
@@ -125,7 +125,7 @@ def test_too_few_sequences_wait_for_the_delay():
     assert stage.ids == [["a"]]
 
 
-def test_enough_sequences_wait_for_nothing():
+def test_sufficient_slot_utilization_ends_the_delay():
     stage = Stage(DELAYED)
     stage.ask("a", 1, "start")
     stage.wait(0.2)
@@ -133,13 +133,13 @@ def test_enough_sequences_wait_for_nothing():
     assert stage.ids == [["a", "b"]]
 
 
-def test_a_delay_without_utilization_is_none():
+def test_delay_without_slot_utilization_has_no_effect():
     stage = Stage("direct { max_queue_delay_microseconds: 600000 }")
     stage.ask("a", 1, "start")
     assert stage.ids == [["a"]]
 
 
-def test_closing_ends_the_delay_and_lets_the_backlog_in():
+def test_flush_ends_the_delay_and_serves_the_backlog():
     stage = Stage(DELAYED.replace("0.5", "1"), max_batch_size=2)
     for key in (1, 2, 3, 4):
         stage.ask(f"{key}", key, "start")
@@ -150,7 +150,7 @@ def test_closing_ends_the_delay_and_lets_the_backlog_in():
     assert len(stage.work) == 0
 
 
-def test_a_cancelled_request_takes_its_sequence_with_it():
+def test_cancelled_request_ends_its_sequence():
     stage = Stage()
     stage.ask("x", 50, "start")
     cancelled = stage.ask("a", 1, "start")

@@ -1,4 +1,4 @@
-"""What the model sees: controls, and states that one request leaves to the next."""
+"""Added inputs: controls, and states that are carried from request to request."""
 
 import numpy as np
 import pytest
@@ -27,17 +27,17 @@ def controls(request):
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
-def test_controls_tell_begin_end_and_id(strategy):
+def test_controls_have_start_end_ready_and_id(strategy):
     stage = Stage(CONTROLS + strategy)
-    told = []
+    values = []
     for flags in ("start", "", "end", "both"):
         stage.ask("a", 2**63, flags)
-        told.append(controls(*stage.finish()))
-    assert [(t["S"], t["E"]) for t in told] == [(7, 0), (-5, 0), (-5, 0.5), (7, 0.5)]
-    assert all(t["R"] is True and t["C"] == 2**63 for t in told)
+        values.append(controls(*stage.finish()))
+    assert [(t["S"], t["E"]) for t in values] == [(7, 0), (-5, 0), (-5, 0.5), (7, 0.5)]
+    assert all(t["R"] is True and t["C"] == 2**63 for t in values)
 
 
-def test_a_null_request_is_not_ready():
+def test_null_request_is_not_ready():
     stage = Stage(CONTROLS)
     for key in (1, 2):
         stage.ask(f"{key}", key, "start")
@@ -47,7 +47,7 @@ def test_a_null_request_is_not_ready():
 
 
 @pytest.mark.parametrize(("max_batch_size", "shape"), [(0, (1,)), (4, (1, 1))])
-def test_controls_have_a_batch_dimension_where_the_model_has_one(max_batch_size, shape):
+def test_controls_have_the_batch_dimension_of_the_model(max_batch_size, shape):
     stage = Stage(CONTROLS, max_batch_size=max_batch_size)
     stage.ask("a", 1, "start")
     (request,) = stage.finish()
@@ -61,7 +61,7 @@ def test_controls_have_a_batch_dimension_where_the_model_has_one(max_batch_size,
         (2**63 + 7, DataType.INT64, -(2**63) + 7),
         (2**40 + 5, DataType.UINT32, 5),
         (2**32 - 1, DataType.INT32, -1),
-        ("\udcff", DataType.BYTES, b"\xff"),  # not UTF-8, as it came
+        ("\udcff", DataType.BYTES, b"\xff"),  # not UTF-8: passed on unchanged
         ("\udcff", DataType.UINT64, 1 + (0xFF << 32)),
         ("str1", DataType.UINT64, 3563038292473544708),
         ("hello world", DataType.INT64, 7812730950931972107),
@@ -73,11 +73,11 @@ def test_controls_have_a_batch_dimension_where_the_model_has_one(max_batch_size,
         (0, DataType.BYTES, b""),
     ],
 )
-def test_an_id_in_a_tensor(correlation_id, datatype, value):
+def test_correlation_value(correlation_id, datatype, value):
     assert correlation_value(correlation_id, datatype) == value
 
 
-def test_a_string_control_holds_the_whole_id():
+def test_string_control_has_the_whole_id():
     stage = Stage(CONTROLS.replace("UINT64", "STRING"))
     stage.ask("a", "w" * 128, "start")
     (request,) = stage.finish()
@@ -90,7 +90,7 @@ STARTED = 'initial_state { name: "i" data_type: TYPE_INT32 dims: [2] data_file: 
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
-def test_a_state_begins_with_its_file_and_goes_from_request_to_request(strategy):
+def test_state_starts_from_its_file_and_is_carried_over(strategy):
     stage = Stage(STATE % STARTED + strategy, I=np.array([3, 4], np.int32).tobytes())
     values = []
     for flags in ("start", "", "end", "start"):
@@ -101,19 +101,19 @@ def test_a_state_begins_with_its_file_and_goes_from_request_to_request(strategy)
     assert values == [[[3, 4]], [[4, 5]], [[5, 6]], [[3, 4]]]
 
 
-def test_a_state_without_a_beginning_is_zeros():
+def test_state_without_initial_value_is_zeros():
     stage = Stage(STATE.replace("[2]", "[-1, 2]") % "")
     stage.ask("a", 1, "start")
     assert seen(*stage.finish(), "I") == {"type": "INT32", "value": [[[0, 0]]]}
 
 
-def test_a_string_state_begins_with_empty_strings():
+def test_string_state_starts_with_empty_strings():
     stage = Stage(STATE.replace("INT32", "STRING") % "")
     stage.ask("a", 1, "start")
     assert seen(*stage.finish(), "I") == {"type": "BYTES", "value": [[b"", b""]]}
 
 
-def test_a_start_within_a_sequence_begins_the_state_anew():
+def test_second_start_resets_the_state():
     stage = Stage(STATE % "")
     for flags in ("start", "start"):
         stage.ask("a", 1, flags)
@@ -122,7 +122,7 @@ def test_a_start_within_a_sequence_begins_the_state_anew():
         stage.answer(O=np.ones((1, 2), np.int32))
 
 
-def test_each_sequence_has_a_state_of_its_own():
+def test_each_sequence_has_its_own_state():
     stage = Stage(STATE % "")
     for key in (1, 2):
         stage.ask("a", key, "start")
@@ -132,7 +132,7 @@ def test_each_sequence_has_a_state_of_its_own():
         assert stage.finish()[-1].inputs["I"].array().tolist() == [[key, key]]
 
 
-def test_the_client_does_not_see_a_state_unless_it_is_an_output():
+def test_state_is_sent_only_if_it_is_an_output():
     response = []
     for output in ("", 'output { name: "O" data_type: TYPE_INT32 dims: [2] }'):
         stage = Stage(STATE % "", more=output)
@@ -143,7 +143,7 @@ def test_the_client_does_not_see_a_state_unless_it_is_an_output():
     assert [[t.name for t in r.outputs] for r in response] == [["Y"], ["O", "Y"]]
 
 
-def test_who_writes_to_a_state_does_not_change_the_answer():
+def test_writing_to_a_state_does_not_change_the_response():
     stage = Stage(STATE % "", more='output { name: "O" data_type: TYPE_INT32 dims: [2] }')
     first = stage.ask("a", 1, "start")
     stage.answer(O=np.ones((1, 2), np.int32))
@@ -153,7 +153,7 @@ def test_who_writes_to_a_state_does_not_change_the_answer():
     assert first.sink._sink.wait().outputs[0].array().tolist() == [[1, 1]]
 
 
-def test_a_failed_request_leaves_the_state_as_it_was():
+def test_failed_request_keeps_the_state():
     stage = Stage(STATE % "")
     stage.ask("a", 1, "start")
     stage.answer(O=np.ones((1, 2), np.int32))
@@ -167,7 +167,7 @@ def test_a_failed_request_leaves_the_state_as_it_was():
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
-def test_whoever_stands_before_a_request_stays_the_first_when_it_comes_again(strategy):
+def test_trace_sink_stays_outermost_after_rescheduling(strategy):
     stage = Stage(STATE % "" + "iterative_sequence: true " + strategy)
     request = stage.ask("a", 0)
     first = request.sink = TracedSink(request, NotedTrace(), ManualClock())

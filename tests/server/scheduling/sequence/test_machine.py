@@ -1,4 +1,4 @@
-"""What must hold whatever happens: order, one slot each, nothing lost, nulls only in holes."""
+"""Invariants of the sequence batcher: order, one slot each, no lost requests, null requests."""
 
 from collections import Counter
 
@@ -14,13 +14,13 @@ KEYS = (1, 2, 3, "four")
 
 
 class Sequences(RuleBasedStateMachine):
-    """Clients, instances and time in any order; the answers of each request are counted."""
+    """Random actions of clients, instances and time; the responses of requests are counted."""
 
     def __init__(self):
         super().__init__()
         self.sent = []
         self.said = []
-        self.begun = []
+        self.started = []
         self.counted = 0
         self.requests = {}
         self.places = {}
@@ -90,7 +90,7 @@ class Sequences(RuleBasedStateMachine):
             assert 0 < len(ids) <= self.rows
             assert ids[-1], "a null request is a hole below another one"
             assert self.direct or all(ids), "only slots have holes"
-            self.begun += [name for name in ids if name]
+            self.started += [name for name in ids if name]
             if self.direct:
                 self.check_places(instance, ids)
         self.counted = len(self.stage.batches)
@@ -100,7 +100,7 @@ class Sequences(RuleBasedStateMachine):
         assert len(executing) == len(set(executing))
 
     def check_places(self, instance, ids):
-        """A sequence has the same row of the same instance as long as it lives."""
+        """Check that a sequence always has the same row of the same instance."""
         for row, name in enumerate(ids):
             if name:
                 place = instance, row
@@ -111,12 +111,12 @@ class Sequences(RuleBasedStateMachine):
         if not hasattr(self, "stage") or self.iterative:
             return
         by_line = {}
-        for name in self.begun:
+        for name in self.started:
             by_line.setdefault(self.line_of(name), []).append(int(name[1:]))
         assert all(order == sorted(order) for order in by_line.values())
 
     def line_of(self, name):
-        """The sequence of a request: its id, and how often that has ended or begun before."""
+        """Return the sequence of a request: its id, and the numbers of earlier ends and starts."""
         number = self.sent.index(name)
         key, flags = self.said[number]
         earlier = [flags for other, flags in self.said[:number] if other == key]
@@ -144,15 +144,15 @@ class Sequences(RuleBasedStateMachine):
         )
 
     def teardown(self):
-        """In the end every request has been executed, or refused, exactly once."""
+        """Check that every request was executed or refused exactly once."""
         if not hasattr(self, "stage"):
             return
         self.stage.work.flush()
         self.stage.look()
         self.stage.drain()
         self.batches_are_sound()
-        ends = Counter(set(self.begun) if self.iterative else self.begun)
-        ends.update(name for name in self.stage.refused if name not in self.begun)
+        ends = Counter(set(self.started) if self.iterative else self.started)
+        ends.update(name for name in self.stage.refused if name not in self.started)
         assert ends == Counter(self.sent)
         assert len(self.stage.work) == 0
         assert self.stage.work.next_deadline_ns() is None

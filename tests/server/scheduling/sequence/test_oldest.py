@@ -1,4 +1,4 @@
-"""The oldest strategy: one request of a sequence at a time, batched with those of others."""
+"""The oldest strategy: one request of a sequence at a time, in batches with other sequences."""
 
 from server.support.sequences import Stage
 
@@ -9,7 +9,7 @@ def oldest(settings="", **more):
     return Stage(f"oldest {{ max_candidate_sequences: 3 {settings} }}", **more)
 
 
-def test_requests_of_one_sequence_follow_one_another():
+def test_requests_of_one_sequence_run_in_order():
     stage = oldest()
     for name in ("a", "b", "c"):
         stage.ask(name, 1, "start" if name == "a" else "")
@@ -18,7 +18,7 @@ def test_requests_of_one_sequence_follow_one_another():
     assert stage.ids == [["a"], ["b"], ["c"]]
 
 
-def test_the_next_request_joins_the_batch_that_waits():
+def test_next_request_joins_the_waiting_batch():
     stage = oldest()
     stage.ask("a", 1, "start")
     stage.ask("a2", 1)
@@ -31,7 +31,7 @@ def test_the_next_request_joins_the_batch_that_waits():
     assert stage.ids == [["a"], ["b", "c", "a2"], ["b2"], ["b3"], ["d"]]
 
 
-def test_there_are_as_many_candidates_as_rows_unless_said():
+def test_default_candidates_are_the_maximum_batch_size():
     stage = Stage("oldest { }")
     for key in range(6):
         stage.ask(f"{key}", key + 1, "start")
@@ -40,7 +40,7 @@ def test_there_are_as_many_candidates_as_rows_unless_said():
     assert len(stage.work) == 2
 
 
-def test_a_preferred_size_goes_at_once_and_fewer_wait():
+def test_preferred_size_runs_immediately():
     stage = oldest("preferred_batch_size: 2 max_queue_delay_microseconds: 600000")
     stage.ask("a", 1, "start")
     stage.wait(0.599)
@@ -52,7 +52,7 @@ def test_a_preferred_size_goes_at_once_and_fewer_wait():
     assert stage.ids == [["a"], ["b", "c"]]
 
 
-def test_a_delay_that_is_over_asks_for_nothing_while_the_instance_is_busy():
+def test_expired_delay_has_no_deadline_while_busy():
     stage = oldest("max_queue_delay_microseconds: 1000")
     stage.ask("a", 1, "start")
     stage.wait(0.001)
@@ -62,7 +62,7 @@ def test_a_delay_that_is_over_asks_for_nothing_while_the_instance_is_busy():
     assert stage.ids == [["a"], ["b"]]
 
 
-def test_a_cancelled_sequence_leaves_the_rest_alone():
+def test_cancelled_sequence_does_not_affect_others():
     stage = oldest()
     stage.ask("x", 1, "start")
     stage.ask("a", 2, "start")
@@ -73,7 +73,7 @@ def test_a_cancelled_sequence_leaves_the_rest_alone():
     assert {name: error.code for name, error in stage.refused.items()} == {"b": Code.CANCELLED}
 
 
-def test_closing_runs_all_that_has_come():
+def test_flush_runs_all_requests():
     stage = oldest("max_queue_delay_microseconds: 600000")
     for key in range(5):
         stage.ask(f"{key}", key + 1, "start")

@@ -1,4 +1,4 @@
-"""What is refused, what expires, and what the server names itself."""
+"""Slots of sequences: refused requests, expiry, generated ids, and changes of instances."""
 
 import pytest
 from server.support.sequences import Stage
@@ -14,7 +14,7 @@ STRATEGIES = ["direct { }", "oldest { }"]
 
 
 def refusal(stage, *arguments, **fields):
-    """The error of a request that is refused at once; nothing has changed by it."""
+    """Return the error of a refused request; check that it has no effect."""
     before = len(stage.work), list(stage.batches)
     with pytest.raises(ServerError) as caught:
         stage.ask(*arguments, **fields)
@@ -24,13 +24,13 @@ def refusal(stage, *arguments, **fields):
 
 
 @pytest.mark.parametrize("key", [0, ""])
-def test_a_request_needs_an_id(key):
+def test_correlation_id_is_required(key):
     assert refusal(Stage(), "a", key, "start") == (
         "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
     )
 
 
-def test_a_request_is_one_row():
+def test_batch_size_must_be_one():
     assert refusal(Stage(), "a", 0, batch_size=2) == (
         "inference request to model 'm' must specify batch-size 1 due to requirements of sequence "
         "batcher"
@@ -38,11 +38,11 @@ def test_a_request_is_one_row():
 
 
 @pytest.mark.parametrize("key", [7, "seven"])
-def test_the_first_request_starts(key):
+def test_first_request_must_have_the_start_flag(key):
     assert refusal(Stage(), "a", key) == MUST_START.format(key)
 
 
-def test_nothing_follows_the_end():
+def test_request_after_the_end_is_refused():
     stage = Stage()
     stage.ask("a", 1, "start")
     stage.ask("b", 1, "end")
@@ -50,7 +50,7 @@ def test_nothing_follows_the_end():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_sequence_lives_as_long_as_it_is_not_idle(strategy):
+def test_sequence_stays_while_it_is_not_idle(strategy):
     stage = Stage(f"max_sequence_idle_microseconds: 2000000 {strategy}")
     stage.ask("a", 1, "start")
     stage.drain()
@@ -63,7 +63,7 @@ def test_a_sequence_lives_as_long_as_it_is_not_idle(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_an_idle_sequence_makes_room_for_who_waits(strategy):
+def test_idle_sequence_frees_its_slot(strategy):
     stage = Stage(f"max_sequence_idle_microseconds: 2000000 {strategy}", max_batch_size=1)
     stage.ask("a", 1, "start")
     stage.drain()
@@ -76,7 +76,7 @@ def test_an_idle_sequence_makes_room_for_who_waits(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_came_in_time_is_executed_though_the_sequence_is_idle_by_then(strategy):
+def test_requests_of_an_idle_sequence_are_executed(strategy):
     stage = Stage(strategy, max_batch_size=1)
     stage.ask("a", 1, "start")
     stage.ask("a2", 1)
@@ -88,7 +88,7 @@ def test_what_came_in_time_is_executed_though_the_sequence_is_idle_by_then(strat
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nobody_is_idle_in_the_backlog_but_may_be_when_let_in(strategy):
+def test_idle_time_is_checked_when_a_sequence_leaves_the_backlog(strategy):
     stage = Stage(strategy, max_batch_size=1)
     stage.ask("a", 1, "start")
     stage.ask("b", 2, "start")
@@ -104,7 +104,7 @@ def test_nobody_is_idle_in_the_backlog_but_may_be_when_let_in(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_timeout_ends_a_whole_sequence_in_the_backlog(strategy):
+def test_timeout_ends_a_sequence_in_the_backlog(strategy):
     stage = Stage(strategy, max_batch_size=1)
     stage.ask("a", 1, "start", timeout_us=1)
     stage.ask("b", 2, "start")
@@ -125,7 +125,7 @@ def test_a_timeout_ends_a_whole_sequence_in_the_backlog(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_cancelled_request_ends_its_sequence_in_the_backlog(strategy):
+def test_cancelled_request_ends_a_sequence_in_the_backlog(strategy):
     stage = Stage(strategy, max_batch_size=1)
     stage.ask("a", 1, "start")
     stage.ask("b", 2, "start")
@@ -136,7 +136,7 @@ def test_a_cancelled_request_ends_its_sequence_in_the_backlog(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_times_of_sequences_that_are_gone_are_forgotten(strategy):
+def test_times_of_ended_sequences_are_removed(strategy):
     stage = Stage(strategy, max_batch_size=1)
     for key in range(1, 500):
         stage.ask(f"{key}", key, "both", timeout_us=3_600_000_000)
@@ -151,7 +151,7 @@ ITERATIVE = [f"iterative_sequence: true {strategy}" for strategy in STRATEGIES]
 
 
 @pytest.mark.parametrize("settings", ITERATIVE)
-def test_the_server_names_iterative_requests_and_starts_them_once(settings):
+def test_iterative_requests_get_an_id_and_one_start_flag(settings):
     stage = Stage(settings)
     first = stage.ask("a", 0)
     assert (first.correlation_id, first.flags) == (1, SequenceFlag.START)
@@ -164,7 +164,7 @@ def test_the_server_names_iterative_requests_and_starts_them_once(settings):
 
 
 @pytest.mark.parametrize("settings", ITERATIVE)
-def test_an_iterative_request_is_a_sequence_of_its_own(settings):
+def test_iterative_request_is_its_own_sequence(settings):
     stage = Stage(settings)
     stage.ask("a", 9, "start")
     stage.finish()
@@ -172,7 +172,7 @@ def test_an_iterative_request_is_a_sequence_of_its_own(settings):
 
 
 @pytest.mark.parametrize("settings", ITERATIVE)
-def test_a_whole_sequence_in_one_request_is_given_again_as_well(settings):
+def test_single_request_sequence_can_be_rescheduled(settings):
     stage = Stage(settings)
     request = stage.ask("a", 9, "both")
     stage.finish(again=["a"])
@@ -181,7 +181,7 @@ def test_a_whole_sequence_in_one_request_is_given_again_as_well(settings):
 
 
 @pytest.mark.parametrize("settings", ITERATIVE)
-def test_iterations_that_take_long_do_not_make_a_sequence_idle(settings):
+def test_long_iterations_do_not_make_a_sequence_idle(settings):
     stage = Stage(settings, max_batch_size=1)
     stage.ask("a", 0)
     stage.ask("b", 0)
@@ -192,7 +192,7 @@ def test_iterations_that_take_long_do_not_make_a_sequence_idle(settings):
     assert stage.ids == [["a"]] * 6 + [["b"]]
 
 
-def test_iterations_of_several_requests_meet_in_their_slots():
+def test_iterations_of_several_requests_share_batches():
     stage = Stage(ITERATIVE[0])
     stage.ask("p", 0)
     for name in "qrz":
@@ -206,7 +206,7 @@ def test_iterations_of_several_requests_meet_in_their_slots():
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
-def test_instances_that_come_take_sequences_from_the_backlog(strategy):
+def test_added_instances_take_sequences_from_the_backlog(strategy):
     stage = Stage(strategy, max_batch_size=1)
     stage.instances = 0  # the test takes the batches itself
     stage.ask("a", 1, "start")
@@ -217,7 +217,7 @@ def test_instances_that_come_take_sequences_from_the_backlog(strategy):
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
-def test_instances_that_leave_keep_their_sequences_and_get_no_others(strategy):
+def test_leaving_instances_keep_their_sequences_only(strategy):
     stage = Stage(strategy, max_batch_size=1)
     stage.instances = 0  # the test takes the batches itself
     stage.work.resize([1], [], stage.now)
