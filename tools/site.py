@@ -1,8 +1,7 @@
-"""Lays out the project's pages for mkdocs, and builds the site: `python -m tools.site`.
+"""Lay out the project's pages for mkdocs, and build the site: `python -m tools.site`.
 
-The pages stand in two folders, as readers of the sources want them, and link to files of the
-project. For the site they lie in one, with copies of these files, and the reference of what users
-import beside them.
+Readers of the sources find the pages in several folders, with links to files of the project. The
+site has all pages in one folder, with copies of these files and the API reference.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
-#: What users import, by the title of its page: each name's docstrings are its reference.
+#: The modules that users import, by the title of the page with their docstrings.
 API: Mapping[str, str] = {
     "Models and requests on ge_runtime": "ge_runtime.adapters.triton",
     "ge_runtime without a server": "ge_runtime.runtime",
@@ -27,7 +26,7 @@ API: Mapping[str, str] = {
     ),
     "The simulated card": "ascend_simulator",
 }
-#: The pages outside of docs/, and what they are called on the site.
+#: The pages outside docs/, and their names on the site.
 _BESIDE = {
     "README.md": "index.md",
     "README.zh.md": "zh.md",
@@ -55,7 +54,7 @@ class Site:
         self._pages.mkdir(parents=True)
 
     def lay_out(self) -> Path:
-        """Write all pages; the configuration that mkdocs is to be given."""
+        """Write all pages; return the path of the mkdocs configuration."""
         shutil.copytree(ROOT / "docs" / "images", self._pages / "images")
         sources = [ROOT / name for name in _BESIDE]
         sources += [page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
@@ -79,7 +78,7 @@ class Site:
         return self._config
 
     def _moved(self, page: Path) -> str:
-        """The page's text with its links as they are on the site; code is left as it is."""
+        """Return the page's text with the links of the site; code blocks stay unchanged."""
         parts = _BLOCK.split(page.read_text(encoding="utf-8"))
         for index in range(0, len(parts), 2):
             parts[index] = _LINK.sub(lambda link: self._target(page, link[1]), parts[index])
@@ -102,7 +101,7 @@ class Site:
         return self._copied(target)
 
     def _copied(self, target: Path) -> str:
-        """A file of the project as it is, or a page that lists those of a folder."""
+        """Copy a file, or a folder's files with a page that lists them; return the site's path."""
         place = Path("files") / target.relative_to(ROOT)
         copy = self._pages / place
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +128,7 @@ def _name(page: Path) -> str:
 
 
 def _navigation() -> list[str]:
-    """The sections and pages of docs/README.md, as YAML."""
+    """Return the sections and pages of docs/README.md as YAML."""
     lines = ["  - Start: index.md", "  - 中文:", "      - zh.md"]
     lines += [f"      - {page.name}" for page in sorted((ROOT / "docs").glob("*.zh.md"))]
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
@@ -145,14 +144,31 @@ def _navigation() -> list[str]:
     return [*lines, "  - Changelog: CHANGELOG.md", "  - All pages: pages.md"]
 
 
+def build(config: Path) -> list[str]:
+    """Build the site of a configuration.
+
+    mkdocs counts warnings only if it also prints them: with `--quiet`, `--strict` never fails.
+    Therefore the messages are filtered here.
+
+    Returns:
+        The warnings and errors of mkdocs; empty if the site is complete.
+    """
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config))
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    lines = (ran.stdout + ran.stderr).splitlines()
+    found = [line for line in lines if line.startswith(("WARNING", "ERROR"))]
+    return found or (lines if ran.returncode else [])
+
+
 def main() -> int:
-    """Build the site in build/site, strictly; the exit code."""
-    config = Site(BUILD).lay_out()
-    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(config))
-    code = subprocess.run(command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
-    if code == 0:
-        print(f"{(BUILD / 'site' / 'index.html').relative_to(ROOT)}")
-    return code
+    """Build the site in build/site; return 1 if mkdocs warns."""
+    warnings = build(Site(BUILD).lay_out())
+    if warnings:
+        print("\n".join(warnings), file=sys.stderr)
+        return 1
+    print(f"{(BUILD / 'site' / 'index.html').relative_to(ROOT)}")
+    return 0
 
 
 if __name__ == "__main__":

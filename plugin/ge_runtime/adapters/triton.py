@@ -68,7 +68,7 @@ class GraphModel:
                 requests' inputs, for the whole request batch in one call, e.g. token ids from
                 texts. Returns a mapping or an exception for each request.
             derive: Functions for outputs that config.pbtxt declares and the graph does not have,
-                e.g. {"label": lambda outputs: LABELS[outputs["logits"].argmax(axis=1)][:, None]}.
+                e.g. `{"label": lambda outputs: LABELS[outputs["logits"].argmax(axis=1)]}`.
                 Each is called once per request.
             clock: The clock of the requests' timeouts; by default the machine's.
 
