@@ -88,9 +88,10 @@ test:  ## all checks and all tests: what CI runs
 collected: $(VENV)/dev
 	$(PY) -m pytest --collect-only -qqq
 
-lint: $(VENV)/dev  ## style and format
+lint: $(VENV)/dev  ## style, format and language
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
+	$(PY) -m tools.language
 
 types: $(VENV)/dev  ## types, strictly
 	$(PY) -m mypy

@@ -27,7 +27,7 @@ FIRST_WORDS: Final = re.compile(
 
 WORDS: Final = re.compile(
     r"\b(told|tells?|telling|nobody|whoever|whomever|whatever|meanwhile|lest|whence|thereof|therein|"
-    r"be it|as ever|so many|so much|that is none|is none|lets? go|letting go|of one's own|"
+    r"be it|as ever|so many|so much|(?-i:is none)|lets? go|letting go|of one's own|"
     r"of theirs|taken in|in work|in company|finds no|begins so|comes of|stands there|"
     r"who (?:asks?|talks?|waits?|reads?|writes?|calls?|sends?|has|holds|comes|wants|is|does))\b",
     re.IGNORECASE,

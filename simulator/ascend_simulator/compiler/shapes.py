@@ -218,9 +218,7 @@ def check_count(family: Family, values: tuple[Dims, ...], soc: str) -> None:
     most = MOST_GEARS_950 if soc.startswith("Ascend950") else MOST_GEARS
     flag = _FLAGS[family]
     if len(values) < LEAST_GEARS:
-        found = (
-            f"found {len(values)} gear, expected {LEAST_GEARS} or more; one is a static shape"
-        )
+        found = f"found {len(values)} gear, expected {LEAST_GEARS} or more; one is a static shape"
         raise CompileFault("E10035", f"{flag}: {found}")
     if len(values) > most:
         raise CompileFault("E10036", f"{flag}: found {len(values)} gears, expected at most {most}")
