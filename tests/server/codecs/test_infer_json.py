@@ -91,6 +91,23 @@ def test_json_length_is_within_the_body(header):
     )
 
 
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_a_strict_json_length_is_an_int32(number):
+    with pytest.raises(ServerError) as caught:
+        json_length(str(number), 2**32, strictly=True)
+    assert caught.value.message == (
+        "Unable to parse Inference-Header-Content-Length, value is out of range "
+        f"[ -2147483648, 2147483647 ], got: {number}"
+    )
+
+
+def test_the_greatest_strict_json_length():
+    assert json_length(str(2**31 - 1), 2**32, strictly=True) == 2**31 - 1
+    # An int32, but not within the body.
+    with pytest.raises(ServerError, match="inference header size should be in range"):
+        json_length(str(-(2**31)), 200, strictly=True)
+
+
 # --------------------------------------------------------------------------------------- inputs
 
 
@@ -857,4 +874,22 @@ def test_the_size_of_strings_includes_their_lengths():
     decoder.decode(MODEL, head, len(head), NullSink(), NO_REGIONS)
     decoder = InferRequestDecoder(NEWEST, InputLimit(799))
     with pytest.raises(ServerError, match=r"JSON input 'X' has a byte_size \(800 bytes\) that"):
+        decoder.decode(MODEL, head, len(head), NullSink(), NO_REGIONS)
+
+
+def test_json_of_more_bytes_than_the_limit_is_refused():
+    head = memoryview(document(x()).encode())
+    InferRequestDecoder(NEWEST, InputLimit(len(head))).decode(
+        MODEL, head, len(head), NullSink(), NO_REGIONS
+    )
+    decoder = InferRequestDecoder(NEWEST, InputLimit(len(head) - 1))
+    for decode_with in (decoder.decode, decoder.decode_uncached):
+        with pytest.raises(ServerError, match=f"request JSON size of {len(head)} bytes exceeds"):
+            decode_with(MODEL, head, len(head), NullSink(), NO_REGIONS)
+
+
+def test_a_shape_of_more_bytes_than_the_limit_is_refused_before_its_data_is_read():
+    head = memoryview(document(x(shape=[50], data=["no number"])).encode())
+    decoder = InferRequestDecoder(NEWEST, InputLimit(199))
+    with pytest.raises(ServerError, match=r"JSON input 'X' has a byte_size \(200 bytes\) that"):
         decoder.decode(MODEL, head, len(head), NullSink(), NO_REGIONS)
