@@ -569,6 +569,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.brute_force
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's malloc has it")
 def test_the_memory_of_long_requests_is_used_again():
     command = [sys.executable, "-c", LONG_REQUESTS]

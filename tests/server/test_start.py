@@ -4,6 +4,8 @@ import subprocess
 import sys
 from textwrap import dedent
 
+import pytest
+
 START = """
     import contextlib, sys
     from reference_server.__main__ import main
@@ -23,6 +25,7 @@ def said_after_a_start(then: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
+@pytest.mark.brute_force
 def test_a_start_imports_no_client_and_what_only_a_collector_needs():
     assert said_after_a_start("""
         left_out = {"grpc", "http.client", "tritonclient.grpc", "tritonclient.utils"}
@@ -30,6 +33,7 @@ def test_a_start_imports_no_client_and_what_only_a_collector_needs():
     """) == ["found:"]
 
 
+@pytest.mark.brute_force
 def test_whoever_imports_the_client_later_gets_it_with_the_messages_of_the_server():
     assert said_after_a_start("""
         from reference_server.codecs import infer_proto

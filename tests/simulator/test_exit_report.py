@@ -75,6 +75,7 @@ def test_what_was_broken_is_told_with_rule_call_and_line(run, mode):
     assert mode == "lenient" or not warned
 
 
+@pytest.mark.brute_force
 def test_a_warning_of_lenient_mode_is_of_the_programs_line(run):
     done = run(BEGIN, FREES_TWICE, END, MODE="lenient")
     (line,) = [line for line in done.stderr.splitlines() if "SimulatorWarning" in line]
@@ -87,6 +88,7 @@ def test_a_program_without_fault_hears_nothing(run):
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("program", "code"), [(FREES_TWICE, 23), ("sys.exit(4)", 23)])
 def test_the_exit_code_is_that_of_the_settings_where_a_rule_was_broken(run, program, code):
     done = run(BEGIN, "print('said')\n", program, MODE="report", EXIT_CODE="23")
@@ -117,6 +119,7 @@ acl.rt.synchronize_stream(stream)
     assert "[memcpy.source-changed] acl.rt.memcpy_async, program.py:8 in <module>" in done.stderr
 
 
+@pytest.mark.brute_force
 def test_a_program_that_does_not_finalize_hears_what_it_left(run):
     done = run(BEGIN, "acl.rt.create_stream()\n")
     assert done.returncode == 0

@@ -95,6 +95,7 @@ def outcome(tmp_path):
     return run
 
 
+@pytest.mark.brute_force
 def test_each_test_has_a_card_of_its_own_and_fails_of_what_it_breaks_or_leaves(outcome):
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
     (shown,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

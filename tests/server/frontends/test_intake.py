@@ -105,6 +105,7 @@ def test_what_a_stream_has_had_answered_is_given_back(server: Server):
         client.stop_stream()
 
 
+@pytest.mark.brute_force
 def test_who_sends_no_more_holds_what_came_until_the_end_of_the_connection(server: Server):
     host, _, port = server.http.rpartition(":")
     sent, headers = body(200_000)

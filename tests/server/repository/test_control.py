@@ -232,6 +232,7 @@ def test_an_unload_waits_for_the_load(models, repository, gates):
     assert settled(repository) == [("m", 1, "UNAVAILABLE", "unloaded")]
 
 
+@pytest.mark.brute_force
 def test_many_at_once_end_as_the_last_one_says(models, repository):
     write_model(models, "m")
     write_model(models, "n")

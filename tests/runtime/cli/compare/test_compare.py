@@ -111,6 +111,7 @@ def test_a_layer_whose_own_error_is_small_makes_more_of_those_before():
     )
 
 
+@pytest.mark.brute_force
 def test_the_layer_that_loses_the_accuracy_is_named_by_a_dump(folder):
     found = compare(folder, None)
     told = found.as_json()
@@ -131,6 +132,7 @@ def test_the_layer_that_loses_the_accuracy_is_named_by_a_dump(folder):
     assert ", so it makes more of small errors before" in printed
 
 
+@pytest.mark.brute_force
 def test_what_the_compiler_fused_is_told_with_what_it_was_made_of(tmp_path, environment):  # noqa: F811
     """As ATC names it: by its parts."""
     folder = tmp_path / "lossy"
@@ -158,6 +160,7 @@ def test_what_the_compiler_fused_is_told_with_what_it_was_made_of(tmp_path, envi
     assert printed.endswith("or one that the card has fused with it: turn (Neg)")
 
 
+@pytest.mark.brute_force
 def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys):
     # CANN says that dumps are not for containers.
     monkeypatch.setattr(DumpConfig, "read", refuse)
