@@ -115,6 +115,7 @@ def test_an_autoscaler_shrinks_after_five_minutes():
     assert Autoscaler(64).decide(15, 2, 0) == 2
 
 
+@pytest.mark.brute_force
 def test_a_resized_fleet_responds_to_all_requests():
     rates = [200.0] * 60 + [1500.0] * 60 + [100.0] * PEAK_S + [50.0] * 320 + [0.0] * 5
     coming = list(arrivals(iter(rates), seed=3))
@@ -127,6 +128,7 @@ def test_a_resized_fleet_responds_to_all_requests():
     assert 0 < outcome.missed() < 1
 
 
+@pytest.mark.brute_force
 def test_only_the_first_burst_is_late():
     model = Model(base_ns=80 * MS, row_ns=10 * MS, largest=16, delay_ns=0)
     goal = Goal(model.most_per_second, full_batch_s=0.24, latency_s=1)

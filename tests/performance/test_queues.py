@@ -27,6 +27,7 @@ def calls(name, depth):
     return made / done
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("name", QUEUES)
 def test_a_deeper_queue_needs_no_more_calls_per_request(name):
     assert calls(name, 6_400) < 1.2 * calls(name, 128)

@@ -154,6 +154,7 @@ def test_a_missing_grpc_server_is_reported_with_the_option(tmp_path, capsys):
     assert not output.exists()
 
 
+@pytest.mark.brute_force
 def test_an_interrupted_replay_keeps_its_responses_and_reports_it(tmp_path):
     path, out = tmp_path / "long.trc", tmp_path / "out.trc"
     with contextlib.closing(CaptureWriter.create(path)) as writer:

@@ -108,6 +108,7 @@ def test_a_replay_ends_when_the_disk_is_full(tmp_path, capsys):
     assert 0 < len(read_capture(out).exchanges) < len(VALUES)
 
 
+@pytest.mark.brute_force
 def test_a_full_disk_ends_the_recording_and_not_the_proxy(tmp_path):
     path = tmp_path / "a.trc"
     with serving() as server, contextlib.ExitStack() as stack:
@@ -134,6 +135,7 @@ def ask(address):
         return connection.getresponse().status
 
 
+@pytest.mark.brute_force
 @pytest.mark.skipif(not FULL.exists(), reason="needs Linux's full device")
 def test_a_result_that_cannot_be_printed_is_an_error(captures):
     words = command("compare", captures[0], captures[0])
@@ -145,6 +147,7 @@ def test_a_result_that_cannot_be_printed_is_an_error(captures):
     assert (done.returncode, done.stderr) == (5, reported)
 
 
+@pytest.mark.brute_force
 def test_a_closed_pipe_is_not_an_error(captures):
     read, write = os.pipe()
     os.close(read)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ge_runtime
 
 ROOT = Path(ge_runtime.__file__).parent
@@ -29,6 +31,7 @@ def test_the_public_names():
     ]
 
 
+@pytest.mark.brute_force
 def test_no_engine_is_imported_before_one_is_opened():
     code = (
         "import sys, ge_runtime, ge_runtime.adapters.triton\n"

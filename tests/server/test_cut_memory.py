@@ -113,6 +113,7 @@ def is_cut_and_asks(server, front, model, size):
     return refused
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("model", HOSTS)
 def test_a_client_that_truncates_its_memory_harms_only_itself(server, front, model):

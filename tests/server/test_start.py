@@ -4,6 +4,8 @@ import subprocess
 import sys
 from textwrap import dedent
 
+import pytest
+
 START = """
     import contextlib, sys
     from reference_server.__main__ import main
@@ -23,6 +25,7 @@ def said_after_a_start(then: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
+@pytest.mark.brute_force
 def test_a_start_imports_neither_the_client_nor_the_span_exporter():
     assert said_after_a_start("""
         left_out = {"grpc", "http.client", "tritonclient.grpc", "tritonclient.utils"}
@@ -30,6 +33,7 @@ def test_a_start_imports_neither_the_client_nor_the_span_exporter():
     """) == ["found:"]
 
 
+@pytest.mark.brute_force
 def test_the_client_can_be_imported_later_with_the_servers_messages():
     assert said_after_a_start("""
         from reference_server.codecs import infer_proto

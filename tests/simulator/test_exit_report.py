@@ -75,6 +75,7 @@ def test_the_report_names_rule_call_and_line(run, mode):
     assert mode == "lenient" or not warned
 
 
+@pytest.mark.brute_force
 def test_a_lenient_warning_names_the_programs_line(run):
     done = run(BEGIN, FREES_TWICE, END, MODE="lenient")
     (line,) = [line for line in done.stderr.splitlines() if "SimulatorWarning" in line]
@@ -87,6 +88,7 @@ def test_a_correct_program_prints_no_report(run):
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("program", "code"), [(FREES_TWICE, 23), ("sys.exit(4)", 23)])
 def test_a_violation_sets_the_configured_exit_code(run, program, code):
     done = run(BEGIN, "print('said')\n", program, MODE="report", EXIT_CODE="23")
@@ -117,6 +119,7 @@ acl.rt.synchronize_stream(stream)
     assert "[memcpy.source-changed] acl.rt.memcpy_async, program.py:8 in <module>" in done.stderr
 
 
+@pytest.mark.brute_force
 def test_a_missing_finalize_reports_leftovers(run):
     done = run(BEGIN, "acl.rt.create_stream()\n")
     assert done.returncode == 0

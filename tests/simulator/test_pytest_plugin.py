@@ -95,6 +95,7 @@ def outcome(tmp_path):
     return run
 
 
+@pytest.mark.brute_force
 def test_each_test_has_its_own_card_and_fails_on_violations_and_leftovers(outcome):
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
     (shown,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -148,6 +148,7 @@ def test_a_closed_key_is_refused(acl, neighbour):
     ok(neighbour.rt.ipc_mem_import_by_key(again, 0))
 
 
+@pytest.mark.brute_force
 def test_a_key_of_an_ended_process_is_refused_and_uses_are_detected(acl, mortal):
     theirs = ok(mortal.rt.malloc(PAGE, 0))
     key = ok(mortal.rt.ipc_mem_get_export_key(theirs, PAGE, KEY, EVERYONE))
@@ -172,6 +173,7 @@ def test_uses_after_the_exporter_closed_are_detected(acl, neighbour):
     assert neighbour.rt.memset(there, PAGE, 1, PAGE) == "ipc.exporter-gone"
 
 
+@pytest.mark.brute_force
 def test_an_ended_importer_does_not_count(acl, mortal):
     ptr, key = exported(acl)
     ok(mortal.rt.ipc_mem_import_by_key(key, 0))
@@ -324,6 +326,7 @@ def test_memory_that_was_not_exported_is_private(acl, neighbour):
         acl.rt.memset(theirs, PAGE, 0, PAGE)
 
 
+@pytest.mark.brute_force
 def test_every_rule_of_sharing_is_broken_here():
     rules = {rule for rule in RULES if rule.startswith("ipc.")}
     text = Path(__file__).read_text()

@@ -744,6 +744,7 @@ def test_lenient_mode_counts_and_continues_as_a_device(machine, tmp_path, rule, 
         assert answer == lenient
 
 
+@pytest.mark.brute_force
 def test_every_break_is_counted_until_the_process_ends(machine):
     acl = prepared(machine, "lenient")
     with pytest.warns(SimulatorWarning):

@@ -42,6 +42,7 @@ def test_a_record_is_read_as_written(record):
     assert decode_record(memoryview(meta), memoryview(body)) == record
 
 
+@pytest.mark.brute_force
 @given(
     st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
     st.binary(max_size=50),

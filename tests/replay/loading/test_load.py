@@ -349,6 +349,7 @@ def test_a_file_that_cannot_be_written_is_reported(load):
     assert "/nowhere/a.csv: cannot be written" in err
 
 
+@pytest.mark.brute_force
 def test_results_before_the_exit_of_the_server_are_reported(load_repository, tmp_path, short):
     path = tmp_path / "a.csv"
     with start_reference_server(load_repository) as server:
@@ -362,6 +363,7 @@ def test_results_before_the_exit_of_the_server_are_reported(load_repository, tmp
     ]
 
 
+@pytest.mark.brute_force
 def test_results_before_an_interrupt_are_reported(server, tmp_path, short):
     path = tmp_path / "a.csv"
     words = ("load", "-m", "rows", "-u", server.http, *short, *UNTIL_ENDED, "-f", path)

@@ -82,6 +82,7 @@ def test_requests_on_one_connection_are_answered_and_recorded_in_order():
     assert {record.connection for record in records if hasattr(record, "connection")} == {0}
 
 
+@pytest.mark.brute_force
 def test_megabytes_arrive_complete_although_reading_starts_late():
     body = os.urandom(8 * 2**20)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)

@@ -33,6 +33,7 @@ def captured(gpu, stream, execute):
     return graph, result
 
 
+@pytest.mark.brute_force
 def test_queued_copy_to_the_host_is_garbage_until_it_was_waited_for(stream):
     target = torch.from_numpy(np.zeros(2, np.float32))
     target.copy_(there(1, 2), non_blocking=True)

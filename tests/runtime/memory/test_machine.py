@@ -141,6 +141,7 @@ def test_the_address_space_is_a_limit(machine):
     )
 
 
+@pytest.mark.brute_force
 def test_the_limit_of_a_real_process_is_found():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"

@@ -32,6 +32,7 @@ def test_plot_without_padding(tmp_path):
     assert (tmp_path / "gears.png").stat().st_size > 0
 
 
+@pytest.mark.brute_force
 def test_a_plot_of_three_axes_is_refused(tmp_path):
     demand = demand_of(3)
     with pytest.raises(RuntimeFault, match="found 3 axes, expected 1 or 2"):

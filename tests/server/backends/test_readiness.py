@@ -60,6 +60,7 @@ def open_telling(request, tmp_path):
         instance.close()
 
 
+@pytest.mark.brute_force
 def test_a_model_without_is_ready_has_no_probe(open_telling):
     _, health = open_telling("", "class TritonPythonModel: {}pass")
     assert health.probes == ()
@@ -93,6 +94,7 @@ def test_a_failed_is_ready_is_logged(open_telling, caplog):
     assert message.startswith("'m_0_0': is_ready failed: RuntimeError: no\n\nAt:\n")
 
 
+@pytest.mark.brute_force
 def test_is_ready_runs_beside_execute(open_telling, tmp_path):
     instance, health = open_telling("return (self.folder / 'begun').exists()")
     (ask,) = health.probes
@@ -105,6 +107,7 @@ def test_is_ready_runs_beside_execute(open_telling, tmp_path):
     executing.join()
 
 
+@pytest.mark.brute_force
 def test_a_closed_instance_is_not_ready(open_telling, caplog):
     instance, health = open_telling("return True")
     (ask,) = health.probes
@@ -113,6 +116,7 @@ def test_a_closed_instance_is_not_ready(open_telling, caplog):
     assert caplog.messages == []
 
 
+@pytest.mark.brute_force
 def test_a_process_that_dies_in_is_ready_is_not_ready(tmp_path):
     hosts = PythonHosts({"stub-restart": "false"}, SystemClock(), MetricRegistry())
     health = Health()

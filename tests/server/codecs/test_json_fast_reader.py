@@ -67,6 +67,7 @@ def exact(document):
         return None
 
 
+@pytest.mark.brute_force
 @settings(max_examples=1000)
 @given(DOCUMENTS)
 @example(b'{"a":1,"\\u0061":[1,NaN]}')
@@ -121,6 +122,7 @@ LONG_DOCUMENTS = {
 }
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("text", LONG_DOCUMENTS.values(), ids=LONG_DOCUMENTS)
 def test_long_documents_are_read_fast(text):
     value = json.loads(text, object_pairs_hook=lambda members: dict(reversed(members)))

@@ -74,6 +74,7 @@ def texts(draw):
     return f"{{{','.join(filter(None, said))}}}".encode()
 
 
+@pytest.mark.brute_force
 @settings(max_examples=150)
 @given(st.lists(texts(), min_size=2, max_size=8))
 def test_the_cache_changes_no_request(bodies):

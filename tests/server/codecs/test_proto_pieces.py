@@ -72,6 +72,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: None)
 
 
+@pytest.mark.brute_force
 @given(st.lists(MESSAGES, max_size=3), st.data())
 def test_messages_are_parsed_in_pieces_and_refused_if_truncated(messages, data):
     sent = b"".join(message.SerializeToString() for message in messages)

@@ -570,6 +570,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.brute_force
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's malloc has it")
 def test_the_memory_of_large_requests_is_reused():
     command = [sys.executable, "-c", LONG_REQUESTS]

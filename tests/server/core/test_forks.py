@@ -69,6 +69,7 @@ def test_a_handled_signal_ends_a_child_and_wakes_no_loop(handled):
         handled.recv(1)
 
 
+@pytest.mark.brute_force
 def test_a_signal_sent_before_the_child_runs_ends_it(handled):
     for _ in range(20):
         pid = os.fork()
@@ -144,6 +145,7 @@ def test_a_child_does_not_have_registered_descriptors():
         assert in_child(lambda: [is_socket(ours), is_socket(theirs)]) == [False, True]
 
 
+@pytest.mark.brute_force
 def test_a_fork_waits_for_a_lock_so_that_no_child_finds_it_held():
     lock = threading.Lock()
     forks.hold_for_forks(lock.acquire, lock.release)

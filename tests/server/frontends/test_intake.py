@@ -105,6 +105,7 @@ def test_answered_requests_of_a_stream_are_released(server: Server):
         client.stop_stream()
 
 
+@pytest.mark.brute_force
 def test_an_incomplete_request_is_charged_until_the_connection_ends(server: Server):
     host, _, port = server.http.rpartition(":")
     sent, headers = body(200_000)

@@ -232,6 +232,7 @@ def test_unload_waits_for_a_load_in_progress(models, repository, gates):
     assert settled(repository) == [("m", 1, "UNAVAILABLE", "unloaded")]
 
 
+@pytest.mark.brute_force
 def test_concurrent_loads_and_unloads_end_in_the_last_state(models, repository):
     write_model(models, "m")
     write_model(models, "n")

@@ -64,6 +64,7 @@ def test_the_module_can_be_imported_without_a_server():
     assert all(getattr(pb_utils, name) is getattr(served, name) for name in served.__all__)
 
 
+@pytest.mark.brute_force
 def test_a_model_can_be_imported_like_any_module(folder):
     command = "import model; print(model.TritonPythonModel.__module__)"
     ran = run("-c", command, folder=folder / "identity" / "1")

@@ -87,7 +87,12 @@ PACKED = json.dumps(
 )
 CONFIG = json.dumps({"backend": "python", "max_batch_size": 0})
 FILE = base64.b64encode(b"stolen").decode()
-BOMB = zlib.compress(bytes(200 << 20), 9)
+#: The start of a zlib stream of 200 MiB of zeros: blocks after a full flush can be repeated.
+_ZEROS = zlib.compressobj()
+_MEGABYTE, _NEXT = (
+    _ZEROS.compress(bytes(1 << 20)) + _ZEROS.flush(zlib.Z_FULL_FLUSH) for _ in range(2)
+)
+BOMB = _MEGABYTE + 199 * _NEXT
 ATTACKS = {
     "a file of a load outside of its folder": (
         load(config=CONFIG, **{"file__../../x/1/model.py": FILE}),

@@ -63,6 +63,7 @@ def test_the_binary_part_is_not_limited(small):
     assert (reply.status, reply.json()) == (400, too_large(201))
 
 
+@pytest.mark.brute_force
 def test_a_bomb_of_compressed_zeros_does_not_block_other_requests(newest):
     bomb = zlib.compressobj(9)
     packed = b"".join([*(bomb.compress(bytes(1 << 20)) for _ in range(256)), bomb.flush()])
@@ -74,6 +75,7 @@ def test_a_bomb_of_compressed_zeros_does_not_block_other_requests(newest):
     assert "Decompressed data size exceeds" in reply.json()["error"]
 
 
+@pytest.mark.brute_force
 def test_long_json_does_not_block_other_requests(newest):
     body = json.dumps(vector(3_000_000, [0.5] * 3_000_000)).encode()
     reply, answers = bystander_answers_during(

@@ -240,6 +240,7 @@ GIVES_UP = """
 """
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("host", ["inline", "process"])
 def test_a_call_that_is_cancelled_reports_it(tmp_path, host):
     write_model(tmp_path, "asks", VECTOR, ASKS_ON)
@@ -318,6 +319,7 @@ NEWER = {
 }
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("host", ["inline", "process"])
 @pytest.mark.parametrize("version", NEWER)
 def test_models_see_the_api_of_their_release(tmp_path, host, version):

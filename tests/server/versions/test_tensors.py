@@ -159,6 +159,7 @@ def test_headers_of_reserved_names_are_not_forwarded(models):
         assert asked(repository, INFER, body, Priority="1", timeout="3")[0] == 200
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("elements", "status"), [(1_000_000, 200), (1_000_001, 400)])
 def test_the_number_of_classified_elements_is_limited(newest, elements, status):
     message = pb.ModelInferRequest(model_name="vector")

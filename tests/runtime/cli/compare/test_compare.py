@@ -110,6 +110,7 @@ def test_a_layer_with_a_small_error_of_its_own_amplifies_earlier_errors():
     )
 
 
+@pytest.mark.brute_force
 def test_a_dump_finds_the_layer_that_loses_accuracy(folder):
     found = compare(folder, None)
     report = found.as_json()
@@ -135,6 +136,7 @@ def test_a_dump_finds_the_layer_that_loses_accuracy(folder):
     assert ", so it amplifies earlier errors" in printed
 
 
+@pytest.mark.brute_force
 def test_fused_layers_are_listed(tmp_path, environment):  # noqa: F811
     """ATC names a fused operator by its parts."""
     folder = tmp_path / "lossy"
@@ -162,6 +164,7 @@ def test_fused_layers_are_listed(tmp_path, environment):  # noqa: F811
     assert printed.endswith("or a layer that the card has fused with it: turn (Neg)")
 
 
+@pytest.mark.brute_force
 def test_without_a_dump_layers_are_measured_by_parts(folder, monkeypatch, capsys):
     # CANN's documents say that containers do not support dumps.
     monkeypatch.setattr(DumpConfig, "read", refuse)

@@ -76,6 +76,7 @@ def test_clients_share_weights_and_recordings_and_their_memory_is_pinned(served,
     assert not gpu.pinned
 
 
+@pytest.mark.brute_force
 def test_clients_execute_from_many_threads(served, version_dir):
     folder = version_dir(ENCODER, "torch")
     runtimes = [

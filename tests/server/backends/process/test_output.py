@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import pytest
 from server.backends import kit
 from server.support.requests import PATIENCE_S
 
@@ -43,6 +44,7 @@ def test_invalid_utf8_is_escaped():
     assert pumped((1, b"\xff\xc3\xa9\n")) == ("[m_0] \ufffdé\n", "")
 
 
+@pytest.mark.brute_force
 def test_a_models_output_is_the_servers_output(start, capfd):
     instance = start(
         kit.executing(
