@@ -72,7 +72,7 @@ class InferRequestDecoder:
         self._profile = profile
         self._limit = limit
         self._cache = JsonRequestCache()
-        # A cached request is checked by the size of its JSON alone; its strings take little more.
+        # Requests in the cache are not checked again: their JSON and strings are within the limit.
         self._uses_cache = limit.most is None or limit.most >= 2 * _LONGEST_CACHED
 
     def decode(
@@ -98,9 +98,8 @@ class InferRequestDecoder:
         Raises:
             ServerError: The request is refused.
         """
-        if not 0 < length <= _LONGEST_CACHED:
+        if not (self._uses_cache and 0 < length <= _LONGEST_CACHED):
             return self.decode_uncached(signature, body, length, sink, regions)
-        self._limit.check_json(length)
         # The JSON is the same for all models, since it does not contain the name of the model.
         # Whether the model accepts the request is checked later.
         parts, template = self._cache.find(bytes(body[:length]))
@@ -110,7 +109,7 @@ class InferRequestDecoder:
                 return cached
         spans = Spans()
         request, form = self._decode_json(signature, body, length, sink, regions, spans)
-        if template is None and self._uses_cache:
+        if template is None:
             self._cache.keep(parts, request, form, spans)
         return request, form
 
