@@ -176,7 +176,7 @@ except ImportError as error:
     print(error)"""
     line = f"""eval "$({command} env --exit-code 9)" && {python} -c '{leaves}'; echo $?"""
     assert run("/bin/sh", "-c", line).splitlines() == [
-        'acl.media: found no Pillow, expected it: pip install "ascend-simulator[media]"',
+        'acl.media: Pillow is missing: pip install "ascend-simulator[media]"',
         "9",
     ]
     # Where pytest is installed as well, it has the fixture.

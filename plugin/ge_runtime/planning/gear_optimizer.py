@@ -90,7 +90,8 @@ def _thinned(edge: Array, corners: int, axes: int) -> Array:
         return edge
     height = np.log(edge / edge[0])
     height /= height[-1]
-    kept, steps = edge[-1:], most
+    # The smallest size is an interval of its own.
+    kept, steps = edge[-1:], max(1, most - 1)
     while True:
         ends = np.append(np.diff(np.ceil(height * steps - 1e-9)) > 0, True)
         if ends.sum() > most:
