@@ -1,11 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """A fast reader of JSON for the ordinary grammar.
 
-`rapid_json` calls it first, and leaves any document that this reader gives up to
-`json_exact_reader`. orjson reads the numbers, and strings with escapes.
+`rapid_json` calls this reader first. If it gives up on a document, `json_exact_reader` reads the
+document. orjson reads the numbers, and strings with escapes.
 
-Cython compiles this file where a C compiler is; `json_fast_reader.pxd` has the C types. Without one
-the same file runs interpreted.
+If a C compiler is installed, Cython compiles this file; `json_fast_reader.pxd` has the C types.
+Without a C compiler the same file runs interpreted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def read(document: bytes, deepest: int, repeated: set[tuple[int, str]] | None = 
     reader = _Reader(document, deepest, repeated)
     try:
         return reader.read()
-    except (IndexError, ValueError):  # interpreted, at the end of the text; from orjson
+    # IndexError: interpreted code reached the end of the text. ValueError: from orjson, or Unusual.
+    except (IndexError, ValueError):
         raise Unusual from None
 
 
@@ -207,8 +208,9 @@ class _Reader:
                 self.yield_gil()
 
     def read_scalars(self, elements: list[object], depth: int) -> list[object]:
-        """Add the numbers or words from `position` on to `elements`: all of this piece, or one.
+        """Read numbers or words from `position` on and append them to `elements`.
 
+        A whole piece of the text is read at once if orjson can read it, otherwise one element.
         Returns `elements`, or a new list that replaces it.
         """
         start = self.position
@@ -236,8 +238,9 @@ class _Reader:
         return elements
 
     def read_rows(self, elements: list[object], depth: int) -> list[object]:
-        """Add the arrays of scalars from `position` on to `elements`: all of this piece, or one.
+        """Read arrays of scalars from `position` on and append them to `elements`.
 
+        A whole piece of the text is read at once if orjson can read it, otherwise one array.
         Returns `elements`, or a new list that replaces it.
         """
         start = self.position
@@ -265,8 +268,9 @@ class _Reader:
         return elements
 
     def read_strings(self, elements: list[object]) -> list[object]:
-        """Add the strings from `position` on to `elements`: all of this piece, or one.
+        """Read strings from `position` on and append them to `elements`.
 
+        A whole piece of the text is read at once if orjson can read it, otherwise one string.
         Returns `elements`, or a new list that replaces it.
         """
         start = self.position

@@ -55,7 +55,7 @@ def split_request(json: bytes) -> Skeleton:
     return Skeleton(GAP.join(text), request_id, arrays)
 
 
-# Compiled, all names below are C variables and functions.
+# When this file is compiled, all names below are C variables and functions.
 
 _DATA, _ID = b'"data":', b'"id":'
 _OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT, _COMMA, _QUOTE, _BACKSLASH = b'[]{},"\\'
@@ -88,7 +88,7 @@ def _value(json: bytes, size: int, position: int) -> int:
 
 
 def _array_end(json: bytes, size: int, start: int) -> int:
-    """Return the end of the array that begins at `start`; 0 if it is not found easily."""
+    """Return the end of the array that begins at `start`, or 0 if this short search fails."""
     if start == size or json[start] != _OPEN:
         return 0
     first = start
@@ -96,7 +96,8 @@ def _array_end(json: bytes, size: int, start: int) -> int:
         first += 1
     if first < size and json[first] == _QUOTE:
         return json_string_arrays.find_array_end(json, size, start)
-    # Numbers extend to the next name, or to the end of the text; go back over other brackets.
+    # An array of numbers ends before the next quotation mark, or before the end of the text. Search
+    # backwards from there for its closing bracket, and skip brackets of outer objects.
     position = json.find(b'"', first)
     if position < 0:
         position = size

@@ -1,15 +1,15 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Finds the bounds of the fields of a protobuf message, without decoding their content.
 
-Cython compiles this file where a C compiler is; `proto_fields.pxd` has the C types. Compiled, a
-field takes some nanoseconds; interpreted, up to a microsecond.
+If a C compiler is installed, Cython compiles this file; `proto_fields.pxd` has the C types. A field
+takes some nanoseconds in compiled code, and up to a microsecond in interpreted code.
 """
 
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-#: Fields that one call walks over: compiled, about 50 microseconds of work.
+#: The number of fields that one call skips: about 50 microseconds of compiled code.
 FIELDS = 1 << 13
 
 #: A message, or a part of one.
@@ -26,20 +26,20 @@ def pass_fields(
     found: list[Place] | None = None,
     room: int = 0,
 ) -> int:
-    """Pass at most `most` fields of `data` from `position` on, and return the end of the last.
+    """Skip at most `most` fields of `data` from `position` on; return the end of the last one.
 
-    A truncated field is not passed.
+    A truncated field is not skipped.
 
     Args:
         data: The message.
         position: The start of the first field.
-        most: The most fields to pass.
+        most: The maximum number of fields to skip.
         groups: The open groups: the start of the outermost one, then their field numbers.
         found: Receives the places of the id and the `raw_input_contents` of a request.
-        room: The most places that `found` receives; no field behind the last is passed.
+        room: How many places `found` may receive. The function returns after the last of them.
 
     Raises:
-        DecodeError: The data is no message.
+        DecodeError: The data are not a protobuf message.
     """
     size = len(data)
     count = 0
@@ -66,7 +66,7 @@ def pass_fields(
 
 
 def pass_groups(data: Data, position: int, most: int, groups: list[int]) -> int:
-    """Pass at most `most` fields up to the end of the outermost group, and return their end."""
+    """Skip at most `most` fields up to the end of the outermost group; return their end."""
     count = 0
     size = len(data)
     while groups and position < size and count < most:
@@ -81,7 +81,7 @@ def pass_groups(data: Data, position: int, most: int, groups: list[int]) -> int:
 def copy_without_raw(
     data: Data, position: int, most: int, groups: list[int], head: bytearray, size: int
 ) -> tuple[int, int]:
-    """Pass fields like `pass_fields`, and append all but `raw_input_contents` to `head`.
+    """Skip fields like `pass_fields`, and append all but `raw_input_contents` to `head`.
 
     `size` is the size of the content of `head`. Returns the end of the fields and the new size.
     Raises DecodeError.
@@ -146,14 +146,14 @@ def read_field(data: Data, position: int, groups: list[int]) -> tuple[int, int, 
     return tag, content, position
 
 
-# Compiled, all names below are C variables and functions.
+# When this file is compiled, all names below are C variables and functions.
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _GROUP, _GROUP_END, _FIXED32 = 0, 1, 2, 3, 4, 5
 _ID, _RAW = 3 << 3 | 2, 7 << 3 | 2
 _DEEPEST = 100  # nested groups, as in protobuf
 _MOST_SHIFT = 63  # of the last byte of a varint of ten bytes
 _TRUNCATED = -1
-_SHORT = 64  # so few bytes are copied one by one
+_SHORT = 64  # up to this many bytes are copied one by one
 
 
 def _number(data: Data, position: int) -> tuple[int, int]:

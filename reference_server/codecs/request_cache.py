@@ -40,7 +40,8 @@ class RequestCache(Generic[V]):
 class RequestTemplate:
     """A request without its id and data, and the form of its response.
 
-    It is the `pattern` of its requests. Templates compare by identity, hence `eq=False`.
+    Requests made from a template have it as their `pattern`. Templates compare by identity, hence
+    `eq=False`.
     """
 
     model_name: str

@@ -29,7 +29,8 @@ _R = TypeVar("_R", SystemRegion, CudaRegion)
 _MAX_UINT64 = 2**64 - 1
 #: Objects with this prefix belong to a Triton server and its models, not to clients.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
-#: The names of the types of regions, as two groups of Triton's error texts spell them.
+#: The name of each type of region in Triton's error texts: first as in the texts about a region
+#: that is not found or still used, then as in the text about a region of another type.
 _KINDS = {SystemRegion: ("system", "system"), CudaRegion: ("cuda", "CUDA")}
 
 

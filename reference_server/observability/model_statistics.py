@@ -48,7 +48,7 @@ class ModelStatistics:
         queued_ns = 0
         total_ns = 0
         for request in batch:
-            if request.batch_size:  # 0 for a placeholder without a client
+            if request.batch_size:  # 0 for the placeholder of an empty sequence slot
                 count += 1
                 rows += request.batch_size
                 queued_ns += start_ns - request.queued_ns
@@ -82,10 +82,10 @@ class ModelStatistics:
             self._count_batch(max(rows, len(batch)), Timing(0, now - start_ns, 0))
 
     def composed(self, request: InferRequest, began_ns: int, steps: Sequence[Timing]) -> Timing:
-        """Count a request that an ensemble answered after `steps`, which started at `began_ns`.
+        """Count a request that an ensemble has answered; its first step started at `began_ns`.
 
         Returns:
-            The sums of the steps. Their queue times are counted by the models of the steps.
+            The sums of the times of `steps`. The models of the steps count the queue times.
         """
         now = self._clock.monotonic_ns()
         timing = Timing(
@@ -108,7 +108,7 @@ class ModelStatistics:
         return timing
 
     def took_longer(self, request: InferRequest, step: Timing) -> None:
-        """Add a step that ended after the response of `request`, which `composed` has counted."""
+        """Add a step that ended after the response; `composed` has already counted `request`."""
         with self._lock:
             totals, batch = self._totals, self._batch(request.batch_size)
             for sums in (totals, batch):

@@ -15,48 +15,49 @@ ENGINE: Final = Setting(
     "engine",
     readers.text,
     "auto",
-    "`auto`, `onnxruntime`, `torch`, `om` or `ge_session` (experimental, as is `torch` on a card), "
-    "or [one of another package](#an-engine-of-your-own)",
+    "`auto`, `onnxruntime`, `torch`, `om` or `ge_session`, or [one of another "
+    "package](#an-engine-of-your-own). `ge_session`, and `torch` on a card, are experimental",
     "`auto`",
 )
 STAGES: Final = Setting[tuple[str, ...]](
     "stages",
     readers.stages,
     (),
-    "names of artifacts in order of execution, each once",
+    "names of artifacts, each once. They are executed in this order",
     "the single artifact, `model`",
 )
 DEVICES: Final = Setting[tuple[str, ...]](
     "devices",
     readers.names,
     ("cpu",),
-    "one engine and executor for each, all of one kind, e.g. `cpu, cpu`, `cuda:0, cuda:1` or "
-    "`npu:0, npu:1`; an execution goes to the executor with the fewest queued rows",
+    "a list of devices of one kind, e.g. `cpu, cpu`, `cuda:0, cuda:1` or `npu:0, npu:1`. "
+    "Each entry gets an engine and an executor; an execution goes to the executor with the "
+    "fewest queued rows",
     "`cpu`",
 )
 THREADS: Final = Setting[int | None](
     "intra_op_threads",
     readers.whole(1),
     None,
-    "number of threads that one execution may use",
+    "a number of threads. One execution uses at most this many",
     "cores of the process / (instances x devices), at least 1",
 )
 COST: Final = Setting[readers.GivenCost | None](
     "cost",
     readers.cost,
     None,
-    "`calibrate`: measured at load for about a second unless an earlier start has done so, and "
-    "corrected while serving; or the fixed cost of an execution: `launch_us=120, element_ns=35.2, "
-    "element2_ns=0.01`, and `growth_ns=2` if rows become more expensive with their number "
-    "([what these mean](ragged.md#what-an-execution-costs))",
+    "`calibrate`, or [fixed numbers](ragged.md#what-an-execution-costs): `launch_us=120, "
+    "element_ns=35.2, element2_ns=0.01`, and `growth_ns=2` if a row costs more the more rows "
+    "there are. `calibrate` measures the cost of executions at load, which takes about a "
+    "second, unless an earlier start has stored it, and corrects it while serving",
     "`calibrate`",
 )
 COST_CACHE: Final = Setting(
     "cost_cache",
     readers.cost_cache,
     "auto",
-    "where measured costs are kept for the next start: `auto`, `off`, or a folder, inside the "
-    "version folder if it is relative",
+    "`auto`, `off`, or a folder; a relative path is inside the version folder. Measured "
+    "costs are stored there for the next start",
     "`auto`: `$GE_RUNTIME_CACHE/costs`, else `$XDG_CACHE_HOME/ge_runtime/costs`, else "
     "`~/.cache/ge_runtime/costs`",
 )
@@ -64,160 +65,172 @@ OVERSIZE: Final = Setting(
     "oversize",
     readers.choice("error", "fallback"),
     "error",
-    "what to do with a request that fits no gear: `error` refuses it, `fallback` executes it alone "
-    "at its own size",
+    "`error` or `fallback`. A request that fits no gear is refused by `error`, and executed "
+    "alone at its own size by `fallback`",
     "`error`",
 )
 PACKING: Final = Setting[str | None](
-    "packing", readers.text, None, "the axis along which rows are joined instead of padded"
+    "packing", readers.text, None, "an axis. Rows are joined along it instead of padded"
 )
 ROWS_MOST: Final = Setting[int | None](
     "rows",
     readers.whole(1),
     None,
-    "largest number of rows of an execution; only with `max_batch_size: 0` and prepared tensors",
+    "the largest number of rows of an execution. Allowed only with `max_batch_size: 0` and a "
+    "`prepared.<tensor>`, because then the model's own code makes the rows",
 )
 IO_BUFFERS: Final = Setting(
     "io_buffers",
     readers.whole(1),
     1,
-    "on a card: sets of buffers for inputs and outputs that each executor has, 1 to 4; with 2, "
-    "[copies are made while another execution computes](ascend.md#copies-beside-executions)",
+    "on a card: 1 to 4. Each executor has this many sets of buffers for inputs and outputs; "
+    "with 2 or more, [copies are made while another execution "
+    "computes](ascend.md#copies-beside-executions)",
     "1",
 )
 POOL_MIB: Final = Setting[int | None](
     "workspace_pool_mib",
     readers.whole(1),
     None,
-    "capacity in MiB of the pool of workspace that all models of the process share; on a GPU, of "
-    "one engine of ONNX Runtime; on a card, of the workspace of an executor, and for `ge_session` "
-    "of its own arena",
+    "a size in MiB. On the CPU: of one pool for all models of the process. On a GPU: of the "
+    "arena of each ONNX Runtime engine. On a card: of the workspace of each executor. With "
+    "`ge_session`, which requires it: of all memory that GE allocates",
     "no pool: engines allocate what they need",
 )
 UNPLANNED: Final = Setting(
     "unplanned_memory",
     readers.switch("allowed", "refused", default=False),
     False,
-    "`allowed`: a `model.om` that ATC compiled for [ranges of sizes](ascend.md#ranges-of-sizes), "
-    "without gears, is executed outside the memory plan; or `refused`",
+    "`allowed` or `refused`. A `model.om` that ATC compiled for [ranges of "
+    "sizes](ascend.md#ranges-of-sizes), without gears, needs memory that no plan contains; "
+    "`allowed` executes it, `refused` refuses the load",
     "`refused`",
 )
 PROFILE: Final = Setting[str | None](
     "profile",
     readers.text,
     None,
-    "on a card: which executions msprof records, and where: `dir=/var/prof, batches=20, from=100, "
-    "metrics=pipe` ([ascend](ascend.md#profiling-and-dump))",
+    "on a card: a folder and a choice of executions, e.g. `dir=/var/prof, batches=20, "
+    "from=100, metrics=pipe`. [msprof](ascend.md#profiling-and-dump) records these "
+    "executions",
 )
 DUMP: Final = Setting[str | None](
     "dump",
     readers.text,
     None,
-    "on a card: in which executions the tensors of operators are recorded, and where: "
-    "`dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1`",
+    "on a card: a folder and a choice of executions, e.g. `dir=/var/dump, batches=1, from=1, "
+    "mode=output, layers=conv1;pool1`. The tensors of the operators of these executions are "
+    "[written to the folder](ascend.md#profiling-and-dump)",
 )
 PLACEMENT: Final = Setting(
     "placement",
     readers.choice("local", "service"),
     "local",
-    "`local`: executed by the model's own process; `service`: by the process that owns the device, "
-    "see [service.md](service.md)",
+    "`local` or `service`. The graph is executed by the model's own process (`local`), or by "
+    "the [process that owns the device](service.md) (`service`)",
     "`local`",
 )
 RESIDENT_ROWS: Final = Setting[int | None](
     "resident_rows",
     readers.whole(1),
     None,
-    "number of rows of each resident output that the device has room for",
+    "a number of rows. The device has memory for this many rows of each `resident.<output>`",
     "four batches",
 )
 RESIDENT_READS: Final = Setting(
     "resident_reads",
     readers.whole(1),
     1,
-    "number of times that a resident row is read before it is freed",
+    "a number. A row of a `resident.<output>` is freed after it was read this many times",
     "1",
 )
 RESIDENT_S: Final = Setting(
     "resident_s",
     readers.whole(1),
     60,
-    "seconds after which a resident row is freed even if it was read less often",
+    "seconds. A row of a `resident.<output>` that was read less often is freed after this time",
     "60",
 )
 RESIDENT_SPARE_S: Final = Setting(
     "resident_spare_s",
     readers.whole(1),
     5,
-    "seconds after which it is freed while other rows lack room",
+    "seconds. A row of a `resident.<output>` may be freed after this time if the device has "
+    "no memory for another row",
     "5",
 )
 SERVICE_WEIGHT: Final = Setting(
     "service_weight",
     readers.weight,
     1.0,
-    "with `placement: service`: the process's share of the device while others need it too; 2 is "
-    "twice as much as 1",
+    "with `placement: service`: a number. While several processes need the device, each gets "
+    "a share in proportion to its weight",
     "1",
 )
 SERVICE_PRIORITY: Final = Setting(
     "service_priority",
     readers.whole(0),
     0,
-    "with `placement: service`: executions of higher priority are executed first; a whole number",
+    "with `placement: service`: a whole number. Executions of higher priority are executed first",
     "0",
 )
 HISTOGRAM: Final = Setting[str | None](
     "histogram",
     readers.histogram,
     None,
-    "a file inside the version folder: request sizes are added to it when the model is unloaded, "
-    "and `auto` gears are derived from it when it is loaded",
+    "a file inside the version folder. At unload, the sizes of requests are added to this "
+    "file; at load, `auto` gears are derived from it",
 )
 WARMUP: Final = Setting(
     "warmup",
     readers.choice("gears", "none"),
     "gears",
-    "`gears`: each gear is executed once at load; or `none`",
+    "`gears` or `none`. With `gears`, each gear is executed once at load",
     "`gears`",
 )
 EARLY_ANSWERS: Final = Setting(
     "early_answers",
     readers.switch("true", "false", default=True),
     True,
-    "`true`: answers are sent after their execution, see [below](#early-answers); `false`: all "
-    "answers of a request batch are sent after its last execution",
+    "`true` or `false`. With `true`, a response is sent when its execution has ended, see "
+    "[below](#early-answers); with `false`, all responses of a request batch are sent after "
+    "its last execution",
     "`true`",
 )
 LOAD_CHECK: Final = Setting(
     "load_check",
     readers.switch("on", "off", default=True),
     True,
-    "`on`: a load ends with seeded requests, which must get the same answers alone, padded and "
-    "beside other requests ([any-graph.md](any-graph.md#what-is-checked-at-load)); or `off`",
+    "`on` or `off`. With `on`, each load ends with random requests (of a fixed seed), and "
+    "[checks](any-graph.md#what-is-checked-at-load) that each has the same response alone, "
+    "padded, and together with other requests",
     "`on`",
 )
 REPRODUCIBLE: Final = Setting(
     "reproducible",
     readers.switch("true", "false", default=False),
     False,
-    "`true`: each request is executed at its own gear with all rows of the gear, so that its "
-    "answer has the same bits alone and beside other requests "
-    "([any-graph.md](any-graph.md#answers-to-the-bit)); needs `gears.batch`, one number, and gears "
-    "for every axis",
+    "`true` or `false`. With `true`, the response to a request has [the same "
+    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests. For "
+    "that, each request is executed in the gear that it would have alone, with all rows of "
+    "this gear. `true` requires one number in `gears.batch`, and gears for every axis",
     "`false`",
 )
 DEVICE_IDS: Final = Setting[tuple[int, ...] | None](
-    "device_ids", readers.card_ids, None, "cards by number, e.g. `0, 1`, instead of `devices`"
+    "device_ids", readers.card_ids, None, "the numbers of cards, e.g. `0, 1`. Replaces `devices`"
 )
 EXEC_BLOCKS: Final = Setting(
-    "device_exec_blocks", readers.whole(1), 1, "engines on each of `device_ids`", "1"
+    "device_exec_blocks",
+    readers.whole(1),
+    1,
+    "a number. Each card of `device_ids` gets this many engines",
+    "1",
 )
 STATIC_MODEL: Final = Setting(
     "static_model",
     readers.switch("1", "0", default=False),
     False,
-    "`1`: every axis, and `batch`, must have gears",
+    "`1` or `0`. With `1`, a model is refused if an axis, or `batch`, has no gears",
     "`0`",
 )
 
@@ -232,152 +245,162 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
 AXES: Final = Family(
     "axes.<input or output>",
     readers.names,
-    "a name for each `-1` in the tensor's dims, in order, separated by commas; for outputs also "
-    "relations such as `(height + 1) // 2`",
+    "names, separated by commas: one for each `-1` in the tensor's dims, in order; for an "
+    "output also relations such as `(height + 1) // 2`. A name defines an axis",
     "needed for every tensor with a `-1` (see below)",
 )
 LIMIT: Final = Family(
     "limit.<axis>",
     readers.whole(1),
-    "the largest size of the axis; memory is planned from it",
+    "a size. No request may be larger along the axis; memory is planned for this size",
     "needed for every axis",
 )
 MINIMUM: Final = Family(
-    "min.<axis>", readers.whole(1), "the smallest size of a request along the axis", "1"
+    "min.<axis>", readers.whole(1), "a size. No request may be smaller along the axis", "1"
 )
 ALIGN: Final = Family(
     "align.<axis>",
     readers.whole(1),
-    "executions have multiples of this size, as a graph's strides may need; along an `equal` axis "
-    "requests must have such sizes, along others they are padded to them; the limit, and gears, "
-    "must be such sizes",
+    "a number. Executions have only multiples of it along the axis, for example because the "
+    "graph has strides. The limit and the gears must be multiples. Requests are padded to a "
+    "multiple; along an `equal` axis they must have one",
     "1",
 )
 AXIS_LENGTH: Final = Family(
     "axis_length.<axis>",
     readers.text,
-    "the input (integers, one for each row) with each row's true length along the axis",
+    "an input with one integer per row. It gives the true length of each row along the axis",
     "a row is as long as its request's tensor",
 )
 GEARS: Final = Family(
     "gears.<axes>",
     readers.text,
-    "the sizes that executions are prepared for: `16, 32, 64` for `gears.tokens`; `batch` stands "
-    "for the rows: `gears.batch`; of several axes together: `32x16, 8x64` for "
-    "`gears.batch,tokens`; or `auto 4`, derived at load",
+    "sizes: `16, 32, 64` for `gears.tokens`; rows are the axis `batch`, as in `gears.batch`; "
+    "several axes together are `32x16, 8x64` for `gears.batch,tokens`. `auto 4` derives four "
+    "sizes at load. Executions have only these sizes",
     "free: a batch is as large as its longest row",
 )
 MASK: Final = Family(
     "mask.<graph input>",
     readers.names,
-    "axes, separated by commas: the graph input is generated, 1 where a row has data along all of "
-    "them and 0 where there is padding; shape [batch, *axes], of the graph input's own type",
+    "axes, separated by commas. The graph input is generated: 1 where a row has data along "
+    "all these axes, 0 where it has padding. Its shape is [batch, *axes], its type the "
+    "graph's",
 )
 LENGTHS: Final = Family(
     "lengths.<graph input>",
     readers.text,
-    "one axis: each row's true length; shape [batch], or [batch, 1] if the graph has that shape",
+    "one axis. The graph input is generated: the true length of each row. Its shape is "
+    "[batch], or [batch, 1] if the graph has that shape",
 )
 POSITIONS: Final = Family(
     "positions.<graph input>",
     readers.text,
-    "one axis: 0, 1, 2, ... along it, 0 in padding; shape [batch, axis]",
+    "one axis. The graph input is generated: 0, 1, 2, ... along the axis, and 0 in padding. "
+    "Its shape is [batch, axis]",
 )
 OFFSETS: Final = Family(
     "offsets.<graph input>",
     readers.text,
-    "one axis: the accumulated true lengths of rows, from 0; shape [batch + 1]",
+    "one axis. The graph input is generated: the accumulated true lengths of the rows, from "
+    "0. Its shape is [batch + 1]",
 )
 CONSTANT: Final = Family(
     "constant.<graph input>",
     readers.names,
-    "the same value in every execution: one for all elements, or all elements in row-major order, "
-    "e.g. `16000` or `1, 0.5`; of the graph's own type, without a batch dimension",
+    "one value for all elements, or the values of all elements in row-major order, e.g. "
+    "`16000` or `1, 0.5`. The graph input is generated: it has these values in every "
+    "execution, the graph's type, and no batch dimension",
 )
 STATE: Final = Family(
     "state.<graph input>",
     readers.text,
-    "the graph's output that becomes this input at the next request of the same sequence; 0 at the "
-    "first: see [state](#state-that-travels-with-a-sequence)",
+    "an output of the graph. Its value becomes this graph input at the next request of the "
+    "same sequence; at the first request the input is 0. See "
+    "[state](#state-that-travels-with-a-sequence)",
 )
 BATCH_AXIS: Final = Family(
     "batch_axis.<tensor>",
     readers.batch_dim,
-    "which dim of the graph's input or output counts rows, from 0: 1 for `[tokens, batch, "
-    "features]`; or `none` for a tensor without. Requests and answers always have their rows first",
+    "a number from 0, or `none`. This dim of the graph's tensor counts rows: 1 for `[tokens, "
+    "batch, features]`; `none` for a tensor that has no rows. In requests and responses the "
+    "rows are always the first dim",
     "0",
 )
 RANGE: Final = Family(
     "range.<input>",
     readers.text,
-    "the lowest and the highest value of an element, e.g. `0..30521` for ids of a vocabulary: a "
-    "request with another value in its data is refused",
+    "the lowest and the highest value of an element, e.g. `0..30521` for the ids of a "
+    "vocabulary. A request with another value in its data is refused",
     "any value",
 )
 PADDING: Final = Family(
     "padding.<axis>",
     readers.text,
-    "`masked`, `equal` or `neutral`: whether sizes along the axis may differ within one execution, "
-    "see [any-graph.md](any-graph.md#who-may-share-an-execution)",
-    "`masked` if the graph receives where data ends, else `equal`",
+    "`masked`, `equal` or `neutral`. Decides whether sizes along the axis [may "
+    "differ](any-graph.md#who-may-share-an-execution) within one execution",
+    "`masked` if a graph input marks where the data of a row ends, otherwise `equal`",
 )
 PAD: Final = Family(
     "pad.<input>",
     readers.text,
-    "the value of padding; for floats also `inf`, `-inf`, `nan`",
+    "a value; for floats also `inf`, `-inf`, `nan`. Padding of the input has this value",
     "0; 1 for a length",
 )
 DEFAULT: Final = Family(
     "default.<input>",
     readers.text,
-    "the value of all elements of an optional input that a request lacks",
+    "a value. If a request lacks this optional input, all its elements have this value",
     "0",
 )
 PASS: Final = Family(
     "pass.<output>",
     readers.text,
-    "an input of the same type and dims, of any type: the output is that input, unchanged",
+    "an input with the type and the dims of the output; BYTES is allowed. The output is a "
+    "copy of this input",
 )
 PREPARED: Final = Family(
     "prepared.<tensor>",
     readers.text,
-    "an input of the graph that the model's own code computes from the request's: `INT64[tokens]`",
+    "type and dims, e.g. `INT64[tokens]`. The model's own code (`prepare`) computes this "
+    "graph input from the inputs of the request",
 )
 RESIDENT: Final = Family(
     "resident.<input or output>",
     readers.text,
-    "a tensor whose rows [stay on the device](service.md#tensors-that-stay-on-the-device) between "
-    "two models of an ensemble: its type and dims, for an input also the model that computes it: "
-    "`FP32[384] of text_encoder`",
+    "type and dims, for an input also the model that computes it: `FP32[384] of "
+    "text_encoder`. The rows of this tensor [stay on the "
+    "device](service.md#tensors-that-stay-on-the-device) between two models of an ensemble",
 )
 AIPP: Final = Family(
     "aipp.<input>",
     readers.text,
-    "the graph's input is computed from images, UINT8 [height, width, channels]: normalised, "
-    "channels first; see [images](images.md)",
+    "settings of the conversion, see [images](images.md). The graph's input (normalised, channels "
+    "first) is computed from images, UINT8 [height, width, channels]",
 )
 JPEG: Final = Family(
     "jpeg.<prepared tensor>",
     readers.text,
-    "the input, STRING of dims [1], whose JPEG files are decoded to this tensor, UINT8 [height, "
-    "width, 1 or 3]: by a card's DVPP, or on the host; see [images](images.md#jpeg-files)",
+    "an input, STRING of dims [1]. Its JPEG files are decoded to this tensor, UINT8 [height, "
+    "width, 1 or 3], by a card's DVPP or on the host; see [images](images.md#jpeg-files)",
 )
 GRAPH_GE: Final = Family(
     "graph.ge.<option>",
     readers.text,
-    "an option of Ascend's compiler, for `ge-runtime build`: `aicoreNum`, `deterministic`, "
-    "`enableSingleStream`, `externalWeight` (`0` unless for `ge_session`: weights are in the .om), "
-    "`exec.disableReuseMemory`, `exec.precision_mode_v2`; for `ge_session` also `inputShape`, "
-    "`dynamicDims`, `graph_key`, `graph_compiler_cache_dir`",
+    "a value of an option of Ascend's compiler, for `ge-runtime build`. Options: "
+    "`aicoreNum`, `deterministic`, `enableSingleStream`, `exec.disableReuseMemory`, "
+    "`exec.precision_mode_v2`, and `externalWeight`, which must be `0` (weights are in the "
+    "`.om`) except for `ge_session`. `ge_session` also has `inputShape`, `dynamicDims`, "
+    "`graph_key`, `graph_compiler_cache_dir`",
 )
 SESSION_GE: Final = Family("session.ge.<option>", readers.text, "as `graph.ge.<option>`")
 GE: Final = Family("ge.<option>", readers.text, "as `graph.ge.<option>`")
 ATC: Final = Family(
     "atc.<flag>",
     readers.text,
-    "any other flag of ATC, for `ge-runtime build`: `atc.op_select_implmode`. The path in a flag "
-    "that names a file is relative to the model's folder, and inside it; see "
-    "[ascend](ascend.md#other-flags-of-atc)",
+    "a value of any other flag of ATC, for `ge-runtime build`, e.g. of "
+    "`atc.op_select_implmode`. If it is a file, its path is relative to the model's folder "
+    "and must be inside it; see [ascend](ascend.md#other-flags-of-atc)",
 )
 
 FAMILIES: Final[tuple[Family[Any], ...]] = (

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
 _FORM = "/try"
-#: Operations that reject a method or a version in plain text: Triton leaves the type to its HTTP
-#: library.
+#: Operations that reject a wrong method or version with the content type text/plain. For these,
+#: Triton sets no content type, so its HTTP library sets this one.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
 #: Answers one request. Raises ServerError for an error with a JSON body.
 _Handler = Callable[[Request, Route], None]
@@ -42,8 +42,8 @@ _Handler = Callable[[Request, Route], None]
 class HttpHandlers:
     """Answers requests by calling the gateway.
 
-    `restrictions` are by category: their operations need the given header. With `page`, there is a
-    page with a form for requests.
+    `restrictions` maps a category of operations to the header that these operations require. With
+    `page`, there is a page with a form for requests.
     """
 
     def __init__(

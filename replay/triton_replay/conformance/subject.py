@@ -1,4 +1,4 @@
-"""The server under test, the model of its inferences, and generated inputs."""
+"""The server under test, the model that inference requests use, and generated inputs."""
 
 from __future__ import annotations
 
@@ -105,11 +105,15 @@ class Subject:
         return reply
 
     def document(self, **more: object) -> dict[str, Any]:
-        """Return the JSON of an inference, with more fields. Raise NotApplicable."""
+        """Return the JSON of an inference request, with `more` as further top-level fields.
+
+        Raises:
+            NotApplicable: An input has a datatype without JSON values.
+        """
         return {"inputs": [one.with_data() for one in self.inputs], **more}
 
     def infer(self, **more: object) -> HttpRequest:
-        """Return an inference in JSON, with more fields. Raise NotApplicable."""
+        """Return an inference request with the JSON of `document`. Raise NotApplicable."""
         return HttpRequest("POST", f"{self.path}/infer", json.dumps(self.document(**more)).encode())
 
 

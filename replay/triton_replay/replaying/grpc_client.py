@@ -102,7 +102,8 @@ class GrpcConnection:
         code, details = await call.code(), await call.details()
         trailers = [("grpc-status", str(code.value[0]))]
         if details:
-            # In the encoding of the wire, as in a recording: percent-encoded except for ASCII.
+            # Encoded as on the wire and in a recording: printable ASCII as it is, other bytes
+            # percent-encoded.
             trailers.append(("grpc-message", quote(details, safe=_PRINTABLE)))
         return Response(
             number=request.number,

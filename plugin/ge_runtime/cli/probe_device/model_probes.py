@@ -190,7 +190,7 @@ def one_model_on_two_streams(session: ProbeSession) -> Answer:
 
 
 def buffers_that_do_not_fit(session: ProbeSession) -> Answer:
-    """Execute with a buffer missing, and with a buffer whose stated size is too small."""
+    """Execute without the input buffer, and with an input buffer whose stated size is too small."""
     session.open_device()
     model = session.load()
     slot, stream = model.slot(), session.stream()
@@ -230,7 +230,7 @@ def after_a_time_limit(session: ProbeSession) -> Answer:
 
 
 def after_a_failed_execution(session: ProbeSession) -> Answer:
-    """Execute with an invalid output address; execute again, also in a new context."""
+    """Execute with an invalid output address, then again in the same stream and a new context."""
     session.open_device()
     model, stream = session.load(), session.stream()
     slot, other = model.slot(), model.slot()
@@ -322,7 +322,7 @@ def changed_addresses(session: ProbeSession) -> Answer:
     }
     times = {}
     for name, submit in ways.items():
-        submit(0)  # exclude the cost of a first execution
+        submit(0)  # not timed: the first submission also pays for one-time set-up
         session.wait(stream)
         begin = time.perf_counter()
         for repeat in range(_REPEATS):

@@ -21,7 +21,8 @@ from reference_server.frontends.grpc.http2.sending import Sender
 from reference_server.frontends.grpc.http2.stream_table import StreamTable
 from reference_server.frontends.grpc.http2.streams import FlowControlWindow, Stream
 
-#: The cost of SETTINGS in idle frames, and for each open stream, which they may change.
+#: SETTINGS cost as much as this many idle frames, and for each open stream `_COST_PER_STREAM` more,
+#: because they may change the window of every stream.
 _SETTINGS_COST = 10
 _COST_PER_STREAM = 0.1
 _PING_BYTES = 8
@@ -55,7 +56,7 @@ class RequestEnded(NamedTuple):
 
 
 class StreamGone(NamedTuple):
-    """The stream has ended: reset by the client, or for an error of the client."""
+    """The stream has ended, because the client reset it or violated the protocol."""
 
     stream_id: int
 
@@ -71,9 +72,9 @@ class PongCame(NamedTuple):
 
 
 class ConnectionFailed(NamedTuple):
-    """The connection has ended for an error of the client; further bytes are ignored.
+    """The connection has ended because the client violated the protocol.
 
-    `reason` starts with the name of the error code and a colon.
+    Further bytes are ignored. `reason` starts with the name of the error code and a colon.
     """
 
     reason: str
@@ -110,7 +111,8 @@ class RateAllowance:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._what}")
 
 
-#: A stream reset within this time counts as abuse; deadlines are usually longer.
+#: A stream reset within this time counts as abuse. Clients also reset streams when a deadline
+#: expires, but deadlines are usually longer.
 YOUNG_S = 0.05
 
 
@@ -386,7 +388,7 @@ class Receiver:
         self._table.reset(fault.stream_id, fault.code)
 
     def _fail(self, fault: ConnectionFault) -> None:
-        """End the connection for an error of the client."""
+        """End the connection because the client violated the protocol."""
         self.has_failed = True
         self._table.end(fault.code, fault.reason.encode())
         self._events += map(StreamGone, self._streams)
