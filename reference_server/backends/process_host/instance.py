@@ -190,7 +190,7 @@ class ProcessInstance:
             if execution.responses[index] is not None or index in execution.rescheduled
         )
         self._in_flight.executed(child)
-        if child.is_gone:  # `_ended` does not fail the batch of this thread
+        if child.is_gone:  # `_ended` skips the requests of a running batch
             self._fail_late(child)
         return execution
 
