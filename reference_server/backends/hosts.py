@@ -79,7 +79,7 @@ def python_settings(given: Mapping[str, str]) -> PythonSettings:
 def _integer(text: str) -> int:
     number = leading_integer(text)
     if number is None or not -(2**63) <= number < 2**63:
-        raise invalid_arg("stol")  # the C function in Triton's text
+        raise invalid_arg("stol")  # Triton's text is the name of the C++ function
     return number
 
 
@@ -175,14 +175,14 @@ class PythonHosts:
 _CURED_BY_A_PROCESS = (
     "main thread",  # signal.signal, set_wakeup_fd, Tk, Matplotlib's windows
     "context has already been set",  # multiprocessing.set_start_method
-    "set_num_interop_threads",  # torch's, once it has computed
+    "set_num_interop_threads",  # torch, if called after it has started to compute
     "more than once per process",  # C extensions, such as NumPy's
     "Duplicated timeseries in CollectorRegistry",  # prometheus_client's registry
 )
 
 
 def process_advice(error: BaseException | None) -> str:
-    """Return a hint for an inline model's error that its own process would avoid, else ''."""
+    """Return a hint if an inline model's error would not occur in its own process, else ''."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen and sys.platform == "linux":
         seen.add(id(error))

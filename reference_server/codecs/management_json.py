@@ -176,7 +176,7 @@ def _from_base64(text: str) -> bytes:
 def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
     """Return whether dependents are unloaded, too; False for an unexpected body, as in Triton.
 
-    Raises ServerError for a body that is not JSON, if the profile does.
+    Raises ServerError for a body that is not JSON if the imitated Triton release refuses it.
     """
     if not len(body):
         return False
@@ -193,8 +193,8 @@ def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
         return False
 
 
-# -- settings: members are read one by one, on demand: as in Triton, changes before a fault are
-# applied
+# -- settings: members are read one by one. As in Triton, the changes before an invalid member are
+# applied.
 
 
 def encode_log_settings(settings: Mapping[str, LogValue]) -> bytes:

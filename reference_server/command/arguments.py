@@ -376,7 +376,10 @@ def ignored(given: argparse.Namespace) -> list[str]:
 
 
 def auto_completes(given: argparse.Namespace) -> bool:
-    """Return False if either option switches automatic completion of configurations off."""
+    """Return whether configurations are completed automatically.
+
+    Either --disable-auto-complete-config or --strict-model-config=true switches this off.
+    """
     forbidden: bool = given.disable_auto_complete_config
     if forbidden and given.strict_model_config is False:
         warn(

@@ -33,8 +33,8 @@ class LoopIterations(Protocol):
     def at_end(self, call: Callable[[], None]) -> bool:
         """Call `call` once after this iteration.
 
-        If several calls are registered in one iteration, they may run a few iterations later, so
-        that further requests are included.
+        If several calls are registered in one iteration, they may run a few iterations later.
+        Requests that arrive until then can join the same batch.
 
         Returns:
             False on any other thread than that of the event loop; `call` is then not called.

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 #: The longest time in one loop iteration for one connection, or for answers from other threads.
 SHARE_S = 0.002
-#: The largest number of loop iterations that requests for one batch are collected.
+#: The largest number of loop iterations during which requests for one batch are collected.
 MAX_COLLECTING_ITERATIONS = 4
 #: Codec threads: bodies parsed or encoded in parallel outside the loop. They share the CPU, and
 #: each may use as much memory as the limit of a body.
@@ -41,9 +41,9 @@ class LoopTurns:
     def at_end(self, call: Callable[[], None]) -> bool:
         """Call `call` once after everything that is readable now was read. False on other threads.
 
-        Repeated requests within an iteration are called once. Then more requests are probably
-        readable: the loop reads on as long as that brings more requests, so that a batch costs one
-        hand-over. A single request does not wait.
+        If `call` is passed several times within an iteration, it is called once. In that case more
+        client requests can probably be read. The loop continues to read while it finds more, so
+        that a whole batch is handed over at once. A single request does not wait.
         """
         loop = self._loop
         if loop is None or asyncio._get_running_loop() is not loop:

@@ -1,4 +1,7 @@
-"""The operations of repository control: index, load, unload. They block; any thread."""
+"""The operations of repository control: index, load, unload.
+
+The operations block. They may be called from any thread.
+"""
 
 from __future__ import annotations
 

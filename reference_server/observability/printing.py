@@ -100,7 +100,7 @@ class _Line:
     def __init__(self, label: str) -> None:
         self._label = label
         self._waiting = ""
-        self._is_shown = False  # the label and the start are written
+        self._is_shown = False  # True once the label and the start of the line are written
 
     def add(self, text: str) -> str:
         """Add `text`; return the complete lines to write."""
@@ -122,7 +122,7 @@ class _Line:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing of the line exists."""
+        """True if the line has no text, written or unwritten."""
         return not self._waiting and not self._is_shown
 
 

@@ -93,7 +93,8 @@ class ServedModel:
         try:
             self.rules.admit(request)
         except BackendError as error:
-            # Triton accepts the request and its backend fails: counted, and sent as a response.
+            # In Triton, the server accepts this request and the backend fails. The failure is
+            # therefore counted, and the error is sent as a response.
             ensemble = self.config.is_ensemble
             reason = FailureReason.OTHER if ensemble else FailureReason.BACKEND
             self.statistics.refused(request, reason)

@@ -75,7 +75,7 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
         stdout, stderr = _kill(process)
         error = f"no end after {timeout_s:g} s"
         return ChildResult(Outcome.TIMED_OUT, error=error, stdout=stdout, stderr=stderr)
-    except BaseException:  # Ctrl-C does not reach a process group of its own
+    except BaseException:  # the terminal sends Ctrl-C to this process group, not the child's
         _kill(process)
         raise
     code = process.returncode

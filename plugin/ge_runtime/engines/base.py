@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ge_runtime.devices.health import DeviceHealth
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-"""Input name: shape, for all inputs of a graph."""
+"""The shapes of all inputs of a graph, by input name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,10 @@ class Engine(Protocol):
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """The input shapes that the engine was compiled for, at least one; None: any that fit."""
+        """The sets of input shapes that the engine was compiled for, at least one.
+
+        None if the engine accepts all shapes that fit its signature.
+        """
 
     @property
     def lost(self) -> bool:
@@ -178,7 +181,7 @@ class Limited(Protocol):
 
     @property
     def unplanned(self) -> Sequence[str]:
-        """Memory and work that the plan does not contain, one line each, for people."""
+        """Memory and work that the plan does not contain, as lines of text."""
 
 
 class WorkspaceArena(Protocol):

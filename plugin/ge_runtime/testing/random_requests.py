@@ -50,9 +50,9 @@ class RequestExtent:
 
     rows: int
     sizes: Mapping[str, int]
-    """Axis to the size of the request's tensors."""
+    """Maps each axis to the size of the request's tensors along it."""
     ends: Mapping[str, Sequence[int]]
-    """Every axis to the end of the data in each row."""
+    """Maps each axis to the end of the data in each row."""
 
     def ends_of(self, row: int) -> dict[str, int]:
         """Return the end of the data in this row, by axis."""
@@ -91,7 +91,10 @@ class RandomRequest:
 
     extent: RequestExtent
     given: Tensors
-    """Tensors for the runtime. Optional inputs may be missing; past each row's end is poison."""
+    """Tensors for the runtime. Optional inputs may be missing.
+
+    Elements after the end of a row are poison: values that must not influence answers.
+    """
     complete: Tensors
     """The request's data with all inputs present, [rows, *dims] even if requests have no rows."""
     originals: Tensors
@@ -127,7 +130,7 @@ class RequestGenerator:
                 expected = ", ".join(names)
                 raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
         self.ranges = element_ranges(config, config.sources, ranges)
-        """Input to the range of its elements."""
+        """Maps each input to the range of its elements."""
         self._bounds = {
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
             for axis, limit in config.limits.items()
@@ -171,7 +174,7 @@ class RequestGenerator:
     ) -> tuple[int, dict[str, int]]:
         """Draw the rows and sizes of one request with at most half of a batch's elements.
 
-        `equal` gives the sizes of some axes.
+        The sizes of the axes in `equal` are not drawn: they are the sizes in `equal`.
         """
         limits = self._config.limits
         for _ in range(_TRIES):

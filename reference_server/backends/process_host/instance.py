@@ -49,7 +49,7 @@ class Backoff:
         self._started_ns: int | None = None
 
     def started(self, now_ns: int) -> None:
-        """Note that a process is ready."""
+        """Record that a process became ready."""
         self._started_ns = now_ns
 
     def ended(self, now_ns: int) -> int:
@@ -168,14 +168,14 @@ class ProcessInstance:
         except ProcessEnded:
             return self._unfinished(child, numbers, requests, self._unhealthy())
         except ProcessSlow:
-            child.kill()  # the process can be ended, its Python code not
+            child.kill()  # Python code cannot be interrupted from here: end its process
             too_long = internal(
                 f"Failed to process the request(s) for model '{self.name}', message: the execution "
                 f"took longer than {limit_s:g} s, and its process was ended."
             )
             return self._unfinished(child, numbers, requests, too_long)
         except ServerError:
-            if child.is_gone:  # its closed memory has no room for the requests
+            if child.is_gone:  # requests cannot be packed: the shared memory is closed
                 return self._unfinished(child, numbers, requests, self._unhealthy())
             self._in_flight.take(numbers)
             self._in_flight.executed(child)
@@ -190,7 +190,7 @@ class ProcessInstance:
             if execution.responses[index] is not None or index in execution.rescheduled
         )
         self._in_flight.executed(child)
-        if child.is_gone:  # `_ended` does not fail the batch of this thread
+        if child.is_gone:  # `_ended` skips the requests of a running batch
             self._fail_late(child)
         return execution
 
@@ -238,7 +238,7 @@ class ProcessInstance:
             with self._changed:
                 self._starting = None
         with self._changed:
-            if child.is_gone:  # `_ended` did not see it as serving
+            if child.is_gone:  # it ended before `_child` was set, so `_ended` ignored it
                 raise self._unhealthy()
             self._child = child
             self._backoff.started(self._clock.monotonic_ns())
@@ -331,7 +331,10 @@ class ProcessInstance:
         requests: Sequence[InferRequest],
         error: ServerError,
     ) -> Execution:
-        """Return the result of an execution whose process is gone: errors where unanswered."""
+        """Return the result of an execution whose process is gone.
+
+        Each unanswered request gets the error. If all are unanswered, the error is raised.
+        """
         unanswered = self._in_flight.take(numbers)
         self._in_flight.executed(child)
         if len(unanswered) == len(requests):
@@ -372,7 +375,7 @@ class _Started:
 
 
 class _LogDispatcher:
-    """The dispatcher of a process that completes a configuration: it has log lines only."""
+    """The dispatcher of a process that completes a configuration. It handles log lines only."""
 
     def __init__(self, connection: Connection) -> None:
         self.handlers: Mapping[str, Handler] = {"log": write_record}

@@ -1,4 +1,7 @@
-"""Conversion of requests, responses and specs to messages: JSON, with tensors in a parcel."""
+"""Converts requests, responses and model specifications to messages.
+
+A message is JSON. The tensor data is in a parcel: a block of shared memory.
+"""
 
 from __future__ import annotations
 

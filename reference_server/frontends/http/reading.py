@@ -9,8 +9,8 @@ The reader is always in one of three phases. `Phase` names what the client has t
 | BODY | llhttp; the rest of a long body into its own memory (`Body.place`) | the body's last byte |
 
 A long body bypasses llhttp, so that tensors are views of the memory it was received into.
-llhttp cannot continue after such a body, nor where it stops and Triton does not (`_resume`). There
-the reader starts a new parser.
+llhttp cannot continue after such a body. It also stops at some requests that Triton accepts
+(`_resume`). In both cases the reader starts a new parser.
 """
 
 from __future__ import annotations
@@ -285,8 +285,8 @@ class RequestReader:
         length = int(headers.get(b"content-length", len(body)))
         if length != len(body):  # chunks, and a Content-Length that differs
             if length > len(body) or length == 0:
-                # Triton stops reading where the length is larger than the chunks. With length 0 it
-                # takes the whole body for a raw tensor.
+                # If Content-Length is larger than the sum of the chunks, Triton stops reading the
+                # request. With length 0, Triton reads the whole body as a raw tensor.
                 self._phase = _REQUEST
                 self._completed += 1
                 self._receiver.reject(
@@ -378,7 +378,7 @@ class RequestReader:
         return data[length:]
 
     def _reject_unreadable(self, error: httptools.HttpParserError) -> None:
-        """Reject a request for the error of a callback, or for llhttp's own."""
+        """Reject a request because a callback raised an error or llhttp reported one."""
         if isinstance(error.__context__, RequestRejected):
             self._reject(str(error.__context__))
         elif str(error) in _AMBIGUOUS:

@@ -34,7 +34,7 @@ def redact_call(
     Args:
         message: The record with the body.
         names: Names of the tensors.
-        blank: Returns redacted bytes of the same length, for a datatype and bytes.
+        blank: Takes a datatype and bytes; returns redacted bytes of the same length.
 
     Returns:
         The new body, or None if it has none of the tensors.

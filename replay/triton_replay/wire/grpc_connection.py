@@ -155,7 +155,8 @@ class GrpcConnection(Wire):
     def _headers(self, stream: int) -> bytes:
         if not self._block:
             self._block = self._encoder.encode(self._fields)
-            self._again = self._encoder.encode(self._fields)  # shorter: refers to the table
+            # From the second call on, the block is shorter: it refers to HPACK's dynamic table.
+            self._again = self._encoder.encode(self._fields)
             block = self._block
         else:
             block = self._again

@@ -1,4 +1,4 @@
-"""gRPC inference messages in the form of `answers`: tensors by name, and other fields."""
+"""Convert gRPC inference messages to the types of `answers`: tensors by name, other fields."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Scaling:
 
 
 class Media:
-    """The handles of acl.media: a `Part` of the process."""
+    """The open handles of acl.media. The process closes them with its other `Part`s."""
 
     def __init__(self) -> None:
         self.channels: Final[Handles[Channel]] = Handles("DVPP channel description")
@@ -176,7 +176,7 @@ def dvpp_set_pic_desc_data(handle: int, data: int) -> None:
 
 @status("media.dvpp_set_pic_desc_size", U64, U32)
 def dvpp_set_pic_desc_size(handle: int, size: int) -> None:
-    """Set the picture's bytes."""
+    """Set the size of the picture in bytes."""
     picture(handle, "dvpp_set_pic_desc_size").size = size
 
 
@@ -200,7 +200,7 @@ def dvpp_set_pic_desc_height(handle: int, height: int) -> None:
 
 @status("media.dvpp_set_pic_desc_width_stride", U64, U32)
 def dvpp_set_pic_desc_width_stride(handle: int, stride: int) -> None:
-    """Set the bytes from row to row."""
+    """Set the number of bytes from the start of a row to the start of the next row."""
     picture(handle, "dvpp_set_pic_desc_width_stride").width_stride = stride
 
 
@@ -218,7 +218,7 @@ def dvpp_get_pic_desc_data(handle: int) -> int:
 
 @bare("media.dvpp_get_pic_desc_size", U64)
 def dvpp_get_pic_desc_size(handle: int) -> int:
-    """Return the picture's bytes."""
+    """Return the size of the picture in bytes."""
     return picture(handle, "dvpp_get_pic_desc_size").size
 
 
@@ -242,7 +242,7 @@ def dvpp_get_pic_desc_height(handle: int) -> int:
 
 @bare("media.dvpp_get_pic_desc_width_stride", U64)
 def dvpp_get_pic_desc_width_stride(handle: int) -> int:
-    """Return the bytes from row to row."""
+    """Return the number of bytes from the start of a row to the start of the next row."""
     return picture(handle, "dvpp_get_pic_desc_width_stride").width_stride
 
 

@@ -33,13 +33,19 @@ def get_num_outputs(handle: int) -> int:
 
 @bare("mdl.get_input_size_by_index", U64, U64)
 def get_input_size_by_index(handle: int, index: int) -> int:
-    """Return the bytes at the largest gear or upper bounds of free shapes; 0 if unbounded."""
+    """Return the size in bytes at the largest gear or, for free shapes, at the upper bounds.
+
+    Returns 0 if the shape has no upper bounds.
+    """
     return at(described(handle, "get_input_size_by_index").inputs, index).nbytes
 
 
 @bare("mdl.get_output_size_by_index", U64, U64)
 def get_output_size_by_index(handle: int, index: int) -> int:
-    """Return the bytes at the largest gear or upper bounds of free shapes; 0 if unbounded."""
+    """Return the size in bytes at the largest gear or, for free shapes, at the upper bounds.
+
+    Returns 0 if the shape has no upper bounds.
+    """
     return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
 
 
@@ -188,7 +194,7 @@ def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict
     """Return, for each gear, the dims of all inputs in the order of --input_shape, concatenated.
 
     `index` is reserved and must be -1. `count` is the result of get_input_dynamic_gear_count.
-    Refused: INVALID_PARAM for less (an inference).
+    Refused: INVALID_PARAM if `count` is smaller. This is an assumption: it is not documented.
     """
     desc = described(handle, "get_input_dynamic_dims")
     _check_reserved(index)

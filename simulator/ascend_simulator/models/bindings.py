@@ -38,15 +38,17 @@ GEAR_NOT_SET = declare(
 )
 
 _SLACK: Final = 64
-"""The bytes that a buffer may be too short without a device reporting it."""
+"""The number of bytes that may be missing from a buffer before a device reports an error."""
 
 
 class Binding:
     """The memory of one execution, checked.
 
-    Violates SHORT, OTHER_GEAR, GEAR_NOT_SET as a caution, and the rules of `located` and
-    `check_apart`. Raises Refused: GE_FAILURE for counts and lengths (GE's own code 145000 is in the
-    text), INVALID_PARAM for null.
+    Checks the rules SHORT, OTHER_GEAR and GEAR_NOT_SET (only a caution), and the rules of `located`
+    and `check_apart`.
+
+    Raises Refused: GE_FAILURE if the number or size of buffers is wrong (the text contains GE's own
+    code, 145000); INVALID_PARAM for a null address.
     """
 
     def __init__(
@@ -194,5 +196,5 @@ def gear_bytes(buffer_size: int, values: int) -> int:
 
 
 def _unfit(text: str) -> Refused:
-    # GE raises 145000 inside a macro that replaces it; the upper layer does not return it.
+    # Inside GE the code is 145000. A macro replaces it, so the upper layer returns GE_FAILURE.
     return Refused(Code.GE_FAILURE, f"[E13025] {text} ({Code.GE_PARAM_INVALID:d})")

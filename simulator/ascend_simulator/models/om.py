@@ -36,7 +36,10 @@ _DIGEST_AT: Final = _HEADER.size - hashlib.sha256().digest_size
 
 Dims: TypeAlias = tuple[int, ...]
 Family: TypeAlias = Literal["static", "batch", "image", "dims", "dynamic"]
-"""The kind of a model's shapes. "dynamic" is v2 in CANN's documents: no memory plan."""
+"""The kind of a model's shapes.
+
+"dynamic" is called dynamic shape v2 in CANN's documents. Such a model has no memory plan.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Manifest:
     shapes: tuple[Shapes, ...]
     """One entry for a static model, one per gear in the flag's order, none for a dynamic model."""
     order: tuple[int, ...]
-    """The inputs that --input_shape names, in its order, in which gears of dims are listed."""
+    """The inputs in the order of --input_shape. The dims of a gear are listed in this order."""
     largest: int
     """Index in `shapes` of the gear that is executed if none was set."""
     work_bytes: int

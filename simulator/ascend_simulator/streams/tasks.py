@@ -14,8 +14,9 @@ from ascend_simulator.memory.ordering import Knowledge, Range
 class Task(NamedTuple):
     """A unit of work of a stream.
 
-    `run` is called once, on the stream's thread or, with a seed, on a waiting host thread. It
-    raises Refused for a failure of the device; the host's next wait raises any other exception.
+    `run` is called once, on the stream's thread or, with a seed, on a waiting host thread. If the
+    device fails, `run` raises Refused. If `run` raises another exception, the host's next wait
+    raises that exception again.
     `reads` and `writes` are the ranges that `run` accesses, without gaps.
     """
 
@@ -68,7 +69,7 @@ class Mark:
 
 
 class Steps(Protocol):
-    """A stream as a runner without threads uses it."""
+    """The interface of a stream that a runner without threads uses."""
 
     def is_ready(self) -> bool:
         """Return whether `step` can run something."""
@@ -88,7 +89,7 @@ class Runner(Protocol):
 
 
 Outside: TypeAlias = Callable[[], "Mark | None"]
-"""Return a mark outside of the streams that will be passed, or None."""
+"""Return a mark that something other than a stream will pass, or None."""
 
 _LOOK_S: Final = 0.2
 """Seconds between a waiting thread's checks of `Outside`."""
@@ -117,7 +118,7 @@ class ThreadRunner:
 
 
 class SeededRunner:
-    """A runner on the waiting host thread, in an order among streams that a seed determines."""
+    """Runs the tasks on the waiting host thread. A seed determines which stream runs next."""
 
     def __init__(self, seed: int, streams: Callable[[], Sequence[Steps]], outside: Outside) -> None:
         self._random = random.Random(seed)

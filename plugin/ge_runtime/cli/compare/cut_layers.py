@@ -16,7 +16,7 @@ from ge_runtime.specs import Array
 
 
 class CutLayers:
-    """The tensors of a graph, each measured at most once, by compiled parts of the graph."""
+    """Measures the tensors of a graph, each at most once, by compiling parts of the graph."""
 
     def __init__(
         self, graph: CutGraph, card: CardGraphs, inputs: Mapping[str, Array], limit: float
@@ -33,7 +33,7 @@ class CutLayers:
         return sorted(map(self._layer, self._found), key=lambda layer: layer.place)
 
     def search(self, outputs: Mapping[str, Difference], *, every: bool, cuts: int) -> First | None:
-        """Return the first layer beyond the limit, if an output is.
+        """Return the first layer that exceeds the limit; None if no output exceeds it.
 
         Args:
             outputs: the differences of the graph's outputs.
@@ -56,7 +56,8 @@ class CutLayers:
         new = [name for name in names if name not in self._found]
         if new:
             expected = run_on_cpu(self._graph.computing(new, None), self._inputs)
-            # A card has no sequences. They count as equal, and their elements are measured.
+            # ONNX tensors of the type sequence cannot be outputs on a card. A sequence counts as
+            # equal. The tensors of which it consists are measured.
             self._found |= dict.fromkeys(new, Difference(math.nan, 0.0, math.nan))
             arrays = {n: array for n, array in expected.items() if isinstance(array, np.ndarray)}
             if arrays:
@@ -66,7 +67,10 @@ class CutLayers:
         return {name: self._found[name].exceeds(self._limit) for name in names}
 
     def _alone(self, name: str) -> Difference | None:
-        """Return the error of one layer on the CPU's inputs, if the card can compute it alone."""
+        """Execute one layer alone on the card with inputs from the CPU, and return its error.
+
+        Returns None if the layer cannot be executed alone.
+        """
         graph = self._graph
         needed = [*graph.inputs_of(name), *graph.fixed(name), name]
         values = {**self._inputs, **run_on_cpu(graph.computing(needed, None), self._inputs)}

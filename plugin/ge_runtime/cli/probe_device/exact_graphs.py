@@ -41,7 +41,7 @@ class ExactGraph:
     largest: tuple[int, ...]
     """The largest shape of `x` and `y`."""
     flags: tuple[str, ...]
-    """ATC's flags for its sizes."""
+    """ATC's flags that set the sizes of `x`."""
     gears: tuple[Gear, ...] = ()
 
     def shape(self, gear: Gear | None = None) -> tuple[int, ...]:

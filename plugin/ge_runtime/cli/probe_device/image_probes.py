@@ -21,7 +21,7 @@ from ge_runtime.npu.driver.pyacl_images import PyAclMedia
 from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 _SIDE: Final = 16
-"""Side of an image; it contains each of 256 values once."""
+"""Height and width of the test image. Its 256 pixels can have all values of a byte."""
 _RGB888: Final = 3
 _LOW: Final = (123.675, 116.28, 103.53)
 _FACTOR: Final = (0.0171, 0.0175, 0.0174)
@@ -42,7 +42,7 @@ _JPEG: Final = base64.b64decode(
 
 
 def static_aipp(session: ProbeSession) -> Answer:
-    """Describe a file with static AIPP, and convert all values of a pixel with it."""
+    """Describe a file with static AIPP, and convert an image that has all values of a byte."""
     fields: dict[str, object] = {"aipp_mode": "static", "input_format": "RGB888_U8"}
     for channel in range(3):
         fields[f"mean_chn_{channel}"] = _MEAN[channel]
@@ -164,7 +164,10 @@ class _Buffers:
 def _loaded(
     session: ProbeSession, name: str, fields: Mapping[str, object]
 ) -> tuple[ProbeModel, str, dict[str, Any]]:
-    """Load a graph whose input is made by AIPP; describe the image input as text and values."""
+    """Load a graph whose input AIPP computes.
+
+    Returns the model, a text about its image input, and the described properties as values.
+    """
     session.open_device()
     path = session.folder / f"{name}.cfg"
     if "input_format" in fields:

@@ -1,6 +1,7 @@
 """A probe's child process and its session: calls of `acl`, small models and their buffers.
 
-Probes call pyACL directly and not through the driver port, because its behaviour is the question.
+Probes call pyACL directly and not through the driver interface, because they examine how pyACL
+itself behaves.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Unavailable(Exception):
 
 
 def right_or_wrong(right: bool) -> str:
-    """Return the verdict as a word for an answer."""
+    """Return "right" or "wrong", for use in an answer."""
     return "right" if right else "wrong"
 
 
@@ -225,7 +226,7 @@ class ProbeSession:
 
         Args:
             graph: the graph.
-            offset: of all addresses from the start of their memory, in bytes.
+            offset: bytes between the start of each allocation and the address that is used.
             weights: address of the weights; None to allocate them.
         """
         path = str(self.compiled(graph))

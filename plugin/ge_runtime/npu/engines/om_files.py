@@ -1,8 +1,8 @@
 """Checks of .om files: whether they can be executed, their tensors and images, and load errors.
 
-Static AIPP is part of the file, and its input is the raw image. For dynamic AIPP, parameters are
-written into a separate input before executions. It is not documented which dims such a file reports
-for the image, so those of config.pbtxt are used.
+With static AIPP, the parameters are compiled into the file, and the model's input is the raw image.
+For dynamic AIPP, parameters are written into a separate input before executions. It is not
+documented which dims such a file reports for the image, so those of config.pbtxt are used.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ImageModel:
 
 
 def image_model(stage: Stage, driver: Driver, declared: Mapping[str, DeclaredImages]) -> ImageModel:
-    """Return the model with its images.
+    """Return the model with its image inputs, checked against config.pbtxt.
 
     Args:
         stage: The loaded model.
@@ -229,7 +229,7 @@ def _dynamic(stage: Stage, index: int, own: DeclaredImages, images: Sequence[str
     at = [tensor.name for tensor in model.description.inputs].index(AIPP_INPUT)
 
     def visible_dims(dims: Sequence[Dims]) -> tuple[Dims, ...]:
-        """Return the dims of data inputs with the image, and without the parameters' input."""
+        """Return the input dims: the image's own dims, and no input for AIPP's parameters."""
         result = list(dims)
         result[index] = (dims[index][0], *sides, own.aipp.channels)
         del result[at]
@@ -257,7 +257,7 @@ def _dynamic(stage: Stage, index: int, own: DeclaredImages, images: Sequence[str
 
 
 def graph_inputs(model: ImageModel) -> tuple[GraphTensor, ...]:
-    """Return the inputs that a caller provides; sizes that differ between gears vary."""
+    """Return the inputs that a caller provides. A size that differs between gears is None."""
     tensors, gears = model.description.data_inputs, model.gears.values()
     return tuple(
         GraphTensor(

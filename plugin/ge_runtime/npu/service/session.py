@@ -77,7 +77,7 @@ class _Session:
         self.name = f"a connection of pid {pid}"
 
     def serve(self) -> None:
-        """Serve the connection; raises the error that ended it, after it was sent to the client."""
+        """Serve the connection until it ends. An error is sent to the client and then raised."""
         until = self._state.clock.now() + _HELLO_S
 
         def check_time() -> None:
@@ -122,7 +122,7 @@ class _Session:
         try:
             reference = client.reference(hello.get("engine"))
             self.name += f" for {reference.name}"
-            # One connection at a time: the engine's queue entry is that of one execution.
+            # Only one connection may execute on an engine: the engine has one queue entry.
             if not reference.busy.acquire(blocking=False):
                 raise ProtocolError("found a second connection to an engine, expected one")
             try:
@@ -141,7 +141,8 @@ class _Session:
         self.name = f"the connection of {client}"
         _log.info("%s has connected", client)
         try:
-            backend = self._state.backend()  # may take long; the client keeps the service alive
+            # Opening the device may take long. The registered client keeps the service alive.
+            backend = self._state.backend()
             welcome = {
                 "version": VERSION,
                 "client": client.token,
@@ -161,7 +162,8 @@ class _Session:
                 else:
                     self._channel.send_json(handler.answer(message, descriptors))
         finally:
-            # First: a `run` that joins concurrently either sees it, or is disconnected below.
+            # Set `leaving` before the loop below. A `run` that joins concurrently either reads the
+            # flag, or is disconnected by the loop.
             client.leaving = True
             with client.lock:
                 references = list(client.references.values())
@@ -259,7 +261,8 @@ class ControlHandler:
         threads = _field(message, "threads", int)
         if not 1 <= threads <= _MOST_THREADS:
             raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
-        # Before they are opened, so that a file replaced in between is not mistaken for the opened.
+        # Read the identities before the files are opened. If a file is replaced in between, its
+        # identity is that of the old file.
         seen = [file_identity(artifact.path) for artifact in artifacts]
         declared = resident_of(message.get("resident"))
         model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)

@@ -124,7 +124,7 @@ def as_list(value: Any, argument: str, convert: Callable[[Any], T]) -> list[T]: 
 
 def _is_number(value: object) -> bool:
     """Return what CPython's PyNumber_Check returns."""
-    if isinstance(value, (str, bytes)):  # NumPy's have the methods, but are no numbers
+    if isinstance(value, (str, bytes)):  # NumPy's str_ and bytes_ have the methods
         return False
     return isinstance(value, complex) or any(
         _has_method(value, name) for name in ("__index__", "__int__", "__float__")

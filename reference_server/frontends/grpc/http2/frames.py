@@ -136,7 +136,8 @@ def without_priority(flags: int, stream_id: int, payload: memoryview) -> memoryv
     return payload[_PRIORITY_BYTES:]
 
 
-#: Limits for complete frames handled between two reads of the clock: eight unary calls.
+#: The largest number and total size of complete frames that are handled between two reads of the
+#: clock. They are enough for eight unary calls.
 _MOST_WHOLE_FRAMES = 16
 _MOST_WHOLE_BYTES = 1 << 11
 
@@ -151,9 +152,9 @@ class FrameReader:
     def __init__(self, max_frame: int, max_control: int) -> None:
         self._max_frame = max_frame
         self._max_control = max_control
-        self._preface = PREFACE  # its missing bytes
+        self._preface = PREFACE  # bytes of the preface that have not arrived
         self._pending = bytearray()  # an incomplete frame
-        self._needed = FRAME_HEADER_BYTES  # the size from which `_pending` is parsed
+        self._needed = FRAME_HEADER_BYTES  # `_pending` is parsed at this size
         self._data: tuple[int, int] = (0, 0)  # flags and stream of the incomplete DATA
         self._data_left = 0
 
@@ -165,8 +166,8 @@ class FrameReader:
     def whole(self, data: memoryview) -> int:
         """Return the size of the short, complete frames at the start of `data`, which is fed next.
 
-        The rest of an incomplete DATA frame counts as one. 0 without such frames, or before a long
-        one.
+        The rest of an incomplete DATA frame counts as one. Returns 0 if there are no such frames,
+        or if a long frame comes first.
         """
         if self._preface or self._pending:
             return 0
@@ -246,7 +247,10 @@ class FrameReader:
         return data[len(found) :]
 
     def _after_pending(self, data: memoryview) -> memoryview:
-        """Return `data` after the incomplete frame before it; nothing while that is too short."""
+        """Append `data` to the pending frame and return both.
+
+        Returns nothing while both together are too short to parse.
+        """
         self._pending += data
         if len(self._pending) < self._needed:
             return _NOTHING

@@ -18,7 +18,7 @@ Fields = tuple[tuple[bytes, bytes], ...]
 #: Fields, and names, of the static table that are used in responses.
 _WHOLE = {(b":status", b"200"): 8}
 _NAMES = {b"content-type": 31}
-#: A size update to 0 of the dynamic table, which is not used.
+#: Sets the size of the dynamic table to 0. Responses do not use the dynamic table.
 EMPTY_TABLE = b"\x20"
 #: The largest number of frames in one block. Well-behaved clients fill their frames.
 _MAX_PARTS = 17
@@ -105,7 +105,10 @@ def _is_resize(byte: int) -> bool:
 
 
 def _resizes(block: bytes) -> int:
-    """Return the number of table size updates at the start of the block, at most one too many."""
+    """Return the number of table size updates at the start of the block.
+
+    Counting stops at the first update above `_MAX_RESIZES`.
+    """
     count = position = 0
     while position < len(block) and _is_resize(block[position]) and count <= _MAX_RESIZES:
         count += 1
