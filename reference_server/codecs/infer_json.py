@@ -223,9 +223,8 @@ class _Reader:
         if not count:  # no elements: Triton ignores the data
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
         if datatype is None or datatype in json_tensor_reader.BINARY_ONLY:
-            rapid_json.parse_member(
-                entry, "data", rapid_json.as_array
-            )  # checked before the datatype
+            # Triton reports a wrong type of "data" before the datatype.
+            rapid_json.parse_member(entry, "data", rapid_json.as_array)
             if datatype is None:
                 raise invalid_arg(f"invalid datatype for input {name}")
             raise invalid_arg(

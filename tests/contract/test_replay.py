@@ -41,7 +41,7 @@ def test_what_passes_the_recorder_is_the_same_by_the_byte(server, tmp_path):
         for case in cases:
             direct = exchange(server.http, case.request, replies=case.replies)
             assert exchange(recorder.address, case.request, replies=case.replies) == direct
-    assert recorder.returncode == 0, recorder.told
+    assert recorder.returncode == 0, recorder.stderr_text
     capture = read_capture(path)
     assert capture.complaint == ""
     statuses = {e.response.status for e in capture.exchanges}
@@ -104,17 +104,17 @@ def test_a_capture_of_one_server_is_a_pytest_case_for_the_other(triton, referenc
             exchange(recorder.address, request)
     assert main(["export", str(path), f"--output={out}", "--pytest"]) == 0
     options = (f"--triton-server={reference.http}", "--triton-tolerance=abs=1e-4")
-    code, told = run_tests_of(out, *options)
-    assert (code, told.count(" PASSED ")) == (0, len(read_capture(path).exchanges)), told
+    code, output = run_tests_of(out, *options)
+    assert (code, output.count(" PASSED ")) == (0, len(read_capture(path).exchanges)), output
     # One answer that was another: its test fails, the others do not.
     change_status(path, out / "recorded.trc", number=2)
-    code, told = run_tests_of(out, *options)
+    code, output = run_tests_of(out, *options)
     assert code == 1
-    assert re.findall(r"\[(.*)\] FAILED ", told) == ["2-text_pipeline"]
-    assert "kind='status'" in told
-    code, told = run_tests_of(out)
+    assert re.findall(r"\[(.*)\] FAILED ", output) == ["2-text_pipeline"]
+    assert "kind='status'" in output
+    code, output = run_tests_of(out)
     assert code == 0
-    assert "no --triton-server" in told
+    assert "no --triton-server" in output
 
 
 def run_tests_of(folder, *options):

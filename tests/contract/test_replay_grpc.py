@@ -50,8 +50,8 @@ def test_calls_and_streams_are_passed_on_and_recorded(server, tmp_path):
     path = tmp_path / "a.trc"
     with recording(server.http, path, grpc=server.grpc) as recorder:
         talk(recorder.grpc)
-    assert recorder.returncode == 0, recorder.told
-    assert "not in it" not in recorder.told
+    assert recorder.returncode == 0, recorder.stderr_text
+    assert "not in it" not in recorder.stderr_text
     capture = read_capture(path)
     assert capture.complaint == ""
     infer, refused, stream = capture.exchanges

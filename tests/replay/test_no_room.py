@@ -123,8 +123,8 @@ def test_a_full_disk_ends_the_recording_and_not_the_proxy(tmp_path):
     capture = read_capture(path)
     count = len(capture.exchanges)
     assert 0 < count < 50
-    assert f"{count} requests in {path}\n" in recorder.told
-    assert f"triton-replay: {path}: File too large; " in recorder.told
+    assert f"{count} requests in {path}\n" in recorder.stderr_text
+    assert f"triton-replay: {path}: File too large; " in recorder.stderr_text
     assert capture.damage is None
 
 

@@ -38,7 +38,7 @@ class Recorder:
     process: subprocess.Popen[str]
     address: str
     grpc: str = ""
-    told: str = ""
+    stderr_text: str = ""
 
     @property
     def returncode(self) -> int | None:
@@ -63,7 +63,7 @@ def recording(server: str, capture: Path, *options: str, grpc: str = "") -> Iter
             yield recorder
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-            recorder.told = process.communicate(timeout=STOP_SECONDS)[1]
+            recorder.stderr_text = process.communicate(timeout=STOP_SECONDS)[1]
         finally:
             process.kill()
 
