@@ -1,33 +1,33 @@
 # The images of compose.yaml. The models' weights are in none of them: the repository is mounted.
 #
 #   server       the reference server, with ge_runtime and what the models of model_repository/ import
-#   tools        the jobs beside it: building the models, the example clients
+#   tools        builds the models and runs the example clients
 #   triton       NVIDIA's tritonserver and perf_analyzer, out of their PyPI wheels
-#   prometheus   Debian's Prometheus, with what it asks and the alert rules
+#   prometheus   Debian's Prometheus with its scrape configuration and alert rules
 #
-# Packages are installed quietly: without a terminal Docker shows every line that a step prints.
+# Packages are installed with --quiet: without a terminal Docker shows every line of a step.
 
 FROM python:3.11-slim-bookworm AS base
-# Without the second one ONNX Runtime reports its use to its makers.
+# ORT_DISABLE_TELEMETRY turns off ONNX Runtime's usage reports.
 ENV PYTHONUNBUFFERED=1 ORT_DISABLE_TELEMETRY=1
 
 
-# What our two packages depend on. None of our code is here, so that an edit leaves this layer, by
-# far the largest, as it is; setuptools only wants the files that the project's metadata names.
+# Third-party dependencies of the two packages. No code of this project is copied, so an edit of it
+# keeps this layer, the largest, in the cache. setuptools requires the files that the metadata names.
 FROM base AS dependencies
 RUN apt-get update -qq && apt-get install -qq --no-install-recommends binutils > /dev/null
 WORKDIR /build
 COPY pyproject.toml ./
 COPY plugin/pyproject.toml plugin/
-# The environment needs no pip of its own. tokenizers comes without its dependency huggingface-hub:
-# 25 MB of packages that download models.
+# --without-pip: the environment needs no pip. tokenizers is installed without its dependency
+# huggingface-hub, 25 MB of packages that download models.
 RUN --mount=type=cache,target=/root/.cache/pip \
     touch README.md LICENSE plugin/LICENSE \
  && python -m venv --without-pip /opt/venv \
  && pip --quiet --python /opt/venv/bin/python install . ./plugin \
  && pip --quiet --python /opt/venv/bin/python install --no-deps 'tokenizers>=0.20'
-# Half of what was installed does nothing at run time: tests, debug symbols, and ONNX Runtime's
-# library for C programs and its tools for preparing models.
+# Remove the half that is unused at run time: tests, debug symbols, and ONNX Runtime's C library and
+# model preparation tools.
 RUN cd /opt/venv/lib/python3.11/site-packages \
  && find . -type d -name tests -prune -exec rm -r {} + \
  && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-unneeded {} + \
@@ -35,7 +35,7 @@ RUN cd /opt/venv/lib/python3.11/site-packages \
  && rm -rf capi/libonnxruntime.so.* quantization tools transformers
 
 
-# The compiler makes C of the modules that setup.py names; without it they would run as Python.
+# With a C compiler the modules that setup.py names are compiled; without it they run interpreted.
 FROM base AS packages
 RUN apt-get update -qq && apt-get install -qq --no-install-recommends gcc libc6-dev > /dev/null
 WORKDIR /build
@@ -47,7 +47,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --quiet --no-deps --target /opt/packages . ./plugin
 
 
-# What both servers have in common: how to tell that they are well.
+# Shared by both servers: the health check.
 FROM base AS listening
 EXPOSE 8000
 HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
@@ -74,15 +74,14 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 WORKDIR /opt/project
 COPY model_factory model_factory
 COPY examples examples
-# Whoever builds models needs a place for the downloaded weights.
+# A folder for downloaded weights, writable for any user.
 RUN mkdir -m 1777 .cache
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1
 USER 1000:1000
 
 
 FROM listening AS triton
-# The models' interpreter is embedded: it needs Python's shared library, which not every build of
-# Python brings along.
+# Triton's stub embeds Python and needs libpython, which not every build of Python contains.
 RUN ldconfig -p | grep -q libpython3.11.so.1.0 \
  || { apt-get update -qq && apt-get install -qq --no-install-recommends libpython3.11 > /dev/null \
       && rm -rf /var/lib/apt/lists/*; }

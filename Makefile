@@ -1,35 +1,35 @@
-# The project's commands; `make` alone lists them. A machine needs make and Python 3.10 or later with
-# pip. What else a command needs it installs into .venv, again only when a pyproject.toml has changed.
+# The project's commands; `make` lists them. Requirements: make, and Python 3.10 or later with pip.
+# Each command installs its packages into .venv, and again only when a pyproject.toml has changed.
 
-# The Python that makes .venv and, from 3.10 to 3.12, runs the oracle's models.
+# The Python that creates .venv. Versions 3.10 to 3.12 also run the models of the oracle.
 PYTHON    ?= python3
 VENV      ?= .venv
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
-# How many processes share the tests, file by file; 0 is plain pytest. On two cores four: tests wait
-# for servers that start and end, and three left a quarter of two cores idle.
+# Number of pytest-xdist workers; 0 is plain pytest. Four on two cores, since tests wait for servers
+# that start and stop: with three workers a quarter of the two cores was idle.
 WORKERS   ?= 4
-# One more requirement for the environment; `make matrix` holds NumPy back with it.
+# The NumPy requirement; `make matrix` sets older versions.
 NUMPY     ?= numpy
 
 PY      := $(VENV)/bin/python
 PYTEST  := $(PY) -m pytest -n $(WORKERS)
-# Modules are compiled when they are imported; all of torch's would take a core 25 s.
+# --no-compile: Python compiles modules at import; compiling all of torch takes 25 s of a core.
 INSTALL := $(PY) -m pip --disable-pip-version-check install --no-compile
-# What `test` makes two at a time. From version 4 on make prints the output of each as a whole.
+# Runs two targets of `test` at a time. From version 4, make prints the output of each as a block.
 BESIDE  := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-O) SIDE_BY_SIDE=1
 # Before a recipe's command: with LOG set, one line with this title, and all output in that file.
 step     = $(if $(LOG),@$(PYTHON) tools/step.py $(LOG) '$(1)')
 
-# ONNX Runtime would report its use to its makers.
+# Turn off ONNX Runtime's usage reports.
 export ORT_DISABLE_TELEMETRY := 1
-# pytest rewrites the assertions of 500 files: 8 s for each worker unless the result is kept.
+# pytest rewrites the assertions of 500 files: 8 s for each worker unless .pyc files are written.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-# Prerequisites are steps in this order, and two installations must not meet in one environment. What
-# may run side by side is named in `test`.
+# Prerequisites run in the order in which they are listed, and two installations must not run in one
+# environment at the same time. `test` names the targets that may run in parallel.
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
@@ -55,7 +55,7 @@ models: $(VENV)/serving  ## build the models' artifacts that are missing or out 
 graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
 	$(PY) -m model_factory fetch
 
-# Where the package index is out of reach, the tests that need it are skipped, and say so.
+# Without a package index the tests that need these files are skipped with a reason.
 clients: $(VENV)/serving  ## fetch the oldest client library that is supported, and the types of KServe, KEDA and Grafana, 25 MB
 	-$(PY) -m tools.versions fetch
 	-test -e .cache/wheels/kserve-0.21.0-py3-none-any.whl || \
@@ -77,14 +77,14 @@ perf: models oracle  ## measure both servers on all rows of docs/performance.md;
 
 ## Check
 
-# First the environment, and beside it the oracle, which needs none; then what needs nothing installed.
+# First the environment and, in parallel, the oracle; then the targets that use the environment.
 test:  ## all checks and all tests: what CI runs
 	+$(BESIDE) $(VENV)/all oracle
 	+$(BESIDE) lint types layers torch-models graphs clients collected
 	$(PYTEST)
 
-# What is compiled and rewritten while tests are collected is kept. The workers collect at the same
-# time, so that each of them would do all of it: 15 s of a core.
+# Collect once before the workers start. They collect at the same time, so without .pyc files each
+# worker would compile every test file: 15 s of a core.
 collected: $(VENV)/dev
 	$(PY) -m pytest --collect-only -qqq
 
@@ -96,11 +96,11 @@ lint: $(VENV)/dev  ## style, format and language
 types: $(VENV)/dev  ## types, strictly
 	$(PY) -m mypy
 
-layers: $(VENV)/dev  ## which room imports which
+layers: $(VENV)/dev  ## the direction of imports
 	$(VENV)/bin/lint-imports
 
 # Two processes that collect half of the tests each: pytest-xdist would have each worker collect all.
-# By folders, since a marker would have the contract tests collected before they are left out.
+# Split by folders: with a marker, pytest would collect the contract tests before it deselects them.
 QUICK := $(PY) -m pytest -q --hypothesis-profile=quick \
     -m 'not brute_force and not slow and not oracle and not stack'
 
@@ -119,7 +119,7 @@ unit: $(VENV)/dev models  ## the tests that need no server beside them
 contract: $(VENV)/dev models oracle  ## both servers under the same requests
 	$(PYTEST) tests/contract
 
-# TABLES=write records anew what the real server says; the diff is then to be read.
+# TABLES=write records the real server's answers again; review the diff.
 TABLES ?= all
 tables: $(VENV)/dev models oracle  ## ask the real server for every row of the recorded tables
 	TABLES=$(TABLES) $(PYTEST) -m oracle -k answers_as_recorded tests/contract
@@ -136,7 +136,7 @@ dist: $(VENV)/dev  ## wheels and source archives of the four packages in dist/, 
 stack: $(VENV)/dev models  ## `make serve`, the examples, what pages show, and Docker where an engine runs
 	$(PY) -m pytest tests/stack
 
-# pyenv keeps its interpreters away from the PATH, behind commands that may be switched off.
+# pyenv's interpreters are not on the PATH; its shims may be disabled.
 matrix:  ## unit and wheel with each Python from 3.10 to 3.13, 3.10 and 3.11 with NumPy 1.26
 	@failed=; \
 	for version in 3.10 3.11 3.12 3.13; do \
@@ -167,7 +167,7 @@ fuzz: $(VENV)/fuzz  ## fuzz all decoders, guided by coverage, SECONDS=60 each
 train: $(VENV)/train  ## train ge_classifier again and replace the parameters that ship
 	$(PY) -m model_factory.digits_train
 
-clean:  ## remove all that these commands made
+clean:  ## remove everything that these commands created
 	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info \
 	    replay/*.egg-info reference_server/*/*.so
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
@@ -175,14 +175,14 @@ clean:  ## remove all that these commands made
 	    model_repository/*/*/characters.txt
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# The environment. An interrupted step leaves no file here and runs again the next time.
+# The environment. An interrupted step leaves no stamp file and runs again the next time.
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is \
 	needed, and $(PYTHON) is older; name another one: make PYTHON=python3.11 ...")'
 	$(call step,Environment $(VENV)) $(PYTHON) -m venv $(VENV)
 
-# A module with a .pxd is compiled where a C compiler is, and again when it has changed.
+# Modules with a .pxd are compiled if there is a C compiler, and again after a change.
 COMPILED := $(wildcard reference_server/*/*.pxd)
 
 DECLARED := $(wildcard pyproject.toml */pyproject.toml) setup.py $(COMPILED) $(COMPILED:.pxd=.py)
@@ -204,7 +204,7 @@ $(VENV)/train: $(VENV)/serving
 	$(INSTALL) --editable '.[train]'
 	@touch $@
 
-# All three at once, for `test`: one after the other they would build the server three times.
+# All extras in one step, for `test`: three steps would build the server three times.
 $(VENV)/all: $(DECLARED) | $(VENV)/pyvenv.cfg
 	$(INSTALL) --editable '.[models,factory,client,dev,train]' $(OTHERS)
 	@touch $(VENV)/serving $(VENV)/dev $(VENV)/train $@

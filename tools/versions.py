@@ -92,7 +92,7 @@ def table(before: Snapshot, after: Snapshot) -> str:
     lines = []
     for section in dict.fromkeys([*before, *after]):
         if section not in before or section not in after:
-            lines.append(f"{section}: told by one alone")
+            lines.append(f"{section}: reported by only one of the two")
             continue
         rows = [
             (row.name, row.before or "-", row.after or "-")

@@ -47,7 +47,9 @@ def test_a_part_that_only_one_side_has_is_not_compared():
     before = {"flags": {"--a": {"takes": "integer", "default": "1"}}, "metrics": {}}
     after = {"flags": {"--a": {"default": "1"}}, "schema": {}}
     assert versions.table(before, after) == (
-        "flags: 0 of 1 differ\nmetrics: told by one alone\nschema: told by one alone"
+        "flags: 0 of 1 differ\n"
+        "metrics: reported by only one of the two\n"
+        "schema: reported by only one of the two"
     )
 
 
