@@ -3,7 +3,7 @@
     python examples/ask_models.py
     python examples/ask_models.py --url localhost:8001
 
-The server may be the reference server or NVIDIA's tritonserver; nothing here depends on it.
+The server may be the reference server or NVIDIA's tritonserver; this program works with both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 
 def main() -> None:
-    """Ask each model in the way that suits its kind, and print what it answers."""
+    """Send each kind of request, and print the answers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def show_decoupled(client: InferenceServerClient) -> None:
-    """One request, any number of responses: they come over a stream."""
+    """Send one request to a decoupled model: a stream returns any number of responses."""
     letters = [
         result.as_numpy("LETTER").item().decode() for result in responses(client, "spell", "hello")
     ]
@@ -43,7 +43,7 @@ def show_decoupled(client: InferenceServerClient) -> None:
 
 
 def responses(client: InferenceServerClient, model: str, word: str) -> Iterator[InferResult]:
-    """The responses to one request, as they come."""
+    """Yield the responses to one request as they arrive."""
     came: queue.SimpleQueue[tuple[InferResult, InferenceServerException | None]] = (
         queue.SimpleQueue()
     )
@@ -62,7 +62,7 @@ def responses(client: InferenceServerClient, model: str, word: str) -> Iterator[
 
 
 def show_sequence(client: InferenceServerClient) -> None:
-    """Requests that belong together: the same id, a start and an end."""
+    """Send a sequence: requests with the same id, a start flag and an end flag."""
     numbers = [1, 2, 3]
     sums = []
     for place, number in enumerate(numbers, 1):
@@ -78,21 +78,21 @@ def show_sequence(client: InferenceServerClient) -> None:
 
 
 def show_iterative(client: InferenceServerClient) -> None:
-    """An ordinary request; that it was executed several times only the model tells."""
+    """Send one request that the server executes several times, without any effect on the client."""
     answer = client.infer("square_root", [tensor("X", np.array([[2]], np.float32))])
     root, steps = answer.as_numpy("ROOT").item(), answer.as_numpy("STEPS").item()
     print(f"square_root, an iterative model: the root of 2 is {root:.6f}, after {steps} steps")
 
 
 def show_asking(client: InferenceServerClient) -> None:
-    """An ordinary request, too; the model asks another one."""
+    """Send one request to a model that calls another model."""
     answer = client.infer("distance", [tensor("POINT", np.array([3, 4], np.float32))])
     distance = answer.as_numpy("DISTANCE").item()
     print(f"distance, a model that asks square_root: from (0, 0) to (3, 4) it is {distance:.6f}")
 
 
 def tensor(name: str, array: np.ndarray) -> InferInput:
-    """An input with these values."""
+    """Return an input with the values of the array."""
     given = InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
     given.set_data_from_numpy(array)
     return given

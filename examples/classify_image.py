@@ -1,11 +1,11 @@
-"""Ask ge_classifier which digits it sees, in images of any size, with NVIDIA's client library.
+"""Classify images of digits of any size with ge_classifier and NVIDIA's client library.
 
     python examples/classify_image.py
     python examples/classify_image.py --url localhost:8000 --size 40x28 508
 
-Without --size the images differ in size. Each goes in a request of its own, all at once, and the
-server may still answer them in one batch. The answers are the best classes with names and scores,
-by the protocol's classification extension.
+Without --size the images have different sizes. Each image is one request; all are sent at once, and
+the server may execute them as one batch. The classification extension of the protocol returns the
+best classes with names and scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODEL = "ge_classifier"
 SIZES = [(12, 9), (20, 20), (24, 40)]
 SHADES = np.array([" ", ".", ":", "*", "#"])
 
-# What the pen draws for each digit: points, as column and row of a grid of 8 by 8.
+# The strokes of each digit: points as column and row of a grid of 8 by 8.
 STROKES = [
     "40 21 15 26 47 56 65 52 51 40",
     "22 40 47",
@@ -34,11 +34,11 @@ STROKES = [
     "40 21 33 54 66 47 26 34 53 61 40",
     "63 34 22 30 50 62 55 37",
 ]
-PEN = 1.25  # its reach, in steps of that grid; the ink fades towards the rim
+PEN = 1.25  # radius of the pen in steps of that grid; the ink fades towards the edge
 
 
 def main() -> None:
-    """Draw the digits of the command line, ask about them together, and print each answer."""
+    """Draw the digits of the command line, classify them, and print each answer."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,21 +59,21 @@ def main() -> None:
 
 
 def size(text: str) -> tuple[int, int]:
-    """Height and width, of "40x28"."""
+    """Parse height and width from a text such as "40x28"."""
     height, width = map(int, text.split("x"))
     return height, width
 
 
 def digits(text: str) -> list[int]:
-    """The digits of "508"."""
+    """Parse the digits of a text such as "508"."""
     return [int(digit) for digit in text]
 
 
 def draw(digit: int, shape: tuple[int, int]) -> np.ndarray:
-    """The digit with a soft pen: FP32 [height, width], from 0 (dark) to 1 (ink)."""
+    """Draw a digit with a soft pen: FP32 [height, width], from 0 (dark) to 1 (ink)."""
     height, width = shape
     rows, columns = np.mgrid[:height, :width]
-    # The middle of each pixel on the grid of the strokes.
+    # Centre of each pixel in coordinates of the strokes' grid.
     pixels = np.stack([(columns + 0.5) * 8 / width, (rows + 0.5) * 8 / height], axis=-1) - 0.5
     points = np.array([[int(point[0]), int(point[1])] for point in STROKES[digit].split()])
     distance = np.full(shape, np.inf)
@@ -86,9 +86,9 @@ def draw(digit: int, shape: tuple[int, int]) -> np.ndarray:
 
 
 def classify(url: str, images: list[np.ndarray]) -> list[list[str]]:
-    """The three best classes of each image, as "score:index:name"."""
+    """Return the three best classes of each image, as "score:index:name"."""
     with InferenceServerClient(url, concurrency=len(images)) as client:
-        # A server that cannot be reached is noticed here, once, and not by every request.
+        # Raises one error here if the server is unreachable, instead of one for each request.
         client.is_server_live()
         wanted = [InferRequestedOutput("logits", class_count=3)]
         requests = [
@@ -101,7 +101,7 @@ def classify(url: str, images: list[np.ndarray]) -> list[list[str]]:
 
 
 def image_input(image: np.ndarray) -> InferInput:
-    """One image as the model takes it: FP32 [1, 1, height, width]."""
+    """Return one image as the model's input: FP32 [1, 1, height, width]."""
     tensor = InferInput("image", [1, 1, *image.shape], "FP32")
     tensor.set_data_from_numpy(image[None, None])
     return tensor

@@ -1,9 +1,9 @@
-"""Ask text_pipeline what customers' messages are about, with NVIDIA's client library.
+"""Classify customers' messages by topic with text_pipeline and NVIDIA's client library.
 
     python examples/classify_text.py
     python examples/classify_text.py --url localhost:8000 "Where is my parcel?" "我忘记了密码"
 
-The server may be the reference server or NVIDIA's tritonserver; nothing here depends on it.
+The server may be the reference server or NVIDIA's tritonserver; this program works with both.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def main() -> None:
 
 
 def classify(client: InferenceServerClient, text: str) -> tuple[np.ndarray, str]:
-    """The logits, FP32 [classes], and the label of one text."""
+    """Return the logits, FP32 [classes], and the label of one text."""
     result = client.infer(MODEL, [text_input(text)])
     return result.as_numpy("logits")[0], result.as_numpy("label")[0, 0].decode()
 
 
 def class_names(client: InferenceServerClient) -> list[str]:
-    """What the columns of `logits` stand for.
+    """Return the class names of the columns of `logits`.
 
-    The classification extension tells: for each class "score:index:name", or no name if the model
-    has no labels, and then the index stands for it.
+    The classification extension returns "score:index:name" for each class. A model without labels
+    has no names, and the index is used.
     """
     classes = client.get_model_metadata(MODEL)["outputs"][0]["shape"][-1]
     wanted = InferRequestedOutput("logits", class_count=classes)
@@ -61,14 +61,14 @@ def class_names(client: InferenceServerClient) -> list[str]:
 
 
 def text_input(text: str) -> InferInput:
-    """One text as the pipeline takes it: BYTES [1], in UTF-8."""
+    """Return one text as the pipeline's input: BYTES [1], in UTF-8."""
     tensor = InferInput("text", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([text], dtype=object))
     return tensor
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Scores that are positive and sum to one."""
+    """Return scores that are positive and sum to one."""
     powers = np.exp(logits - logits.max())
     return powers / powers.sum()
 

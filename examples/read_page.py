@@ -1,4 +1,4 @@
-"""Ask ocr_pipeline what is written on an image, with NVIDIA's client library.
+"""Read the text on an image with ocr_pipeline and NVIDIA's client library.
 
     python examples/read_page.py
     python examples/read_page.py --url localhost:8000 --output read.png page.jpg
@@ -20,7 +20,7 @@ PAGES = Path(__file__).resolve().parent.parent / "model_factory" / "data" / "pag
 
 
 def main() -> None:
-    """Print the lines of an image, and draw their boxes if that is wanted."""
+    """Print the lines of an image, and optionally draw their boxes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -44,7 +44,7 @@ def main() -> None:
 def read(
     client: InferenceServerClient, image: np.ndarray
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The texts, scores and boxes of the lines on an image, UINT8 [height, width, 3]."""
+    """Return texts, scores and boxes of the lines on an image, UINT8 [height, width, 3]."""
     pixels = InferInput("image", image.shape, "UINT8")
     pixels.set_data_from_numpy(image)
     result = client.infer("ocr_pipeline", [pixels])
@@ -53,7 +53,7 @@ def read(
 
 
 def draw(image: Image.Image, boxes: np.ndarray) -> Image.Image:
-    """The image with a frame around each line, and a dot where its first character is."""
+    """Return the image with a frame around each line and a dot at its first character."""
     drawn = image.copy()
     pen = ImageDraw.Draw(drawn)
     for box in boxes:

@@ -1,4 +1,4 @@
-"""Stand in for an OpenTelemetry collector: print the spans that a server sends, a line for each.
+"""Receive spans like an OpenTelemetry collector, and print one line for each.
 
     python examples/span_collector.py            listens on localhost:4318, until it is interrupted
 
@@ -15,10 +15,10 @@ from typing import Any
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Prints what is posted to it."""
+    """Prints the spans of each POST request."""
 
     def do_POST(self) -> None:
-        """Take one batch of spans."""
+        """Print one batch of spans."""
         batch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         for resource in batch["resourceSpans"]:
             for scope in resource["scopeSpans"]:
@@ -28,11 +28,11 @@ class Collector(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing of requests."""
+        """Do not log requests."""
 
 
 def line(span: dict[str, Any]) -> str:
-    """A span's ids, how long it took, its name and its attributes."""
+    """Return a line with ids, duration, name and attributes of a span."""
     milliseconds = (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e6
     parts = [span["traceId"][:8], f"{span.get('parentSpanId', '-'):16} > {span['spanId']}"]
     parts.append(f"{milliseconds:9.3f} ms  {span['name']}")

@@ -1,4 +1,4 @@
-"""A classifier that goes through a pool of datasets; a callback takes each result."""
+"""Execute a classifier on a pool of datasets; a callback receives each result."""
 
 import sys
 
@@ -13,7 +13,7 @@ stop = False
 
 
 def serve(arguments):
-    """The thread of the callbacks."""
+    """Process callbacks; runs in their thread."""
     context, timeout = arguments
     check(acl.rt.set_context(context), "set_context")
     while not stop:
@@ -21,7 +21,7 @@ def serve(arguments):
 
 
 def take(arguments):
-    """The callback: the result of one execution."""
+    """Store the result of one execution; called back by the stream."""
     number, outputs = arguments
     scores = download(outputs.ptrs[0], 10)
     answers.append((number, int(scores.argmax())))

@@ -1,4 +1,4 @@
-"""Copies on a stream, from and to pinned memory; the host waits once, at the end."""
+"""Copy on a stream from and to pinned memory; the host waits once, at the end."""
 
 import acl
 from shared import DEVICE_TO_HOST, HOST_TO_DEVICE, HUGE_FIRST, Card, check, got

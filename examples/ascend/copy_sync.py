@@ -1,4 +1,4 @@
-"""Copies while the caller waits: host to device, within the device, and back."""
+"""Copy synchronously: host to device, within the device, and back."""
 
 import acl
 import numpy as np

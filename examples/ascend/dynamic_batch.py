@@ -1,4 +1,4 @@
-"""One model, batches of several sizes: the gear is set before each execution."""
+"""Execute one model with batches of several sizes; the gear is set before each execution."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One model, pictures of several sizes: height and width are set before each execution."""
+"""Execute one model on images of several sizes; height and width are set before each run."""
 
 import sys
 

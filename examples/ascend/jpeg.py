@@ -1,4 +1,4 @@
-"""A JPEG file decoded and resized by DVPP; its brightness goes into the classifier."""
+"""Decode and resize a JPEG file with DVPP, and classify its brightness."""
 
 import sys
 from pathlib import Path
@@ -12,12 +12,12 @@ SIDE = 32
 
 
 def align(side, multiple):
-    """The next multiple."""
+    """Round up to a multiple."""
     return -(-side // multiple) * multiple
 
 
 def picture(width, height, width_stride, height_stride):
-    """The description of a picture in new memory, and its address."""
+    """Return the description of a new image buffer, and its address."""
     size = width_stride * height_stride * 3 // 2
     ptr = got(acl.media.dvpp_malloc(size))
     desc = acl.media.dvpp_create_pic_desc()
@@ -38,7 +38,7 @@ with Card() as card:
     data = Path(sys.argv[2]).read_bytes()
     host = acl.util.bytes_to_ptr(data)
     width, height, _ = got(acl.media.dvpp_jpeg_get_image_info(host, len(data)))
-    width, height = width // 2 * 2, height // 2 * 2  # as the decoder makes them
+    width, height = width // 2 * 2, height // 2 * 2  # the decoder returns even sides
     file = got(acl.media.dvpp_malloc(len(data)))
     check(acl.rt.memcpy(file, len(data), host, len(data), 1), "memcpy")
     big, big_ptr = picture(width, height, align(width, 128), align(height, 16))

@@ -1,4 +1,4 @@
-"""The models of the programs here: pictures [n, 3, h, w] to ten scores, static and with gears.
+"""Build the models of the Ascend examples: images [n, 3, h, w] to ten scores, static and geared.
 
 python examples/ascend/make_models.py FOLDER [SOC]: writes ONNX and compiles it with `atc`.
 """
@@ -18,16 +18,16 @@ FLAGS = {
     "batch": {"input_shape": "image:-1,3,32,32", "dynamic_batch_size": "1,2,4,8"},
     "sides": {"input_shape": "image:1,3,-1,-1", "dynamic_image_size": "16,16;32,32;32,48"},
 }
-"""Name of a model -> how ATC compiles it."""
+"""Model name to its ATC options."""
 
 
 def weights() -> np.ndarray:
-    """[3, 10]: how much of each colour each class has."""
+    """Return the weight of each colour for each class, [3, 10]."""
     return np.random.default_rng(7).normal(size=(3, 10)).astype(np.float32)
 
 
 def classifier() -> onnx.ModelProto:
-    """The mean colour of a picture, times the weights."""
+    """Return a graph that multiplies the mean colour of an image with the weights."""
     dims = ["n", 3, "h", "w"]
     graph = helper.make_graph(
         [
@@ -45,7 +45,7 @@ def classifier() -> onnx.ModelProto:
 
 
 def flags(name: str, folder: Path, soc: str) -> list[str]:
-    """ATC's flags of a model, whose ONNX file is in the folder."""
+    """Return ATC's flags for a model with its ONNX file in the folder."""
     given = {
         "framework": "5",
         "model": str(folder / "classifier.onnx"),

@@ -1,4 +1,4 @@
-"""What the programs here share: a card, a loaded model, and datasets of its inputs and outputs."""
+"""Common code of the Ascend examples: a card, a loaded model, datasets of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ HUGE_FIRST = 0
 
 
 def check(ret, what="acl"):
-    """Raises RuntimeError for a return code but 0, with CANN's text where there is one."""
+    """Raise RuntimeError with CANN's text for a return code other than 0."""
     if ret != 0:
         raise RuntimeError(f"{what}: {ret} {acl.get_recent_err_msg() or ''}")
 
 
 def got(answer):
-    """What stands before the return code."""
+    """Check the return code, and return the values before it."""
     *values, ret = answer
     check(ret)
     return values[0] if len(values) == 1 else values
 
 
 class Card:
-    """Device 0 with a context and a stream of its own, until the end of a `with`."""
+    """Device 0 with its own context and stream; a context manager."""
 
     def __enter__(self):
         check(acl.init(), "init")
@@ -36,7 +36,7 @@ class Card:
 
     def __exit__(self, *raised):
         if any(raised):
-            return  # what went wrong counts, not what is left
+            return  # keep the original error
         check(acl.rt.destroy_stream(self.stream), "destroy_stream")
         check(acl.rt.destroy_context(self.context), "destroy_context")
         check(acl.rt.reset_device(0), "reset_device")
@@ -45,7 +45,7 @@ class Card:
 
 @dataclass
 class Buffers:
-    """A dataset, and what is in it by place: data buffers, addresses, bytes."""
+    """A dataset with the data buffers, addresses and sizes in bytes of its tensors."""
 
     dataset: int
     handles: list = field(default_factory=list)
@@ -54,7 +54,7 @@ class Buffers:
 
 
 class Model:
-    """A model of a file. `buffers` makes datasets; `release` gives back all of them."""
+    """A model loaded from a file. `buffers` allocates datasets; `release` frees all of them."""
 
     def __init__(self, path):
         self.id = got(acl.mdl.load_from_file(path))
@@ -63,7 +63,7 @@ class Model:
         self._made = []
 
     def buffers(self):
-        """A dataset of inputs and one of outputs, in new device memory."""
+        """Allocate a dataset of inputs and one of outputs on the device."""
         mdl = acl.mdl
         inputs = range(mdl.get_num_inputs(self.desc))
         outputs = range(mdl.get_num_outputs(self.desc))
@@ -73,12 +73,12 @@ class Model:
         )
 
     def gear_place(self):
-        """The input that takes the gear."""
+        """Return the index of the gear input."""
         name = "ascend_mbatch_shape_data"
         return got(acl.mdl.get_input_index_by_name(self.desc, name))
 
     def release(self):
-        """Give back the datasets, their memory, and the model."""
+        """Free the datasets, their memory, and the model."""
         for made in self._made:
             for handle, ptr in zip(made.handles, made.ptrs, strict=True):
                 check(acl.destroy_data_buffer(handle), "destroy_data_buffer")
@@ -102,14 +102,14 @@ class Model:
 
 
 def upload(array, ptr, size):
-    """Copy an array to the card while the caller waits."""
+    """Copy an array to the card synchronously."""
     data = array.tobytes()
     source = acl.util.bytes_to_ptr(data)
     check(acl.rt.memcpy(ptr, size, source, len(data), HOST_TO_DEVICE), "memcpy")
 
 
 def download(ptr, shape, dtype=np.float32):
-    """An array of what the card has there, copied while the caller waits."""
+    """Copy an array from the card synchronously."""
     array = np.empty(shape, dtype)
     target = array.ctypes.data
     check(acl.rt.memcpy(target, array.nbytes, ptr, array.nbytes, DEVICE_TO_HOST), "memcpy")
@@ -117,6 +117,6 @@ def download(ptr, shape, dtype=np.float32):
 
 
 def pictures(count, height=32, width=32):
-    """Pictures [count, 3, height, width] of one colour each."""
+    """Return images [count, 3, height, width], each of one colour."""
     colours = np.random.default_rng(count).random((count, 3, 1, 1), np.float32)
     return np.broadcast_to(colours, (count, 3, height, width)).copy()

@@ -1,4 +1,4 @@
-"""Copies on one stream, executions on another: events keep them in order."""
+"""Copy on one stream and execute on another; events keep the order."""
 
 import sys
 

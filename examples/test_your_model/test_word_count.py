@@ -1,4 +1,4 @@
-"""How to test a Triton model without a server: install reference-server and pytest, and run it."""
+"""Test a Triton model without a server; requires reference-server and pytest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parent / "model_repository"
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
-    """One loading for all tests; the fixture `triton_model` loads anew for each."""
+    """Load the model once for all tests; the fixture `triton_model` loads it for each test."""
     with open_model(REPOSITORY / "word_count") as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""An image classifier for images of any size; ge_runtime does the work."""
+"""An image classifier for images of any size, executed by ge_runtime."""
 
 import triton_python_backend_utils as pb_utils
 

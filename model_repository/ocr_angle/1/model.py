@@ -1,4 +1,4 @@
-"""Tells upright lines of text from those upside down; ge_runtime does the work."""
+"""A classifier of text lines as upright or upside down, executed by ge_runtime."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,4 @@
-"""Finds lines of text in pages of any size; ge_runtime does the work."""
+"""A detector of text lines in pages of any size, executed by ge_runtime."""
 
 import triton_python_backend_utils as pb_utils
 

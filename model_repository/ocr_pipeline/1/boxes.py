@@ -1,29 +1,30 @@
-"""Lines of text as rectangles, from the detector's probabilities.
+"""Convert the detector's probabilities to rectangles around lines of text.
 
-The detector marks the core of each line, shrunk so that neighbours stay apart ("differentiable
-binarisation"). Pixels above a threshold that touch are one core; the least rectangle around it,
-grown back, is the line.
+The detector marks the core of each line. A core is smaller than its line, so that the cores of
+neighbouring lines do not touch ("differentiable binarisation"). Connected pixels above a threshold
+are one core. Its smallest rectangle is enlarged to the size of the line.
 """
 
 import numpy as np
 
 CORE = 0.3
-"""From this probability a pixel is of a core."""
+"""A pixel with at least this probability belongs to a core."""
 LINE = 0.5
-"""Cores whose mean probability is less are dropped."""
+"""Cores with a lower mean probability are discarded."""
 GROWTH = 1.6
-"""How far a core grows on each side, in its area by its perimeter."""
+"""Growth of a core on each side, as a multiple of its area divided by its perimeter."""
 THINNEST = 3
-"""Cores thinner than this many pixels are dropped."""
+"""Cores thinner than this number of pixels are discarded."""
 
 
 def lines(probability):
-    """The lines of a page, FP32 [n, 4, 2]: corners x, y, clockwise from the top left one.
+    """Return the lines of a page, FP32 [n, 4, 2]: corners x, y, clockwise from the top left.
 
-    probability: FP32 [height, width].
+    Args:
+        probability: FP32 [height, width].
     """
     mask = probability > CORE
-    # Cores that a hair parts are one: each pixel grows by one to the right and downwards.
+    # Join cores with a gap of one pixel: extend each pixel by one to the right and downwards.
     mask[:, 1:] |= mask[:, :-1].copy()
     mask[1:] |= mask[:-1].copy()
     rows, starts, ends = _runs(mask)
@@ -43,9 +44,12 @@ def lines(probability):
 
 
 def reading_order(boxes):
-    """The order in which a page's lines are read, as indices [n]: row by row, as the page lies.
+    """Return the reading order of a page's lines, as indices [n], row by row.
 
-    boxes: [n, 4, 2], each from its first character's top; most lines say where down is.
+    The median direction of the lines is taken as the direction of the page.
+
+    Args:
+        boxes: [n, 4, 2], the corners of each line, from the top of its first character.
     """
     right = np.median(boxes[:, 1] - boxes[:, 0], axis=0)
     right = right / (np.linalg.norm(right) or 1)
@@ -62,15 +66,15 @@ def reading_order(boxes):
 
 
 def _runs(mask):
-    """Where the mask's rows are true: of each run its row, its start and what follows its end."""
+    """Return row, start and end (exclusive) of each run of true pixels in the mask's rows."""
     edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, starts = np.nonzero(edges == 1)
     return rows, starts, np.nonzero(edges == -1)[1]
 
 
 def _connected(rows, starts, ends, width):
-    """The runs that touch, also by a corner: an array of indices for each group."""
-    # One number for row and column, in which runs are in order.
+    """Group runs that touch, also at a corner; return an array of indices for each group."""
+    # Row and column as one number, by which the runs are sorted.
     stride = width + 2
     first = np.searchsorted(rows * stride + ends, (rows + 1) * stride + starts, "left")
     last = np.searchsorted(rows * stride + starts, (rows + 1) * stride + ends, "right")
@@ -91,9 +95,10 @@ def _connected(rows, starts, ends, width):
 
 
 def _rectangle(points):
-    """The least rectangle around a core, grown to its line, [4, 2]; None for one that is too thin.
+    """Return the smallest rectangle around a core, enlarged to its line, [4, 2]; None if too thin.
 
-    points: [n, 2], the corners of its pixels.
+    Args:
+        points: [n, 2], the corners of the core's pixels.
     """
     hull = _hull(points)
     edges = np.roll(hull, -1, axis=0) - hull
@@ -108,7 +113,7 @@ def _rectangle(points):
     middle = np.array([(along[:, best].min() + along[:, best].max()) / 2])
     middle = np.append(middle, (across[:, best].min() + across[:, best].max()) / 2) @ axes
     size = size + 2 * GROWTH * size.prod() / (2 * size.sum())
-    # The axis nearer to the horizontal is the one along which the line runs.
+    # The axis nearer to the horizontal is the direction of the line.
     if abs(axes[0, 0]) < abs(axes[1, 0]):
         axes, size = axes[::-1], size[::-1]
     right, down = axes * (size / 2)[:, None]
@@ -117,7 +122,7 @@ def _rectangle(points):
 
 
 def _hull(points):
-    """The convex hull of points, [n, 2] in order around it (Andrew's monotone chain)."""
+    """Return the convex hull of points, [n, 2] in order (Andrew's monotone chain)."""
     points = sorted(set(map(tuple, points.tolist())))
 
     def chain(ordered):
@@ -132,7 +137,7 @@ def _hull(points):
 
 
 def _turn(origin, first, second):
-    """More than 0 if the way from origin over first to second bends one way, less if the other."""
+    """Return the cross product of the two directions from origin; its sign is the turn."""
     return (first[0] - origin[0]) * (second[1] - origin[1]) - (first[1] - origin[1]) * (
         second[0] - origin[0]
     )

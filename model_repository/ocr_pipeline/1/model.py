@@ -1,4 +1,4 @@
-"""Pages to lines of text: three graphs, asked as models of the same server, and what is between."""
+"""Read the lines of text on a page: call three models of the same server, and connect them."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 from .page import Page
 
 LINES = 16
-"""The most lines in a request: the max_batch_size of ocr_angle and ocr_recognition."""
+"""Maximum number of lines in a request: the max_batch_size of ocr_angle and ocr_recognition."""
 
 
 class TritonPythonModel:
@@ -33,7 +33,7 @@ async def _answer(request):
 
 
 async def _read(page):
-    """Texts BYTES [n], scores FP32 [n] and boxes FP32 [n, 4, 2] of a page's lines."""
+    """Return texts BYTES [n], scores FP32 [n] and boxes FP32 [n, 4, 2] of a page's lines."""
     (probability,) = await _ask("ocr_detection", "page", page.to_search(), ["probability"])
     page.found(probability)
     texts = np.full(len(page.boxes), b"", object)
@@ -51,7 +51,7 @@ async def _read(page):
 
 
 async def _ask(model, name, rows, outputs):
-    """These outputs of another model, for as many rows as there are."""
+    """Call another model with these rows, and return the outputs; several requests if needed."""
     parts = [rows[start : start + LINES] for start in range(0, len(rows), LINES)]
     asked = [
         pb_utils.InferenceRequest(

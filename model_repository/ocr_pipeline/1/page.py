@@ -1,4 +1,4 @@
-"""A page on its way through the three graphs: what each is given, and what its answer means."""
+"""Prepare the inputs of the three graphs from a page, and interpret their outputs."""
 
 import math
 from collections import defaultdict
@@ -8,22 +8,22 @@ import numpy as np
 from . import boxes, pixels
 
 STRIDE = 32
-"""The detector takes sides that are multiples of this; lines are padded to such widths."""
+"""Sides of the detector's input, and widths of lines, are multiples of this."""
 LARGEST_SIDE = 1280
-"""Larger pages are searched at a smaller scale; lines are read at the scale of the page."""
+"""Larger pages are scaled down for the detector. The recogniser uses the original scale."""
 LINE_HEIGHT = 48
 ANGLE_WIDTH = 192
 SHORTEST_LINE, LONGEST_LINE = 64, 1920
 UPRIGHT = 1.5
-"""A line this many times as high as long is written from top to bottom."""
+"""A line whose height is at least this multiple of its length runs from top to bottom."""
 UPSIDE_DOWN = 0.9
-"""A line is turned around if this likely."""
+"""A line is rotated by 180 degrees above this probability."""
 GREY = 128
-"""Padding of lines: the middle of the range, as the recogniser was trained."""
+"""Padding value of lines: the middle of the range, as in the training of the recogniser."""
 
 
 class Page:
-    """An image, UINT8 [height, width, 3], and its lines as they become known."""
+    """An image, UINT8 [height, width, 3], and the lines that were found on it."""
 
     def __init__(self, image):
         self._image = image
@@ -31,35 +31,35 @@ class Page:
         self.boxes = np.zeros((0, 4, 2), np.float32)
 
     def to_search(self):
-        """What the detector is given: UINT8 [1, height, width, 3]."""
+        """Return the detector's input, UINT8 [1, height, width, 3]."""
         sides = [max(1, round(side * self._scale)) for side in self._image.shape[:2]]
         page = pixels.resized(self._image, *sides)
         return pixels.extended(page, *(STRIDE * math.ceil(side / STRIDE) for side in sides))[None]
 
     def found(self, probability):
-        """Take what the detector gave, [1, height, width]."""
+        """Find the lines in the detector's output, [1, height, width]."""
         height, width = self._image.shape[:2]
         found = boxes.lines(probability[0]) / self._scale
-        # Some of the padding may have been taken for a line.
+        # The detector may find lines in the padding.
         inside = (found.mean(axis=1) < (width, height)).all(axis=1)
         self.boxes = found[inside].clip(0, (width, height)).astype(np.float32)
 
     def to_turn(self):
-        """What the classifier of angles is given: UINT8 [n, 48, 192, 3]."""
+        """Return the input of the angle classifier, UINT8 [n, 48, 192, 3]."""
         return np.concatenate(
             [_padded(self._cut(box, ANGLE_WIDTH), ANGLE_WIDTH)[None] for box in self.boxes]
         )
 
     def turned(self, probability):
-        """Take how likely lines are upright and upside down, [n, 2]; put them in order."""
+        """Rotate and sort the lines by the angle classifier's output, [n, 2]."""
         around = probability[:, 1] > UPSIDE_DOWN
         self.boxes[around] = np.roll(self.boxes[around], 2, axis=1)
         self.boxes = self.boxes[boxes.reading_order(self.boxes)]
 
     def to_read(self):
-        """What the recogniser is given, by width: indices of lines [k], UINT8 [k, 48, width, 3].
+        """Yield the recogniser's inputs by width: indices of lines [k], UINT8 [k, 48, width, 3].
 
-        How a line is padded depends on itself alone, and so does what is read.
+        The padding of a line depends on the line alone, and so does the text that is read.
         """
         groups = defaultdict(list)
         for index, box in enumerate(self.boxes):
@@ -71,7 +71,7 @@ class Page:
             yield list(indices), np.stack(images)
 
     def _cut(self, box, longest):
-        """The line in a box, UINT8 [48, width, 3], no wider than `longest`."""
+        """Return the line in a box, UINT8 [48, width, 3], with a width of at most `longest`."""
         width, height = np.linalg.norm(box[1] - box[0]), np.linalg.norm(box[3] - box[0])
         if height >= UPRIGHT * width:
             box, width, height = np.roll(box, -1, axis=0), height, width

@@ -1,10 +1,10 @@
-"""Images resized and cut, with NumPy alone."""
+"""Resize and cut images with NumPy."""
 
 import numpy as np
 
 
 def resized(image, height, width):
-    """UINT8 [rows, columns, 3] to UINT8 [height, width, 3], smoothed where it gets smaller."""
+    """Resize UINT8 [rows, columns, 3] to UINT8 [height, width, 3], with smoothing if smaller."""
     if image.shape[:2] == (height, width):
         return image
     rows = _along_rows(image.astype(np.float32), height)
@@ -13,31 +13,35 @@ def resized(image, height, width):
 
 
 def extended(image, height, width):
-    """UINT8 [height, width, 3]: the image, its last row and column repeated behind it."""
+    """Extend to UINT8 [height, width, 3] by repeating the last row and column."""
     rows, columns = image.shape[:2]
     return np.pad(image, ((0, height - rows), (0, width - columns), (0, 0)), mode="edge")
 
 
 def cut(image, box, height, width):
-    """The part of an image under a rectangle, as UINT8 [height, width, 3].
+    """Return the part of an image in a rectangle, as UINT8 [height, width, 3].
 
-    box: [4, 2], x and y of its corners in pixels, clockwise from that which becomes the top left.
+    Args:
+        image: UINT8 [rows, columns, 3].
+        box: [4, 2], x and y of its corners in pixels, clockwise; the first becomes the top left.
+        height: Pixels of the result.
+        width: Pixels of the result.
     """
     left_top, right_top, _, left_bottom = box.astype(np.float32)
     right, down = right_top - left_top, left_bottom - left_top
-    # Where a rectangle is larger than its picture, each pixel is the mean of several samples.
+    # If the rectangle is larger than the result, each pixel is the mean of several samples.
     samples = max(1, round(float(np.hypot(*down)) / height))
     across = (np.arange(width * samples, dtype=np.float32) + 0.5) / (width * samples)
     along = (np.arange(height * samples, dtype=np.float32) + 0.5) / (height * samples)
     points = left_top + along[:, None, None] * down + across[:, None] * right
-    # A pixel's value stands for its middle.
+    # The value of a pixel is the value at its centre.
     found = _between(image, points[..., 0] - 0.5, points[..., 1] - 0.5)
     found = found.reshape(height, samples, width, samples, 3).mean(axis=(1, 3))
     return np.rint(found).astype(np.uint8)
 
 
 def _between(image, x, y):
-    """FP32 [..., 3]: the image at these places, from the four pixels around each."""
+    """Return the image at these positions, FP32 [..., 3], by bilinear interpolation."""
     rows, columns = image.shape[:2]
     x, y = x.clip(0, columns - 1), y.clip(0, rows - 1)
     left, top = x.astype(np.intp), y.astype(np.intp)
@@ -49,7 +53,7 @@ def _between(image, x, y):
 
 
 def _along_rows(image, height):
-    """FP32 [rows, ...] to [height, ...]: means weighted by nearness (a triangle)."""
+    """Resize FP32 [rows, ...] to [height, ...] with a triangle filter."""
     rows = image.shape[0]
     scale = rows / height
     reach = max(scale, 1.0)

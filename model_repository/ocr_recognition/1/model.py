@@ -1,4 +1,4 @@
-"""Reads lines of text of any width: ge_runtime gives each step's character, ctc.py the text."""
+"""A reader of text lines of any width: ge_runtime computes the characters, ctc.py the text."""
 
 from pathlib import Path
 
@@ -28,10 +28,10 @@ class TritonPythonModel:
         self._graph.close()
 
     def _text(self, outputs):
-        """[rows, steps] characters to [rows, 1] texts."""
+        """Convert [rows, steps] characters to [rows, 1] texts."""
         return ctc.texts(outputs["character"], self._letters)[:, None]
 
 
 def _score(outputs):
-    """[rows, 1]: how sure the graph is of a row's characters, on average."""
+    """Return the mean probability of each row's characters, [rows, 1]."""
     return ctc.scores(outputs["character"], outputs["probability"])[:, None]

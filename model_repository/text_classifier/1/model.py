@@ -1,4 +1,4 @@
-"""Embeddings to topics: ge_runtime gives the logits, labels.txt the name of the highest one."""
+"""A topic classifier of embeddings: ge_runtime computes the logits, labels.txt has the names."""
 
 from pathlib import Path
 
@@ -24,5 +24,5 @@ class TritonPythonModel:
         self._graph.close()
 
     def _label(self, outputs):
-        """[rows, 6] logits to [rows, 1] labels."""
+        """Convert [rows, 6] logits to [rows, 1] labels."""
         return self._labels[outputs["logits"].argmax(axis=1)][:, None]

@@ -1,4 +1,4 @@
-"""A sentence encoder for texts of any length; ge_runtime does the work."""
+"""A sentence encoder for texts of any length, executed by ge_runtime."""
 
 import triton_python_backend_utils as pb_utils
 

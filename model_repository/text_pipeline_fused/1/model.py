@@ -1,4 +1,4 @@
-"""Texts to topics: tokens made here, encoder and classifier executed as stages of one graph."""
+"""A topic classifier of texts: this file tokenizes, ge_runtime executes encoder and classifier."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ class TritonPythonModel:
         self._labels = np.array((folder / "labels.txt").read_bytes().splitlines(), object)
         self._tokenizer = Tokenizer.from_file(str(path))
         derive = {"label": self._label}
-        # Opening checks the parameters, of which the tokenizer needs one.
+        # GraphModel checks the parameters; the tokenizer uses one of them afterwards.
         self._graph = GraphModel(args, pb_utils, prepare=self._tokenize, derive=derive)
         parameters = json.loads(args["model_config"])["parameters"]
         self._tokenizer.enable_truncation(int(parameters["limit.tokens"]["string_value"]))
@@ -35,10 +35,10 @@ class TritonPythonModel:
         self._graph.close()
 
     def _tokenize(self, batch):
-        """Each request's token ids, or the fault it is answered with."""
+        """Return the token ids and lengths of each request, or its RequestFault."""
         requests = [_decode(inputs["text"]) for inputs in batch]
         texts = [text for request in requests if isinstance(request, list) for text in request]
-        # One call for the whole request batch: it runs on all cores, without Python's global lock.
+        # One call for all requests: it uses all cores and releases the GIL.
         tokens = iter([encoding.ids for encoding in self._tokenizer.encode_batch(texts)])
         return [
             _pad([next(tokens) for _ in request]) if isinstance(request, list) else request
@@ -46,12 +46,12 @@ class TritonPythonModel:
         ]
 
     def _label(self, outputs):
-        """[rows, 6] logits to [rows, 1] labels."""
+        """Convert [rows, 6] logits to [rows, 1] labels."""
         return self._labels[outputs["logits"].argmax(axis=1)][:, None]
 
 
 def _decode(elements):
-    """The request's texts, or a RequestFault. elements: [n], of bytes."""
+    """Return the texts of a request's elements, bytes [n], or a RequestFault."""
     if not elements.size:
         return RequestFault("input 'text': found no text, expected one or more")
     texts = []
@@ -67,7 +67,7 @@ def _decode(elements):
 
 
 def _pad(tokens):
-    """Ids [n, longest], 0 after a row's tokens, and lengths [n, 1]."""
+    """Return ids [n, longest], padded with 0, and lengths [n, 1]."""
     lengths = np.array([len(row) for row in tokens], np.int32)[:, None]
     mask = np.arange(lengths.max()) < lengths
     ids = np.zeros(mask.shape, np.int64)

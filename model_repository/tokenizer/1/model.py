@@ -1,4 +1,4 @@
-"""Texts to token ids, by the tokenizer that the encoder was trained with."""
+"""Convert texts to token ids with the tokenizer of the encoder's training."""
 
 import json
 from pathlib import Path
@@ -23,10 +23,10 @@ class TritonPythonModel:
         return answer_batch(pb_utils, requests, self._tokenize)
 
     def _tokenize(self, batch):
-        """Each request's outputs, or the fault it is answered with."""
+        """Return the token ids and lengths of each request, or its RequestFault."""
         requests = [_decode(inputs["text"]) for inputs in batch]
         texts = [text for request in requests if isinstance(request, list) for text in request]
-        # One call for the whole request batch: it runs on all cores, without Python's global lock.
+        # One call for all requests: it uses all cores and releases the GIL.
         tokens = iter([encoding.ids for encoding in self._tokenizer.encode_batch(texts)])
         return [
             _pad([next(tokens) for _ in request]) if isinstance(request, list) else request
@@ -36,7 +36,7 @@ class TritonPythonModel:
 
 def _max_tokens(model_config):
     value = model_config["parameters"].get("max_tokens", {}).get("string_value", "")
-    # [CLS], [SEP], and something between them.
+    # At least [CLS], one token, [SEP].
     if not value.isdecimal() or int(value) < 3:
         fault = f"parameter 'max_tokens': found '{value}', expected a whole number of 3 or more"
         raise ConfigFault(model_config["name"], [fault])
@@ -44,7 +44,7 @@ def _max_tokens(model_config):
 
 
 def _decode(elements):
-    """The request's texts, or a RequestFault. elements: [n], of bytes."""
+    """Return the texts of a request's elements, bytes [n], or a RequestFault."""
     if not elements.size:
         return RequestFault("input 'text': found no text, expected one or more")
     texts = []
@@ -60,7 +60,7 @@ def _decode(elements):
 
 
 def _pad(tokens):
-    """Ids [n, longest], 0 after a row's tokens, and lengths [n, 1]."""
+    """Return ids [n, longest], padded with 0, and lengths [n, 1]."""
     lengths = np.array([len(row) for row in tokens], np.int32)[:, None]
     mask = np.arange(lengths.max()) < lengths
     ids = np.zeros(mask.shape, np.int64)

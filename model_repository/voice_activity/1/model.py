@@ -1,4 +1,4 @@
-"""Tells speech from other sound, stream by stream; ge_runtime does the work and keeps the state."""
+"""A speech detector for audio streams. ge_runtime executes it and keeps the streams' states."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,5 +1,5 @@
-"""Resizes images."""
+"""A model that resizes images; its class has the wrong name."""
 
 
 class Resizer:
-    """Triton looks for `TritonPythonModel`."""
+    """Triton expects the name `TritonPythonModel`."""

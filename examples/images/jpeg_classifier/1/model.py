@@ -1,6 +1,6 @@
-"""The classifier of model_repository/ge_classifier for JPEG files; config.pbtxt says it all."""
+"""The classifier of model_repository/ge_classifier for JPEG files, configured in config.pbtxt."""
 
-from __future__ import annotations  # Triton adds the classes of pb_utils after this file has run
+from __future__ import annotations  # Triton adds the classes of pb_utils after the import
 
 import triton_python_backend_utils as pb_utils
 
@@ -8,7 +8,7 @@ from ge_runtime.adapters.triton import GraphModel
 
 
 class TritonPythonModel:
-    """Called by Triton."""
+    """One instance of the model."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self._graph = GraphModel(args, pb_utils)

@@ -1,6 +1,6 @@
-"""Tells how far a point is from zero, and calls another model for the root (BLS)."""
+"""Compute the distance of a point from zero; another model computes the root (BLS)."""
 
-from __future__ import annotations  # Triton adds the classes of pb_utils after this file has run
+from __future__ import annotations  # Triton adds the classes of pb_utils after the import
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -12,12 +12,12 @@ class TritonPythonModel:
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse]:
-        """Answer each request by itself."""
+        """Answer each request independently."""
         return [distance(request) for request in requests]
 
 
 def distance(request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
-    """The root of the sum of the squares, or the error of the model that takes roots."""
+    """Return the root of the sum of squares, or the error of the model square_root."""
     (tensor,) = request.inputs()
     point = tensor.as_numpy()
     root_request = pb_utils.InferenceRequest(

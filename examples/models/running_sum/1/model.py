@@ -1,6 +1,6 @@
-"""Adds up what a sequence of requests brings: a model that remembers."""
+"""Add up the values of a sequence of requests: a model with state."""
 
-from __future__ import annotations  # Triton adds the classes of pb_utils after this file has run
+from __future__ import annotations  # Triton adds the classes of pb_utils after the import
 
 from typing import Any
 
@@ -9,16 +9,16 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """One instance; all requests of a sequence come to the same one, in their order."""
+    """One instance; it receives all requests of a sequence in order."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Begin without any sequence."""
+        """Start without sequences."""
         self._sums: dict[int | str, Any] = {}
 
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse]:
-        """Answer each request; no two of them are of the same sequence."""
+        """Answer each request; the requests belong to different sequences."""
         return [self._add(request) for request in requests]
 
     def _add(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:

@@ -1,6 +1,6 @@
-"""Spells a word, one response for each letter: a decoupled model."""
+"""Spell a word with one response for each letter: a decoupled model."""
 
-from __future__ import annotations  # Triton adds the classes of pb_utils after this file has run
+from __future__ import annotations  # Triton adds the classes of pb_utils after the import
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -10,13 +10,13 @@ class TritonPythonModel:
     """One instance of the model."""
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> None:
-        """Answer through each request's sender; there is nothing to return."""
+        """Send the answers with each request's sender, and return nothing."""
         for request in requests:
             spell(request)
 
 
 def spell(request: pb_utils.InferenceRequest) -> None:
-    """Send the letters, then the mark that no more will come."""
+    """Send the letters, then the final flag."""
     sender = request.get_response_sender()
     (word,) = request.inputs()
     for letter in word.as_numpy().item().decode():

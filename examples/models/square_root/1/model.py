@@ -1,26 +1,26 @@
-"""Finds a square root step by step: a model that asks to be given its requests again."""
+"""Compute a square root step by step: a model that reschedules its requests."""
 
-from __future__ import annotations  # Triton adds the classes of pb_utils after this file has run
+from __future__ import annotations  # Triton adds the classes of pb_utils after the import
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """One instance; in each execution every request comes one step nearer to its root."""
+    """One instance; each execution does one step for every request."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Begin without any request on its way."""
+        """Start without requests in progress."""
         self._reached: dict[int | str, tuple[float, int]] = {}
 
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse | None]:
-        """Answer the requests that have arrived; the others, with None, come again."""
+        """Answer finished requests; return None for the others, which are rescheduled."""
         return [self._step(request) for request in requests]
 
     def _step(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse | None:
-        """One step of Newton's method, which comes down to the root from above."""
+        """Do one step of Newton's method, which approaches the root from above."""
         sequence = request.correlation_id()
         (tensor,) = request.inputs()
         x = tensor.as_numpy().item()

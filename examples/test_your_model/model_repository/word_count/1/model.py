@@ -1,6 +1,6 @@
-"""Counts the words of texts; an empty text is refused."""
+"""Count the words of texts; an empty text is an error."""
 
-from __future__ import annotations  # Triton adds the classes of pb_utils after this file has run
+from __future__ import annotations  # Triton adds the classes of pb_utils after the import
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -12,12 +12,12 @@ class TritonPythonModel:
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse]:
-        """Answer each request by itself, so that one that is refused does not disturb others."""
+        """Answer each request independently, so that an error does not affect the others."""
         return [answer(request) for request in requests]
 
 
 def answer(request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
-    """The number of words of each text, INT32 of the shape of TEXT."""
+    """Return the number of words of each text, INT32 with the shape of TEXT."""
     tensor = pb_utils.get_input_tensor_by_name(request, "TEXT")
     assert tensor is not None
     texts = tensor.as_numpy()
