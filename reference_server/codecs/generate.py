@@ -14,12 +14,11 @@ from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.codecs.json_writer import write_string
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, InferResponse, Parameter, ResponseSink
-from reference_server.core.tensor import Array, Shape, Tensor
+from reference_server.core.tensor import Array, DataType, Shape, Tensor
 
 _NESTED = "parameters"
 

@@ -15,15 +15,14 @@ from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_request_cache import JsonRequestCache, Span, Spans
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import dtypes, gil, request
-from reference_server.core.dtypes import DataType
+from reference_server.core import gil, request
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Array, Shape, Tensor, check_rank
+from reference_server.core.tensor import DATATYPES, Array, DataType, Shape, Tensor, check_rank
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
 _MAX_INT64 = 2**63 - 1
@@ -201,7 +200,7 @@ class _Reader:
         type_name = entry.get("datatype")
         if type(type_name) is not str:
             type_name = rapid_json.parse_member(entry, "datatype", rapid_json.as_string)
-        datatype = dtypes.BY_NAME.get(type_name)
+        datatype = DATATYPES.get(type_name)
         shape = _read_shape(name, entry)
         if name in request.inputs:
             raise invalid_arg(f"{request.label} input '{name}' already exists in request")

@@ -15,11 +15,10 @@ from reference_server.codecs import json_writer
 from reference_server.codecs.json_tensor_reader import BINARY_ONLY
 from reference_server.codecs.json_writer import write_string
 from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse
-from reference_server.core.tensor import Shape, Tensor
+from reference_server.core.tensor import DataType, Shape, Tensor
 
 #: JSON up to this length is joined. Longer parts are cheaper to send one by one than to copy.
 _JOINED_BYTES = 1 << 16

@@ -23,14 +23,13 @@ from reference_server.codecs.proto_spans import Span, read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import byte_strings, dtypes, gil, request
-from reference_server.core.dtypes import DataType
+from reference_server.core import byte_strings, gil, request
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Tensor, check_rank
+from reference_server.core.tensor import DATATYPES, DataType, Tensor, check_rank
 
 #: Requests a last, empty response if the model ends without one, as only decoupled models do.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
@@ -187,7 +186,7 @@ def decode(
             raise invalid_arg(f"{request.label} input '{tensor.name}' already exists in request")
         check_rank(tensor.name, len(tensor.shape))
         request.inputs[tensor.name] = Tensor(
-            tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
+            tensor.name, DATATYPES.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
         )
     names = [output.name for output in gil.with_pauses(message.outputs)]
     request.requested_outputs = tuple(dict.fromkeys(names))
@@ -348,7 +347,7 @@ def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
         # Flat: the elements are counted before they get their shape.
         array = byte_strings.as_array(values, (len(values),))
         return Tensor(tensor.name, datatype, tensor.shape, array=array)
-    numbers: npt.NDArray[Any] = np.empty(len(values), dtypes.BY_NAME[named].numpy)
+    numbers: npt.NDArray[Any] = np.empty(len(values), DATATYPES[named].numpy)
     start = 0
     for some in gil.slices(values):
         numbers[start : start + len(some)] = some

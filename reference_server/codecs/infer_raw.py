@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 from math import prod
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferRequest, ResponseSink
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 
 
 def decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:

@@ -19,11 +19,10 @@ from reference_server.codecs.json_tensor_reader import BINARY_ONLY
 from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import byte_strings
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 from reference_server.core.ports import Regions
 from reference_server.core.request import InferRequest, ResponseSink
-from reference_server.core.tensor import Array, Tensor
+from reference_server.core.tensor import Array, DataType, Tensor
 
 #: A part of a shared memory region: its name, an offset and a size in bytes.
 Span = tuple[str, int, int]

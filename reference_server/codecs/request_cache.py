@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from reference_server.codecs.response_forms import ResponseForm
-from reference_server.core.dtypes import DataType
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Shape, Tensor
+from reference_server.core.tensor import DataType, Shape, Tensor
 
 #: Longer keys contain data, or repeat too seldom to be worth their memory.
 LONGEST_KEY = 4096

@@ -10,12 +10,11 @@ from typing import TypeAlias
 import numpy as np
 
 from reference_server.core import gil
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import OutputBuffer
 from reference_server.core.request import InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 
 #: The lines of the label files, by output.
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]

@@ -21,8 +21,8 @@ from reference_server.config.scheduler_settings import (
     read_instances,
     read_sequence_batching,
 )
-from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims, Signature, TensorConfig
+from reference_server.core.tensor import DataType
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from typing import TextIO
 
 from reference_server.core import byte_strings
 from reference_server.core.byte_strings import element_bytes
-from reference_server.core.dtypes import DataType
 from reference_server.core.ports import Clock
 from reference_server.core.request import InferRequest, Parameter
 from reference_server.core.telemetry import Sample
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.observability.sampling import TraceLevel, Tracer
 from reference_server.observability.span_context import SpanContext
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.core import dtypes
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, unsupported
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import SystemClock
@@ -25,7 +23,7 @@ from reference_server.core.request import (
     SequenceFlag,
 )
 from reference_server.core.telemetry import Snapshot
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor, datatype_of
 from reference_server.frontends.grpc.inference import REFUSES_DECOUPLED
 from reference_server.gateway.gateway import Gateway
 from reference_server.testing.clients import call_on
@@ -309,5 +307,5 @@ def tensor_of(name: str, value: npt.ArrayLike, declared: DataType | None = None)
         array = strings.reshape(array.shape)
     is_bfloat16 = declared is DataType.BF16 and array.dtype == DataType.BF16.numpy
     return Tensor(
-        name, DataType.BF16 if is_bfloat16 else dtypes.of_array(array), array.shape, array=array
+        name, DataType.BF16 if is_bfloat16 else datatype_of(array), array.shape, array=array
     )

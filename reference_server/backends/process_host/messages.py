@@ -13,7 +13,6 @@ from typing import Any
 
 from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
-from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import (
     Cancellation,
@@ -24,7 +23,7 @@ from reference_server.core.request import (
     ResponseSink,
     SequenceFlag,
 )
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DATATYPES, Tensor
 
 #: A value in a message: JSON values, with the offset and size of each tensor.
 Packed = list[Any]
@@ -83,7 +82,7 @@ def unpack_tensors(parcel: ReceivedParcel, packed: Iterable[Packed]) -> list[Ten
 def _unpack_tensor(
     parcel: ReceivedParcel, name: str, datatype: str, shape: list[int], offset: int, size: int
 ) -> Tensor:
-    kind = dtypes.BY_NAME[datatype]
+    kind = DATATYPES[datatype]
     if type(name) is not str:
         raise TypeError(f"tensor name: found {name!r}; expected str")
     fits = min(shape, default=0) >= 0 and size >= 0

@@ -43,7 +43,7 @@ from reference_server.backends.python_host.api.tensor import (
     Tensor,
 )
 from reference_server.core import byte_strings
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
 # Triton's own module imports `json`, `np` and `struct`, and models use `pb_utils.np`.
 __all__ = [

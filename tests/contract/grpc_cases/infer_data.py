@@ -8,7 +8,7 @@ import struct
 from contract.grpc_casebook import byte_strings, chapter, floats, infer, tensor, typed, unary
 from contract.probes import TYPES
 
-from reference_server.core.dtypes import BY_NAME
+from reference_server.core.tensor import BY_NAME
 
 # The fields of typed contents, which type each is named after, and two values of it.
 FIELDS = {

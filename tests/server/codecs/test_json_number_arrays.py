@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reference_server.codecs import json_number_arrays, json_request_cache, rapid_json
 from reference_server.codecs.json_tensor_reader import read_tensor
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
 DATATYPES = list(json_request_cache._ELEMENTS)
 INTEGER_TYPES = [each for each in DATATYPES if np.dtype(each.numpy).kind in "iu"]

@@ -13,8 +13,8 @@ from reference_server.codecs.compiled import IS_COMPILED
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.codecs.json_request_cache import read_elements
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
+from reference_server.core.tensor import DataType
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 REGIONS = MadeUpRegions(region=bytes(64))

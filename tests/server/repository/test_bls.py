@@ -9,10 +9,9 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.requests import Answers, a_request
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.bls import BlsCalls
 from reference_server.repository.loader import ModelLoader

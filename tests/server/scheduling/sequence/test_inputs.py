@@ -7,9 +7,9 @@ from server.support.requests import array_tensor
 from server.support.sequences import Stage, seen
 from server.support.traces import NotedTrace
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal
 from reference_server.core.request import InferResponse
+from reference_server.core.tensor import DataType
 from reference_server.scheduling.execution import TracedSink
 from reference_server.scheduling.sequence.inputs import correlation_value
 
