@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.codecs.input_limit import InputLimit
+from reference_server.codecs.bodies import InputLimit
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.intake import Intake

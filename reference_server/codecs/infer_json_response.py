@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reference_server.codecs import json_writer
+from reference_server.codecs import rapid_json
+from reference_server.codecs.inference import Labels, ResponseForm, formed, write
 from reference_server.codecs.json_tensor_reader import BINARY_ONLY
-from reference_server.codecs.json_writer import write_string
-from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
+from reference_server.codecs.rapid_json import write_string
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse
@@ -158,10 +158,10 @@ def _data(tensor: Tensor) -> list[bytes]:
             "binary data format for output"
         )
     if tensor.is_raw and datatype is not None and datatype.is_bytes:
-        written = json_writer.write_packed_strings(tensor.raw(), prod(tensor.shape))
+        written = rapid_json.write_packed_strings(tensor.raw(), prod(tensor.shape))
         if written is not None:
             return written
-    return json_writer.write_elements(tensor.array())
+    return rapid_json.write_elements(tensor.array())
 
 
 def _parameters(response: InferResponse) -> bytes:
@@ -181,4 +181,4 @@ def encode_parameter(value: bool | int | float | str) -> bytes:
         return write_string(value)
     if isinstance(value, int):
         return b"%d" % value
-    return json_writer.write_array(np.array([value]))[1:-1]
+    return rapid_json.write_array(np.array([value]))[1:-1]

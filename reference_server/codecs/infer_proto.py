@@ -18,11 +18,15 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from reference_server.codecs import proto_wire
+from reference_server.codecs.inference import (
+    LONGEST_KEY,
+    OutputForm,
+    RequestCache,
+    RequestTemplate,
+    ResponseForm,
+)
 from reference_server.codecs.proto_fields import Data
-from reference_server.codecs.proto_spans import Span, read_span
-from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
+from reference_server.codecs.proto_wire import ReceivedRequest, Span, read_span
 from reference_server.core import byte_strings, gil, request
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature

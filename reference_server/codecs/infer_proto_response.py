@@ -10,8 +10,8 @@ from tritonclient.grpc.service_pb2 import (
     ModelStreamInferResponse,
 )
 
+from reference_server.codecs.inference import Labels, ResponseForm, formed, write
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest, response_parts
-from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
 from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse, Parameter

@@ -7,17 +7,18 @@ request are views of the received bytes, those of a response are copied once, in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
-from tritonclient.grpc.service_pb2 import ModelInferRequest
+from tritonclient.grpc.service_pb2 import InferParameter, ModelInferRequest
 
 from reference_server.codecs import proto_fields, proto_pieces
+from reference_server.codecs.inference import Span
 from reference_server.codecs.proto_fields import Data, Place
 from reference_server.codecs.proto_pieces import varint
 from reference_server.core import gil
-from reference_server.core.errors import internal
+from reference_server.core.errors import ServerError, internal, invalid_arg
 
 #: The error of Triton's gRPC library for bytes that are not a message of the method's type.
 UNREADABLE = "Unable to parse request"
@@ -171,3 +172,49 @@ def response_parts(head: bytes, raw: Parts) -> Parts:
 def streamed(response: Parts) -> Parts:
     """Return a ModelStreamInferResponse that contains `response` and no error."""
     return [_INFER_RESPONSE + varint(sum(map(len, response))), *response]
+
+
+_UINT64 = 2**64
+
+
+def read_span(
+    tensor: (ModelInferRequest.InferInputTensor | ModelInferRequest.InferRequestedOutputTensor),
+) -> Span | None:
+    """Return the part of shared memory that a tensor names, or None."""
+    parameters = tensor.parameters
+    region, offset = None, 0
+    if "shared_memory_region" in parameters:
+        region = _read_part(tensor.name, parameters, "region", "string_param")
+    if "shared_memory_offset" in parameters:
+        if region is None:
+            raise _without_region("offset", tensor.name)
+        offset = _read_part(tensor.name, parameters, "offset", "int64_param")
+    if "shared_memory_byte_size" in parameters:
+        if region is None:
+            raise _without_region("byte_size", tensor.name)
+        size = _read_part(tensor.name, parameters, "byte_size", "int64_param")
+    elif region is None:
+        return None
+    else:
+        raise invalid_arg(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+            f"parameter for tensor '{tensor.name}'"
+        )
+    return region, offset % _UINT64, size % _UINT64  # as unsigned numbers, like Triton
+
+
+def _read_part(tensor: str, parameters: Mapping[str, InferParameter], part: str, kind: str) -> Any:  # noqa: ANN401 - depends on `kind`
+    value = parameters[f"shared_memory_{part}"]
+    if value.WhichOneof("parameter_choice") != kind:
+        raise invalid_arg(
+            f"invalid value type for 'shared_memory_{part}' parameter for tensor '{tensor}', "
+            f"expected {kind}."
+        )
+    return getattr(value, kind)
+
+
+def _without_region(part: str, tensor: str) -> ServerError:
+    return invalid_arg(
+        f"'shared_memory_{part}' can not be specified without 'shared_memory_region' parameter "
+        f"for tensor '{tensor}'"
+    )

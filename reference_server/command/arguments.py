@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from reference_server import __version__
-from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.codecs import IS_COMPILED
 from reference_server.command.config_options import (
     backend_setting,
     cache_setting,

@@ -15,7 +15,7 @@ try:
 except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
-from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.codecs import IS_COMPILED
 from reference_server.command import arguments as command_line
 from reference_server.command import config_options, preflight, trace_config
 from reference_server.command.arguments import CommandParser

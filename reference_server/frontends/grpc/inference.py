@@ -8,9 +8,9 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from reference_server.codecs import infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.inference import ResponseForm
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest
-from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import TritonProfile

@@ -13,9 +13,9 @@ from reference_server.codecs import (
     proto_wire,
 )
 from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.inference import ResponseForm
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse

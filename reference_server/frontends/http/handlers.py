@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from reference_server.codecs import management_json
-from reference_server.codecs.input_limit import UNLIMITED, InputLimit
+from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
 from reference_server.core.health import Probe
 from reference_server.core.intake import Intake

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from reference_server.codecs import compression, generate, infer_json
+from reference_server.codecs import bodies, generate, infer_json
+from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
-from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.response_forms import (
+from reference_server.codecs.inference import (
     MANY_ELEMENTS,
     Labels,
     ResponseForm,
@@ -117,7 +117,7 @@ class _InferHead:
         self._json: tuple[int, int] | None = None  # the sizes of the last body and of its JSON
         accepted = request.header(b"accept-encoding")
         # Most clients send `identity`, or no such header.
-        self.accepts = compression.accepted(accepted) if accepted not in (None, "identity") else ""
+        self.accepts = bodies.accepted(accepted) if accepted not in (None, "identity") else ""
         self.names_coding = accepted is not None
 
     @classmethod
@@ -197,7 +197,7 @@ class _InferCall:
         body = request.body
         size = request.dropped or len(body)
         if self._head.is_compressed:
-            plain = compression.decompress(self._head.coding, body, self._terms.limit)
+            plain = bodies.decompress(self._head.coding, body, self._terms.limit)
             body = self._terms.intake.keep(plain)
             size = len(body)
         length = self._head.json_length(size, strictly=self._terms.strict_lengths)
@@ -230,7 +230,7 @@ class _InferCall:
         parts: Sequence[Part] = encoded.parts
         coding = self._head.accepts
         if coding:
-            parts = [compression.compress(coding, parts)]
+            parts = [bodies.compress(coding, parts)]
             headers.append((b"Content-Encoding", coding.encode()))
         return _Reply(parts, headers, _JSON if encoded.json_length is None else _BINARY)
 
@@ -261,8 +261,8 @@ class _InferCall:
 def _refuse_early(request: Request, error: ServerError) -> None:
     """Reply to an error before the request's JSON: as plain text, like Triton."""
     headers: list[Header] = []
-    if error.message == compression.UNSUPPORTED_CODING:
-        headers.append((b"Accept-Encoding", ", ".join(compression.CODINGS).encode()))
+    if error.message == bodies.UNSUPPORTED_CODING:
+        headers.append((b"Accept-Encoding", ", ".join(bodies.CODINGS).encode()))
     status, body = status_codes.STATUS[error.code], status_codes.body(error.message)
     request.reply(status, [body], headers, content_type=None)
 

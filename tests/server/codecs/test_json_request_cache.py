@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
-from reference_server.codecs.compiled import IS_COMPILED
-from reference_server.codecs.infer_json import InferRequestDecoder
-from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.json_request_cache import read_elements
+from reference_server.codecs import IS_COMPILED
+from reference_server.codecs.bodies import InputLimit
+from reference_server.codecs.infer_json import InferRequestDecoder, read_elements
 from reference_server.core.errors import ServerError
 from reference_server.core.tensor import DataType
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import array_tensor, raw_tensor
 
-from reference_server.codecs.response_forms import OutputForm, ResponseForm, classify
+from reference_server.codecs.inference import OutputForm, ResponseForm, classify
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.tensor import DataType, Tensor
 
