@@ -17,7 +17,12 @@ _CURE = "Use --http-max-input-size to increase the limit."
 
 @dataclass(frozen=True, slots=True)
 class InputLimit:
-    """A limit of `most` bytes; None is no limit. All methods raise ServerError INVALID_ARG."""
+    """The limit of `--http-max-input-size`: `most` bytes; None is no limit.
+
+    It applies to JSON, to raw bodies, and to the tensors that are made from JSON. Binary tensors
+    after the JSON of an uncompressed request are not limited. All methods raise ServerError
+    INVALID_ARG with Triton's texts.
+    """
 
     most: int | None = None
 

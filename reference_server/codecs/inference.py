@@ -187,7 +187,11 @@ V = TypeVar("V")
 
 
 class RequestCache(Generic[V]):
-    """A cache of the newest keys. Used by one thread."""
+    """A cache of requests by the bytes that repeat from one to the next. Used by one thread.
+
+    A client in a loop sends the same JSON or message with new tensors and a new id. The constant
+    bytes are parsed once; a later request with the same bytes only gets tensors over its own data.
+    """
 
     def __init__(self) -> None:
         self._values: dict[bytes, V] = {}

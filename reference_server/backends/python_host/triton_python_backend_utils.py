@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_server.backends.python_host.api import server_access
-from reference_server.backends.python_host.api.logger import Logger
-from reference_server.backends.python_host.api.metrics import MetricFamily
 from reference_server.backends.python_host.api.model_config import ModelConfig
 from reference_server.backends.python_host.api.native import TritonError, TritonModelException
+from reference_server.backends.python_host.api.reports import Logger, MetricFamily
 from reference_server.backends.python_host.api.request import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,

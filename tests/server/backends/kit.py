@@ -11,8 +11,8 @@ import pytest
 from server.support.requests import Answers, NullSink
 
 from reference_server.backends.instances import InstanceSpec
+from reference_server.backends.python_host.api.response import ResponseSenders
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.tensor import Tensor, datatype_of

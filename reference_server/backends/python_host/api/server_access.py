@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from reference_server.backends.python_host.api.arguments import (
-    as_bool,
-    as_text,
-    refusal,
-)
 from reference_server.backends.python_host.api.native import (
     TritonModelException,
+    as_bool,
+    as_text,
     failed_in_server,
+    refusal,
 )
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, invalid_arg, unavailable

@@ -8,19 +8,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reference_server.backends.python_host.api import dlpack
-from reference_server.backends.python_host.api.arguments import (
+from reference_server.backends.python_host.api.native import (
     INT64,
+    MODULE,
+    Native,
+    NativeEnum,
+    TritonModelException,
     as_instance,
     as_integer,
     as_list,
     as_text,
     refusal,
-)
-from reference_server.backends.python_host.api.native import (
-    MODULE,
-    Native,
-    NativeEnum,
-    TritonModelException,
 )
 from reference_server.core import byte_strings
 from reference_server.core import tensor as core
