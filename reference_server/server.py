@@ -24,14 +24,13 @@ from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
-from reference_server.frontends.http.metrics import MetricsHandlers
+from reference_server.frontends.http.pages import MetricsHandlers
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.gateway.status import StatusGateway
-from reference_server.observability.executions import LONG, ExecutionWatch
-from reference_server.observability.incidents import ENDED, Incidents, LoopLag
+from reference_server.observability.incidents import ENDED, LONG, ExecutionWatch, Incidents, LoopLag
 from reference_server.observability.logs import LogTail, model_table, terminal_width
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (

@@ -31,9 +31,9 @@ from reference_server.codecs.inference import (
 from reference_server.codecs.json_skeleton import GAP, Skeleton, split_request
 from reference_server.codecs.json_tensor_reader import BINARY_ONLY
 from reference_server.core import byte_strings
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
-from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, ResponseSink

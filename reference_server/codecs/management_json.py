@@ -12,6 +12,7 @@ import orjson
 from reference_server.codecs import rapid_json
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.rapid_json import write_string
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg, unavailable
 from reference_server.core.metadata import (
     CudaRegion,
@@ -21,7 +22,6 @@ from reference_server.core.metadata import (
     SystemRegion,
     TensorConfig,
 )
-from reference_server.core.numerals import leading_integer
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import Duration, Snapshot
 

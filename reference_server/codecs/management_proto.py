@@ -26,6 +26,7 @@ from tritonclient.grpc.service_pb2 import (
     TraceSettingResponse,
 )
 
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import (
     CudaRegion,
@@ -35,7 +36,6 @@ from reference_server.core.metadata import (
     SystemRegion,
     TensorConfig,
 )
-from reference_server.core.numerals import leading_integer
 from reference_server.core.request import LATEST, Parameter
 from reference_server.core.telemetry import Duration, Snapshot
 

@@ -22,9 +22,12 @@ from reference_server.core.paths import refuse_links_out
 from reference_server.core.ports import Clock, LoopIterations, Metrics, Scheduler
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
-from reference_server.observability.executions import ExecutionWatch
-from reference_server.observability.first_responses import FIRST_RESPONSES, FirstResponses
-from reference_server.observability.latency_summaries import LatencySummaries
+from reference_server.observability.incidents import ExecutionWatch
+from reference_server.observability.latency_summaries import (
+    FIRST_RESPONSES,
+    FirstResponses,
+    LatencySummaries,
+)
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, MAX_BATCH_SIZE, Quantile
 from reference_server.repository.bls import BlsCalls

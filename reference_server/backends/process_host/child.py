@@ -24,7 +24,7 @@ from typing import Any
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
 from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.backends.process_host.proxies import (
     MetricsProxy,
     ModelCallsProxy,

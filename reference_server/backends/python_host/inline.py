@@ -39,8 +39,8 @@ from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls
 from reference_server.core.request import Execution, InferRequest, InferResponse
-from reference_server.observability import printing
-from reference_server.observability.executions import Running
+from reference_server.observability import logs
+from reference_server.observability.incidents import Running
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class InlineInstance:
         if model is None:
             return False
         try:
-            with printing.speaking(self.name):
+            with logs.speaking(self.name):
                 result: object = model.is_ready()
             if isinstance(result, Coroutine):
                 result = self._coroutines.run(result, READINESS_LIMIT_S)

@@ -1,4 +1,4 @@
-"""HTML pages, each in one file without external resources.
+"""The metrics port, and HTML pages, each in one file without external resources.
 
 The Content-Security-Policy allows only the page's own style and script, by their digests, so names,
 errors and answers of models are never executed. A page can only connect to the port that served it.
@@ -14,8 +14,11 @@ from importlib import resources
 
 import orjson
 
-from reference_server.frontends.http import status_codes
+from reference_server.codecs import prometheus
+from reference_server.frontends.http import routes, status_codes
 from reference_server.frontends.http.request import Header, Request
+from reference_server.gateway.gateway import MetricsGateway
+from reference_server.gateway.status import StatusGateway
 
 _TYPE = b"text/html; charset=utf-8"
 _NO_SNIFFING = (b"X-Content-Type-Options", b"nosniff")
@@ -62,3 +65,44 @@ def _digest(page: str, tag: str) -> str:
     """Return the policy's source expression for the page's only element `tag`."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+# -- the metrics port: the page for Prometheus, and the live page
+
+_METRICS = frozenset({"/metrics", "/metrics/"})
+_LIVE_PAGE = "/"
+_STATUS = "/status.json"
+_LOG = "/log.json"
+_AFTER = re.compile(rb"\?after=(\d{1,15})$")
+
+
+class MetricsHandlers:
+    """The handlers of the metrics port. Used on the loop's thread.
+
+    Without `status` there is no live page.
+    """
+
+    def __init__(self, gateway: MetricsGateway, status: StatusGateway | None = None) -> None:
+        self._gateway = gateway
+        self._status = status
+        self._page = None if status is None else Page("page.html")
+
+    def handle(self, request: Request) -> None:
+        """Reply to `request`."""
+        if request.method != "GET":
+            request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
+            return
+        path = routes.path_of(request.url)
+        if path in _METRICS:
+            page = prometheus.encode(self._gateway.families())
+            request.reply(status_codes.OK, [page], content_type=prometheus.CONTENT_TYPE)
+        elif self._page is not None and path == _LIVE_PAGE:
+            self._page.reply(request)
+        elif self._status is not None and path == _STATUS:
+            reply_json(request, self._status.read())
+        elif self._status is not None and path == _LOG:
+            after = _AFTER.search(request.url)
+            reply_json(request, self._status.log_after(int(after[1]) if after else 0))
+        else:
+            # Triton replies with an empty page to other paths.
+            request.reply(status_codes.OK, [], content_type=prometheus.CONTENT_TYPE)

@@ -9,8 +9,7 @@ from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_folders import ModelFolder
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelFolder, ModelId
 
 CODE = """
     import helper

@@ -12,8 +12,7 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.health import Health
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_folders import ModelFolder
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelFolder, ModelId
 from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.instance_scheduler import InstanceScheduler
 

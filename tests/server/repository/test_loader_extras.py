@@ -10,8 +10,7 @@ from reference_server.core.errors import ServerError
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.options import DEFAULT_QUANTILES
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_folders import ModelFolder
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelFolder, ModelId
 from reference_server.scheduling.response_cache import ResponseCache
 
 CACHED = VECTOR + "response_cache { enable: true }"

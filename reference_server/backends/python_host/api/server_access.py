@@ -16,8 +16,8 @@ from reference_server.backends.python_host.api.native import (
     refusal,
 )
 from reference_server.core import forks
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
-from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import ModelCalls
 from reference_server.core.request import LATEST, InferRequest
 

@@ -13,7 +13,7 @@ from server.support.requests import NullSink
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.core.errors import ServerError, not_found
 from reference_server.core.request import Execution, InferRequest, InferResponse, SequenceFlag
 from reference_server.core.tensor import DataType, Tensor, datatype_of
