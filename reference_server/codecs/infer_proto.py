@@ -24,9 +24,10 @@ from reference_server.codecs.inference import (
     RequestCache,
     RequestTemplate,
     ResponseForm,
+    Span,
 )
 from reference_server.codecs.proto_fields import Data
-from reference_server.codecs.proto_wire import ReceivedRequest, Span, read_span
+from reference_server.codecs.proto_wire import ReceivedRequest, read_span
 from reference_server.core import byte_strings, gil, request
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -107,29 +108,16 @@ class _CachedMessage:
     layout: _Layout | None = None
 
 
-#: A codec thread parses messages with more fields.
-_MANY_FIELDS = 1 << 10
-#: The event loop parses messages of at most this size, with any content.
-_SHORT = 1 << 12
-
-
 class InferMessageDecoder:
     """Decodes messages, with a cache. Used by one thread.
 
-    Any thread may `read` and `decode` a message that `is_large`, and may `decode` one that has
-    tensors in shared memory.
+    Any thread may `read` and `decode` a large message (`proto_wire.is_large`), and may `decode` one
+    that has tensors in shared memory.
     """
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
         self._profile = profile
         self._cache: RequestCache[_CachedMessage] = RequestCache()
-
-    def is_large(self, data: Data) -> bool:
-        """Return whether parsing takes more than some milliseconds.
-
-        That is so for long typed contents and for very many fields.
-        """
-        return len(data) > _SHORT and proto_wire.is_large(data, proto_wire.LONG_HEAD, _MANY_FIELDS)
 
     def read(self, data: Data) -> ReceivedRequest:
         """Parse a message. Raises ServerError INTERNAL if it is malformed."""
@@ -137,7 +125,7 @@ class InferMessageDecoder:
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY or self.is_large(data):  # also on a codec thread
+        if len(found) > LONGEST_KEY or proto_wire.is_large(data):  # also on a codec thread
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
         known = self._cache.find(head)

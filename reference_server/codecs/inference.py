@@ -26,8 +26,6 @@ from reference_server.core.tensor import DataType, Shape, Tensor
 Span: TypeAlias = tuple[str, int, int]
 #: The lines of the label files, by output.
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]
-#: Elements that are converted on the event loop: some milliseconds of work.
-MANY_ELEMENTS = 1 << 13
 #: Datatypes without an order or, as in Triton, without a text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -80,15 +78,15 @@ class ResponseForm:
             form = self.of(tensor.name)
             if form.buffer is not None:
                 shared_bytes += tensor.byte_size
-            if form.classes and math.prod(tensor.shape) > MANY_ELEMENTS:
+            if form.classes and gil.is_long(elements=math.prod(tensor.shape)):
                 return True
-        return shared_bytes > gil.SHARED_BYTES_ON_LOOP or _has_many_strings(outputs)
+        return gil.is_long(shared_bytes=shared_bytes) or _has_many_strings(outputs)
 
 
 def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
     """Return whether an output has many strings that must be joined."""
     for tensor in outputs:
-        is_long = math.prod(tensor.shape) > MANY_ELEMENTS
+        is_long = gil.is_long(elements=math.prod(tensor.shape))
         if is_long and tensor.datatype is DataType.BYTES and not tensor.is_raw:
             return True
     return False

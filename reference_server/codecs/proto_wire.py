@@ -32,8 +32,6 @@ _INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
 
 #: Fields before the first pause: interpreted, about a millisecond of work.
 _FIRST_FIELDS = 1 << 11
-#: Bytes that protobuf parses in one call, also on the event loop: at most a millisecond of work.
-LONG_HEAD = 1 << 15
 #: At most this many raw tensors are read; no model has more inputs.
 _MOST_RAW = 1 << 12
 
@@ -122,17 +120,19 @@ def _without_raw(data: Data) -> Data:
     return memoryview(head)[:size]
 
 
-def is_large(data: Data, most_head: int, most_fields: int) -> bool:
+def is_large(data: Data) -> bool:
     """Return whether a codec thread is to parse a request.
 
-    That is so if it has more than `most_fields` fields, or more than `most_head` bytes without its
-    `raw_input_contents`, or if it is malformed or has unknown fields.
+    That is so if it is not short, and has very many fields or bytes without its
+    `raw_input_contents`, is malformed, or has unknown fields.
     """
     position, head, end = 0, 0, len(data)
+    if not gil.is_long(message_bytes=end):
+        return False
     try:
-        for _ in range(most_fields):
+        for _ in range(gil.HEAD_FIELDS):
             if position >= end:
-                return head > most_head
+                return gil.is_long(head_bytes=head)
             start = position
             tag = data[position]
             if tag & 0b1000_0111 != _LENGTH_DELIMITED:
@@ -151,7 +151,7 @@ def parse(head: Data) -> ModelInferRequest:
     """Parse a message. Raises ServerError INTERNAL if it is malformed."""
     message = ModelInferRequest()
     try:
-        if len(head) > LONG_HEAD:
+        if gil.is_long(head_bytes=len(head)):
             proto_pieces.merge(message, head)
         else:
             message.MergeFromString(bytes(head))

@@ -12,7 +12,7 @@ import enum
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.core import byte_strings
+from reference_server.core import byte_strings, gil
 from reference_server.core.errors import invalid_arg
 
 Array = npt.NDArray[np.generic]
@@ -95,8 +95,6 @@ def datatype_of(array: npt.NDArray[np.generic]) -> DataType | None:
 _BYTES = DataType.BYTES  # an attribute lookup on the enum takes ten times as long
 #: The largest number of dimensions. NumPy allows 64, and multiplying millions takes minutes.
 _MAX_DIMENSIONS = 1 << 10
-#: The largest BYTES tensor, in bytes, whose strings are split in one step of a few milliseconds.
-_MANY_STRINGS = 1 << 16
 
 
 def check_rank(name: str, rank: int) -> None:
@@ -163,7 +161,7 @@ class Tensor:
         if self._raw is None:
             assert self._array is not None
             return self._array.size
-        if len(self._raw) <= _MANY_STRINGS:
+        if not gil.is_long(string_bytes=len(self._raw)):
             return len(self._strings())
         self.count_strings()
         if isinstance(self._counted, byte_strings.Malformed):
@@ -178,7 +176,7 @@ class Tensor:
             self.datatype is _BYTES
             and self._counted is None
             and self._raw is not None
-            and len(self._raw) > _MANY_STRINGS
+            and gil.is_long(string_bytes=len(self._raw))
         )
 
     def count_strings(self) -> None:

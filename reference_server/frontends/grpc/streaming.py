@@ -77,7 +77,7 @@ class StreamCall:
         if self._unread:
             self._keep(message)
             return
-        if self.decoder.is_large(message):
+        if proto_wire.is_large(message):
             self._keep(message)
             self._run(lambda: self.decoder.read(message), self._start_large, self._unreadable)
             return

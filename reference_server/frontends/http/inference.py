@@ -12,10 +12,10 @@ from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
 from reference_server.codecs.inference import (
-    MANY_ELEMENTS,
     Labels,
     ResponseForm,
 )
+from reference_server.core import gil
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -42,10 +42,6 @@ _NOT_ONE = status_codes.body(
     "generate expects model to produce exactly 1 response, use generate stream for model that "
     "generates various number of responses"
 )
-
-
-#: JSON up to this number of bytes is decoded on the loop; a codec thread decodes longer JSON.
-JSON_BYTES_ON_LOOP = 1 << 17
 
 
 class InferenceHandlers:
@@ -129,9 +125,10 @@ class _InferHead:
 
     def is_large(self, body: int) -> bool:
         """Return True if a body of `body` bytes has long JSON, or is compressed."""
-        if self.is_compressed or body <= JSON_BYTES_ON_LOOP:
+        if self.is_compressed or not gil.is_long(json_bytes=body):
             return self.is_compressed
-        return self._length is None or (leading_integer(self._length) or 0) > JSON_BYTES_ON_LOOP
+        stated = body if self._length is None else leading_integer(self._length) or 0
+        return gil.is_long(json_bytes=stated)
 
     def json_length(self, size: int, *, strictly: bool) -> int:
         """Return the number of JSON bytes in a decompressed body of `size` bytes.
@@ -242,7 +239,7 @@ class _InferCall:
         elements = 0
         for tensor in outputs:
             elements += math.prod(tensor.shape)
-        if elements <= MANY_ELEMENTS:
+        if not gil.is_long(elements=elements):
             return False
         if self._head.names_coding or self._form.is_large_response(outputs):
             return True
@@ -301,7 +298,7 @@ class _GenerateCall:
 
     @property
     def is_large(self) -> bool:
-        return len(self.request.body) > JSON_BYTES_ON_LOOP
+        return gil.is_long(json_bytes=len(self.request.body))
 
     def find(self) -> ServedModel:
         return self._inferences.find(self._route.model, self._route.version)
