@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.codecs.bodies import InputLimit
 from reference_server.core import forks
+from reference_server.core.backlog import Intake
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.core.intake import Intake
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
 from reference_server.frontends.event_loop import LoopTurns

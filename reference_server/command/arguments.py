@@ -35,7 +35,7 @@ from reference_server.command.values import (
     warn,
     within,
 )
-from reference_server.core.intake import half_of_memory
+from reference_server.core.backlog import half_of_memory
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import (
     BACKEND_DIRECTORY,

@@ -14,9 +14,9 @@ from typing import cast
 
 from ray import serve
 
-from reference_server.codecs import management_json, prometheus
+from reference_server.codecs import management_json
 from reference_server.core.request import LATEST
-from reference_server.frontends.http import routes, status_codes
+from reference_server.frontends.http import pages, routes, status_codes
 from reference_server.frontends.http.asgi import Body, Message, Receive, Send, head_of, read_body
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.observability import logs
@@ -123,10 +123,10 @@ class Ingress(GrpcIngress):
 
     async def _metrics(self) -> Sequence[Message]:
         replicas = await deployments.states(self._deployed.values())
-        page = prometheus.encode(
+        page = pages.encode_metrics(
             deployments.families({each.replica: each.families for each in replicas})
         )
-        return calls.answer(_OK, page, prometheus.CONTENT_TYPE)
+        return calls.answer(_OK, page, pages.METRICS_TYPE)
 
 
 def application() -> Callable[[Message, Receive, Send], Awaitable[None]]:

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from reference_server.codecs import proto_pieces
+from reference_server.codecs import proto_wire
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import UNREADABLE
 from reference_server.core import gil
@@ -186,7 +186,7 @@ class _OneMessageCall(Generic[RequestT]):
     def _read(self, data: Data) -> RequestT:
         request: RequestT = self._request_type()
         try:
-            proto_pieces.merge(request, data)
+            proto_wire.merge(request, data)
         except DecodeError:
             raise internal(UNREADABLE) from None
         return request

@@ -17,7 +17,7 @@ import numpy as np
 from reference_server.codecs import bodies
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts
-from reference_server.core.intake import UNCOUNTED, Charge, Intake
+from reference_server.core.backlog import UNCOUNTED, Charge, Intake
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
 #: Decompress a message. Raises CallFailed.

@@ -9,9 +9,8 @@ from typing import Protocol
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import UNREADABLE, Parts
 from reference_server.core import gil
-from reference_server.core.backlog import Backlog
+from reference_server.core.backlog import Backlog, Intake
 from reference_server.core.errors import ServerError
-from reference_server.core.intake import Intake
 from reference_server.frontends.grpc.calls import (
     IGNORING,
     STATUS,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from reference_server.codecs import management_json
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.core import gil
+from reference_server.core.backlog import Intake
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
 from reference_server.core.health import Probe
-from reference_server.core.intake import Intake
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile

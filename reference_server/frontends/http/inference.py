@@ -16,10 +16,9 @@ from reference_server.codecs.inference import (
     ResponseForm,
 )
 from reference_server.core import gil
-from reference_server.core.backlog import Backlog, Backlogs
+from reference_server.core.backlog import Backlog, Backlogs, Intake
 from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.core.intake import Intake
 from reference_server.core.metadata import Signature
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse

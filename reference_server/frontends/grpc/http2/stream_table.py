@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from reference_server.frontends.grpc.http2 import frames
 from reference_server.frontends.grpc.http2.frames import ConnectionFault, ErrorCode
-from reference_server.frontends.grpc.http2.sending import Sender
-from reference_server.frontends.grpc.http2.streams import Stream
+from reference_server.frontends.grpc.http2.sending import Sender, Stream
 
 #: The number of streams reset by the server whose late frames are ignored.
 _REMEMBERED = 4_096

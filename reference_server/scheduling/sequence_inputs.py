@@ -17,7 +17,7 @@ from reference_server.config.scheduler_settings import (
 from reference_server.core.cpp import arranged
 from reference_server.core.request import InferRequest, InferResponse, ResponseSink, SequenceFlag
 from reference_server.core.tensor import DataType, Shape, Tensor
-from reference_server.scheduling.sequence.slots import SequenceQueue
+from reference_server.scheduling.sequence_slots import SequenceQueue
 
 
 class AddedInputs:
