@@ -19,6 +19,8 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from reference_server.core.request import LATEST
 from reference_server.core.telemetry import (
+    BATCH_DURATIONS,
+    DURATIONS,
     BatchStatistics,
     Duration,
     Family,
@@ -150,17 +152,6 @@ def _first_line(error: Exception) -> str:
 
 #: The label of the replica in metrics.
 REPLICA = "replica"
-_DURATIONS = (
-    "success",
-    "fail",
-    "queue",
-    "compute_input",
-    "compute_infer",
-    "compute_output",
-    "cache_hit",
-    "cache_miss",
-)
-_OF_BATCHES = ("compute_input", "compute_infer", "compute_output")
 
 
 def summed(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
@@ -179,11 +170,11 @@ def _add(total: Snapshot, more: Snapshot) -> None:
     total.last_inference_ms = max(total.last_inference_ms, more.last_inference_ms)
     total.inference_count += more.inference_count
     total.execution_count += more.execution_count
-    for name in _DURATIONS:
+    for name in DURATIONS:
         _add_duration(getattr(total, name), getattr(more, name))
     for size, batches in more.batches.items():
         into = total.batches.setdefault(size, BatchStatistics())
-        for name in _OF_BATCHES:
+        for name in BATCH_DURATIONS:
             _add_duration(getattr(into, name), getattr(batches, name))
     for reason, count in more.failures.items():
         total.failures[reason] = total.failures.get(reason, 0) + count

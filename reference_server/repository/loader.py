@@ -13,7 +13,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.config import check, complete, pbtxt, render, schema
+from reference_server.config import check, complete, json_form, pbtxt, schema
 from reference_server.config.scheduler_settings import ControlKind
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
@@ -267,7 +267,7 @@ class ModelLoader:
             model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
         check.check_given(proto)
         if model_file is not None and self._auto_completes:
-            given = render.as_dict(proto)
+            given = json_form.as_dict(proto)
             if model_file == SHIPPED:
                 self._add_settings(given)
             completed = self._hosts.auto_complete(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config import json_reader
+from reference_server.config import json_form
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -154,7 +154,7 @@ def _inside(directory: Path, name: str) -> Path:
 def parse_config_override(text: str) -> ConfigProto:
     """Return the configuration in the JSON `text`. Raises ServerError with Triton's text."""
     try:
-        return json_reader.read(text)
+        return json_form.read(text)
     except ValueError as error:
         raise invalid_arg(f"Invalid config override: {error}") from error
 
