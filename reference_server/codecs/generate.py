@@ -42,33 +42,8 @@ def decode(
     Raises:
         ServerError: The request is refused.
     """
-    repeated: set[tuple[int, str]] = set()
-    return rapid_json.decode(
-        body,
-        lambda document: _decode(document, repeated, signature, sink, profile, limit),
-        profile,
-        repeated,
-    )
-
-
-def _decode(
-    document: JsonValue,
-    repeated: set[tuple[int, str]],
-    signature: Signature,
-    sink: ResponseSink,
-    profile: TritonProfile,
-    limit: InputLimit,
-) -> InferRequest:
-    request = InferRequest(signature.name, {}, sink)
-    if isinstance(document, dict) and "id" in document:
-        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    reader = _Reader(signature, request, repeated, profile, limit)
-    for name, value in reader.given(rapid_json.members(document), 1):
-        if name == _NESTED:
-            reader.read_nested(value)
-        else:
-            reader.read(name, value)
-    return request
+    reader = _Reader(signature, InferRequest(signature.name, {}, sink), profile, limit)
+    return rapid_json.decode(body, reader.read_all, profile, reader.repeated)
 
 
 class _Reader:
@@ -81,7 +56,6 @@ class _Reader:
         self,
         signature: Signature,
         request: InferRequest,
-        repeated: set[tuple[int, str]],
         profile: TritonProfile,
         limit: InputLimit,
     ) -> None:
@@ -91,15 +65,26 @@ class _Reader:
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._request = request
-        self._repeated = repeated
+        self.repeated: set[tuple[int, str]] = set()
         self._parameters: dict[str, Parameter] = {}
         request.parameters = self._parameters
+
+    def read_all(self, document: JsonValue) -> InferRequest:
+        request = self._request
+        if isinstance(document, dict) and "id" in document:
+            request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+        for name, value in self.given(rapid_json.members(document), 1):
+            if name == _NESTED:
+                self.read_nested(value)
+            else:
+                self.read(name, value)
+        return request
 
     def given(self, members: dict[str, JsonValue], depth: int) -> Iterable[tuple[str, JsonValue]]:
         """Yield the members in order; a repeated one twice, with its first value."""
         for name, value in members.items():
             yield name, value
-            if (depth, name) in self._repeated:
+            if (depth, name) in self.repeated:
                 yield name, value
 
     def read_nested(self, value: JsonValue) -> None:

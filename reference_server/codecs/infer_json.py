@@ -14,12 +14,11 @@ import numpy as np
 
 from reference_server.codecs import (
     IS_COMPILED,
-    infer_json_reader,
     json_arrays,
     rapid_json,
 )
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
-from reference_server.codecs.infer_json_reader import Spans
+from reference_server.codecs.infer_json_reader import RequestReader, Spans, decode_raw
 from reference_server.codecs.inference import (
     LONGEST_KEY,
     OutputForm,
@@ -125,10 +124,10 @@ class InferRequestDecoder:
             cached = template.fill(signature.name, parts, body[length:], sink, regions)
             if cached is not None:
                 return cached
-        spans = Spans()
-        request, form = self._decode_json(signature, body, length, sink, regions, spans)
+        reader = RequestReader(signature, body, length, sink, regions, self._profile, self._limit)
+        request, form = rapid_json.decode(body[:length], reader.read, self._profile)
         if template is None:
-            self._cache.keep(parts, request, form, spans)
+            self._cache.keep(parts, request, form, reader.spans)
         return request, form
 
     def decode_uncached(
@@ -142,28 +141,10 @@ class InferRequestDecoder:
         """Decode a body without the cache. Any thread."""
         if length == 0:
             self._limit.check_raw(len(body))
-            return infer_json_reader.decode_raw(signature, body, sink), _RAW_FORM
+            return decode_raw(signature, body, sink), _RAW_FORM
         self._limit.check_json(length)
-        return self._decode_json(signature, body, length, sink, regions, Spans())
-
-    def _decode_json(
-        self,
-        signature: Signature,
-        body: memoryview,
-        length: int,
-        sink: ResponseSink,
-        regions: Regions,
-        spans: Spans,
-    ) -> tuple[InferRequest, ResponseForm]:
-        """Decode JSON; `spans` receives the parts of shared memory that it names."""
-        return rapid_json.decode(
-            body[:length],
-            lambda document: infer_json_reader.read(
-                *(document, signature, body, length, sink, regions, spans),
-                *(self._profile, self._limit),
-            ),
-            self._profile,
-        )
+        reader = RequestReader(signature, body, length, sink, regions, self._profile, self._limit)
+        return rapid_json.decode(body[:length], reader.read, self._profile)
 
 
 # -- the cache

@@ -39,70 +39,49 @@ class Spans:
     outputs: list[tuple[str, Span, bool]] = field(default_factory=list)
 
 
-def read(
-    document: JsonValue,
-    signature: Signature,
-    body: memoryview,
-    length: int,
-    sink: ResponseSink,
-    regions: Regions,
-    spans: Spans,
-    profile: TritonProfile,
-    limit: InputLimit,
-) -> tuple[InferRequest, ResponseForm]:
-    """Return the request in a parsed document, and the form of its response.
+@dataclass(slots=True)
+class RequestReader:
+    """Reads one request. Its inputs take the binary data from front to back.
 
-    Args:
-        document: The JSON.
+    Attributes:
         signature: The model.
         body: The body. Tensors with binary data are views of it.
-        length: The number of bytes of JSON at its start.
+        position: The number of bytes of JSON at its start, then the start of the unread data.
         sink: The sink of the responses.
         regions: The shared memory that inputs are read from.
-        spans: Receives the parts of shared memory that the request names.
         profile: The Triton release to imitate.
         limit: Limits the size of tensors in JSON.
-
-    Raises:
-        ServerError: The request is refused.
+        spans: Receives the parts of shared memory that the request names.
     """
-    reader = _Reader(signature, body, length, regions, spans, profile, limit)
-    request = InferRequest(signature.name, {}, sink)
-    if "id" in rapid_json.fields(document):
-        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    default = _read_parameters(document, request)
-    reader.read_inputs(document, request)
-    return request, ResponseForm(default, reader.read_outputs(document, request))
 
+    signature: Signature
+    body: memoryview
+    position: int
+    sink: ResponseSink
+    regions: Regions
+    profile: TritonProfile
+    limit: InputLimit
+    spans: Spans = field(default_factory=Spans)
 
-class _Reader:
-    """Reads the inputs of one request, which take the binary data from front to back."""
+    def read(self, document: JsonValue) -> tuple[InferRequest, ResponseForm]:
+        """Return the request in the parsed JSON, and the form of its response.
 
-    def __init__(
-        self,
-        signature: Signature,
-        body: memoryview,
-        position: int,
-        regions: Regions,
-        spans: Spans,
-        profile: TritonProfile,
-        limit: InputLimit,
-    ) -> None:
-        self._profile = profile
-        self._limit = limit
-        self._model = signature.name
-        self._body = body
-        self._position = position
-        self._regions = regions
-        self._spans = spans
+        Raises ServerError if the request is refused.
+        """
+        request = InferRequest(self.signature.name, {}, self.sink)
+        if "id" in rapid_json.fields(document):
+            request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+        default = _read_parameters(document, request)
+        self._read_inputs(document, request)
+        return request, ResponseForm(default, self._read_outputs(document, request))
 
-    def read_inputs(self, document: JsonValue, request: InferRequest) -> None:
+    def _read_inputs(self, document: JsonValue, request: InferRequest) -> None:
         inputs = rapid_json.parse_member(document, "inputs", rapid_json.as_array)
         for entry in inputs:
             tensor = self._read_input(entry, request)
             request.inputs[tensor.name] = tensor
-        if self._position != len(self._body):
-            raise invalid_arg(f"unexpected additional input data for model '{self._model}'")
+        if self.position != len(self.body):
+            raise invalid_arg(f"unexpected additional input data for model '{self.signature.name}'")
 
     def _read_input(self, entry: JsonValue, request: InferRequest) -> Tensor:
         parameters = _check_one_content(entry)
@@ -121,8 +100,8 @@ class _Reader:
             return Tensor(name, datatype, shape, raw=self._take(name, parameters))
         span = _read_span(parameters)
         if span is not None:
-            self._spans.inputs[name] = span
-            return Tensor(name, datatype, shape, raw=self._regions.read(*span))
+            self.spans.inputs[name] = span
+            return Tensor(name, datatype, shape, raw=self.regions.read(*span))
         array = self._read_data(name, entry, datatype, shape)
         return Tensor(name, datatype, shape, array=array)
 
@@ -130,7 +109,7 @@ class _Reader:
         self, name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
     ) -> Array:
         count = prod(shape) if shape else 0
-        if shape and self._profile.newer_size_checks:
+        if shape and self.profile.newer_size_checks:
             count = json_tensor_reader.element_count(name, datatype, shape)
         if not count:  # no elements: Triton ignores the data
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
@@ -144,16 +123,16 @@ class _Reader:
                 f"data format for input {name}"
             )
         # Before the elements are read: a large shape may come with few of them.
-        self._limit.check_tensor(name, count * datatype.byte_size)
+        self.limit.check_tensor(name, count * datatype.byte_size)
         array = json_tensor_reader.read_tensor(
-            entry["data"], datatype, shape, reports_missing=self._profile.newer_request_checks
+            entry["data"], datatype, shape, reports_missing=self.profile.newer_request_checks
         )
-        if datatype.is_bytes and self._limit.most is not None:
+        if datatype.is_bytes and self.limit.most is not None:
             characters = sum(sum(map(len, some)) for some in gil.slices(array.tolist()))
-            self._limit.check_tensor(name, 4 * array.size + characters)
+            self.limit.check_tensor(name, 4 * array.size + characters)
         return array
 
-    def read_outputs(self, document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
+    def _read_outputs(self, document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
         """Return the forms of the outputs by name; the first form of an output wins.
 
         `request` receives the names, and the spans receive the parts of shared memory. Raises
@@ -164,32 +143,32 @@ class _Reader:
             return forms
         for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
             name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
-            if self._profile.newer_request_checks and name in forms:
+            if self.profile.newer_request_checks and name in forms:
                 raise invalid_arg(f"{request.label} output '{name}' already exists in request")
             given = rapid_json.fields(entry).get("parameters")
             form = OutputForm()
             if isinstance(given, dict):
                 span = _read_output_span(given)
                 if span is None:
-                    form = _read_form(given, self._profile.max_classified_elements)
+                    form = _read_form(given, self.profile.max_classified_elements)
                 else:
-                    form = OutputForm(buffer=self._regions.output_buffer(*span))
-                    self._spans.outputs.append((name, span, name not in forms))
+                    form = OutputForm(buffer=self.regions.output_buffer(*span))
+                    self.spans.outputs.append((name, span, name not in forms))
             forms.setdefault(name, form)
         request.requested_outputs = tuple(forms)
         return forms
 
     def _take(self, name: str, parameters: dict[str, JsonValue]) -> memoryview:
         size = rapid_json.parse_member(parameters, "binary_data_size", rapid_json.as_uint64)
-        end = self._position + size
-        missing = end - len(self._body)
+        end = self.position + size
+        missing = end - len(self.body)
         if missing > 0:
             raise invalid_arg(
                 f"unexpected size for input '{name}', expecting {missing} additional bytes "
-                f"for model '{self._model}'"
+                f"for model '{self.signature.name}'"
             )
-        data = self._body[self._position : end]
-        self._position = end
+        data = self.body[self.position : end]
+        self.position = end
         return data
 
 
