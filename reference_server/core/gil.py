@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 # The most work on one request or response on the event loop: a few milliseconds each.
 #: Bytes of JSON that are read.
 JSON_BYTES = 1 << 17
-#: Bytes of a protobuf message, whatever it contains.
+#: Bytes of a protobuf message of any content.
 MESSAGE_BYTES = 1 << 12
 #: Bytes, and fields, of a message of known fields, without its raw tensors.
 HEAD_BYTES, HEAD_FIELDS = 1 << 15, 1 << 10

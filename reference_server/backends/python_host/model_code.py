@@ -10,7 +10,6 @@ from typing import Any
 
 from reference_server.backends.python_host import triton_python_backend_utils
 from reference_server.backends.python_host.api.bls import InferenceTrace, ResponseIterator
-from reference_server.backends.python_host.api.model_config import ModelConfig
 from reference_server.backends.python_host.api.native import MODULE
 from reference_server.backends.python_host.api.reports import Metric, MetricKind
 from reference_server.backends.python_host.api.response import InferenceResponseSender
@@ -19,6 +18,7 @@ from reference_server.backends.python_host.api.tensor import MemoryType
 from reference_server.backends.python_host.coroutines import ThreadLoop
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
+from reference_server.backends.python_host.triton_python_backend_utils import ModelConfig
 from reference_server.core.errors import internal
 
 _SUFFIX = ".py"
