@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from reference_server.codecs import rapid_json
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.codecs.infer_json_reader import read_parameter
-from reference_server.codecs.infer_json_response import encode_parameter
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_tensor_reader import read_tensor
-from reference_server.codecs.rapid_json import write_string
+from reference_server.codecs.json_writer import encode_parameter, write_array, write_string
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -181,5 +180,5 @@ def _value(tensor: Tensor) -> bytes:
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    elements = rapid_json.write_array(tensor.array())
+    elements = write_array(tensor.array())
     return elements[1:-1] if tensor.array().size == 1 else elements

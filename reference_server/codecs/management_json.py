@@ -11,7 +11,7 @@ import orjson
 
 from reference_server.codecs import rapid_json
 from reference_server.codecs.json_exact_reader import JsonValue
-from reference_server.codecs.rapid_json import write_string
+from reference_server.codecs.json_writer import write_string
 from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg, unavailable
 from reference_server.core.metadata import (

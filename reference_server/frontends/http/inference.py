@@ -10,11 +10,11 @@ from typing import NamedTuple
 from reference_server.codecs import bodies, generate, infer_json
 from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder
-from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
 from reference_server.codecs.inference import (
     Labels,
     ResponseForm,
 )
+from reference_server.codecs.json_writer import EncodedResponse, InferResponseEncoder
 from reference_server.core import gil
 from reference_server.core.backlog import Backlog, Backlogs, Intake
 from reference_server.core.cpp import leading_integer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference_server.codecs.rapid_json import write_string
+from reference_server.codecs.json_writer import write_string
 from reference_server.core.errors import Code
 
 OK = b"200 OK"

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import array_tensor, signature
 
-from reference_server.codecs.infer_json_response import InferResponseEncoder, encode
 from reference_server.codecs.inference import OutputForm, ResponseForm
+from reference_server.codecs.json_writer import InferResponseEncoder, encode
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferResponse
 from reference_server.core.tensor import DataType, Tensor

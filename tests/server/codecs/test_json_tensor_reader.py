@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as arrays
 
 from reference_server.codecs import json_tensor_reader
 from reference_server.codecs.json_tensor_reader import read_tensor
-from reference_server.codecs.rapid_json import loads, write_array
+from reference_server.codecs.json_writer import write_array
+from reference_server.codecs.rapid_json import loads
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.tensor import DataType
 

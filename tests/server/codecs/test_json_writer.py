@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import rapid_json
-from reference_server.codecs.rapid_json import loads, write_array, write_string
+from reference_server.codecs import json_writer
+from reference_server.codecs.json_writer import write_array, write_string
+from reference_server.codecs.rapid_json import loads
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rapid_json_numbers.json").read_text())
 DOUBLES = st.floats() | st.integers(0, 2**64 - 1).map(
@@ -104,7 +105,7 @@ def test_all_magnitudes_are_laid_out_and_read_back(values):
 
 
 def test_pieces_of_doubles_are_joined():
-    count = rapid_json._DOUBLES
+    count = json_writer._DOUBLES
     array = np.concatenate([np.arange(count), np.arange(count) + 0.1, [math.nan]])
     assert texts(array) == texts(array[:100]) + texts(array[100:])
 
@@ -198,7 +199,7 @@ def test_slashes_are_not_escaped_and_hexadecimal_digits_are_capitals():
 def test_long_tensors_are_written_in_pieces_that_make_one_text(dtype, count):
     numbers = np.arange(count) % 251
     array = numbers.astype(str).astype(object) if dtype is np.object_ else numbers.astype(dtype)
-    written = rapid_json.write_elements(array)
+    written = json_writer.write_elements(array)
     assert json.loads(b"[%b]" % b"".join(written)) == array.tolist()
     assert max(map(len, written)) < 1_000_000
     assert (len(written) > 1) == (count > 1000)
