@@ -23,7 +23,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.runtime import Runtime
-from reference_server.config import render
+from reference_server.config import json_form
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -122,7 +122,7 @@ def as_mapping(config: ModelConfig, parameters: Mapping[str, str]) -> dict:
     changed.CopyFrom(config)
     for key, value in parameters.items():
         changed.parameters[key].string_value = value
-    return json.loads(render.as_json(changed))
+    return json.loads(json_form.as_json(changed))
 
 
 def open_runtime(

@@ -28,9 +28,8 @@ from tritonclient.grpc import model_config_pb2
 from benchmarks.instruments import print_machine_facts, print_table
 from reference_server.config.complete import complete
 from reference_server.config.schema import ModelConfig
-from reference_server.core.dtypes import DataType
 from reference_server.core.request import InferRequest, InferResponse, SequenceFlag
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.repository.schedulers import work_queue
 from reference_server.scheduling.work_queue import WorkQueue
 

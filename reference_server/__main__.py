@@ -10,7 +10,7 @@ from collections.abc import Iterator
 #: Subcommands, by the first argument. Each module's `main` gets the other arguments.
 _COMMANDS = {
     "check": "reference_server.checking.command",
-    "page": "reference_server.watching.command",
+    "page": "reference_server.watching",
 }
 _CLIENT = "tritonclient.grpc"
 

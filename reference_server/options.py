@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reference_server.core.intake import half_of_memory
+from reference_server.core.backlog import half_of_memory
 from reference_server.core.profiles import NEWEST, TritonProfile
 
 #: The directory of backends in Triton's containers.

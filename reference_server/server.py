@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.codecs.input_limit import InputLimit
+from reference_server.codecs.bodies import InputLimit
 from reference_server.core import forks
+from reference_server.core.backlog import Intake
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.core.intake import Intake
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
 from reference_server.frontends.event_loop import LoopTurns
@@ -24,28 +24,25 @@ from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
-from reference_server.frontends.http.metrics import MetricsHandlers
+from reference_server.frontends.http.pages import MetricsHandlers
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.gateway.status import StatusGateway
-from reference_server.observability.executions import LONG, ExecutionWatch
-from reference_server.observability.incidents import ENDED, Incidents, LoopLag
+from reference_server.observability.incidents import ENDED, LONG, ExecutionWatch, Incidents, LoopLag
 from reference_server.observability.logs import LogTail, model_table, terminal_width
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
     ControlMode,
     GrpcOptions,
     HttpOptions,
-    LatencyMetrics,
     MetricsOptions,
     ServerOptions,
 )
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.repository.polling import RepositoryWatch
-from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import ResponseCache
 from reference_server.shutdown import ExitTimeout, Listener, exit_after, shut_down
 
@@ -70,7 +67,6 @@ class Server:
         self._registry = new_registry()
         cache_bytes = options.response_cache_bytes
         self._cache = None if cache_bytes is None else ResponseCache(cache_bytes, self._clock)
-        latencies = LatencyMetrics() if options.metrics is None else options.metrics.latencies
         self._turns = LoopTurns()
         self._incidents = Incidents(time.monotonic)
         self._intake = Intake(options.most_request_bytes)
@@ -81,20 +77,7 @@ class Server:
         loader = ModelLoader(
             self._clock,
             self._registry,
-            self._turns,
-            auto_complete_config=options.auto_complete_config,
-            cache=self._cache,
-            quantiles=latencies.quantiles if latencies.summaries else (),
-            python_backend=options.python_backend,
-            max_batch_sizes=options.max_batch_sizes,
-            stubs=options.stub_models,
-            backend_directory=options.backend_directory,
-            limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit.limits),
-            config_name=options.model_config_name,
-            profile=options.profile,
-            histograms=latencies.histograms,
-            executions=self._executions,
-            outside_links=options.outside_links,
+            *(options, self._turns, self._cache, self._executions),
         )
         self.model_calls = loader.calls
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -39,7 +39,7 @@ from ge_runtime.npu.service.resident_message import resident_of
 from reference_server.codecs import json_exact_reader, proto_wire, rapid_json
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder
-from reference_server.config import check, json_reader, pbtxt
+from reference_server.config import check, json_form, pbtxt
 from reference_server.config.schema import ModelConfig as FrozenConfig
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.http2.frames import ConnectionFault
@@ -249,7 +249,7 @@ def config_text(data: bytes) -> None:
 def config_json(data: bytes) -> None:
     """A configuration in JSON, as in a load request."""
     try:
-        config = json_reader.read(data.decode("utf-8", "surrogateescape"))
+        config = json_form.read(data.decode("utf-8", "surrogateescape"))
     except ValueError:
         return
     with contextlib.suppress(ServerError):

@@ -15,14 +15,14 @@ from reference_server.backends.process_host.instance import (
     Supervision,
     auto_complete_in_process,
 )
-from reference_server.backends.python_host import inline
+from reference_server.backends.python_host import model_code
 from reference_server.backends.python_host.inline import InlineInstance
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg, unsupported
 from reference_server.core.health import Health
-from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Clock, Metrics, ModelCalls, ModelInstance, OpenInstance
-from reference_server.observability import printing
-from reference_server.observability.executions import ExecutionWatch
+from reference_server.observability import logs
+from reference_server.observability.incidents import ExecutionWatch
 
 
 class Host(enum.Enum):
@@ -164,8 +164,8 @@ class PythonHosts:
     ) -> dict[str, Any]:
         """Return `config` completed by the model. Blocks as long as the model does."""
         if _host(python_settings(self._given), chosen) is Host.INLINE:
-            with printing.speaking(model_name):
-                return inline.auto_complete(
+            with logs.speaking(model_name):
+                return model_code.auto_complete(
                     model_file, version_directory, model_name, config, process_advice
                 )
         return auto_complete_in_process(model_file, version_directory, model_name, config)

@@ -6,15 +6,15 @@ configuration changed by `auto_complete_config`, are left out or reported as war
 
 from __future__ import annotations
 
+import ast
 import enum
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.checking.code import code_faults, completes_config
-from reference_server.checking.places import Place, line_of, place_in_text_error
 from reference_server.config import check, complete, pbtxt, schema
 from reference_server.config.rule import Faults
 from reference_server.config.schema import ModelConfig
@@ -31,10 +31,10 @@ from reference_server.repository.model_files import (
 from reference_server.repository.model_folders import (
     DUPLICATE,
     ModelFolder,
+    ModelId,
     Repositories,
     wanted_versions,
 )
-from reference_server.repository.model_ids import ModelId
 from reference_server.repository.polling import ModelSource
 from reference_server.scheduling.warmup import read_samples
 
@@ -249,3 +249,116 @@ def _require_version(model: _Model, version: int) -> None:
     served = wanted_versions(schema.version_policy(model.proto), model.folder.versions())
     if version != -1 and version not in served:
         raise not_found(f"version {version} of '{model.folder.name}' is not served")
+
+
+# -- the place of a fault in its file: the line of the parser's error, or of a quoted word
+
+#: Line and column at the start of an error of Protobuf's text format.
+_POSITION = re.compile(r": (\d+):\d+ : ")
+_FIELD = re.compile(r"\b(\w+)\s*[:{\[]")
+_WORD = re.compile(r"[\w-](?:[\w.-]*[\w-])?")
+_QUOTED = re.compile(r"'([^']+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file and a line in it, from 1; line 0 is the file as a whole."""
+
+    file: Path
+    line: int = 0
+
+
+def place_in_text_error(file: Path, text: str) -> Place:
+    """Return the place of an error of the text format's parser."""
+    match = _POSITION.search(text)
+    return Place(file, int(match[1]) if match else 0)
+
+
+def line_of(file: Path, text: str) -> int:
+    """Return the first line of a configuration that `text` is about; 0 if none is found.
+
+    In this order: a quoted value or field, a value in the text, a field whose name is written with
+    spaces (`dynamic batching`).
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    bare = [line.partition("#")[0] for line in lines]
+    quoted = [re.escape(word) for word in _QUOTED.findall(text)]
+    fields = {match for line in bare for match in _FIELD.findall(line)}
+    spelled = [field for field in fields if "_" in field and field.replace("_", " ") in text]
+    sought = (
+        *(f'"{word}"' for word in quoted),
+        *(rf"\b{word}\b" for word in quoted),
+        # From the end: error texts go from the whole to the part.
+        *(f'"{re.escape(word)}"' for word in reversed(_WORD.findall(text))),
+        *(rf"\b{field}\b" for field in sorted(spelled, key=len, reverse=True)),
+    )
+    for pattern in sought:
+        for number, line in enumerate(bare, 1):
+            if re.search(pattern, line):
+                return number
+    return 0
+
+
+# -- a model's code, which is not run
+
+_CLASS = "TritonPythonModel"
+_SUFFIX = ".py"
+
+
+def code_faults(file: Path) -> Iterator[tuple[Place, str]]:
+    """Yield the reasons why `file` cannot be a Python model, and their places."""
+    if file.suffix != _SUFFIX:
+        yield Place(file), f"Model name must end with '.py'. Model name is \"{file.name}\"."
+        return
+    if not file.is_file():
+        yield Place(file), f"Python model file not found in '{file}'"
+        return
+    try:
+        tree = _parsed(file)
+    except SyntaxError as error:
+        yield Place(file, error.lineno or 0), f"SyntaxError: {error.msg}"
+        return
+    except (OSError, ValueError) as error:
+        yield Place(file), f"{file} cannot be read: {error}"
+        return
+    if _CLASS not in _names(tree):
+        yield Place(file), f"module '{file.stem}' has no attribute '{_CLASS}'"
+
+
+def completes_config(file: Path) -> bool:
+    """Return True if the model may complete its configuration, by its code or its imports."""
+    try:
+        tree = _parsed(file)
+    except (OSError, SyntaxError, ValueError):
+        return False
+    model = _defined(tree)
+    if model is None or model.bases:  # it may be defined elsewhere, or in part
+        return _CLASS in _names(tree)
+    methods = (part.name for part in model.body if isinstance(part, ast.FunctionDef))
+    return "auto_complete_config" in methods
+
+
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_bytes(), str(file))
+
+
+def _defined(tree: ast.Module) -> ast.ClassDef | None:
+    classes = (part for part in tree.body if isinstance(part, ast.ClassDef))
+    return next((part for part in classes if part.name == _CLASS), None)
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """Return all names that the module may define; includes the class name after `import *`."""
+    found: set[str] = set()
+    for part in ast.walk(tree):
+        if isinstance(part, ast.ClassDef | ast.FunctionDef):
+            found.add(part.name)
+        elif isinstance(part, ast.ImportFrom | ast.Import):
+            names = [alias.asname or alias.name for alias in part.names]
+            found.update([*names, _CLASS] if "*" in names else names)
+        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            found.add(part.id)
+    return found

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reference_server.codecs import json_writer, rapid_json
-from reference_server.codecs.infer_json import read_parameter
-from reference_server.codecs.infer_json_response import encode_parameter
-from reference_server.codecs.input_limit import UNLIMITED, InputLimit
+from reference_server.codecs import rapid_json
+from reference_server.codecs.bodies import UNLIMITED, InputLimit
+from reference_server.codecs.infer_json_reader import read_parameter
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_tensor_reader import read_tensor
-from reference_server.codecs.json_writer import write_string
-from reference_server.core.dtypes import DataType
+from reference_server.codecs.json_writer import encode_parameter, write_array, write_string
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, InferResponse, Parameter, ResponseSink
-from reference_server.core.tensor import Array, Shape, Tensor
+from reference_server.core.tensor import Array, DataType, Shape, Tensor
 
 _NESTED = "parameters"
 
@@ -43,33 +41,8 @@ def decode(
     Raises:
         ServerError: The request is refused.
     """
-    repeated: set[tuple[int, str]] = set()
-    return rapid_json.decode(
-        body,
-        lambda document: _decode(document, repeated, signature, sink, profile, limit),
-        profile,
-        repeated,
-    )
-
-
-def _decode(
-    document: JsonValue,
-    repeated: set[tuple[int, str]],
-    signature: Signature,
-    sink: ResponseSink,
-    profile: TritonProfile,
-    limit: InputLimit,
-) -> InferRequest:
-    request = InferRequest(signature.name, {}, sink)
-    if isinstance(document, dict) and "id" in document:
-        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    reader = _Reader(signature, request, repeated, profile, limit)
-    for name, value in reader.given(rapid_json.members(document), 1):
-        if name == _NESTED:
-            reader.read_nested(value)
-        else:
-            reader.read(name, value)
-    return request
+    reader = _Reader(signature, InferRequest(signature.name, {}, sink), profile, limit)
+    return rapid_json.decode(body, reader.read_all, profile, reader.repeated)
 
 
 class _Reader:
@@ -82,7 +55,6 @@ class _Reader:
         self,
         signature: Signature,
         request: InferRequest,
-        repeated: set[tuple[int, str]],
         profile: TritonProfile,
         limit: InputLimit,
     ) -> None:
@@ -92,15 +64,26 @@ class _Reader:
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._request = request
-        self._repeated = repeated
+        self.repeated: set[tuple[int, str]] = set()
         self._parameters: dict[str, Parameter] = {}
         request.parameters = self._parameters
+
+    def read_all(self, document: JsonValue) -> InferRequest:
+        request = self._request
+        if isinstance(document, dict) and "id" in document:
+            request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+        for name, value in self.given(rapid_json.members(document), 1):
+            if name == _NESTED:
+                self.read_nested(value)
+            else:
+                self.read(name, value)
+        return request
 
     def given(self, members: dict[str, JsonValue], depth: int) -> Iterable[tuple[str, JsonValue]]:
         """Yield the members in order; a repeated one twice, with its first value."""
         for name, value in members.items():
             yield name, value
-            if (depth, name) in self._repeated:
+            if (depth, name) in self.repeated:
                 yield name, value
 
     def read_nested(self, value: JsonValue) -> None:
@@ -197,5 +180,5 @@ def _value(tensor: Tensor) -> bytes:
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    elements = json_writer.write_array(tensor.array())
+    elements = write_array(tensor.array())
     return elements[1:-1] if tensor.array().size == 1 else elements

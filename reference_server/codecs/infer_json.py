@@ -1,35 +1,52 @@
 """Decodes the body of an HTTP inference request: JSON, JSON with binary data, or raw data.
 
-Faults are reported in Triton's order.
+Requests that differ only in id and data are parsed once. A request is split into a skeleton, its
+id, and its `data` arrays. If the skeleton was parsed before, only the id and the arrays are read.
+`infer_json_reader` reads any other request as a whole.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from reference_server.codecs import json_tensor_reader, rapid_json
-from reference_server.codecs.infer_raw import decode_raw
-from reference_server.codecs.input_limit import UNLIMITED, InputLimit
-from reference_server.codecs.json_exact_reader import JsonValue
-from reference_server.codecs.json_request_cache import JsonRequestCache, Span, Spans
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import dtypes, gil, request
-from reference_server.core.dtypes import DataType
+from reference_server.codecs import (
+    IS_COMPILED,
+    json_arrays,
+    rapid_json,
+)
+from reference_server.codecs.bodies import UNLIMITED, InputLimit
+from reference_server.codecs.infer_json_reader import RequestReader, Spans, decode_raw
+from reference_server.codecs.inference import (
+    LONGEST_KEY,
+    OutputForm,
+    RequestCache,
+    RequestTemplate,
+    ResponseForm,
+    Span,
+)
+from reference_server.codecs.json_skeleton import GAP, Skeleton, split_request
+from reference_server.codecs.json_tensor_reader import BINARY_ONLY
+from reference_server.core import byte_strings
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
-from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
-from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Array, Shape, Tensor, check_rank
+from reference_server.core.request import InferRequest, ResponseSink
+from reference_server.core.tensor import Array, DataType, Tensor
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
-_MAX_INT64 = 2**63 - 1
 #: Longer JSON is not looked up in the cache: its numbers are most of the work.
 _LONGEST_CACHED = 1 << 16
-_CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
+#: The kind and the size in bytes of the elements that a JSON array can have.
+_ELEMENTS = {
+    datatype: (np.dtype(datatype.numpy).kind, datatype.byte_size)
+    for datatype in DataType
+    if datatype not in BINARY_ONLY and not datatype.is_bytes
+}
 
 
 def json_length(header: str | None, body_length: int, *, strictly: bool = False) -> int:
@@ -107,10 +124,10 @@ class InferRequestDecoder:
             cached = template.fill(signature.name, parts, body[length:], sink, regions)
             if cached is not None:
                 return cached
-        spans = Spans()
-        request, form = self._decode_json(signature, body, length, sink, regions, spans)
+        reader = RequestReader(signature, body, length, sink, regions, self._profile, self._limit)
+        request, form = rapid_json.decode(body[:length], reader.read, self._profile)
         if template is None:
-            self._cache.keep(parts, request, form, spans)
+            self._cache.keep(parts, request, form, reader.spans)
         return request, form
 
     def decode_uncached(
@@ -126,285 +143,206 @@ class InferRequestDecoder:
             self._limit.check_raw(len(body))
             return decode_raw(signature, body, sink), _RAW_FORM
         self._limit.check_json(length)
-        return self._decode_json(signature, body, length, sink, regions, Spans())
-
-    def _decode_json(
-        self,
-        signature: Signature,
-        body: memoryview,
-        length: int,
-        sink: ResponseSink,
-        regions: Regions,
-        spans: Spans,
-    ) -> tuple[InferRequest, ResponseForm]:
-        """Decode JSON; `spans` receives the parts of shared memory that it names."""
-        return rapid_json.decode(
-            body[:length],
-            lambda document: self._read(document, signature, body, length, sink, regions, spans),
-            self._profile,
-        )
-
-    def _read(
-        self,
-        document: JsonValue,
-        signature: Signature,
-        body: memoryview,
-        length: int,
-        sink: ResponseSink,
-        regions: Regions,
-        spans: Spans,
-    ) -> tuple[InferRequest, ResponseForm]:
-        reader = _Reader(signature, body, length, regions, spans, self._profile, self._limit)
-        request = InferRequest(signature.name, {}, sink)
-        if "id" in rapid_json.fields(document):
-            request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-        default = _read_parameters(document, request)
-        reader.read_inputs(document, request)
-        return request, ResponseForm(default, reader.read_outputs(document, request))
+        reader = RequestReader(signature, body, length, sink, regions, self._profile, self._limit)
+        return rapid_json.decode(body[:length], reader.read, self._profile)
 
 
-class _Reader:
-    """Reads the inputs of one request, which take the binary data from front to back."""
+# -- the cache
+
+
+def read_elements(text: bytes, datatype: DataType, count: int) -> memoryview | Array | None:
+    """Read a JSON array of elements.
+
+    Args:
+        text: The array. It may contain arrays, which are read depth first.
+        datatype: A datatype that has a JSON form.
+        count: The number of elements that is expected.
+
+    Returns:
+        The bytes of the tensor, or for BYTES a flat object array. None if the array is malformed,
+        does not fit, or has an unusual form; the request is then parsed as a whole.
+    """
+    if datatype.is_bytes:
+        strings = json_arrays.read_strings(text, len(text), count)
+        return None if strings is None else byte_strings.as_array(strings, (count,))
+    numbers = json_arrays.read_numbers(text, count, *_ELEMENTS[datatype])
+    return None if numbers is None else memoryview(numbers)
+
+
+def _find_owners(parts: Skeleton) -> dict[str, int] | None:
+    """Return the index of the `data` array of each input, by input name.
+
+    The gaps are filled with markers, and the JSON is parsed. Returns None if the arrays or the id
+    belong to anything else than the inputs or the request.
+    """
+    if not parts.arrays and parts.request_id is None:
+        return {}
+    ids = int(parts.request_id is not None)
+    if parts.text.count(b'"data"') != len(parts.arrays) or parts.text.count(b'"id"') != ids:
+        return None
+    if b"\\" in parts.text:  # these names can be written with escapes
+        return None
+    first, *others = parts.text.split(GAP)
+    marked = first
+    number = 0
+    for part in others:
+        if marked.endswith(b'"'):
+            marked += b"marked"
+        else:
+            marked += b"[%d]" % number
+            number += 1
+        marked += part
+    try:
+        document = rapid_json.fields(rapid_json.loads(marked))
+    except ServerError:
+        return None
+    if parts.request_id is not None and document.get("id") != "marked":
+        return None
+    owners: dict[str, int] = {}
+    for entry in rapid_json.as_array(document["inputs"]):
+        tensor = rapid_json.as_object(entry)
+        if tensor.get("data") == [len(owners)]:
+            owners[rapid_json.as_string(tensor["name"])] = len(owners)
+    return owners if len(owners) == len(parts.arrays) else None
+
+
+class _ArraySource(NamedTuple):
+    """An input whose elements are in the `data` array with this index."""
+
+    array: int
+    elements: int
+
+
+class JsonTemplate:
+    """The template of a JSON request, with the source of the data of each input.
+
+    A source is a number of bytes of the binary data, a part of shared memory, or an array.
+    """
 
     def __init__(
         self,
-        signature: Signature,
-        body: memoryview,
-        position: int,
-        regions: Regions,
+        request: InferRequest,
+        form: ResponseForm,
         spans: Spans,
-        profile: TritonProfile,
-        limit: InputLimit,
+        sources: list[int | Span | _ArraySource],
+        *,
+        has_id: bool,
     ) -> None:
-        self._profile = profile
-        self._limit = limit
-        self._model = signature.name
-        self._body = body
-        self._position = position
-        self._regions = regions
-        self._spans = spans
+        self._outputs = tuple(spans.outputs)
+        if spans.outputs:  # an output buffer is valid for one request
+            without = {name: OutputForm() for name, _, counts in spans.outputs if counts}
+            form = ResponseForm(form.default, {**form.outputs, **without})
+        self._template = RequestTemplate.of(request, form)
+        self._inputs = tuple(zip(self._template.inputs, sources, strict=True))
+        # A request must have the same size of binary data, number of arrays, and presence of an id.
+        binary_size = sum(source for source in sources if isinstance(source, int))
+        arrays = sum(isinstance(source, _ArraySource) for source in sources)
+        self._expected = binary_size, arrays, has_id
 
-    def read_inputs(self, document: JsonValue, request: InferRequest) -> None:
-        inputs = rapid_json.parse_member(document, "inputs", rapid_json.as_array)
-        for entry in inputs:
-            tensor = self._read_input(entry, request)
-            request.inputs[tensor.name] = tensor
-        if self._position != len(self._body):
-            raise invalid_arg(f"unexpected additional input data for model '{self._model}'")
-
-    def _read_input(self, entry: JsonValue, request: InferRequest) -> Tensor:
-        parameters = _check_one_content(entry)
-        assert isinstance(entry, dict)
-        name = entry.get("name")
-        if type(name) is not str:
-            name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
-        type_name = entry.get("datatype")
-        if type(type_name) is not str:
-            type_name = rapid_json.parse_member(entry, "datatype", rapid_json.as_string)
-        datatype = dtypes.BY_NAME.get(type_name)
-        shape = _read_shape(name, entry)
-        if name in request.inputs:
-            raise invalid_arg(f"{request.label} input '{name}' already exists in request")
-        if "data" not in entry and "binary_data_size" in parameters:
-            return Tensor(name, datatype, shape, raw=self._take(name, parameters))
-        span = _read_span(parameters)
-        if span is not None:
-            self._spans.inputs[name] = span
-            return Tensor(name, datatype, shape, raw=self._regions.read(*span))
-        array = self._read_data(name, entry, datatype, shape)
-        return Tensor(name, datatype, shape, array=array)
-
-    def _read_data(
-        self, name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
-    ) -> Array:
-        count = prod(shape) if shape else 0
-        if shape and self._profile.newer_size_checks:
-            count = json_tensor_reader.element_count(name, datatype, shape)
-        if not count:  # no elements: Triton ignores the data
-            return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
-        if datatype is None or datatype in json_tensor_reader.BINARY_ONLY:
-            # Triton reports a wrong type of "data" before the datatype.
-            rapid_json.parse_member(entry, "data", rapid_json.as_array)
-            if datatype is None:
-                raise invalid_arg(f"invalid datatype for input {name}")
-            raise invalid_arg(
-                f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
-                f"data format for input {name}"
+    @classmethod
+    def of(
+        cls, request: InferRequest, form: ResponseForm, spans: Spans, parts: Skeleton
+    ) -> JsonTemplate | None:
+        """Return the template of a parsed request; None if its form is unusual."""
+        if request.id != (parts.request_id or b"").decode() or not all(
+            # Triton ignores the data of a tensor without elements.
+            tensor.is_raw
+            or (
+                isinstance(tensor.datatype, DataType)
+                and tensor.datatype not in BINARY_ONLY
+                and prod(tensor.shape)
+                and tensor.shape
             )
-        # Before the elements are read: a large shape may come with few of them.
-        self._limit.check_tensor(name, count * datatype.byte_size)
-        array = json_tensor_reader.read_tensor(
-            entry["data"], datatype, shape, reports_missing=self._profile.newer_request_checks
-        )
-        if datatype.is_bytes and self._limit.most is not None:
-            characters = sum(sum(map(len, some)) for some in gil.slices(array.tolist()))
-            self._limit.check_tensor(name, 4 * array.size + characters)
-        return array
+            for tensor in request.inputs.values()
+        ):
+            return None
+        owners = _find_owners(parts)
+        if owners is None:
+            return None
+        sources: list[int | Span | _ArraySource] = []
+        for name, tensor in request.inputs.items():
+            if tensor.is_raw:
+                sources.append(spans.inputs.get(name, tensor.byte_size))
+            elif name in owners:
+                sources.append(_ArraySource(owners[name], prod(tensor.shape)))
+            else:
+                return None
+        return cls(request, form, spans, sources, has_id=parts.request_id is not None)
 
-    def read_outputs(self, document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
-        """Return the forms of the outputs by name; the first form of an output wins.
+    def fill(
+        self,
+        model: str,
+        parts: Skeleton,
+        data: memoryview,
+        sink: ResponseSink,
+        regions: Regions,
+    ) -> tuple[InferRequest, ResponseForm] | None:
+        """Make a request with the same skeleton from its own arrays and binary `data`.
 
-        `request` receives the names, and the spans receive the parts of shared memory. Raises
-        ServerError.
+        Returns None if these do not fit the template; parsing the request as a whole then finds
+        its faults in Triton's order.
+
+        Raises:
+            ServerError: A region is not registered any more.
         """
-        forms: dict[str, OutputForm] = {}
-        if "outputs" not in rapid_json.fields(document):
-            return forms
-        for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
-            name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
-            if self._profile.newer_request_checks and name in forms:
-                raise invalid_arg(f"{request.label} output '{name}' already exists in request")
-            given = rapid_json.fields(entry).get("parameters")
-            form = OutputForm()
-            if isinstance(given, dict):
-                span = _read_output_span(given)
-                if span is None:
-                    form = _read_form(given, self._profile.max_classified_elements)
+        has_id = parts.request_id is not None
+        if (len(data), len(parts.arrays), has_id) != self._expected:
+            return None
+        inputs: dict[str, Tensor] = {}
+        position = 0
+        raw: memoryview | None
+        array: Array | None
+        for (name, datatype, shape), source in self._inputs:
+            array = None
+            if isinstance(source, int):
+                raw = data[position : position + source]
+                position += source
+            elif isinstance(source, _ArraySource):
+                assert isinstance(datatype, DataType)
+                elements = read_elements(parts.arrays[source.array], datatype, source.elements)
+                if elements is None:
+                    return None
+                raw = None
+                if isinstance(elements, memoryview):
+                    raw = elements
                 else:
-                    form = OutputForm(buffer=self._regions.output_buffer(*span))
-                    self._spans.outputs.append((name, span, name not in forms))
-            forms.setdefault(name, form)
-        request.requested_outputs = tuple(forms)
-        return forms
-
-    def _take(self, name: str, parameters: dict[str, JsonValue]) -> memoryview:
-        size = rapid_json.parse_member(parameters, "binary_data_size", rapid_json.as_uint64)
-        end = self._position + size
-        missing = end - len(self._body)
-        if missing > 0:
-            raise invalid_arg(
-                f"unexpected size for input '{name}', expecting {missing} additional bytes "
-                f"for model '{self._model}'"
-            )
-        data = self._body[self._position : end]
-        self._position = end
-        return data
+                    array = elements
+            else:
+                raw = regions.read(*source)
+            inputs[name] = Tensor(name, datatype, shape, raw=raw, array=array)
+        form = self._template.form
+        if self._outputs:
+            outputs = dict(form.outputs)
+            for name, span, counts in self._outputs:
+                buffer = regions.output_buffer(*span)
+                if counts:
+                    outputs[name] = OutputForm(buffer=buffer)
+            form = ResponseForm(form.default, outputs)
+        request_id = "" if parts.request_id is None else parts.request_id.decode()
+        return self._template.request(model, request_id, inputs, sink), form
 
 
-def _check_one_content(entry: JsonValue) -> dict[str, JsonValue]:
-    """Return the parameters of an input. Raises unless it has exactly one source of its data."""
-    parameters: JsonValue = {}
-    given: list[str] = []
-    if isinstance(entry, dict):
-        if "data" in entry:
-            given.append("data")
-        parameters = entry.get("parameters")
-        if isinstance(parameters, dict):
-            given.extend(field for field in _CONTENT_FIELDS if field in parameters)
-    if len(given) != 1:
-        what = " no field is set" if not given else " set" + "".join(f" '{f}'" for f in given)
-        raise invalid_arg(
-            "Input must set only one of the following fields: 'data', 'binary_data_size' in "
-            f"'parameters', 'shared_memory_region' in 'parameters'. But{what}"
-        )
-    return parameters if isinstance(parameters, dict) else {}
+class JsonRequestCache:
+    """A cache of the templates of JSON requests, by skeleton. Used by one thread."""
 
+    def __init__(self) -> None:
+        self._cache: RequestCache[JsonTemplate] = RequestCache()
 
-def _read_shape(name: str, entry: JsonValue) -> Shape:
-    sizes = rapid_json.parse_member(entry, "shape", rapid_json.as_array)
-    check_rank(name, len(sizes))
-    try:
-        return tuple([rapid_json.as_uint64(size) for size in sizes])
-    except ServerError as error:
-        raise rapid_json.prefixed("Unable to parse 'shape'", error) from None
+    def find(self, json: bytes) -> tuple[Skeleton, JsonTemplate | None]:
+        """Split a request, and return its parts and its template, if the cache has it."""
+        # Longer texts are not in the cache, and take time to hash.
+        known = self._cache.find(json) if len(json) <= LONGEST_KEY else None
+        if known is not None:  # a request without variable parts
+            return Skeleton(json, None, []), known
+        parts = split_request(json)
+        return parts, self._cache.find(parts.text) if len(parts.text) <= LONGEST_KEY else None
 
-
-# -- parameters: those of Triton, and those for the model
-
-
-def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
-    """Read the parameters into `request`, and return the default form. Raises ServerError."""
-    default = OutputForm()
-    given = rapid_json.fields(document)
-    if "parameters" not in given:
-        return default
-    try:
-        parameters = rapid_json.members(given["parameters"])
-    except ServerError as error:
-        raise rapid_json.prefixed("failed to get request params.", error) from None
-    passed: dict[str, Parameter] = {}
-    for key, value in parameters.items():
-        if key == "sequence_id":
-            request.correlation_id = _read_correlation_id(parameters)
-        elif key in ("sequence_start", "sequence_end"):
-            if rapid_json.parse_member(parameters, key, rapid_json.as_bool):
-                request.flags |= SequenceFlag.START if key == "sequence_start" else SequenceFlag.END
-        elif key == "priority":
-            request.priority = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
-        elif key == "timeout":
-            request.timeout_us = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
-        elif key == "binary_data_output":
-            default = OutputForm(rapid_json.parse_member(parameters, key, rapid_json.as_bool))
-        elif key.startswith("triton_"):
-            raise invalid_arg(
-                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
-                "not be specified."
-            )
-        else:
-            passed[key] = read_parameter(key, value)
-    request.parameters = passed
-    return default
-
-
-def read_parameter(name: str, value: JsonValue) -> Parameter:
-    """Return a parameter for the model. Raises ServerError INVALID_ARG for an unfit value."""
-    if not isinstance(value, (bool, int, float, str)):
-        raise invalid_arg(
-            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
-        )
-    # Triton reads an integer beyond int64 as a double.
-    return float(value) if type(value) is int and value > _MAX_INT64 else value
-
-
-def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
-    value = parameters["sequence_id"]
-    if type(value) is int and value >= 0:
-        return value
-    text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
-    return request.string_id(text)
-
-
-# -- outputs: their places and forms
-
-
-def _read_output_span(parameters: dict[str, JsonValue]) -> Span | None:
-    """Return the part of shared memory that an output is written to, or None."""
-    if "shared_memory_region" not in parameters:
-        return None
-    if "classification" in parameters:
-        raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
-    if "binary_data" in parameters:
-        try:
-            binary = rapid_json.as_bool(parameters["binary_data"])
-        except ServerError as error:
-            raise rapid_json.prefixed("Unable to set 'binary_data'", error) from None
-        if binary:
-            raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
-    return _read_span(parameters)
-
-
-def _read_form(parameters: dict[str, JsonValue], most_classified: int | None) -> OutputForm:
-    classes = 0
-    if "classification" in parameters:
-        try:
-            classes = rapid_json.as_uint64(parameters["classification"])
-        except ServerError as error:
-            raise rapid_json.prefixed("Unable to set 'classification'", error) from None
-    _read_span(parameters)  # only to refuse wrong types
-    binary = "binary_data" in parameters and rapid_json.parse_member(
-        parameters, "binary_data", rapid_json.as_bool
-    )
-    return OutputForm(binary, classes, most_classified=most_classified)
-
-
-def _read_span(parameters: dict[str, JsonValue]) -> Span | None:
-    """Return the part of shared memory that a tensor is in, or None. Refuses wrong types."""
-    region: str | None = None
-    offset = size = 0
-    if "shared_memory_region" in parameters:
-        region = rapid_json.parse_member(parameters, "shared_memory_region", rapid_json.as_string)
-    if "shared_memory_offset" in parameters:
-        offset = rapid_json.parse_member(parameters, "shared_memory_offset", rapid_json.as_uint64)
-    if "shared_memory_byte_size" in parameters:
-        size = rapid_json.parse_member(parameters, "shared_memory_byte_size", rapid_json.as_uint64)
-    return None if region is None else (rapid_json.c_string(region), offset, size)
+    def keep(
+        self, parts: Skeleton, request: InferRequest, form: ResponseForm, spans: Spans
+    ) -> None:
+        """Store the template of a parsed request, if it has one."""
+        # Interpreted, orjson reads a whole request faster than `read_elements` reads its arrays.
+        if len(parts.text) <= LONGEST_KEY and (IS_COMPILED or not parts.arrays):
+            template = JsonTemplate.of(request, form, spans, parts)
+            if template is not None:
+                self._cache.keep(parts.text, template)

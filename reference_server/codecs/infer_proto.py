@@ -18,19 +18,23 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from reference_server.codecs import proto_wire
+from reference_server.codecs.inference import (
+    LONGEST_KEY,
+    OutputForm,
+    RequestCache,
+    RequestTemplate,
+    ResponseForm,
+    Span,
+)
 from reference_server.codecs.proto_fields import Data
-from reference_server.codecs.proto_spans import Span, read_span
-from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache, RequestTemplate
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import byte_strings, dtypes, gil, request
-from reference_server.core.dtypes import DataType
+from reference_server.codecs.proto_wire import ReceivedRequest, read_span
+from reference_server.core import byte_strings, gil, request
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Tensor, check_rank
+from reference_server.core.tensor import DATATYPES, DataType, Tensor, check_rank
 
 #: Requests a last, empty response if the model ends without one, as only decoupled models do.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
@@ -104,29 +108,16 @@ class _CachedMessage:
     layout: _Layout | None = None
 
 
-#: A codec thread parses messages with more fields.
-_MANY_FIELDS = 1 << 10
-#: The event loop parses messages of at most this size, with any content.
-_SHORT = 1 << 12
-
-
 class InferMessageDecoder:
     """Decodes messages, with a cache. Used by one thread.
 
-    Any thread may `read` and `decode` a message that `is_large`, and may `decode` one that has
-    tensors in shared memory.
+    Any thread may `read` and `decode` a large message (`proto_wire.is_large`), and may `decode` one
+    that has tensors in shared memory.
     """
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
         self._profile = profile
         self._cache: RequestCache[_CachedMessage] = RequestCache()
-
-    def is_large(self, data: Data) -> bool:
-        """Return whether parsing takes more than some milliseconds.
-
-        That is so for long typed contents and for very many fields.
-        """
-        return len(data) > _SHORT and proto_wire.is_large(data, proto_wire.LONG_HEAD, _MANY_FIELDS)
 
     def read(self, data: Data) -> ReceivedRequest:
         """Parse a message. Raises ServerError INTERNAL if it is malformed."""
@@ -134,7 +125,7 @@ class InferMessageDecoder:
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY or self.is_large(data):  # also on a codec thread
+        if len(found) > LONGEST_KEY or proto_wire.is_large(data):  # also on a codec thread
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
         known = self._cache.find(head)
@@ -187,7 +178,7 @@ def decode(
             raise invalid_arg(f"{request.label} input '{tensor.name}' already exists in request")
         check_rank(tensor.name, len(tensor.shape))
         request.inputs[tensor.name] = Tensor(
-            tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
+            tensor.name, DATATYPES.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
         )
     names = [output.name for output in gil.with_pauses(message.outputs)]
     request.requested_outputs = tuple(dict.fromkeys(names))
@@ -348,7 +339,7 @@ def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
         # Flat: the elements are counted before they get their shape.
         array = byte_strings.as_array(values, (len(values),))
         return Tensor(tensor.name, datatype, tensor.shape, array=array)
-    numbers: npt.NDArray[Any] = np.empty(len(values), dtypes.BY_NAME[named].numpy)
+    numbers: npt.NDArray[Any] = np.empty(len(values), DATATYPES[named].numpy)
     start = 0
     for some in gil.slices(values):
         numbers[start : start + len(some)] = some

@@ -10,13 +10,12 @@ from tritonclient.grpc.service_pb2 import (
     ModelStreamInferResponse,
 )
 
+from reference_server.codecs.inference import Labels, ResponseForm, formed, write
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest, response_parts
-from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse, Parameter
-from reference_server.core.tensor import Shape
+from reference_server.core.tensor import DataType, Shape
 
 #: The parameter of a streamed response that marks the last response to its request.
 _FINAL_RESPONSE = "triton_final_response"

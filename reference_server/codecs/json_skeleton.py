@@ -6,7 +6,7 @@ Cython compiles this file where a C compiler is; `json_skeleton.pxd` has the C t
 
 from __future__ import annotations
 
-from reference_server.codecs import json_string_arrays
+from reference_server.codecs import json_arrays
 
 #: Replaces each variable part. No valid JSON contains it.
 GAP = b"\0"
@@ -95,7 +95,7 @@ def _array_end(json: bytes, size: int, start: int) -> int:
     while first < size and json[first] in (_OPEN, _SPACE, _LINE, _TAB, _RETURN):
         first += 1
     if first < size and json[first] == _QUOTE:
-        return json_string_arrays.find_array_end(json, size, start)
+        return json_arrays.find_array_end(json, size, start)
     # An array of numbers ends before the next quotation mark, or before the end of the text. Search
     # backwards from there for its closing bracket, and skip brackets of outer objects.
     position = json.find(b'"', first)

@@ -26,8 +26,8 @@ from reference_server.codecs.rapid_json import (
     prefixed,
 )
 from reference_server.core import byte_strings, gil
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.tensor import DataType
 
 _MAX_INT64 = 2**63 - 1
 #: A size of -1 as an unsigned number of 64 bits.

@@ -12,6 +12,7 @@ import orjson
 from reference_server.codecs import rapid_json
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_writer import write_string
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg, unavailable
 from reference_server.core.metadata import (
     CudaRegion,
@@ -21,9 +22,8 @@ from reference_server.core.metadata import (
     SystemRegion,
     TensorConfig,
 )
-from reference_server.core.numerals import leading_integer
 from reference_server.core.profiles import V2_51, TritonProfile
-from reference_server.core.telemetry import Duration, Snapshot
+from reference_server.core.telemetry import BATCH_DURATIONS, DURATIONS, BatchStatistics, Snapshot
 
 JsonObject = dict[str, object]
 Buffer = bytes | bytearray | memoryview
@@ -85,33 +85,20 @@ def _model(snapshot: Snapshot) -> JsonObject:
         "last_inference": snapshot.last_inference_ms,
         "inference_count": snapshot.inference_count,
         "execution_count": snapshot.execution_count,
-        "inference_stats": {
-            "success": _duration(snapshot.success),
-            "fail": _duration(snapshot.fail),
-            "queue": _duration(snapshot.queue),
-            "compute_input": _duration(snapshot.compute_input),
-            "compute_infer": _duration(snapshot.compute_infer),
-            "compute_output": _duration(snapshot.compute_output),
-            "cache_hit": _duration(snapshot.cache_hit),
-            "cache_miss": _duration(snapshot.cache_miss),
-        },
+        "inference_stats": _durations(snapshot, DURATIONS),
         # Triton's Python backend reports no statistics per response, and no memory.
         "response_stats": {},
         "batch_stats": [
-            {
-                "batch_size": rows,
-                "compute_input": _duration(batch.compute_input),
-                "compute_infer": _duration(batch.compute_infer),
-                "compute_output": _duration(batch.compute_output),
-            }
+            {"batch_size": rows, **_durations(batch, BATCH_DURATIONS)}
             for rows, batch in snapshot.batches.items()
         ],
         "memory_usage": [],
     }
 
 
-def _duration(duration: Duration) -> JsonObject:
-    return {"count": duration.count, "ns": duration.ns}
+def _durations(counters: Snapshot | BatchStatistics, names: Iterable[str]) -> JsonObject:
+    durations = {name: getattr(counters, name) for name in names}
+    return {name: {"count": each.count, "ns": each.ns} for name, each in durations.items()}
 
 
 # -- repository control

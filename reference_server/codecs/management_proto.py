@@ -26,6 +26,7 @@ from tritonclient.grpc.service_pb2 import (
     TraceSettingResponse,
 )
 
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import (
     CudaRegion,
@@ -35,9 +36,8 @@ from reference_server.core.metadata import (
     SystemRegion,
     TensorConfig,
 )
-from reference_server.core.numerals import leading_integer
 from reference_server.core.request import LATEST, Parameter
-from reference_server.core.telemetry import Duration, Snapshot
+from reference_server.core.telemetry import BATCH_DURATIONS, DURATIONS, BatchStatistics, Snapshot
 
 LogValue = bool | int | str
 #: The values of one trace setting; None clears it.
@@ -110,30 +110,21 @@ def _model(snapshot: Snapshot) -> ModelStatistics:
         last_inference=snapshot.last_inference_ms,
         inference_count=snapshot.inference_count,
         execution_count=snapshot.execution_count,
-        inference_stats=InferStatistics(
-            success=_duration(snapshot.success),
-            fail=_duration(snapshot.fail),
-            queue=_duration(snapshot.queue),
-            compute_input=_duration(snapshot.compute_input),
-            compute_infer=_duration(snapshot.compute_infer),
-            compute_output=_duration(snapshot.compute_output),
-            cache_hit=_duration(snapshot.cache_hit),
-            cache_miss=_duration(snapshot.cache_miss),
-        ),
+        inference_stats=InferStatistics(**_durations(snapshot, DURATIONS)),
         batch_stats=[
-            InferBatchStatistics(
-                batch_size=rows,
-                compute_input=_duration(batch.compute_input),
-                compute_infer=_duration(batch.compute_infer),
-                compute_output=_duration(batch.compute_output),
-            )
+            InferBatchStatistics(batch_size=rows, **_durations(batch, BATCH_DURATIONS))
             for rows, batch in snapshot.batches.items()
         ],
     )
 
 
-def _duration(duration: Duration) -> StatisticDuration:
-    return StatisticDuration(count=duration.count, ns=duration.ns)
+def _durations(
+    counters: Snapshot | BatchStatistics, names: Iterable[str]
+) -> dict[str, StatisticDuration]:
+    durations = {name: getattr(counters, name) for name in names}
+    return {
+        name: StatisticDuration(count=each.count, ns=each.ns) for name, each in durations.items()
+    }
 
 
 # -- repository control

@@ -80,7 +80,7 @@ def decode(
             gil.free(value)
 
 
-# ------------------------------------------------------------------------------------- accessors
+# -- accessors
 
 
 def member(value: JsonValue, key: str) -> JsonValue:

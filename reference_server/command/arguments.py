@@ -12,32 +12,30 @@ from pathlib import Path
 from typing import NoReturn
 
 from reference_server import __version__
-from reference_server.codecs.compiled import IS_COMPILED
-from reference_server.command.config_options import (
-    backend_setting,
-    cache_setting,
-    metrics_setting,
-    nearest,
-    warn,
-)
+from reference_server.codecs import IS_COMPILED
 from reference_server.command.trace_config import (
     DEPRECATED_TRACE_OPTIONS,
     deprecated_trace_setting,
     trace_setting,
 )
 from reference_server.command.values import (
+    backend_setting,
     boolean,
+    cache_setting,
     duration,
     leading,
+    metrics_setting,
     milliseconds,
+    nearest,
     number,
     pattern,
     seconds,
     stub_model,
     switched_off,
+    warn,
     within,
 )
-from reference_server.core.intake import half_of_memory
+from reference_server.core.backlog import half_of_memory
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import (
     BACKEND_DIRECTORY,

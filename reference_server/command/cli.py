@@ -15,13 +15,13 @@ try:
 except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
-from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.codecs import IS_COMPILED
 from reference_server.command import arguments as command_line
-from reference_server.command import config_options, preflight, trace_config
+from reference_server.command import preflight, trace_config, values
 from reference_server.command.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
-from reference_server.observability import logs, printing
+from reference_server.observability import logs
 from reference_server.options import (
     Compression,
     ControlMode,
@@ -96,14 +96,12 @@ def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None
                 "provided. Please provide one or the other."
             )
         equivalent = f"local,size={given.response_cache_byte_size}"
-        config_options.warn(
+        values.warn(
             "'--response-cache-byte-size' has been deprecated! Please use "
             f"'--cache-config={equivalent}' instead."
         )
-        settings = [config_options.cache_setting(equivalent)]
-    return config_options.cache_byte_size(
-        settings, given.cache_directory or config_options.CACHE_DIRECTORY
-    )
+        settings = [values.cache_setting(equivalent)]
+    return values.cache_byte_size(settings, given.cache_directory or values.CACHE_DIRECTORY)
 
 
 def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
@@ -147,7 +145,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         given.metrics_port,
         given.metrics_interval_ms,
         given.allow_cpu_metrics,
-        config_options.latency_metrics(given.metrics_config),
+        values.latency_metrics(given.metrics_config),
         # The page shows the same data as these operations, so it is off where they are restricted.
         given.allow_page and not {"model-repository", "statistics"} & restricted,
         # Log lines may contain what models print about requests: other machines see them only if
@@ -199,8 +197,8 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         rate_limit=RateLimit(limits) if given.rate_limit == "execution_count" else None,
         exit_timeout_s=given.exit_timeout_secs,
         response_cache_bytes=_cache_bytes(parser, given),
-        python_backend=config_options.python_backend(given.backend_config),
-        max_batch_sizes=config_options.max_batch_sizes(given.backend_config),
+        python_backend=values.python_backend(given.backend_config),
+        max_batch_sizes=values.max_batch_sizes(given.backend_config),
         stub_models=dict(given.stub_model),
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
@@ -221,7 +219,7 @@ def _warnings(given: argparse.Namespace) -> list[str]:
     ignored = command_line.ignored(given)
     return [
         *([f"no effect in the reference server: {', '.join(ignored)}"] if ignored else []),
-        *config_options.warnings(given),
+        *values.warnings(given),
         *trace_config.warnings(given),
     ]
 
@@ -259,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     try:
         # The log keeps the original stderr: its lines already name their source.
-        with printing.named_output(), _no_arguments(), _short_switch_interval():
+        with logs.named_output(), _no_arguments(), _short_switch_interval():
             _run(_serve(options))
     except ServerError as error:
         for hint in hints:  # repeated: the log line is far above, or in a file

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reference_server.command.config_options import nearest
+from reference_server.command.values import nearest
 from reference_server.config import pbtxt
 from reference_server.core.errors import ServerError
 from reference_server.frontends.connections import listen_error

@@ -10,8 +10,8 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from reference_server.command.config_options import unknown, warn
-from reference_server.core.numerals import leading_integer
+from reference_server.command.values import unknown, warn
+from reference_server.core.cpp import leading_integer
 from reference_server.options import OpenTelemetryOptions, TraceOptions
 
 #: The trace levels by their names; MIN and MAX are older names.

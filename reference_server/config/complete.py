@@ -14,7 +14,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from reference_server.config import json_reader
+from reference_server.config import json_form
 from reference_server.config.rule import Faults, rule
 from reference_server.core.errors import invalid_arg
 
@@ -149,7 +149,7 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
         False if `completed` is not a valid model configuration. `config` is then unchanged.
     """
     try:
-        parsed = json_reader.read(json.dumps(completed))
+        parsed = json_form.read(json.dumps(completed))
     except (TypeError, ValueError):
         return False
     config.max_batch_size = parsed.max_batch_size

@@ -10,9 +10,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.core import dtypes
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal
+from reference_server.core.tensor import CONFIG_DATATYPES, DataType
 
 FILE_NAME = "config.pbtxt"
 _NO_FIELD = re.compile(r'Message type "(?P<message>[\w.]+)" has no field named "(?P<field>\w+)"')
@@ -59,7 +58,7 @@ def datatype(number: int) -> DataType | None:
     None for TYPE_INVALID and for numbers without a name.
     """
     named = DataTypeProto.DESCRIPTOR.values_by_number.get(number)
-    return dtypes.BY_CONFIG_NAME.get(named.name) if named else None
+    return CONFIG_DATATYPES.get(named.name) if named else None
 
 
 def known_datatype(number: int) -> DataType:

@@ -15,8 +15,8 @@ from tritonclient.grpc.model_config_pb2 import (
 )
 
 from reference_server.config.pbtxt import known_datatype
-from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims
+from reference_server.core.tensor import DataType
 
 #: The fields that hold the two values of a boolean control, and the tensor's type for each.
 FALSE_TRUE = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput, ModelWarmup
 
-from reference_server.config import render
+from reference_server.config import json_form
 from reference_server.config.pbtxt import datatype, known_datatype
 from reference_server.config.scheduler_settings import (
     DynamicBatching,
@@ -21,8 +21,8 @@ from reference_server.config.scheduler_settings import (
     read_instances,
     read_sequence_batching,
 )
-from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims, Signature, TensorConfig
+from reference_server.core.tensor import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ModelConfig:
 
         Args:
             config: The message.
-            newer_fields: As in `render.as_json`.
+            newer_fields: As in `json_form.as_json`.
         """
         return ModelConfig(
             signature=Signature(
@@ -149,7 +149,7 @@ class ModelConfig:
             },
             caches_responses=config.response_cache.enable,
             warmup=warmup_samples(config),
-            json=render.as_json(config, newer_fields=newer_fields),
+            json=json_form.as_json(config, newer_fields=newer_fields),
             proto=config.SerializeToString(
                 deterministic=True
             ),  # otherwise the order of maps varies

@@ -1,14 +1,19 @@
-"""The wire format of BYTES tensors: elements of a little-endian uint32 length and its bytes."""
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""The wire format of BYTES tensors: elements of a little-endian uint32 length and its bytes.
+
+Cython compiles this file where a C compiler is; `byte_strings.pxd` has the C types.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.core import gil, string_packing
+from reference_server.core import gil
 
 Objects = npt.NDArray[np.object_]
 
@@ -31,18 +36,17 @@ def serialize(array: npt.NDArray[np.generic]) -> bytes:
         if start:
             gil.yield_gil()
         elements = flat[start : start + gil.SLICE].tolist()
-        wire = string_packing.pack(elements)
+        wire = pack(elements)
         slices.append(_packed(elements) if wire is None else wire)
     return slices[0] if len(slices) == 1 else b"".join(slices)
 
 
 def _packed(elements: list[object]) -> bytes:
     """Return the wire format of elements of any type."""
-    pack = _LENGTH.pack
     parts: list[bytes] = []
     for element in elements:
         encoded = element_bytes(element)
-        parts.append(pack(len(encoded)))
+        parts.append(_LENGTH.pack(len(encoded)))
         parts.append(encoded)
     return b"".join(parts)
 
@@ -77,13 +81,13 @@ _COUNTED = 1 << 9
 
 def count(raw: memoryview) -> int:
     """Return the number of elements in `raw`, without making them. Raises Malformed as `split`."""
-    unpack = _LENGTH.unpack_from
+    length_at = _LENGTH.unpack_from
     end = len(raw)
     elements = position = 0
     while position < end:
         if end - position < 4:
             raise Malformed(elements, end - position, None)
-        (length,) = unpack(raw, position)
+        (length,) = length_at(raw, position)
         position += 4
         if end - position < length:
             raise Malformed(elements, end - position, length)
@@ -97,14 +101,14 @@ def count(raw: memoryview) -> int:
 def split(raw: memoryview) -> list[bytes]:
     """Return the elements in `raw`. Raises Malformed if the last one is truncated."""
     elements: list[bytes] = []
-    unpack = _LENGTH.unpack_from
+    length_at = _LENGTH.unpack_from
     data = bytes(raw)  # elements are slices; slices of the view would keep the whole body alive
     end = len(data)
     position = _unpacked(data, elements)
     while position < end:
         if end - position < 4:
             raise Malformed(len(elements), end - position, None)
-        (length,) = unpack(data, position)
+        (length,) = length_at(data, position)
         position += 4
         if end - position < length:
             raise Malformed(len(elements), end - position, length)
@@ -118,7 +122,7 @@ def _unpacked(data: bytes, elements: list[bytes]) -> int:
     position, end = 0, len(data)
     while True:
         found = len(elements)
-        position = string_packing.unpack(data, end, position, gil.SLICE, elements)
+        position = unpack(data, end, position, gil.SLICE, elements)
         if position == end or len(elements) - found < gil.SLICE:
             return position
         gil.yield_gil()
@@ -133,3 +137,57 @@ def as_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Objects:
         array[start : start + len(some)] = some
         start += len(some)
     return array.reshape(shape)
+
+
+def pack(elements: list[Any]) -> bytes | None:
+    """Return the wire format of `bytes` elements; None if an element has another type."""
+    size = 0
+    for element in elements:
+        if type(element) is not bytes:
+            return None
+        size += 4 + len(element)
+    wire = bytearray(size)
+    _pack(elements, wire)
+    return bytes(wire)
+
+
+def unpack(wire: bytes, size: int, position: int, most: int, elements: list[bytes]) -> int:
+    """Append up to `most` strings to `elements`; return the position after the last one.
+
+    Args:
+        wire: The bytes.
+        size: The number of bytes in `wire`.
+        position: The position of the first string.
+        most: The largest number of strings.
+        elements: The list to append to. A truncated string is not appended.
+    """
+    for _ in range(most):
+        if size - position < 4:
+            break
+        length = wire[position + 3]
+        length = length << 8 | wire[position + 2]
+        length = length << 8 | wire[position + 1]
+        length = length << 8 | wire[position]
+        start = position + 4
+        if length > size - start:
+            break
+        position = start + length
+        elements.append(wire[start:position])
+    return position
+
+
+# Compiled, all names below are C variables and functions.
+
+
+def _pack(elements: list[bytes], wire: bytearray) -> None:
+    """Write the elements one after another."""
+    position = 0
+    for element in elements:
+        length = len(element)
+        text = element
+        for place in range(4):
+            wire[position + place] = length >> 8 * place & 255
+        position += 4
+        for place in range(length):
+            wire[position + place] = text[place]
+        position += length

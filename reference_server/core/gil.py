@@ -1,7 +1,8 @@
-"""Long work in pieces, so that other threads get the interpreter lock (GIL) between two pieces.
+"""Long work: its limits on the event loop, and pieces between which other threads get the GIL.
 
-One call of C code that walks or frees millions of objects holds the GIL until it returns. Short
-work is not cut, and costs one comparison.
+A codec thread does work beyond the limits (`is_long`). One call of C code that walks or frees
+millions of objects holds the interpreter lock (GIL) until it returns, on any thread. So such work
+is cut into pieces. Short work is not cut, and costs one comparison.
 """
 
 from __future__ import annotations
@@ -15,9 +16,22 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-#: Bytes of shared memory that are copied on the event loop: about a millisecond of work. More are
-#: copied on a codec thread.
-SHARED_BYTES_ON_LOOP = 8 << 20
+# The most work on one request or response on the event loop: a few milliseconds each.
+#: Bytes of JSON that are read.
+JSON_BYTES = 1 << 17
+#: Bytes of a protobuf message of any content.
+MESSAGE_BYTES = 1 << 12
+#: Bytes, and fields, of a message of known fields, without its raw tensors.
+HEAD_BYTES, HEAD_FIELDS = 1 << 15, 1 << 10
+#: Bytes that are decompressed, to at most 1,000 times as many, and compressed.
+PACKED_BYTES, PLAIN_BYTES = 1 << 10, 1 << 16
+#: Bytes of shared memory that are copied.
+SHARED_BYTES = 8 << 20
+#: Bytes of a BYTES tensor whose strings are counted.
+STRING_BYTES = 1 << 16
+#: Elements that are converted to text, sorted, or joined.
+ELEMENTS = 1 << 13
+
 #: Objects handled by one call of C code: less than a millisecond of work.
 SLICE = 1 << 14
 #: Objects handled by Python code between two pauses: about a millisecond of work.
@@ -30,6 +44,30 @@ _BACK_OFF_S = 200e-6
 _MOST_WITHOUT_GC_S = 10.0
 
 T = TypeVar("T")
+
+
+def is_long(
+    *,
+    json_bytes: int = 0,
+    message_bytes: int = 0,
+    head_bytes: int = 0,
+    packed_bytes: int = 0,
+    plain_bytes: int = 0,
+    shared_bytes: int = 0,
+    string_bytes: int = 0,
+    elements: int = 0,
+) -> bool:
+    """Return whether a codec thread is to do the work, which would block the event loop."""
+    return (
+        json_bytes > JSON_BYTES
+        or message_bytes > MESSAGE_BYTES
+        or head_bytes > HEAD_BYTES
+        or packed_bytes > PACKED_BYTES
+        or plain_bytes > PLAIN_BYTES
+        or shared_bytes > SHARED_BYTES
+        or string_bytes > STRING_BYTES
+        or elements > ELEMENTS
+    )
 
 
 def yield_gil() -> None:

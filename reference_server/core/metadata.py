@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
 Dims = tuple[int, ...]
 

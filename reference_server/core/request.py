@@ -129,7 +129,7 @@ class InferRequest:
     """One request. It has one owner at a time: frontend, scheduler or instance.
 
     Attributes:
-        inputs: In the client's order; after admission in the order of Triton (`hash_order`).
+        inputs: In the client's order; after admission in the order of Triton (`core.cpp`).
         requested_outputs: Empty for all outputs.
         batch_size: The number of rows; 0 for a placeholder in the slot of an idle sequence.
         batch_key: Only requests with equal keys may share a batch.

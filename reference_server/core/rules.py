@@ -11,13 +11,12 @@ from math import prod
 from typing import NamedTuple
 
 from reference_server.core import byte_strings
-from reference_server.core.dtypes import DataType
+from reference_server.core.cpp import arranged
 from reference_server.core.errors import BackendError, Code, ServerError, internal, invalid_arg
-from reference_server.core.hash_order import arranged
 from reference_server.core.metadata import Dims, Signature, TensorConfig
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, InferResponse, ResponseSink
-from reference_server.core.tensor import Shape, Tensor
+from reference_server.core.tensor import DataType, Shape, Tensor
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "

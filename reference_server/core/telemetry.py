@@ -34,6 +34,11 @@ class Duration:
         return Duration(self.count, self.ns)
 
 
+#: The durations in BatchStatistics and, with more of them, in Snapshot.
+BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
+DURATIONS = ("success", "fail", "queue", *BATCH_DURATIONS, "cache_hit", "cache_miss")
+
+
 @dataclass(slots=True)
 class BatchStatistics:
     """The executions of one batch size."""

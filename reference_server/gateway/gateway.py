@@ -17,7 +17,6 @@ from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSe
 from reference_server.observability import logs
 from reference_server.observability.incidents import OPERATORS_FAMILIES
 from reference_server.observability.metric_registry import MetricRegistry
-from reference_server.observability.otlp import SPANS, SpanExporter
 from reference_server.observability.sampling import TraceMode
 from reference_server.observability.server_metrics import (
     CACHE_FAMILIES,
@@ -29,7 +28,7 @@ from reference_server.observability.server_metrics import (
     cache_samples,
     model_samples,
 )
-from reference_server.observability.spans import SpanMode
+from reference_server.observability.spans import SPANS, SpanExporter, SpanMode
 from reference_server.observability.tracing import FileMode
 from reference_server.options import LatencyMetrics, ServerOptions, TraceOptions
 from reference_server.repository.manager import Repository

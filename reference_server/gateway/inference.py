@@ -168,7 +168,6 @@ class Inferences:
         if call.is_large:
             self._decode_on_codec_thread(inference, served, call)
             return None
-        inference.bytes_on_loop = gil.SHARED_BYTES_ON_LOOP
         try:
             request = call.decode(served, inference)
             for tensor in request.inputs.values():
@@ -188,7 +187,6 @@ class Inferences:
         self, inference: Inference, served: ServedModel, call: InferenceCall[Any]
     ) -> None:
         inference.on_codec_thread = True
-        inference.bytes_on_loop = None
 
         def decode() -> InferRequest:
             request = call.decode(served, inference)
@@ -259,20 +257,18 @@ class Inference:
         "_has_answer",
         "_lease",
         "_post",
+        "_read_bytes",
         "_received_ns",
         "_run_on_codec_thread",
         "_served",
         "_shared_memory",
         "_trace",
         "backlog",
-        "bytes_on_loop",
         "cancellation",
         "on_codec_thread",
     )
 
     cancellation: Cancellation
-    #: Bytes of shared memory that may still be read on the event loop; None is any number.
-    bytes_on_loop: int | None
     #: Whether a codec thread decodes the request.
     on_codec_thread: bool
 
@@ -298,13 +294,13 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
-        self.bytes_on_loop = None
+        self._read_bytes = 0  # of shared memory
         self.on_codec_thread = False
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        if self.bytes_on_loop is not None:
-            self.bytes_on_loop -= byte_size
-            if self.bytes_on_loop < 0:
+        if not self.on_codec_thread:
+            self._read_bytes += byte_size
+            if gil.is_long(shared_bytes=self._read_bytes):
                 raise _TooLarge
         return self._leased().read(region, offset, byte_size)
 

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import invalid_arg, unsupported
-from reference_server.core.numerals import leading_integer
 from reference_server.core.request import RequestTrace
 from reference_server.core.telemetry import Sample
-from reference_server.observability.sampling import TraceLevel, TraceMode, Tracer
-from reference_server.observability.span_context import caller_of
+from reference_server.observability.sampling import TraceLevel, TraceMode, Tracer, caller_of
 from reference_server.options import LogOptions, TraceOptions
 
 #: The new values of a setting; None resets it to that of the server or of the command line.

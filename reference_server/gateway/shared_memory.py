@@ -21,8 +21,7 @@ from reference_server.core.errors import (
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
-from reference_server.shared_memory.input_buffers import InputBuffers
-from reference_server.shared_memory.region import Memory, SystemMemory
+from reference_server.shared_memory.region import InputBuffers, Memory, SystemMemory
 
 _R = TypeVar("_R", SystemRegion, CudaRegion)
 

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from reference_server.core.ports import Clock
 from reference_server.core.request import Execution, InferRequest, Timing
 from reference_server.core.telemetry import (
+    BATCH_DURATIONS,
+    DURATIONS,
     BatchStatistics,
     Duration,
     FailureReason,
@@ -59,9 +63,7 @@ class ModelStatistics:
             _add(totals.success, total_ns, count)
             _add(totals.queue, queued_ns, count)
             # Each request of a batch counts the durations of the whole batch.
-            _add(totals.compute_input, timing.input_ns * count, count)
-            _add(totals.compute_infer, timing.infer_ns * count, count)
-            _add(totals.compute_output, timing.output_ns * count, count)
+            _add_timing(totals, timing, count)
             # Placeholders have no rows, but they occupy slots of the batch.
             self._count_batch(max(rows, len(batch)), timing)
             if self._summaries is not None:
@@ -98,9 +100,7 @@ class ModelStatistics:
             totals.inference_count += request.batch_size
             _add(totals.success, now - request.received_ns)
             _add(totals.queue, began_ns - request.queued_ns)
-            _add(totals.compute_input, timing.input_ns)
-            _add(totals.compute_infer, timing.infer_ns)
-            _add(totals.compute_output, timing.output_ns)
+            _add_timing(totals, timing)
             self._count_batch(request.batch_size, timing)
             if self._summaries is not None:
                 lasted, waited = now - request.received_ns, began_ns - request.queued_ns
@@ -110,8 +110,7 @@ class ModelStatistics:
     def took_longer(self, request: InferRequest, step: Timing) -> None:
         """Add a step that ended after the response; `composed` has already counted `request`."""
         with self._lock:
-            totals, batch = self._totals, self._batch(request.batch_size)
-            for sums in (totals, batch):
+            for sums in (self._totals, self._batch(request.batch_size)):
                 sums.compute_input.ns += step.input_ns
                 sums.compute_infer.ns += step.infer_ns
                 sums.compute_output.ns += step.output_ns
@@ -155,10 +154,7 @@ class ModelStatistics:
         totals = self._totals
         totals.execution_count += 1
         totals.last_inference_ms = self._clock.wall_ns() // _NS_PER_MS
-        batch = self._batch(rows)
-        _add(batch.compute_input, timing.input_ns)
-        _add(batch.compute_infer, timing.infer_ns)
-        _add(batch.compute_output, timing.output_ns)
+        _add_timing(self._batch(rows), timing)
 
     def _batch(self, rows: int) -> BatchStatistics:
         batch = self._totals.batches.get(rows)
@@ -175,29 +171,14 @@ class ModelStatistics:
         """Return a copy of the counters."""
         with self._lock:
             totals = self._totals
-            return Snapshot(
-                totals.name,
-                totals.version,
-                totals.last_inference_ms,
-                totals.inference_count,
-                totals.execution_count,
-                totals.success.copy(),
-                totals.fail.copy(),
-                totals.queue.copy(),
-                totals.compute_input.copy(),
-                totals.compute_infer.copy(),
-                totals.compute_output.copy(),
-                totals.cache_hit.copy(),
-                totals.cache_miss.copy(),
-                {
-                    rows: BatchStatistics(
-                        batch.compute_input.copy(),
-                        batch.compute_infer.copy(),
-                        batch.compute_output.copy(),
-                    )
+            return replace(
+                totals,
+                batches={
+                    rows: BatchStatistics(**_copied(batch, BATCH_DURATIONS))
                     for rows, batch in sorted(totals.batches.items())
                 },
-                dict(totals.failures),
+                failures=dict(totals.failures),
+                **_copied(totals, DURATIONS),
             )
 
 
@@ -205,3 +186,14 @@ def _add(duration: Duration, ns: int, count: int = 1) -> None:
     """Add `count` events with a total duration of `ns` nanoseconds."""
     duration.count += count
     duration.ns += ns
+
+
+def _add_timing(sums: Snapshot | BatchStatistics, timing: Timing, count: int = 1) -> None:
+    """Add `count` executions with these durations."""
+    _add(sums.compute_input, timing.input_ns * count, count)
+    _add(sums.compute_infer, timing.infer_ns * count, count)
+    _add(sums.compute_output, timing.output_ns * count, count)
+
+
+def _copied(sums: Snapshot | BatchStatistics, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(sums, name).copy() for name in names}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import enum
+import json
+import re
+import secrets
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from reference_server.core.request import RequestTrace
 from reference_server.core.telemetry import Sample
-from reference_server.observability.span_context import SpanContext
 
 
 class TraceLevel(enum.IntFlag):
@@ -108,3 +110,53 @@ class TraceMode(Protocol):
 
     def close(self) -> None:
         """Write the remaining traces. Blocks."""
+
+
+# -- the ids of spans, and their headers as in W3C Trace Context
+
+#: Version, trace, span and flags. As in Triton, nothing may follow even in later versions.
+_TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}",
+    re.IGNORECASE,
+)
+
+
+class SpanContext(NamedTuple):
+    """The ids of a span in lower-case hexadecimal digits, and its `tracestate`."""
+
+    trace_id: str
+    span_id: str
+    trace_state: str = ""
+
+    def below(self) -> SpanContext:
+        """Return the context of a new span of the same trace."""
+        return self._replace(span_id=secrets.token_hex(8))
+
+    @property
+    def carrier(self) -> str:
+        """The headers that propagate this context, as JSON text, with the flag `sampled`."""
+        headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-01"}
+        if self.trace_state:
+            headers["tracestate"] = self.trace_state
+        return json.dumps(headers, separators=(",", ":"))
+
+
+def new_trace() -> SpanContext:
+    """Return the context of the first span of a new trace."""
+    return SpanContext(secrets.token_hex(16), secrets.token_hex(8))
+
+
+def caller_of(fields: Iterable[tuple[bytes, bytes]]) -> SpanContext | None:
+    """Return the context of the span in a request's headers; None without a valid header."""
+    parent, state = b"", ""
+    for name, value in fields:
+        lower = name.lower()
+        if lower == b"traceparent":
+            parent = value.strip()
+        elif lower == b"tracestate":
+            state = value.decode("latin-1").strip()
+    found = _TRACEPARENT.fullmatch(parent)
+    if found is None:
+        return None
+    trace_id, span_id = (digits.decode().lower() for digits in found.groups())
+    return SpanContext(trace_id, span_id, state)

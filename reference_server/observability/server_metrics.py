@@ -19,8 +19,7 @@ from reference_server.core.telemetry import (
     Sample,
     Snapshot,
 )
-from reference_server.observability.first_responses import FIRST_RESPONSES
-from reference_server.observability.latency_summaries import LATENCY_FAMILIES
+from reference_server.observability.latency_summaries import FIRST_RESPONSES, LATENCY_FAMILIES
 
 _NS_PER_US = 1000
 

@@ -16,13 +16,11 @@ from typing import TextIO
 
 from reference_server.core import byte_strings
 from reference_server.core.byte_strings import element_bytes
-from reference_server.core.dtypes import DataType
 from reference_server.core.ports import Clock
 from reference_server.core.request import InferRequest, Parameter
 from reference_server.core.telemetry import Sample
-from reference_server.core.tensor import Tensor
-from reference_server.observability.sampling import TraceLevel, Tracer
-from reference_server.observability.span_context import SpanContext
+from reference_server.core.tensor import DataType, Tensor
+from reference_server.observability.sampling import SpanContext, TraceLevel, Tracer
 
 log = logging.getLogger(__name__)
 

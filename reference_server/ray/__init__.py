@@ -24,8 +24,7 @@ from reference_server.options import ControlMode, ServerOptions
 from reference_server.ray.deployments import Deployed
 from reference_server.ray.ingress import NAME, Ingress, application
 from reference_server.ray.replica import Replica
-from reference_server.repository.model_folders import Repositories
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelId, Repositories
 
 #: Concurrent requests per replica if they do not follow from the model's configuration.
 _DEFAULT_CONCURRENCY = 100

@@ -1,15 +1,21 @@
-"""gRPC calls with one complete message of the client, and their responses."""
+"""Calls that the ingress passes to a replica: gRPC with one message, and HTTP as ASGI messages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import NamedTuple
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray.serve._private import replica
 
 from reference_server.codecs.proto_fields import Data
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.calls import STATUS, Method, Status
+from reference_server.frontends.http.asgi import AsgiExchange, Body, Message
+from reference_server.frontends.http.request import Request
 
 #: The metadata of a call.
 Fields = Sequence[tuple[bytes, bytes]]
@@ -116,3 +122,88 @@ class _Call:
         self.has_ended = True
         if self._backlog is not None:
             self._backlog.close()
+
+
+# -- HTTP requests with complete bodies, and replies as ASGI messages
+
+#: The fields of the ASGI scope that are passed to a replica.
+_REQUEST_FIELDS = ("method", "path", "raw_path", "query_string", "headers")
+
+
+class Exchanges:
+    """Answers requests with `handle`. Used on the event loop's thread."""
+
+    def __init__(self, handle: Callable[[Request], None]) -> None:
+        self._handle = handle
+
+    async def whole(self, scope: Message, body: Body) -> list[Message]:
+        """Return the complete reply."""
+        messages: list[Message] = []
+
+        async def send(message: Message) -> None:
+            messages.append(message)
+
+        await AsgiExchange(scope, _never_disconnects, send).answer(body, self._handle)
+        return messages
+
+    async def stream(self, scope: Message, body: Body) -> AsyncIterator[Message]:
+        """Yield the reply as it is written. Closing the generator cancels the request."""
+        messages: asyncio.Queue[Message | None] = asyncio.Queue(1)
+        exchange = AsgiExchange(scope, _never_disconnects, messages.put)
+
+        async def run() -> None:
+            await exchange.answer(body, self._handle)
+            await messages.put(None)
+
+        running = asyncio.ensure_future(run())
+        try:
+            while (message := await messages.get()) is not None:
+                yield message
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+async def _never_disconnects() -> Message:
+    """Wait for ever: a disconnect cancels the caller instead."""
+    await asyncio.Event().wait()
+    raise AssertionError("the event is never set")
+
+
+def request_of(scope: Message) -> Message:
+    """Return the fields of a request that are sent to a replica."""
+    return {name: scope[name] for name in _REQUEST_FIELDS}
+
+
+def answer(status: int, body: bytes, content_type: bytes) -> list[Message]:
+    """Return a complete reply."""
+    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+    return [
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body, "more_body": False},
+    ]
+
+
+# -- the address that a replica's process listens on
+
+_ANYWHERE = "[::]:0"
+_OPEN = "add_port_to_grpc_server"
+
+
+def at_the_node_only() -> None:
+    """Let Serve open the replica's own port on the node's address only.
+
+    Serve opens this port, for calls between deployments, on all networks, and has no setting for
+    it. Call this before the replica has started. A test checks the open ports of a cluster.
+    """
+    serves: Any = replica
+    open_port = getattr(serves, _OPEN)
+
+    def open_at_the_node(server: object, where: str) -> int:
+        address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host = f"[{address}]" if ":" in address else address
+        port: int = open_port(server, f"{host}:0" if where == _ANYWHERE else where)
+        return port
+
+    setattr(serves, _OPEN, open_at_the_node)

@@ -1,11 +1,15 @@
-"""Calls to the replicas of models' deployments, each of which may die during a call."""
+"""Calls to the replicas of models' deployments, and the sum of the replicas' states.
+
+Each replica may die during a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ray import serve
@@ -13,10 +17,19 @@ from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from reference_server.core.telemetry import Snapshot
-from reference_server.ray import merging
+from reference_server.core.request import LATEST
+from reference_server.core.telemetry import (
+    BATCH_DURATIONS,
+    DURATIONS,
+    BatchStatistics,
+    Duration,
+    Family,
+    FamilyHead,
+    Sample,
+    Snapshot,
+)
 from reference_server.ray.replica import ReplicaState
-from reference_server.repository.versions import IndexEntry
+from reference_server.repository.versions import IndexEntry, State
 
 log = logging.getLogger(__name__)
 
@@ -104,16 +117,14 @@ async def states(models: Iterable[Deployed]) -> list[ReplicaState]:
 async def statistics(models: Iterable[Deployed], version: int) -> list[Snapshot]:
     """Return the counters of a version, or of all versions, summed over replicas."""
     replicas = await states(models)
-    return merging.of_version(
-        (each for replica in replicas for each in replica.statistics), version
-    )
+    return of_version((each for replica in replicas for each in replica.statistics), version)
 
 
 async def index(models: Mapping[str, Deployed], *, ready_only: bool) -> list[IndexEntry]:
     """Return the repository index of these models, by name."""
     replicas = await states(models.values())
     rows = (row for replica in replicas for row in replica.index)
-    return merging.index(models, rows, ready_only=ready_only)
+    return merged_index(models, rows, ready_only=ready_only)
 
 
 def all_run(models: Iterable[str]) -> bool:
@@ -135,3 +146,73 @@ def described(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+# -- the states of replicas merged into one server's
+
+#: The label of the replica in metrics.
+REPLICA = "replica"
+
+
+def summed(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    """Return the counters of each version of each model, summed over replicas."""
+    found: dict[tuple[str, int], Snapshot] = {}
+    for snapshot in snapshots:
+        key = (snapshot.name, snapshot.version)
+        if key in found:
+            _add(found[key], snapshot)
+        else:
+            found[key] = copy.deepcopy(snapshot)
+    return [found[key] for key in sorted(found)]
+
+
+def _add(total: Snapshot, more: Snapshot) -> None:
+    total.last_inference_ms = max(total.last_inference_ms, more.last_inference_ms)
+    total.inference_count += more.inference_count
+    total.execution_count += more.execution_count
+    for name in DURATIONS:
+        _add_duration(getattr(total, name), getattr(more, name))
+    for size, batches in more.batches.items():
+        into = total.batches.setdefault(size, BatchStatistics())
+        for name in BATCH_DURATIONS:
+            _add_duration(getattr(into, name), getattr(batches, name))
+    for reason, count in more.failures.items():
+        total.failures[reason] = total.failures.get(reason, 0) + count
+
+
+def _add_duration(total: Duration, more: Duration) -> None:
+    total.count += more.count
+    total.ns += more.ns
+
+
+def families(pages: Mapping[str, Sequence[Family]]) -> list[Family]:
+    """Return the metrics of all replicas; each series has a label with its replica."""
+    found: dict[str, tuple[FamilyHead, list[Sample]]] = {}
+    for replica, page in pages.items():
+        for family in page:
+            _, samples = found.setdefault(family.head.name, (family.head, []))
+            samples += (
+                replace(sample, labels=(*sample.labels, (REPLICA, replica)))
+                for sample in family.samples
+            )
+    return [Family(head, samples) for head, samples in found.values()]
+
+
+def of_version(snapshots: Iterable[Snapshot], version: int) -> list[Snapshot]:
+    """Return the counters of one version, or of all, summed over replicas."""
+    return [each for each in summed(snapshots) if version in (LATEST, each.version)]
+
+
+def merged_index(
+    models: Iterable[str], entries: Iterable[IndexEntry], *, ready_only: bool
+) -> list[IndexEntry]:
+    """Return the index of all models. A model without a replica is unavailable."""
+    rows: dict[tuple[str, int | None], IndexEntry] = {}
+    for row in entries:
+        rows.setdefault((row.name, row.version), row)
+    named = {name for name, _ in rows}
+    for name in models:
+        if name not in named:
+            rows[name, None] = IndexEntry(name, None, State.UNAVAILABLE, "no replica runs")
+    found = [row for _, row in sorted(rows.items(), key=lambda item: (item[0][0], item[0][1] or 0))]
+    return [row for row in found if not ready_only or row.state is State.READY]

@@ -14,14 +14,14 @@ from typing import cast
 
 from ray import serve
 
-from reference_server.codecs import management_json, prometheus
+from reference_server.codecs import management_json
 from reference_server.core.request import LATEST
-from reference_server.frontends.http import routes, status_codes
+from reference_server.frontends.http import pages, routes, status_codes
 from reference_server.frontends.http.asgi import Body, Message, Receive, Send, head_of, read_body
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.observability import logs
 from reference_server.options import ControlMode, GrpcOptions, HttpOptions, ServerOptions
-from reference_server.ray import deployments, exchange, listening, merging
+from reference_server.ray import calls, deployments
 from reference_server.ray.calls import Calls
 from reference_server.ray.deployments import Deployed
 from reference_server.ray.grpc_ingress import GrpcIngress
@@ -42,7 +42,7 @@ class Ingress(GrpcIngress):
     async def __init__(  # type: ignore[misc]
         self, options: ServerOptions, models: Mapping[str, Deployed]
     ) -> None:
-        listening.at_the_node_only()
+        calls.at_the_node_only()
         logs.configure(options.log)
         self._profile = options.profile
         self._server = Server(
@@ -52,7 +52,7 @@ class Ingress(GrpcIngress):
         await self._server.load_on(loop)
         http = options.http or HttpOptions()
         self._max_input = http.max_input_bytes
-        self._own = exchange.Exchanges(self._server.http_handlers(http, loop).handle)
+        self._own = calls.Exchanges(self._server.http_handlers(http, loop).handle)
         methods = self._server.grpc_methods(options.grpc or GrpcOptions(), loop)
         super().__init__(models, Calls(methods))
 
@@ -63,14 +63,14 @@ class Ingress(GrpcIngress):
             return
         has_started = False
         try:
-            async for message in self._answer(exchange.request_of(scope), body):
+            async for message in self._answer(calls.request_of(scope), body):
                 has_started = True
                 await send(message)
         except deployments.Unanswered as error:
             if has_started:  # the connection must end
                 raise
             text = status_codes.body(deployments.described(error))
-            for message in exchange.answer(_UNAVAILABLE, text, _JSON):
+            for message in calls.answer(_UNAVAILABLE, text, _JSON):
                 await send(message)
 
     async def _answer(self, request: Message, body: Body) -> AsyncIterator[Message]:
@@ -112,7 +112,7 @@ class Ingress(GrpcIngress):
         if route.operation is Operation.REPOSITORY_INDEX:
             ready_only = management_json.index_request(body.data, self._profile)
             rows = await deployments.index(models, ready_only=ready_only)
-            return exchange.answer(_OK, management_json.index(row.fields for row in rows), _JSON)
+            return calls.answer(_OK, management_json.index(row.fields for row in rows), _JSON)
         if request["method"] != "GET" and route.operation in (
             Operation.LOG_SETTINGS,
             Operation.TRACE_SETTINGS,
@@ -123,10 +123,10 @@ class Ingress(GrpcIngress):
 
     async def _metrics(self) -> Sequence[Message]:
         replicas = await deployments.states(self._deployed.values())
-        page = prometheus.encode(
-            merging.families({each.replica: each.families for each in replicas})
+        page = pages.encode_metrics(
+            deployments.families({each.replica: each.families for each in replicas})
         )
-        return exchange.answer(_OK, page, prometheus.CONTENT_TYPE)
+        return calls.answer(_OK, page, pages.METRICS_TYPE)
 
 
 def application() -> Callable[[Message, Receive, Send], Awaitable[None]]:
@@ -154,9 +154,9 @@ def _is_ok(messages: Sequence[Message]) -> bool:
 
 
 def _not_ready() -> Sequence[Message]:
-    return exchange.answer(_BAD_REQUEST, b"", b"text/plain")
+    return calls.answer(_BAD_REQUEST, b"", b"text/plain")
 
 
 async def _statistics(models: Iterable[Deployed], version: int) -> Sequence[Message]:
     found = await deployments.statistics(models, version)
-    return exchange.answer(_OK, management_json.statistics(found), _JSON)
+    return calls.answer(_OK, management_json.statistics(found), _JSON)

@@ -14,9 +14,8 @@ from reference_server.core.telemetry import Family, Snapshot
 from reference_server.frontends.http.asgi import Body, Message
 from reference_server.observability import logs
 from reference_server.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
-from reference_server.ray import listening
-from reference_server.ray.calls import Calls, End, Fields
-from reference_server.ray.exchange import Exchanges
+from reference_server.ray import calls
+from reference_server.ray.calls import Calls, End, Exchanges, Fields
 from reference_server.repository.versions import IndexEntry
 from reference_server.server import Server
 
@@ -40,7 +39,7 @@ class Replica:
     async def __init__(  # type: ignore[misc]
         self, model: str, options: ServerOptions
     ) -> None:
-        listening.at_the_node_only()
+        calls.at_the_node_only()
         self._model = model
         self._loaded = options.startup_models
         logs.configure(options.log)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, Signature, TensorConfig
-from reference_server.repository.model_ids import ModelId, ModelIds
+from reference_server.repository.model_folders import ModelId, ModelIds
 from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 #: The names of the models that an ensemble uses, each with the versions that it requires.

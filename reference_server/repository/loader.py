@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.config import check, complete, pbtxt, render, schema
+from reference_server.config import check, complete, json_form, pbtxt, schema
 from reference_server.config.scheduler_settings import ControlKind
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
 from reference_server.core.paths import refuse_links_out
 from reference_server.core.ports import Clock, LoopIterations, Metrics, Scheduler
-from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
-from reference_server.observability.executions import ExecutionWatch
-from reference_server.observability.first_responses import FIRST_RESPONSES, FirstResponses
-from reference_server.observability.latency_summaries import LatencySummaries
+from reference_server.observability.incidents import ExecutionWatch
+from reference_server.observability.latency_summaries import (
+    FIRST_RESPONSES,
+    FirstResponses,
+    LatencySummaries,
+)
 from reference_server.observability.model_statistics import ModelStatistics
-from reference_server.options import BACKEND_DIRECTORY, MAX_BATCH_SIZE, Quantile
+from reference_server.options import MAX_BATCH_SIZE, LatencyMetrics, ServerOptions
 from reference_server.repository.bls import BlsCalls
 from reference_server.repository.model_files import SHIPPED, labels_of, locate_code, use_stub
 from reference_server.repository.model_folders import ModelFolder
@@ -54,56 +55,32 @@ class ModelLoader:
     Args:
         clock: The source of all times.
         metrics: Creates the metric families of models.
+        options: The server's options.
         iterations: The iterations of the event loop that submits requests, if any.
-        auto_complete_config: Whether models complete their configuration.
         cache: The response cache, for models that enable it.
-        quantiles: The quantiles of latency summaries; empty for none.
-        python_backend: The settings of the Python backend.
-        max_batch_sizes: The default maximum batch size by backend; "" for all other backends.
-        stubs: The functions (MODULE:FUNCTION) that replace models, by model name.
-        backend_directory: The folder of Python-based backends.
-        config_name: The name of the preferred configuration in a model's folder.
-        limiter: The rate limiter, if enabled.
-        profile: The Triton release to imitate.
-        histograms: Whether there are histograms of first response times.
         executions: Watches the executions of inline models.
-        outside_links: Whether a model's files may be links to files outside its folder.
     """
 
     def __init__(
         self,
         clock: Clock,
         metrics: Metrics,
+        options: ServerOptions,
         iterations: LoopIterations | None = None,
-        *,
-        auto_complete_config: bool,
         cache: ResponseCache | None = None,
-        quantiles: Sequence[Quantile] = (),
-        python_backend: Mapping[str, str] = MappingProxyType({}),
-        max_batch_sizes: Mapping[str, str] = MappingProxyType({}),
-        stubs: Mapping[str, str] = MappingProxyType({}),
-        backend_directory: Path = BACKEND_DIRECTORY,
-        config_name: str = "",
-        limiter: RateLimiter | None = None,
-        profile: TritonProfile = V2_51,
-        histograms: bool = False,
         executions: ExecutionWatch | None = None,
-        outside_links: bool = True,
     ) -> None:
-        self._outside_links = outside_links
-        self._histograms = histograms and profile.newer_metrics
-        self.profile = profile
-        self._limiter = limiter
+        self._options = options
+        self._latencies = LatencyMetrics()
+        if options.metrics is not None:
+            self._latencies = options.metrics.latencies
+        self.profile = profile = options.profile
+        limits = options.rate_limit
+        self._limiter = None if limits is None else RateLimiter(limits.limits)
         self._iterations = iterations
         self._clock = clock
-        self._hosts = PythonHosts(python_backend, clock, metrics, executions)
-        self._auto_completes = auto_complete_config
-        self._max_batch_sizes = max_batch_sizes
-        self._stubs = stubs
-        self._backend_directory = backend_directory
-        self._config_name = config_name
+        self._hosts = PythonHosts(options.python_backend, clock, metrics, executions)
         self._cache = cache
-        self._quantiles = quantiles
         self._order = itertools.count()
         #: The BLS calls of loaded models; the server connects it when it is ready.
         self.calls = BlsCalls(clock, profile)
@@ -114,10 +91,13 @@ class ModelLoader:
 
         Raises ServerError in the cases in which Triton's poll of the repository fails.
         """
-        path = pbtxt.locate(folder.path, self._config_name)
-        if not self._auto_completes and not path.exists():
+        path = self._config_file(folder)
+        if not self._options.auto_complete_config and not path.exists():
             raise internal(f"failed to open text file for read {path}: No such file or directory")
         return self.complete(folder, pbtxt.read(path))
+
+    def _config_file(self, folder: ModelFolder) -> Path:
+        return pbtxt.locate(folder.path, self._options.model_config_name)
 
     def complete(self, folder: ModelFolder, config: ConfigProto) -> ConfigProto:
         """Complete and check a configuration for the model in `folder`, and return it.
@@ -127,7 +107,7 @@ class ModelLoader:
         config.name = config.name or folder.name
         complete.complete(config, folder.path)
         check.check_polled(config, self.profile)
-        if not self._auto_completes:
+        if not self._options.auto_complete_config:
             check.check_tensors(config, self.profile)
         check.check_directory(config, folder.name)
         return config
@@ -151,7 +131,7 @@ class ModelLoader:
             ServerError: The version cannot be loaded.
         """
         start_ns = self._clock.monotonic_ns()
-        if not self._outside_links:
+        if not self._options.outside_links:
             refuse_links_out(folder.path)
         proto = ConfigProto()
         proto.CopyFrom(source)
@@ -203,7 +183,7 @@ class ModelLoader:
                     "Triton core.",
                     family,
                 )
-        if not self._histograms:
+        if not (self._latencies.histograms and self.profile.newer_metrics):
             return None
         return FirstResponses(self._clock, config.buckets.get(FIRST_RESPONSES.name))
 
@@ -258,13 +238,15 @@ class ModelLoader:
     ) -> Path | None:
         """Complete `proto` by the model's code and check it. Return the code's file, if any."""
         model_file: Path | None
-        if (function := self._stubs.get(folder.name)) is not None:
+        if (function := self._options.stub_models.get(folder.name)) is not None:
             model_file = use_stub(proto, function)
         else:
-            model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
+            model_file = locate_code(
+                proto, folder.path / str(version), self._options.backend_directory
+            )
         check.check_given(proto)
-        if model_file is not None and self._auto_completes:
-            given = render.as_dict(proto)
+        if model_file is not None and self._options.auto_complete_config:
+            given = json_form.as_dict(proto)
             if model_file == SHIPPED:
                 self._add_settings(given)
             completed = self._hosts.auto_complete(
@@ -275,7 +257,7 @@ class ModelLoader:
                 schema.execution_host(proto),
             )
             adopted = complete.adopt_auto_completed(proto, completed)
-            if not adopted and not pbtxt.locate(folder.path, self._config_name).exists():
+            if not adopted and not self._config_file(folder).exists():
                 raise not_found(f"model configuration is not provided for model '{folder.name}'")
             check.check_polled(proto, self.profile)
         check.check_loaded(proto, self.profile)
@@ -283,18 +265,17 @@ class ModelLoader:
 
     def _add_settings(self, given: dict[str, Any]) -> None:
         """Add settings that only Triton's own backends receive; they are not adopted."""
-        sizes = self._max_batch_sizes
+        sizes = self._options.max_batch_sizes
         size = sizes.get(given["backend"], sizes.get(""))
         if size is not None:
             given["parameters"][MAX_BATCH_SIZE] = {"string_value": size}
 
     def _new_statistics(self, config: ModelConfig, version: int) -> ModelStatistics:
-        cached = config.caches_responses
-        summaries = (
-            LatencySummaries(self._quantiles, self._clock, cached=cached)
-            if self._quantiles
-            else None
-        )
+        summaries = None
+        if self._latencies.summaries:
+            summaries = LatencySummaries(
+                self._latencies.quantiles, self._clock, cached=config.caches_responses
+            )
         return ModelStatistics(config.name, version, self._clock, summaries)
 
     def _scheduler(

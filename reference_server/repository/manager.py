@@ -16,11 +16,11 @@ from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import (
     FileDirectory,
+    ModelId,
     Override,
     Repositories,
     not_polled,
 )
-from reference_server.repository.model_ids import ModelId
 from reference_server.repository.polling import ModelSource, Poller, PollResult
 from reference_server.repository.rollout import (
     Draining,

@@ -1,4 +1,8 @@
-"""The folders of the model repositories: versions, file state, and load overrides.
+"""The models in the repositories: their ids, and their folders' versions, files and overrides.
+
+With `--model-namespacing`, an id contains the repository as a namespace, so that models of
+different repositories may have the same name. The name of an ensemble's step is looked up in the
+ensemble's namespace first, and in all namespaces if it is unique there.
 
 A load request can contain a configuration and files (`Override`). The files are written to a
 temporary directory, never outside of it, which exists as long as a model loaded from it.
@@ -12,18 +16,73 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config import json_reader
+from reference_server.config import json_form
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.profiles import TritonProfile
-from reference_server.repository.model_ids import ModelId
+
+
+class ModelId(str):
+    """A model's `name` and `namespace`, as the string `namespace::name`.
+
+    Without a namespace it is equal to the name.
+    """
+
+    __slots__ = ("name", "namespace")
+
+    name: str
+    namespace: str
+
+    def __new__(cls, name: str, namespace: str = "") -> ModelId:
+        """Return the id of the model `name`."""
+        found = super().__new__(cls, f"{namespace}::{name}" if namespace else name)
+        found.name = name
+        found.namespace = namespace
+        return found
+
+
+class ModelIds:
+    """An index of model ids by name. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[ModelId, None]] = {}
+
+    def add(self, model: ModelId) -> None:
+        """Add a model; no-op if it is present."""
+        self._by_name.setdefault(model.name, {})[model] = None
+
+    def discard(self, model: ModelId) -> None:
+        """Remove a model; `named` still knows its name."""
+        self._by_name.get(model.name, {}).pop(model, None)
+
+    def named(self, name: str) -> list[ModelId] | None:
+        """Return the models of this name; None if there has never been one."""
+        found = self._by_name.get(name)
+        return None if found is None else list(found)
+
+    def resolve(self, name: str, namespace: str) -> ModelId | None:
+        """Return the model `name` of an ensemble in `namespace`; None if missing or ambiguous."""
+        found = self._by_name.get(name, {})
+        own = ModelId(name, namespace)
+        if own in found:
+            return own
+        return next(iter(found)) if namespace and len(found) == 1 else None
+
+    def is_affected(self, name: str, namespace: str, model: ModelId) -> bool:
+        """Return whether a change of `model` can affect an ensemble in `namespace` with `name`."""
+        own = ModelId(name, namespace)
+        return name == model.name and (model == own or own not in self._by_name.get(name, {}))
+
+    def __iter__(self) -> Iterator[ModelId]:
+        return (model for found in self._by_name.values() for model in found)
+
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +154,7 @@ def _inside(directory: Path, name: str) -> Path:
 def parse_config_override(text: str) -> ConfigProto:
     """Return the configuration in the JSON `text`. Raises ServerError with Triton's text."""
     try:
-        return json_reader.read(text)
+        return json_form.read(text)
     except ValueError as error:
         raise invalid_arg(f"Invalid config override: {error}") from error
 

@@ -16,13 +16,13 @@ from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import (
     FileDirectory,
     ModelFolder,
+    ModelId,
     Override,
     Repositories,
     Stamp,
     folder_stamp,
     parse_config_override,
 )
-from reference_server.repository.model_ids import ModelId
 
 log = logging.getLogger(__name__)
 

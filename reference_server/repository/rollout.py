@@ -17,8 +17,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.repository.ensembles import check_composing_models
 from reference_server.repository.loader import Find, ModelLoader
-from reference_server.repository.model_folders import wanted_versions
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelId, wanted_versions
 from reference_server.repository.polling import ModelSource
 from reference_server.repository.versions import ServedModel, State, VersionRecord, VersionRegistry
 

@@ -27,7 +27,7 @@ from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_order import OrderedQueue
-from reference_server.scheduling.sequence.strategies import sequence_queue
+from reference_server.scheduling.sequence_strategies import sequence_queue
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 from reference_server.scheduling.work_queue import Fifo, WorkQueue
 

@@ -24,10 +24,9 @@ from reference_server.core.ports import Scheduler
 from reference_server.core.request import LATEST, InferRequest, InferResponse, answer
 from reference_server.core.rules import RequestRules
 from reference_server.core.telemetry import FailureReason
-from reference_server.observability.first_responses import FirstResponses
+from reference_server.observability.latency_summaries import FirstResponses
 from reference_server.observability.model_statistics import ModelStatistics
-from reference_server.repository.model_folders import DUPLICATE, FileDirectory
-from reference_server.repository.model_ids import ModelId, ModelIds
+from reference_server.repository.model_folders import DUPLICATE, FileDirectory, ModelId, ModelIds
 from reference_server.scheduling.deadlocks import InstanceGroup
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from reference_server.config.schema import ModelConfig
+from reference_server.core.cpp import arranged
 from reference_server.core.errors import Code, ServerError, internal
-from reference_server.core.hash_order import arranged
 from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest, InferResponse, Timing, answer, deliver
 from reference_server.core.rules import OutputLayouts, ShowingSink
@@ -25,11 +25,11 @@ from reference_server.scheduling.ensemble_plan import (
     EnsembleGraph,
     EnsemblePlan,
     SequencePlace,
+    StepLimits,
     place_of,
     placed_by,
 )
 from reference_server.scheduling.execution import COUNTING
-from reference_server.scheduling.step_limits import StepLimits
 from reference_server.scheduling.work_queue import CANCELLED, stopped
 
 log = logging.getLogger(__name__)

@@ -12,14 +12,13 @@ import numpy as np
 
 from reference_server.config.schema import WarmupData, WarmupInput, WarmupSample
 from reference_server.core import byte_strings
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.paths import within
 from reference_server.core.ports import Clock, ModelInstance, OpenInstance
 from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.scheduling.execution import BatchExecutor
 
 #: The subfolder of a model's folder that contains the files of samples.

@@ -10,7 +10,7 @@ fixtures `triton_model` and `triton_repository` open models and close them after
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.testing.clients import HttpReply
-from reference_server.testing.model import Model, Response, ResponseStream
+from reference_server.testing.model import Model, Response, ResponseStream, Stub
 from reference_server.testing.repository import (
     ModelRepository,
     OpenModel,
@@ -18,7 +18,6 @@ from reference_server.testing.repository import (
     open_model,
     open_repository,
 )
-from reference_server.testing.stubs import Stub
 
 __all__ = [
     "Code",

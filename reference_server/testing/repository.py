@@ -24,8 +24,7 @@ from reference_server.options import (
 from reference_server.repository.versions import IndexEntry
 from reference_server.server import Server
 from reference_server.testing.clients import GrpcClient, HttpClient, HttpReply, running_loop
-from reference_server.testing.model import Model
-from reference_server.testing.stubs import Stub, StubbedModels
+from reference_server.testing.model import Model, Stub, StubbedModels
 
 _ALL = ("*",)
 

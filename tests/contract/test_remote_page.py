@@ -23,7 +23,7 @@ from support.browser import needs_chromium, open_browser
 from support.servers import ROOT, Server, free_ports, start_reference_server, start_tritonserver
 from support.waiting import eventually
 
-from reference_server.watching import command
+from reference_server import watching
 
 pytestmark = pytest.mark.slow
 
@@ -168,6 +168,6 @@ def test_a_server_without_metrics_is_shown_without_them(nobody: str, tmp_path: P
 @pytest.mark.parametrize("words", [["--server=triton"], ["--server=triton:x"], ["--port=x"]])
 def test_what_is_no_address_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
-        command.main(words)
+        watching.main(words)
     assert ended.value.code == 2
     assert words[0].partition("=")[2] in capsys.readouterr().err

@@ -18,11 +18,10 @@ from model_factory.sentences import LABELS
 from model_factory.text_recipes import RECIPES
 from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.config import render
-from reference_server.core import dtypes
+from reference_server.config import json_form
 from reference_server.core.ports import SystemClock
 from reference_server.core.request import InferRequest
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import Tensor, datatype_of
 from reference_server.observability.metric_registry import MetricRegistry
 
 pytestmark = pytest.mark.brute_force
@@ -49,7 +48,7 @@ class Loaded:
             model_directory=folder,
             version_directory=REPOSITORY / config.name / "1",
             model_filename="model.py",
-            config_json=render.as_json(config),
+            config_json=json_form.as_json(config),
             output_names=frozenset(tensor.name for tensor in config.output),
         )
         self._instance = InlineInstance(spec, SystemClock(), MetricRegistry())
@@ -63,7 +62,7 @@ class Loaded:
             InferRequest(
                 self._instance.name,
                 {
-                    name: Tensor(name, dtypes.of_array(array), array.shape, array=array)
+                    name: Tensor(name, datatype_of(array), array.shape, array=array)
                     for name, array in inputs.items()
                 },
                 answers,

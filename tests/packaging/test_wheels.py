@@ -38,9 +38,8 @@ COMPILED = {
     "reference_server": {
         f"reference_server/{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
         for module in (
-            *("codecs/grisu", "codecs/json_fast_reader", "codecs/json_number_arrays"),
-            *("codecs/json_skeleton", "codecs/json_string_arrays", "codecs/proto_fields"),
-            "core/string_packing",
+            *("codecs/grisu", "codecs/json_arrays", "codecs/json_fast_reader"),
+            *("codecs/json_skeleton", "codecs/proto_fields", "core/byte_strings"),
         )
     }
 }

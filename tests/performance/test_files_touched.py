@@ -58,7 +58,7 @@ def test_an_inference_by_http_touches_few_files(capsys):
     main(["http"])
     *_, rooms, total = capsys.readouterr().out.splitlines()
     assert "reference_server/gateway" in rooms
-    assert int(total.split()[0]) <= 30
+    assert int(total.split()[0]) <= 26
     assert total.endswith("returns to a file just left")
 
 

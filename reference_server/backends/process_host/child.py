@@ -24,14 +24,14 @@ from typing import Any
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
 from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.backends.process_host.proxies import (
     MetricsProxy,
     ModelCallsProxy,
     ReceivedRequests,
     RpcClient,
 )
-from reference_server.backends.python_host import inline
+from reference_server.backends.python_host import inline, model_code
 from reference_server.core import forks
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.ports import SystemClock
@@ -225,4 +225,4 @@ class _Child:
 
 def _complete(model_file: str, version_directory: str, model_name: str, config: str) -> str:
     paths = Path(model_file), Path(version_directory)
-    return json.dumps(inline.auto_complete(*paths, model_name, json.loads(config)))
+    return json.dumps(model_code.auto_complete(*paths, model_name, json.loads(config)))

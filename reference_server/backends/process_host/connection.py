@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.core import forks
 from reference_server.core.errors import internal
 

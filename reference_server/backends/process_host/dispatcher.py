@@ -15,7 +15,7 @@ from typing import Any
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.backends.process_host.process import ChildProcess
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries, ModelCalls

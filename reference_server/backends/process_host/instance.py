@@ -23,7 +23,7 @@ from reference_server.backends.process_host.dispatcher import (
     InFlightRequests,
     write_record,
 )
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TextIO
 
 from reference_server.backends.process_host import memory, messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
-from reference_server.backends.process_host.parcels import ReceivedParcel
+from reference_server.backends.process_host.messages import ReceivedParcel
 from reference_server.core.errors import Code, ServerError, internal
 
 log = logging.getLogger(__name__)

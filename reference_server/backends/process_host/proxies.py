@@ -11,7 +11,7 @@ from typing import Any
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.core import forks
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError, unavailable

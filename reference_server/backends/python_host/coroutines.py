@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 
-from reference_server.observability import printing
+from reference_server.observability import logs
 
 
 class ThreadLoop:
@@ -85,7 +85,7 @@ class CoroutineRunner:
             with self._starting:
                 if self._loop is None:
                     loop = asyncio.new_event_loop()
-                    loop.call_soon(printing.speak_as, self._name)
+                    loop.call_soon(logs.speak_as, self._name)
                     self._thread = threading.Thread(target=loop.run_forever, daemon=True)
                     self._thread.start()
                     self._loop = loop

@@ -6,23 +6,24 @@ models share the process, for example its environment and its GIL.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from reference_server.backends.instances import READINESS_LIMIT_S, InstanceSpec, Readiness
-from reference_server.backends.python_host import outcome
 from reference_server.backends.python_host.api.bls import BareIterator
-from reference_server.backends.python_host.api.metrics import InstanceMetrics, bound_family
-from reference_server.backends.python_host.api.model_config import ModelConfig
-from reference_server.backends.python_host.api.request import InferenceRequest, bound_request
+from reference_server.backends.python_host.api.reports import InstanceMetrics, bound_family
+from reference_server.backends.python_host.api.request import (
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    bound_request,
+)
 from reference_server.backends.python_host.api.response import (
     BareResponse,
     InferenceResponseSender,
+    ResponseSenders,
 )
 from reference_server.backends.python_host.api.server_access import (
     NO_CALLS,
@@ -33,14 +34,13 @@ from reference_server.backends.python_host.api.server_access import (
 from reference_server.backends.python_host.coroutines import CoroutineRunner, ThreadLoop
 from reference_server.backends.python_host.model_code import describe, load, no_advice
 from reference_server.backends.python_host.modules import ModelModules
-from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls
-from reference_server.core.request import Execution, InferRequest
-from reference_server.observability import printing
-from reference_server.observability.executions import Running
+from reference_server.core.request import Execution, InferRequest, InferResponse
+from reference_server.observability import logs
+from reference_server.observability.incidents import Running
 
 log = logging.getLogger(__name__)
 
@@ -173,19 +173,17 @@ class InlineInstance:
         try:
             returned = self._run(received)
             output_start_ns = running.ended_ns = self._clock.monotonic_ns()
-            responses = outcome.returned_responses(returned, received, senders)
+            responses = _returned_responses(returned, received, senders)
         except ServerError as error:
             now = running.ended_ns = self._clock.monotonic_ns()
             # A new error, because the frames of the old one refer to the batch.
-            if not outcome.end_with_error(received, ServerError(error.code, error.message)):
+            if not _end_with_error(received, ServerError(error.code, error.message)):
                 raise
             return Execution([None] * len(received), input_end_ns, now, failed=True)
         rescheduled: frozenset[int] = frozenset()
         if None in responses:
-            rescheduled = outcome.rescheduled(
-                received, senders, is_iterative=self._spec.is_iterative
-            )
-        sent = outcome.server_responses(received, responses, senders)
+            rescheduled = _rescheduled(received, senders, is_iterative=self._spec.is_iterative)
+        sent = _server_responses(received, responses, senders)
         return Execution(sent, input_end_ns, output_start_ns, rescheduled)
 
     @property
@@ -204,7 +202,7 @@ class InlineInstance:
         if model is None:
             return False
         try:
-            with printing.speaking(self.name):
+            with logs.speaking(self.name):
                 result: object = model.is_ready()
             if isinstance(result, Coroutine):
                 result = self._coroutines.run(result, READINESS_LIMIT_S)
@@ -297,51 +295,111 @@ class InlineInstance:
             sender._fail(failure)
 
 
-def auto_complete(
-    model_file: Path,
-    version_directory: Path,
-    model_name: str,
-    config: dict[str, Any],
-    advise: Callable[[BaseException], str] = no_advice,
-) -> dict[str, Any]:
-    """Return `config` completed by the model's `auto_complete_config`, if it has one.
+# -- the result of `execute`
 
-    The file is imported for this call only, so that its state does not reach an instance. Blocks as
-    long as the model does.
-
-    Raises:
-        ServerError: The model raised an exception, or the function did not return a ModelConfig.
-    """
-    loop = ThreadLoop()
-    loop.begin()
-    try:
-        return _auto_complete(model_file, version_directory, model_name, config, advise)
-    finally:
-        loop.end()
+_NOT_ITERATIVE = (
+    "Failed to release request: Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, "
+    "while the model is not configured to handle such a flag."
+)
+_SENT_AND_RETURNED = (
+    "Unable to send response. Non-decoupled model cannot send more than one response."
+)
 
 
-def _auto_complete(
-    model_file: Path,
-    version_directory: Path,
-    model_name: str,
-    config: dict[str, Any],
-    advise: Callable[[BaseException], str],
-) -> dict[str, Any]:
-    modules, module = load(
-        model_file, {"get_model_dir": bound_get_model_dir(version_directory)}, advise=advise
-    )
-    try:
-        model = module.TritonPythonModel
-        if not hasattr(model, "auto_complete_config"):
-            return config
-        completed = model.auto_complete_config(ModelConfig(json.dumps(config)))
-    except BaseException as error:
-        raise internal(describe(error) + advise(error)) from error
-    finally:
-        modules.close()
-    if not isinstance(completed, ModelConfig):
-        raise internal(
-            f"auto_complete_config function in model '{model_name}' must return a valid "
-            "pb.ModelConfig object."
+def _returned_responses(
+    returned: object, received: Sequence[InferenceRequest], senders: ResponseSenders
+) -> Sequence[BareResponse | None]:
+    """Return one response or None per request. Raises ServerError for another result."""
+    count = len(received)
+    if senders.is_decoupled:
+        if returned is not None:
+            raise senders.failure(
+                f"Python model '{senders.name}' is using the decoupled mode and the execute "
+                "function must return None."
+            )
+        return [None] * count
+    if returned is None:
+        return [None] * count
+    if not isinstance(returned, list):
+        raise senders.failure(
+            f"Expected a list in the execute return, found type '{type(returned)}'."
         )
-    return completed.as_dict()
+    if len(returned) != count:
+        raise senders.failure(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest "
+            f"objects. InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:"
+            f"{len(returned)}\n"
+        )
+    for request, answer in zip(received, returned, strict=True):
+        if answer is None:
+            continue
+        if not isinstance(answer, BareResponse):
+            raise senders.failure(
+                "Expected an 'InferenceResponse' object in the execute function return list, "
+                f"found type '{type(answer)}'."
+            )
+        if request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            raise senders.failure(
+                "Expected a None object in the execute function return list for reschduled "
+                f"request, found type '{type(answer)}'."
+            )
+    return returned
+
+
+def _server_responses(
+    received: Sequence[InferenceRequest],
+    returned: Sequence[BareResponse | None],
+    senders: ResponseSenders,
+) -> Sequence[InferResponse | None]:
+    """Return the server's responses; None for requests that a sender answers.
+
+    A request without a response gets a sender now. It lives as long as the model keeps the sender
+    or the request.
+    """
+    responses: list[InferResponse | None] = []
+    for request, answer in zip(received, returned, strict=True):
+        response: InferResponse | None = None
+        if answer is None:
+            request.get_response_sender()
+        elif (sender := request._mark_answered()) is None or sender._close_silently():
+            response = senders.respond(request._request, answer)
+        else:
+            sender._fail(senders.failure(_SENT_AND_RETURNED))
+        responses.append(response)
+    return responses
+
+
+def _rescheduled(
+    received: Sequence[InferenceRequest], senders: ResponseSenders, *, is_iterative: bool
+) -> frozenset[int]:
+    """Return the indices of the requests that the model has rescheduled.
+
+    If the model is not iterative, these requests fail unless they are answered already.
+    """
+    indices = [
+        index
+        for index, request in enumerate(received)
+        if request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+    ]
+    if not is_iterative:
+        for index in indices:
+            received[index].get_response_sender()._fail(senders.failure(_NOT_ITERATIVE))
+        return frozenset()
+    return frozenset(
+        index for index in indices if received[index].get_response_sender()._close_silently()
+    )
+
+
+def _end_with_error(received: Sequence[InferenceRequest], error: ServerError) -> bool:
+    """Fail all unanswered requests with `error`; return False if no request has a sender.
+
+    After False the caller must answer all requests. As in Triton, responses that the model sent
+    before the error stay sent; the error follows them.
+    """
+    if all(request._sender is None for request in received):
+        for request in received:
+            request._is_answered = True
+        return False
+    for request in received:
+        request.get_response_sender()._fail(error, after_kept=True)
+    return True

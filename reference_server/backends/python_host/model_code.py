@@ -1,20 +1,24 @@
-"""Import of a model's file with Triton's modules, and the text of its exceptions."""
+"""A model's file: its import with Triton's modules, `auto_complete_config`, and exception texts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType, ModuleType, TracebackType
+from typing import Any
 
 from reference_server.backends.python_host import triton_python_backend_utils
 from reference_server.backends.python_host.api.bls import InferenceTrace, ResponseIterator
-from reference_server.backends.python_host.api.metrics import Metric, MetricKind
 from reference_server.backends.python_host.api.native import MODULE
+from reference_server.backends.python_host.api.reports import Metric, MetricKind
 from reference_server.backends.python_host.api.response import InferenceResponseSender
 from reference_server.backends.python_host.api.server_access import bound_get_model_dir
 from reference_server.backends.python_host.api.tensor import MemoryType
+from reference_server.backends.python_host.coroutines import ThreadLoop
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
+from reference_server.backends.python_host.triton_python_backend_utils import ModelConfig
 from reference_server.core.errors import internal
 
 _SUFFIX = ".py"
@@ -108,6 +112,58 @@ def _native_module(names: Mapping[str, object]) -> ModuleType:
     )
     return module
 
+
+def auto_complete(
+    model_file: Path,
+    version_directory: Path,
+    model_name: str,
+    config: dict[str, Any],
+    advise: Callable[[BaseException], str] = no_advice,
+) -> dict[str, Any]:
+    """Return `config` completed by the model's `auto_complete_config`, if it has one.
+
+    The file is imported for this call only, so that its state does not reach an instance. Blocks as
+    long as the model does.
+
+    Raises:
+        ServerError: The model raised an exception, or the function did not return a ModelConfig.
+    """
+    loop = ThreadLoop()
+    loop.begin()
+    try:
+        return _auto_complete(model_file, version_directory, model_name, config, advise)
+    finally:
+        loop.end()
+
+
+def _auto_complete(
+    model_file: Path,
+    version_directory: Path,
+    model_name: str,
+    config: dict[str, Any],
+    advise: Callable[[BaseException], str],
+) -> dict[str, Any]:
+    modules, module = load(
+        model_file, {"get_model_dir": bound_get_model_dir(version_directory)}, advise=advise
+    )
+    try:
+        model = module.TritonPythonModel
+        if not hasattr(model, "auto_complete_config"):
+            return config
+        completed = model.auto_complete_config(ModelConfig(json.dumps(config)))
+    except BaseException as error:
+        raise internal(describe(error) + advise(error)) from error
+    finally:
+        modules.close()
+    if not isinstance(completed, ModelConfig):
+        raise internal(
+            f"auto_complete_config function in model '{model_name}' must return a valid "
+            "pb.ModelConfig object."
+        )
+    return completed.as_dict()
+
+
+# -- the text of an exception
 
 _SERVER = "reference_server."
 _IMPORT_MACHINERY = "<frozen importlib"

@@ -13,9 +13,10 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from reference_server.codecs import proto_pieces
+from reference_server.codecs import proto_wire
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import UNREADABLE
+from reference_server.core import gil
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.frontends.event_loop import Background
@@ -139,8 +140,6 @@ class Method:
     streams: bool = False
 
 
-#: A message up to this size is parsed on the loop.
-_SHORT = 1 << 12
 #: The answer to a message, or blocking work that returns the answer.
 Considered: TypeAlias = "Answer | Callable[[], Answer]"
 
@@ -168,7 +167,7 @@ class _OneMessageCall(Generic[RequestT]):
         self._run = run
 
     def receive(self, message: Data) -> None:
-        if len(message) > _SHORT:
+        if gil.is_long(message_bytes=len(message)):
             self._reading(lambda: self._read(message), self._received, self._failed)
             return
         try:
@@ -187,7 +186,7 @@ class _OneMessageCall(Generic[RequestT]):
     def _read(self, data: Data) -> RequestT:
         request: RequestT = self._request_type()
         try:
-            proto_pieces.merge(request, data)
+            proto_wire.merge(request, data)
         except DecodeError:
             raise internal(UNREADABLE) from None
         return request

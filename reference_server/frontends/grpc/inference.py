@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from reference_server.codecs import infer_proto_response
+from reference_server.codecs import infer_proto_response, proto_wire
 from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.inference import ResponseForm
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest
-from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import TritonProfile
@@ -75,7 +75,7 @@ class _UnaryCall:
     # -- called by the transport
 
     def receive(self, message: Data) -> None:
-        self.is_large = self._decoder.is_large(message)
+        self.is_large = proto_wire.is_large(message)
         if self.is_large:
             self._run(lambda: self._decoder.read(message), self._start, self.refuse)
             return

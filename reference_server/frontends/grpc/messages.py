@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reference_server.codecs import compression
+from reference_server.codecs import bodies
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import Parts
-from reference_server.core.intake import UNCOUNTED, Charge, Intake
+from reference_server.core.backlog import UNCOUNTED, Charge, Intake
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
 #: Decompress a message. Raises CallFailed.
@@ -50,9 +50,9 @@ def _inflating(encoding: str) -> Inflate:
 
     def inflate(message: Data) -> Data:
         unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
-        most = min(_MAX_BYTES, compression.most_bytes(len(message)))
+        most = min(_MAX_BYTES, bodies.most_bytes(len(message)))
         try:
-            plain = compression.unpack(unpacker, message, most)
+            plain = bodies.unpack(unpacker, message, most)
         except zlib.error:
             raise broken from None
         except MemoryError:

@@ -20,7 +20,6 @@ from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
     IGNORING,
-    Answer,
     Call,
     CallHandler,
     Considered,
@@ -91,7 +90,7 @@ def table(
     )
     methods: dict[str, Method] = {}
     for subject in (
-        _CoreMethods(gateway, background, codecs).table(),
+        _core(gateway, codecs, background),
         inference.methods(inferences, codecs.run, profile, most_responses),
         _shared_memory(shared_memory, codecs),
         _settings(gateway.logging, gateway.tracing, codecs),
@@ -117,73 +116,52 @@ def _probed(
     return lambda: response(all(probe() for probe in probes))
 
 
-class _CoreMethods:
-    """Health, metadata, configuration and statistics."""
+def _core(gateway: Gateway, reading: Background, background: Background) -> Mapping[str, Method]:
+    """Return the RPCs of health, metadata, configuration and statistics."""
+    version = management_proto.model_version
 
-    def __init__(self, gateway: Gateway, background: Background, codecs: Background) -> None:
-        self._gateway = gateway
-        self._background = background
-        self._codecs = codecs
+    def model_metadata(request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        found = gateway.model_metadata(request.name, version(request.version))
+        return management_proto.model_metadata(found)
 
-    def table(self) -> Mapping[str, Method]:
-        """Return the methods by name."""
-        return {
-            "ServerLive": self._immediate(pb.ServerLiveRequest, self._live),
-            "ServerReady": self._probing(pb.ServerReadyRequest, self._ready),
-            "ModelReady": self._probing(pb.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": self._immediate(pb.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": self._immediate(pb.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": self._immediate(pb.ModelConfigRequest, self._model_config),
-            "ModelStatistics": maybe_blocking(
-                pb.ModelStatisticsRequest, self._statistics, self._codecs, self._codecs
-            ),
-        }
+    def model_config(request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+        found = gateway.find(request.name, version(request.version))
+        return management_proto.model_config(found.config.proto)
 
-    def _immediate(
-        self, request_type: type[RequestT], answer: Callable[[RequestT], Answer]
-    ) -> Method:
-        return immediate(request_type, answer, self._codecs)
-
-    def _probing(
-        self, request_type: type[RequestT], answer: Callable[[RequestT], Considered]
-    ) -> Method:
-        return maybe_blocking(request_type, answer, self._codecs, self._background)
-
-    def _live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        return pb.ServerLiveResponse(live=self._gateway.live())
-
-    def _ready(
-        self, request: pb.ServerReadyRequest
-    ) -> pb.ServerReadyResponse | Callable[[], pb.ServerReadyResponse]:
-        return _probed(self._gateway.ready(), lambda ready: pb.ServerReadyResponse(ready=ready))
-
-    def _model_ready(
-        self, request: pb.ModelReadyRequest
-    ) -> pb.ModelReadyResponse | Callable[[], pb.ModelReadyResponse]:
-        version = management_proto.model_version(request.version)
-        probes = self._gateway.model_ready(request.name, version)
-        return _probed(probes, lambda ready: pb.ModelReadyResponse(ready=ready))
-
-    def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
-        return management_proto.server_metadata(self._gateway.server_metadata())
-
-    def _model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        version = management_proto.model_version(request.version)
-        return management_proto.model_metadata(self._gateway.model_metadata(request.name, version))
-
-    def _model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        version = management_proto.model_version(request.version)
-        return management_proto.model_config(self._gateway.find(request.name, version).config.proto)
-
-    def _statistics(
-        self, request: pb.ModelStatisticsRequest
-    ) -> pb.ModelStatisticsResponse | Callable[[], pb.ModelStatisticsResponse]:
-        version = management_proto.model_version(request.version)
+    def statistics(request: pb.ModelStatisticsRequest) -> Considered:
+        number = version(request.version)
 
         def answer() -> pb.ModelStatisticsResponse:
-            return management_proto.statistics(self._gateway.statistics(request.name, version))
+            return management_proto.statistics(gateway.statistics(request.name, number))
 
-        return answer if not request.name and self._gateway.has_many() else answer()
+        return answer if not request.name and gateway.has_many() else answer()
+
+    return {
+        "ServerLive": immediate(
+            pb.ServerLiveRequest, lambda _: pb.ServerLiveResponse(live=gateway.live()), reading
+        ),
+        "ServerReady": maybe_blocking(
+            pb.ServerReadyRequest,
+            lambda _: _probed(gateway.ready(), lambda ready: pb.ServerReadyResponse(ready=ready)),
+            *(reading, background),
+        ),
+        "ModelReady": maybe_blocking(
+            pb.ModelReadyRequest,
+            lambda request: _probed(
+                gateway.model_ready(request.name, version(request.version)),
+                lambda ready: pb.ModelReadyResponse(ready=ready),
+            ),
+            *(reading, background),
+        ),
+        "ServerMetadata": immediate(
+            pb.ServerMetadataRequest,
+            lambda _: management_proto.server_metadata(gateway.server_metadata()),
+            reading,
+        ),
+        "ModelMetadata": immediate(pb.ModelMetadataRequest, model_metadata, reading),
+        "ModelConfig": immediate(pb.ModelConfigRequest, model_config, reading),
+        "ModelStatistics": maybe_blocking(pb.ModelStatisticsRequest, statistics, reading, reading),
+    }
 
 
 def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[str, Method]:

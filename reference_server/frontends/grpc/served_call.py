@@ -8,9 +8,9 @@ from typing import Protocol
 
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import UNREADABLE, Parts
-from reference_server.core.backlog import Backlog
+from reference_server.core import gil
+from reference_server.core.backlog import Backlog, Intake
 from reference_server.core.errors import ServerError
-from reference_server.core.intake import Intake
 from reference_server.frontends.grpc.calls import (
     IGNORING,
     STATUS,
@@ -25,11 +25,6 @@ from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Pac
 
 _DEADLINE_EXCEEDED = "Deadline Exceeded"
 _BODY_TIMEOUT = "body timeout: message incomplete"
-#: A compressed message up to this size is decompressed on the loop: the result is at most 1,000
-#: times as large, which takes about a millisecond. Another thread decompresses longer ones.
-_DECOMPRESSED_ON_LOOP = 1 << 10
-#: A reply up to this size is compressed on the loop: about a millisecond.
-_COMPRESSED_ON_LOOP = 1 << 16
 #: Limit for bytes of messages that wait behind one that is being decompressed.
 _MAX_WAITING_BYTES = 1 << 24
 
@@ -187,7 +182,7 @@ class ServedCall:
 
     def _reply(self, answer: Parts) -> None:
         encoding = self._encoding
-        if encoding == "identity" or sum(map(len, answer)) <= _COMPRESSED_ON_LOOP:
+        if encoding == "identity" or not gil.is_long(plain_bytes=sum(map(len, answer))):
             self._replied(framed(answer, encoding))
         else:
             plain = framed(answer, "identity")  # if no thread can be started
@@ -268,7 +263,7 @@ class ServedCall:
                 self._hold()
         elif not isinstance(message, Packed):
             self._handler.receive(message)
-        elif size <= _DECOMPRESSED_ON_LOOP:
+        elif not gil.is_long(packed_bytes=size):
             self._handler.receive(message.plain())
         else:
             self._is_busy = True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_server.codecs.proto_wire import Parts
-from reference_server.core.intake import Intake
+from reference_server.core.backlog import Intake
 from reference_server.frontends.connections import (
     ClientTimeouts,
     Phase,
@@ -33,7 +33,7 @@ from reference_server.frontends.grpc.http2.receiving import (
     RequestEnded,
     StreamGone,
 )
-from reference_server.frontends.grpc.http2.streams import Part
+from reference_server.frontends.grpc.http2.sending import Part
 from reference_server.frontends.grpc.keepalive import Action, Keepalive, PingStrikes
 from reference_server.frontends.grpc.served_call import Clock, ServedCall
 from reference_server.options import GrpcOptions, TimeLimits

@@ -13,9 +13,9 @@ from reference_server.codecs import (
     proto_wire,
 )
 from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.inference import ResponseForm
 from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse
@@ -77,7 +77,7 @@ class StreamCall:
         if self._unread:
             self._keep(message)
             return
-        if self.decoder.is_large(message):
+        if proto_wire.is_large(message):
             self._keep(message)
             self._run(lambda: self.decoder.read(message), self._start_large, self._unreadable)
             return

@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
+from reference_server.core.backlog import Intake
 from reference_server.core.errors import invalid_arg
-from reference_server.core.intake import Intake
 from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
@@ -25,7 +25,7 @@ from reference_server.frontends.connections import (
 )
 from reference_server.frontends.event_loop import CODECS, Background
 from reference_server.frontends.grpc.calls import Method, Run
-from reference_server.frontends.grpc.http2.streams import Part
+from reference_server.frontends.grpc.http2.sending import Part
 from reference_server.frontends.grpc.session import Session
 from reference_server.options import GrpcOptions, TimeLimits, TlsOptions
 

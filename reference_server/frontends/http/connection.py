@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from reference_server.core.intake import Intake
+from reference_server.core.backlog import Intake
 from reference_server.frontends.connections import (
     ClientTimeouts,
     Incoming,

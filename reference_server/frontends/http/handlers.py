@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from reference_server.codecs import management_json
-from reference_server.codecs.input_limit import UNLIMITED, InputLimit
+from reference_server.codecs.bodies import UNLIMITED, InputLimit
+from reference_server.core import gil
+from reference_server.core.backlog import Intake
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
 from reference_server.core.health import Probe
-from reference_server.core.intake import Intake
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -335,7 +336,7 @@ class HttpHandlers:
     def _reply_to_json(self, request: Request, work: Callable[[memoryview], bytes]) -> None:
         """Reply with the result of `work` on the body; in the background if the body is long."""
         body = self._json(request)
-        if len(body) > inference.JSON_BYTES_ON_LOOP:
+        if gil.is_long(json_bytes=len(body)):
             self._reply_later(request, lambda: work(body))
         else:
             answer = work(body)

@@ -7,20 +7,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from reference_server.codecs import compression, generate, infer_json
+from reference_server.codecs import bodies, generate, infer_json
+from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder
-from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
-from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.response_forms import (
-    MANY_ELEMENTS,
+from reference_server.codecs.inference import (
     Labels,
     ResponseForm,
 )
-from reference_server.core.backlog import Backlog, Backlogs
+from reference_server.codecs.json_writer import EncodedResponse, InferResponseEncoder
+from reference_server.core import gil
+from reference_server.core.backlog import Backlog, Backlogs, Intake
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.core.intake import Intake
 from reference_server.core.metadata import Signature
-from reference_server.core.numerals import leading_integer
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.http import status_codes
@@ -42,10 +41,6 @@ _NOT_ONE = status_codes.body(
     "generate expects model to produce exactly 1 response, use generate stream for model that "
     "generates various number of responses"
 )
-
-
-#: JSON up to this number of bytes is decoded on the loop; a codec thread decodes longer JSON.
-JSON_BYTES_ON_LOOP = 1 << 17
 
 
 class InferenceHandlers:
@@ -117,7 +112,7 @@ class _InferHead:
         self._json: tuple[int, int] | None = None  # the sizes of the last body and of its JSON
         accepted = request.header(b"accept-encoding")
         # Most clients send `identity`, or no such header.
-        self.accepts = compression.accepted(accepted) if accepted not in (None, "identity") else ""
+        self.accepts = bodies.accepted(accepted) if accepted not in (None, "identity") else ""
         self.names_coding = accepted is not None
 
     @classmethod
@@ -129,9 +124,10 @@ class _InferHead:
 
     def is_large(self, body: int) -> bool:
         """Return True if a body of `body` bytes has long JSON, or is compressed."""
-        if self.is_compressed or body <= JSON_BYTES_ON_LOOP:
+        if self.is_compressed or not gil.is_long(json_bytes=body):
             return self.is_compressed
-        return self._length is None or (leading_integer(self._length) or 0) > JSON_BYTES_ON_LOOP
+        stated = body if self._length is None else leading_integer(self._length) or 0
+        return gil.is_long(json_bytes=stated)
 
     def json_length(self, size: int, *, strictly: bool) -> int:
         """Return the number of JSON bytes in a decompressed body of `size` bytes.
@@ -197,7 +193,7 @@ class _InferCall:
         body = request.body
         size = request.dropped or len(body)
         if self._head.is_compressed:
-            plain = compression.decompress(self._head.coding, body, self._terms.limit)
+            plain = bodies.decompress(self._head.coding, body, self._terms.limit)
             body = self._terms.intake.keep(plain)
             size = len(body)
         length = self._head.json_length(size, strictly=self._terms.strict_lengths)
@@ -230,7 +226,7 @@ class _InferCall:
         parts: Sequence[Part] = encoded.parts
         coding = self._head.accepts
         if coding:
-            parts = [compression.compress(coding, parts)]
+            parts = [bodies.compress(coding, parts)]
             headers.append((b"Content-Encoding", coding.encode()))
         return _Reply(parts, headers, _JSON if encoded.json_length is None else _BINARY)
 
@@ -242,7 +238,7 @@ class _InferCall:
         elements = 0
         for tensor in outputs:
             elements += math.prod(tensor.shape)
-        if elements <= MANY_ELEMENTS:
+        if not gil.is_long(elements=elements):
             return False
         if self._head.names_coding or self._form.is_large_response(outputs):
             return True
@@ -261,8 +257,8 @@ class _InferCall:
 def _refuse_early(request: Request, error: ServerError) -> None:
     """Reply to an error before the request's JSON: as plain text, like Triton."""
     headers: list[Header] = []
-    if error.message == compression.UNSUPPORTED_CODING:
-        headers.append((b"Accept-Encoding", ", ".join(compression.CODINGS).encode()))
+    if error.message == bodies.UNSUPPORTED_CODING:
+        headers.append((b"Accept-Encoding", ", ".join(bodies.CODINGS).encode()))
     status, body = status_codes.STATUS[error.code], status_codes.body(error.message)
     request.reply(status, [body], headers, content_type=None)
 
@@ -301,7 +297,7 @@ class _GenerateCall:
 
     @property
     def is_large(self) -> bool:
-        return len(self.request.body) > JSON_BYTES_ON_LOOP
+        return gil.is_long(json_bytes=len(self.request.body))
 
     def find(self) -> ServedModel:
         return self._inferences.find(self._route.model, self._route.version)

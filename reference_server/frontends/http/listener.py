@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from reference_server.core.intake import Intake
+from reference_server.core.backlog import Intake
 from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,

@@ -20,8 +20,8 @@ from typing import Protocol
 
 import httptools
 
-from reference_server.codecs.request_cache import LONGEST_KEY, RequestCache
-from reference_server.core.intake import Intake
+from reference_server.codecs.inference import LONGEST_KEY, RequestCache
+from reference_server.core.backlog import Intake
 from reference_server.frontends.connections import Phase, Wait
 from reference_server.frontends.http.request import (
     Body,

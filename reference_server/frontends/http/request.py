@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from reference_server.core.backlog import Backlog
-from reference_server.core.intake import UNCOUNTED, Charge, Intake
-from reference_server.core.numerals import leading_integer
+from reference_server.core.backlog import UNCOUNTED, Backlog, Charge, Intake
+from reference_server.core.cpp import leading_integer
 from reference_server.core.request import Cancellation
 from reference_server.frontends.http import status_codes
 

@@ -1,6 +1,6 @@
 """The order that the server has for inputs: whose fault is told, and what models see.
 
-It is that of a hash table, so it looks like none: `reference_server/core/hash_order.py`.
+It is that of a hash table, so it looks like none: `reference_server/core/cpp.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import struct
 from contract.grpc_casebook import byte_strings, chapter, floats, infer, tensor, typed, unary
 from contract.probes import TYPES
 
-from reference_server.core.dtypes import BY_NAME
+from reference_server.core.tensor import DATATYPES
 
 # The fields of typed contents, which type each is named after, and two values of it.
 FIELDS = {
@@ -28,7 +28,7 @@ FIELD_OF = {
     **dict.fromkeys(("UINT8", "UINT16"), "uint_contents"),
 }
 WIRE_NAMES = ["BYTES" if name == "STRING" else name for name in TYPES]
-SIZES = {name: BY_NAME[name].byte_size for name in WIRE_NAMES if name not in ("BYTES", "BF16")}
+SIZES = {name: DATATYPES[name].byte_size for name in WIRE_NAMES if name not in ("BYTES", "BF16")}
 NAN, INF = float("nan"), float("inf")
 
 

@@ -11,12 +11,11 @@ import pytest
 from server.support.requests import Answers, NullSink
 
 from reference_server.backends.instances import InstanceSpec
+from reference_server.backends.python_host.api.response import ResponseSenders
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.backends.python_host.outcome import ResponseSenders
-from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest, InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import Tensor, datatype_of
 from reference_server.observability.metric_registry import MetricRegistry
 
 FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
@@ -149,7 +148,7 @@ def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:
     inputs = {}
     for name, value in arrays.items():
         array = np.asarray(value)
-        inputs[name] = Tensor(name, dtypes.of_array(array), array.shape, array=array)
+        inputs[name] = Tensor(name, datatype_of(array), array.shape, array=array)
     return InferRequest("m", inputs, NullSink(), id=id, requested_outputs=outputs)
 
 

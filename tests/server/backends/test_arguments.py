@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reference_server.backends.python_host import triton_python_backend_utils as pb_utils
-from reference_server.backends.python_host.api import arguments
+from reference_server.backends.python_host.api import native
 
 X = pb_utils.Tensor("X", np.zeros(2, np.float32))
 
@@ -73,7 +73,7 @@ def request(**named):
     ],
 )
 def test_text(value, text):
-    converted = arguments.as_text(value, "name")
+    converted = native.as_text(value, "name")
     assert converted == text
     assert type(converted) is str
 
@@ -81,7 +81,7 @@ def test_text(value, text):
 @pytest.mark.parametrize("value", [None, 5, memoryview(b"m"), ["m"], "\ud800"])
 def test_other_values_are_not_text(value):
     with pytest.raises(TypeError, match=r"^argument 'name': found .*; expected "):
-        arguments.as_text(value, "name")
+        native.as_text(value, "name")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_other_values_are_not_text(value):
 )
 @pytest.mark.filterwarnings("ignore")  # NumPy warns of the discarded imaginary part
 def test_integers(value, number):
-    converted = arguments.as_integer(value, "flags", arguments.UINT32)
+    converted = native.as_integer(value, "flags", native.UINT32)
     assert converted == number
     assert type(converted) is int
 
@@ -123,7 +123,7 @@ def test_other_values_are_not_integers(value):
     [(1, 1.0), (True, 1.0), (np.float16(0.5), 0.5), (WithFloat(), 1.0), (WithIndex(), 1.0)],
 )
 def test_floats(value, number):
-    converted = arguments.as_float(value, "amount")
+    converted = native.as_float(value, "amount")
     assert converted == number
     assert type(converted) is float
 
@@ -131,7 +131,7 @@ def test_floats(value, number):
 @pytest.mark.parametrize("value", [None, "1", b"1", 1j, 10**400, WithInt(), Failing()])
 def test_other_values_are_not_floats(value):
     with pytest.raises(TypeError, match=r"^argument 'amount': found .*; expected float$"):
-        arguments.as_float(value, "amount")
+        native.as_float(value, "amount")
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_other_values_are_not_floats(value):
     [(True, True), (0, False), (2.5, True), (np.bool_(False), False), (range(0), False)],
 )
 def test_truth_values(value, truth):
-    assert arguments.as_bool(value, "decoupled") is truth
+    assert native.as_bool(value, "decoupled") is truth
 
 
 @pytest.mark.parametrize("value", [None, "", b"", [], object(), Failing()])
 def test_other_values_have_no_truth_value(value):
     with pytest.raises(TypeError, match=r"^argument 'decoupled': found .*; expected bool$"):
-        arguments.as_bool(value, "decoupled")
+        native.as_bool(value, "decoupled")
 
 
 @pytest.mark.parametrize("value", [["a", b"b"], ("a", "b"), np.array(["a", "b"]), Indexed()])

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from server.backends.kit import instance, model_file
 
-from reference_server.backends.python_host.inline import auto_complete
+from reference_server.backends.python_host.model_code import auto_complete
 from reference_server.core.errors import Code, ServerError
 
 CONFIG = {"name": "m", "max_batch_size": 0, "input": [], "output": []}

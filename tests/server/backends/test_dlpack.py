@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from triton_python_backend_utils import Tensor, TritonModelException
 
 from reference_server.core import tensor as core
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
 NUMBERS = [np.dtype(f"{kind}{size}") for kind in "ui" for size in (1, 2, 4, 8)]
 NUMBERS += [np.dtype(f"f{size}") for size in (2, 4, 8)]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from server.backends.kit import instance, model_file, replying, said, write
 
-from reference_server.backends.python_host.import_lock import ImportLock
+from reference_server.backends.python_host.modules import ImportLock
 
 #: How long a module waits for another to be imported beside it, which must not happen.
 MEETING_S = 0.2

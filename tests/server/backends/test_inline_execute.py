@@ -17,9 +17,8 @@ from server.backends.kit import (
 )
 from server.support.requests import Answers
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 
 
 def test_a_batch_is_answered_in_order_each_with_its_own_shape(open_model):

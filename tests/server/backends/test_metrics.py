@@ -10,7 +10,7 @@ import pytest
 import triton_python_backend_utils as outside
 from server.backends.kit import instance, model_file, replying, said
 
-from reference_server.backends.python_host.api.metrics import (
+from reference_server.backends.python_host.api.reports import (
     InstanceMetrics,
     MetricFamily,
     bound_family,

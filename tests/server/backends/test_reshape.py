@@ -6,9 +6,9 @@ from server.support.instances import Answering
 from server.support.requests import Answers, a_request, array_tensor, signature
 
 from reference_server.backends.instances import with_reshaped_outputs
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code
 from reference_server.core.request import Execution, InferResponse
+from reference_server.core.tensor import DataType
 
 SIGNATURE = signature(
     outputs={"Y": (DataType.FP32, [4], {"reshape": (2, 2)}), "Z": (DataType.FP32, [-1])}

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from triton_python_backend_utils import Tensor, TritonModelException
 
 from reference_server.core import tensor as core
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
 NUMBERS = [
     DataType.BOOL,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import compression
-from reference_server.codecs.compression import accepted, compress, decompress
+from reference_server.codecs import bodies
+from reference_server.codecs.bodies import accepted, compress, decompress
 from reference_server.core.errors import Code, ServerError
 
 TEXT = b"some text " * 50
@@ -69,7 +69,7 @@ class _Watched:
 @pytest.mark.parametrize("most", [1, 2**18 - 1, 2**18, 2**18 + 1, 700_000, 3_000_000, 2**30])
 def test_bodies_are_decompressed_in_pieces(plain, most):
     unpacker = _Watched()
-    assert compression.unpack(unpacker, gzip.compress(plain), most) == plain[:most]
+    assert bodies.unpack(unpacker, gzip.compress(plain), most) == plain[:most]
     assert all(given <= 2**16 and asked <= 2**18 for given, asked in unpacker.asked)
 
 
@@ -77,9 +77,9 @@ def test_bodies_are_decompressed_in_pieces(plain, most):
 def test_a_truncated_stream_gives_its_readable_part_in_pieces(plain, piece, packed_piece, cut):
     body = gzip.compress(plain)[:cut]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "_PIECE", piece)
-        patch.setattr(compression, "_PACKED_PIECE", packed_piece)
-        found = compression.unpack(zlib.decompressobj(zlib.MAX_WBITS | 32), body, 2**20)
+        patch.setattr(bodies, "_PIECE", piece)
+        patch.setattr(bodies, "_PACKED_PIECE", packed_piece)
+        found = bodies.unpack(zlib.decompressobj(zlib.MAX_WBITS | 32), body, 2**20)
     assert found == zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body)
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_stream_is_refused():
 
 
 def test_the_decompressed_size_is_bounded(monkeypatch):
-    monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
+    monkeypatch.setattr(bodies, "_FREE_BYTES", 1_000)
     packed = gzip.compress(bytes(100_000))
     with pytest.raises(ServerError) as caught:
         opened("gzip", packed)
@@ -113,7 +113,7 @@ def test_the_decompressed_size_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize("packed", [0, 1, 10**6, 10**9])
 def test_real_tensors_are_far_below_the_bound(packed):
-    assert compression.most_bytes(packed) >= max(2**28, 32 * packed)
+    assert bodies.most_bytes(packed) >= max(2**28, 32 * packed)
 
 
 def test_a_truncated_stream_gives_its_readable_part():

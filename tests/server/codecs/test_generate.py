@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from server.support.requests import NullSink, array_tensor, signature
 
 from reference_server.codecs import generate
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferResponse
+from reference_server.core.tensor import DataType
 
 VECTOR = signature({"X": (DataType.FP32, [-1])})
 

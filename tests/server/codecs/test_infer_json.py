@@ -8,13 +8,13 @@ import pytest
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
+from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
-from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core.dtypes import DataType
+from reference_server.codecs.inference import OutputForm, ResponseForm
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.profiles import NEWEST
 from reference_server.core.request import SequenceFlag
+from reference_server.core.tensor import DataType
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 BINARY = OutputForm(binary=True)

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import array_tensor, signature
 
-from reference_server.codecs.infer_json_response import InferResponseEncoder, encode
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core.dtypes import DataType
+from reference_server.codecs.inference import OutputForm, ResponseForm
+from reference_server.codecs.json_writer import InferResponseEncoder, encode
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 
 BINARY = OutputForm(binary=True)
 FLOATS = array_tensor("Y", [[1, 2.5]], np.float32)

@@ -8,12 +8,12 @@ from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import infer_proto, infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.inference import OutputForm, ResponseForm
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
 from reference_server.core.request import InferResponse, SequenceFlag
+from reference_server.core.tensor import DataType
 
 MODEL = Signature("m", 0, (TensorConfig("X", DataType.FP32, (-1,)),), ())
 BATCHES = Signature("m", 8, MODEL.inputs, ())

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import json_number_arrays, json_request_cache, rapid_json
+from reference_server.codecs import infer_json, json_arrays, rapid_json
 from reference_server.codecs.json_tensor_reader import read_tensor
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
-DATATYPES = list(json_request_cache._ELEMENTS)
+DATATYPES = list(infer_json._ELEMENTS)
 INTEGER_TYPES = [each for each in DATATYPES if np.dtype(each.numpy).kind in "iu"]
 LIMITS = [0, 1, *(2**bits for bits in (7, 8, 15, 16, 31, 32, 63, 64)), 10**19, 2 * 10**19, 10**20]
 INTEGERS = st.builds(
@@ -32,12 +32,12 @@ WRITTEN = st.tuples(
 
 
 def doubles(text, count):
-    found = json_number_arrays.read_numbers(text, count, "f", 8)
+    found = json_arrays.read_numbers(text, count, "f", 8)
     return None if found is None else np.frombuffer(found)
 
 
 def packed(text, datatype, count):
-    found = json_request_cache.read_elements(text, datatype, count)
+    found = infer_json.read_elements(text, datatype, count)
     return None if found is None else bytes(found)
 
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
-from reference_server.codecs.compiled import IS_COMPILED
-from reference_server.codecs.infer_json import InferRequestDecoder
-from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.json_request_cache import read_elements
-from reference_server.core.dtypes import DataType
+from reference_server.codecs import IS_COMPILED, infer_json
+from reference_server.codecs.bodies import InputLimit
+from reference_server.codecs.infer_json import InferRequestDecoder, read_elements
 from reference_server.core.errors import ServerError
+from reference_server.core.tensor import DataType
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 REGIONS = MadeUpRegions(region=bytes(64))
@@ -100,7 +99,7 @@ def text(data=(1.0, 2.0), request_id="7", **fields):
 def test_a_skeleton_is_parsed_once(monkeypatch):
     decoder = InferRequestDecoder()
     outcome(decoder.decode, text())
-    monkeypatch.setattr(decoder, "_decode_json", None)
+    monkeypatch.setattr(infer_json, "RequestReader", None)
     request, _ = decoder.decode(
         MODEL, memoryview(found := text((3, 4), "8")), len(found), NullSink(), REGIONS
     )
@@ -113,7 +112,7 @@ def test_strings_are_read_without_parsing_the_skeleton(monkeypatch):
     decoder = InferRequestDecoder()
     asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
     outcome(decoder.decode, asked[0])
-    monkeypatch.setattr(decoder, "_decode_json", None)
+    monkeypatch.setattr(infer_json, "RequestReader", None)
     request, _ = decoder.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
     assert request.inputs["X"].array().tolist() == [b"c]", b""]
 

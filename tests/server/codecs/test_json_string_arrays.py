@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.codecs import json_writer, rapid_json
-from reference_server.codecs.json_string_arrays import find_array_end, read_strings, write_strings
+from reference_server.codecs.json_arrays import find_array_end, read_strings, write_strings
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.core import byte_strings
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
+from reference_server.core.tensor import DataType
 
 ELEMENTS = st.lists(
     st.one_of(

@@ -10,8 +10,8 @@ from reference_server.codecs import json_tensor_reader
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.codecs.json_writer import write_array
 from reference_server.codecs.rapid_json import loads
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.tensor import DataType
 
 NUMERIC = [d for d in DataType if d not in (DataType.FP16, DataType.BF16, DataType.BYTES)]
 INTEGERS = [d for d in NUMERIC if d.value.startswith(("INT", "UINT"))]

@@ -5,9 +5,9 @@ import json
 from server.support.requests import signature
 
 from reference_server.codecs import management_json
-from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.telemetry import BatchStatistics, Duration, Snapshot
+from reference_server.core.tensor import DataType
 
 A = {"A": (DataType.FP32, [4])}
 OA = {"OA": (DataType.BYTES, [2, -1])}

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.codecs import management_proto
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import ModelMetadata, Signature, TensorConfig
 from reference_server.core.request import LATEST
 from reference_server.core.telemetry import BatchStatistics, Duration, Snapshot
+from reference_server.core.tensor import DataType
 
 STOL = (
     "failed to get model version from specified version string '{}' (details: stol), version "

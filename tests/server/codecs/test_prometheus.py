@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs.prometheus import encode
 from reference_server.core.telemetry import (
     Distribution,
     Family,
@@ -15,11 +14,12 @@ from reference_server.core.telemetry import (
     Quantiles,
     Sample,
 )
+from reference_server.frontends.http.pages import encode_metrics
 
 
 def page(*samples, name="x", description="", kind=MetricKind.GAUGE):
     """The page of one family."""
-    return encode([Family(FamilyHead(name, description, kind), samples)]).decode()
+    return encode_metrics([Family(FamilyHead(name, description, kind), samples)]).decode()
 
 
 def shown(value):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.codecs import proto_fields
-from reference_server.codecs.proto_pieces import varint
+from reference_server.codecs.proto_wire import varint
 
 NUMBERS = st.sampled_from([1, 3, 7, 15, 16, 100, 2**29 - 1])
 CONTENT = st.one_of(st.binary(max_size=5), st.just(bytes(200)))

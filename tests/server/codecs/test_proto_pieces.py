@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_fields, proto_pieces, proto_wire
-from reference_server.codecs.proto_pieces import varint
+from reference_server.codecs import proto_fields, proto_wire
+from reference_server.codecs.proto_wire import varint
 from reference_server.core.errors import ServerError
 
 TEXT = st.text(max_size=40)
@@ -48,7 +48,7 @@ def field(number: int, content: bytes) -> bytes:
 def in_pieces(data, message_type=pb.ModelInferRequest):
     message = message_type()
     try:
-        proto_pieces.merge(message, data)
+        proto_wire.merge(message, data)
     except DecodeError:
         return None
     message.DiscardUnknownFields()
@@ -67,9 +67,9 @@ def whole(data, message_type=pb.ModelInferRequest):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Make pieces small and remove the pauses."""
-    monkeypatch.setattr(proto_pieces, "PIECE", 24)
+    monkeypatch.setattr(proto_wire, "PIECE", 24)
     monkeypatch.setattr(proto_fields, "FIELDS", 4)
-    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: None)
+    monkeypatch.setattr(proto_wire.gil, "yield_gil", lambda: None)
 
 
 @pytest.mark.brute_force
@@ -132,7 +132,7 @@ def test_unusual_messages_are_parsed_or_refused_like_in_protobuf(sent):
 
 
 def test_files_may_be_long_and_texts_may_not(monkeypatch):
-    monkeypatch.setattr(proto_pieces, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(proto_wire, "LONGEST_TEXT", 1000)
     for length, is_read in ((1000, True), (1001, False)):
         name = pb.ModelReadyRequest(name="n" * length)
         found = in_pieces(name.SerializeToString(), pb.ModelReadyRequest)
@@ -148,12 +148,12 @@ def test_files_may_be_long_and_texts_may_not(monkeypatch):
 def test_a_long_message_is_parsed_with_pauses(monkeypatch):
     monkeypatch.undo()
     pauses = []
-    monkeypatch.setattr(proto_pieces.gil, "yield_gil", lambda: pauses.append(None))
+    monkeypatch.setattr(proto_wire.gil, "yield_gil", lambda: pauses.append(None))
     count = 50_000
     for each in (b"\x42\x01x", b"\x10\x01"):
         sent = field(5, field(5, each * count))
         pauses.clear()
         assert proto_wire.parse(sent) == pb.ModelInferRequest.FromString(sent)
-        assert len(pauses) >= len(sent) / proto_pieces.PIECE - 1
+        assert len(pauses) >= len(sent) / proto_wire.PIECE - 1
     with pytest.raises(ServerError, match="Unable to parse request"):
         proto_wire.parse(field(5, field(5, b"\x42\x01x" * count))[:-1])

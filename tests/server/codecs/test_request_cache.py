@@ -7,11 +7,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import infer_proto, infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
-from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core.dtypes import DataType
+from reference_server.codecs.inference import OutputForm, ResponseForm
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 
 
 class Signature:

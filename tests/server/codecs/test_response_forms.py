@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import array_tensor, raw_tensor
 
-from reference_server.codecs.response_forms import OutputForm, ResponseForm, classify
-from reference_server.core.dtypes import DataType
+from reference_server.codecs.inference import OutputForm, ResponseForm, classify
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 
 
 def classes(values, count, *, dtype=np.float32, labels=(), batches=False):

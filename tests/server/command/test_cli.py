@@ -10,7 +10,7 @@ import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
 from reference_server import __version__
-from reference_server.codecs.compiled import IS_COMPILED
+from reference_server.codecs import IS_COMPILED
 from reference_server.command import cli
 from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import (

@@ -4,7 +4,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server.command import cli, config_options
+from reference_server.command import cli, values
 from reference_server.command.cli import parse
 from reference_server.core.errors import ServerError
 from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile
@@ -50,17 +50,15 @@ def test_a_malformed_backend_setting_exits_with_1(capsys, text, refusal):
 
 
 def test_a_setting_of_all_backends_is_not_a_python_backend_setting():
-    assert config_options.backend_setting("a=b") == ("", "a", "b")
-    assert config_options.python_backend([("", "a", "b")]) == {}
+    assert values.backend_setting("a=b") == ("", "a", "b")
+    assert values.python_backend([("", "a", "b")]) == {}
 
 
 # --------------------------------------------------------------------------------- --cache-config
 
 
 def byte_size(*texts):
-    return config_options.cache_byte_size(
-        [config_options.cache_setting(text) for text in texts], "/caches"
-    )
+    return values.cache_byte_size([values.cache_setting(text) for text in texts], "/caches")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_the_size_of_the_cache(texts, expected):
 @pytest.mark.parametrize("text", ["local", "", ",size=1", "size=1"])
 def test_a_cache_setting_without_a_cache_is_rejected(text):
     with pytest.raises(ArgumentTypeError) as raised:
-        config_options.cache_setting(text)
+        values.cache_setting(text)
     assert str(raised.value) == (
         "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. "
         f"Got {text}"
@@ -93,7 +91,7 @@ def test_a_cache_setting_without_a_cache_is_rejected(text):
 @pytest.mark.parametrize("text", ["local,size", "local,size=", "local,=5"])
 def test_a_cache_setting_without_a_value_is_rejected(text):
     with pytest.raises(ArgumentTypeError) as raised:
-        config_options.cache_setting(text)
+        values.cache_setting(text)
     assert str(raised.value) == (
         f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}"
     )
@@ -137,7 +135,7 @@ def test_an_invalid_cache_has_tritons_error(texts, code, said):
 
 
 def latencies(*texts):
-    return config_options.latency_metrics([config_options.metrics_setting(text) for text in texts])
+    return values.latency_metrics([values.metrics_setting(text) for text in texts])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +175,7 @@ def test_malformed_quantiles_are_ignored(text, expected):
 @pytest.mark.parametrize("text", ["", "a", "a=", "=b", "local,a=b", ",a=b"])
 def test_a_metrics_setting_needs_a_name_and_a_value(text):
     with pytest.raises(ArgumentTypeError) as raised:
-        config_options.metrics_setting(text)
+        values.metrics_setting(text)
     assert str(raised.value) == (f"--metrics-config option format is <setting>=<value>. Got {text}")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from reference_server.config.json_reader import read
+from reference_server.config.json_form import read
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 

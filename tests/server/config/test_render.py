@@ -5,7 +5,7 @@ import json
 import pytest
 from server.support.configs import completed, ensemble, proto, step
 
-from reference_server.config import render
+from reference_server.config import json_form
 from reference_server.core.errors import Code, ServerError
 
 BAT = """
@@ -58,7 +58,7 @@ ENSEMBLE_JSON = (
     ids=["model", "ensemble"],
 )
 def test_a_full_configuration_is_rendered(text, name, rendered):
-    assert render.as_json(completed(text, name)) == rendered
+    assert json_form.as_json(completed(text, name)) == rendered
 
 
 #: Messages as Triton prints them if they are present.
@@ -121,11 +121,11 @@ PRESENT = {
 
 @pytest.mark.parametrize(("text", "rendered"), PRESENT.items())
 def test_a_present_message_is_rendered(text, rendered):
-    assert rendered in render.as_json(completed(text))
+    assert rendered in json_form.as_json(completed(text))
 
 
 def test_absent_messages_are_left_out():
-    keys = json.loads(render.as_json(completed("")))
+    keys = json.loads(json_form.as_json(completed("")))
     assert not keys.keys() & {
         "dynamic_batching",
         "sequence_batching",
@@ -138,12 +138,12 @@ def test_absent_messages_are_left_out():
 
 def test_maps_are_sorted_by_key():
     text = "".join(f'metric_tags {{ key: "{key}" value: "" }}' for key in "bca")
-    assert '"metric_tags":{"a":"","b":"","c":""}' in render.as_json(proto(text))
+    assert '"metric_tags":{"a":"","b":"","c":""}' in json_form.as_json(proto(text))
 
 
 def test_large_integers_are_numbers():
     config = proto("input { dims: [9223372036854775807] }")
-    assert '"dims":[9223372036854775807]' in render.as_json(config)
+    assert '"dims":[9223372036854775807]' in json_form.as_json(config)
 
 
 @pytest.mark.parametrize(
@@ -151,21 +151,21 @@ def test_large_integers_are_numbers():
 )
 def test_fractions_are_as_short_as_possible(text, rendered):
     config = proto(f"sequence_batching {{ direct {{ minimum_slot_utilization: {text} }} }}")
-    assert f'"minimum_slot_utilization":{rendered}}}' in render.as_json(config)
+    assert f'"minimum_slot_utilization":{rendered}}}' in json_form.as_json(config)
 
 
 @pytest.mark.parametrize(("used", "rendered"), [("", False), ("max_inflight_requests: 5", True)])
 def test_fields_of_newer_releases_are_rendered_only_if_set(used, rendered):
     config = proto(f"ensemble_scheduling {{ {used} }}")
-    assert ("max_inflight_requests" in render.as_json(config)) is rendered
+    assert ("max_inflight_requests" in json_form.as_json(config)) is rendered
 
 
 def test_only_necessary_characters_are_escaped():
     config = proto('name: "m" parameters { key: "é/" value { string_value: "\\"\\n" } }')
-    assert '"é/":{"string_value":"\\"\\n"}' in render.as_json(config)
+    assert '"é/":{"string_value":"\\"\\n"}' in json_form.as_json(config)
 
 
 def test_a_number_without_a_name_is_refused():
     with pytest.raises(ServerError, match="non-string as string: kind is 9") as caught:
-        render.as_json(proto("batch_input { kind: 9 }"))
+        json_form.as_json(proto("batch_input { kind: 9 }"))
     assert caught.value.code is Code.INTERNAL

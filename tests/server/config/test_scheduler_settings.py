@@ -13,8 +13,8 @@ from reference_server.config.scheduler_settings import (
     QueuePolicy,
     Resource,
 )
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.tensor import DataType
 
 
 def test_the_batcher_without_settings_has_no_limits():

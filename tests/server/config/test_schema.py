@@ -12,8 +12,8 @@ from reference_server.config.schema import (
     WarmupSample,
     warmup_samples,
 )
-from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import TensorConfig
+from reference_server.core.tensor import DataType
 
 
 def test_tensors_become_a_signature():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.support.requests import PATIENCE_S, array_tensor, raw_tensor
 
 from reference_server.core.backlog import Backlog, Backlogs
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 
 LIMIT, TOTAL_LIMIT, REDUCED_LIMIT = 10_000, 25_000, 1_000
 COST = 512  # of a response without tensors

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from reference_server.core import dtypes
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import CONFIG_DATATYPES, DATATYPES, DataType, datatype_of
 
 NAMES_BY_SIZE = {
     1: ["BOOL", "UINT8", "INT8"],
@@ -17,23 +16,23 @@ SIZES = {name: size for size, names in NAMES_BY_SIZE.items() for name in names}
 
 @pytest.mark.parametrize(("name", "size"), SIZES.items())
 def test_numbers_have_a_size_and_a_config_name(name, size):
-    datatype = dtypes.BY_NAME[name]
+    datatype = DATATYPES[name]
     assert (datatype.byte_size, datatype.config_name) == (size, f"TYPE_{name}")
-    assert dtypes.BY_CONFIG_NAME[f"TYPE_{name}"] is datatype
+    assert CONFIG_DATATYPES[f"TYPE_{name}"] is datatype
 
 
 def test_bytes_have_the_config_name_string():
-    assert dtypes.BY_CONFIG_NAME["TYPE_STRING"] is DataType.BYTES
+    assert CONFIG_DATATYPES["TYPE_STRING"] is DataType.BYTES
     assert DataType.BYTES.is_bytes
 
 
 def test_there_are_no_other_types():
-    assert dtypes.BY_NAME.keys() == {*SIZES, "BYTES"}
+    assert DATATYPES.keys() == {*SIZES, "BYTES"}
 
 
 @pytest.mark.parametrize("name", ["STRING", "fp32", "TYPE_FP32", "FLOAT", ""])
 def test_other_names_are_unknown(name):
-    assert name not in dtypes.BY_NAME
+    assert name not in DATATYPES
 
 
 @pytest.mark.parametrize(
@@ -50,9 +49,9 @@ def test_other_names_are_unknown(name):
     ],
 )
 def test_an_array_has_the_data_type_of_its_dtype(dtype, name):
-    assert dtypes.of_array(np.empty(2, dtype)) is dtypes.BY_NAME[name]
+    assert datatype_of(np.empty(2, dtype)) is DATATYPES[name]
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "U3", ">f4", "datetime64[s]"])
 def test_other_dtypes_have_no_data_type(dtype):
-    assert dtypes.of_array(np.empty(2, dtype)) is None
+    assert datatype_of(np.empty(2, dtype)) is None

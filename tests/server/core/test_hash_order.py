@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.core.hash_order import arranged
+from reference_server.core.cpp import arranged
 
 NAMES = st.lists(st.text(max_size=24), unique=True, max_size=60).map(tuple)
 

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
+from reference_server.core.backlog import Intake, half_of_memory
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.intake import Intake, half_of_memory
 
 LONG = 100_000
 

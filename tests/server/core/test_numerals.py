@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.core.numerals import leading_integer
+from reference_server.core.cpp import leading_integer
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import a_request, array_tensor, raw_tensor, signature
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import BackendError, Code, ServerError
 from reference_server.core.rules import RequestRules, reshaped
+from reference_server.core.tensor import DataType
 
 FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
 ANON = "[request id: <id_unknown>]"

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from reference_server.core import byte_strings, dtypes
-from reference_server.core.dtypes import DataType
+from reference_server.core import byte_strings
 from reference_server.core.errors import ServerError
-from reference_server.core.tensor import Tensor, check_rank
+from reference_server.core.tensor import DataType, Tensor, check_rank, datatype_of
 
 NUMBERS = [member for member in DataType if member is not DataType.BYTES]
 
@@ -113,7 +112,7 @@ def test_strings_get_their_lengths():
 @pytest.mark.parametrize("dtype", [np.float32, np.object_])
 def test_an_empty_array_has_no_bytes(dtype, shape):
     array = np.empty(shape, dtype)
-    tensor = Tensor("T", dtypes.of_array(array), shape, array=array)
+    tensor = Tensor("T", datatype_of(array), shape, array=array)
     assert bytes(tensor.raw()) == b""
 
 

@@ -12,7 +12,7 @@ from server.support.model_folders import VECTOR
 
 from reference_server.core.metadata import ServerMetadata
 from reference_server.core.telemetry import MetricKind
-from reference_server.frontends.http.metrics import MetricsHandlers
+from reference_server.frontends.http.pages import MetricsHandlers
 from reference_server.gateway.gateway import MetricsGateway, new_registry
 from reference_server.gateway.status import StatusGateway
 from reference_server.observability.logs import LogTail

@@ -6,7 +6,7 @@ from server.support.frontend import Shelf, served
 from server.support.http import Client, get
 from server.support.model_folders import VECTOR
 
-from reference_server.frontends.http.metrics import MetricsHandlers
+from reference_server.frontends.http.pages import MetricsHandlers
 from reference_server.gateway.gateway import MetricsGateway, new_registry
 from reference_server.observability.server_metrics import HostMetrics
 

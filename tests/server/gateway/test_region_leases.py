@@ -8,8 +8,7 @@ from server.support.regions import shared_object
 from reference_server.core.errors import Code, ServerError, invalid_arg
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.shared_memory.input_buffers import InputBuffers
-from reference_server.shared_memory.region import SystemMemory
+from reference_server.shared_memory.region import InputBuffers, SystemMemory
 
 
 class Bytes:

@@ -9,7 +9,7 @@ from server.backends import kit
 
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.telemetry import Sample
-from reference_server.observability.executions import ExecutionWatch
+from reference_server.observability.incidents import ExecutionWatch
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.testing import open_repository
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 from support.otlp import start_collector
 
-from reference_server.observability.otlp import Span, SpanExporter
-from reference_server.observability.span_context import new_trace
+from reference_server.observability.sampling import new_trace
+from reference_server.observability.spans import Span, SpanExporter
 from reference_server.options import OpenTelemetryOptions
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import PATIENCE_S
 
-from reference_server.observability import printing
-from reference_server.observability.printing import NamedLines, named_output, speak_as, speaking
+from reference_server.observability import logs
+from reference_server.observability.logs import NamedLines, named_output, speak_as, speaking
 
 
 @pytest.fixture
@@ -145,4 +145,4 @@ def test_the_streams_are_replaced_within_the_block(capsys):
         print("err", end="", file=sys.stderr)
     assert (sys.stdout, sys.stderr) == before
     assert capsys.readouterr() == ("[m] out\n", "[m] err\n")
-    assert printing._speaker.name == ""
+    assert logs._speaker.name == ""

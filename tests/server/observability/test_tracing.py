@@ -8,8 +8,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.requests import a_request, array_tensor, raw_tensor
 
-from reference_server.core.dtypes import DataType
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.observability.sampling import TraceLevel
 from reference_server.observability.tracing import FileTracer, TraceFile
 

@@ -164,12 +164,12 @@ def test_reconfigure_reloads_the_files(repository: Path):
 
 
 def test_counters_of_replicas_are_summed_by_version():
-    from reference_server.ray import merging
+    from reference_server.ray import deployments
 
     first = Snapshot("m", 1, 5, 3, 2, success=Duration(3, 30), failures={FailureReason.OTHER: 1})
     second = Snapshot("m", 1, 9, 1, 1, success=Duration(1, 10), failures={FailureReason.OTHER: 2})
     other = Snapshot("m", 2, 7, 1, 1)
-    (one, two) = merging.statistics([first, other, second])
+    (one, two) = deployments.summed([first, other, second])
     assert (one.last_inference_ms, one.inference_count, one.execution_count) == (9, 4, 3)
     assert (one.success, one.failures) == (Duration(4, 40), {FailureReason.OTHER: 3})
     assert two == other
@@ -177,11 +177,11 @@ def test_counters_of_replicas_are_summed_by_version():
 
 
 def test_series_have_the_label_of_their_replica():
-    from reference_server.ray import merging
+    from reference_server.ray import deployments
 
     head = FamilyHead("requests", "", MetricKind.COUNTER)
     page = [Family(head, [Sample((("model", "m"),), 1.0)])]
-    (family,) = merging.families({"a": page, "b": page})
+    (family,) = deployments.families({"a": page, "b": page})
     assert family.samples == [
         Sample((("model", "m"), ("replica", "a")), 1.0),
         Sample((("model", "m"), ("replica", "b")), 1.0),

@@ -1,7 +1,10 @@
 """Fixtures: a model repository on disk, and a loaded repository."""
 
+from dataclasses import replace
+
 import pytest
 from server.support.clock import ManualClock
+from server.support.model_folders import OPTIONS
 
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
@@ -22,7 +25,9 @@ def load(models):
     loaded = []
 
     def load_all(*, auto_complete=True):
-        loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=auto_complete)
+        loader = ModelLoader(
+            ManualClock(), MetricRegistry(), replace(OPTIONS, auto_complete_config=auto_complete)
+        )
         repository = Repository([models], loader, load_threads=2)
         loaded.append(repository)
         repository.load_all()

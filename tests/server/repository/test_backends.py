@@ -1,16 +1,16 @@
 """Models of a Python-based backend: the backend's code runs with the model's files."""
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 from server.support.clock import ManualClock
-from server.support.model_folders import VECTOR, write_model
+from server.support.model_folders import OPTIONS, VECTOR, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_folders import ModelFolder
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelFolder, ModelId
 
 CODE = """
     import helper
@@ -45,7 +45,7 @@ def test_backend_code_runs_with_the_files_of_the_model(models, backends):
     path = write_model(models, "m", f'backend: "ge" {config}', None)
     (path / "1" / "helper.py").write_text("OWNER = 'the model'\n")
     loader = ModelLoader(
-        ManualClock(), MetricRegistry(), auto_complete_config=True, backend_directory=backends
+        ManualClock(), MetricRegistry(), replace(OPTIONS, backend_directory=backends)
     )
     folder = ModelFolder(ModelId("m"), path)
     served = loader.load(folder, loader.read_config(folder), 1, no_model)

@@ -2,17 +2,18 @@
 
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from server.support.clock import ManualClock
+from server.support.model_folders import OPTIONS
 from server.support.requests import Answers, a_request
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.bls import BlsCalls
 from reference_server.repository.loader import ModelLoader
@@ -92,8 +93,11 @@ def opened(asked, request):
         loader = ModelLoader(
             ManualClock(now_ns=10**15),
             MetricRegistry(),
-            auto_complete_config=request.param == "inline",  # it would start extra processes
-            python_backend={"host": request.param},
+            replace(
+                OPTIONS,
+                auto_complete_config=request.param == "inline",  # it would start extra processes
+                python_backend={"host": request.param},
+            ),
         )
         repository = Repository([asked], loader, load_threads=2)
         repositories.append(repository)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, step
-from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_model
+from server.support.model_folders import BROKEN, OPTIONS, VECTOR, write_ensemble, write_model
 from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 from support.waiting import until
 
@@ -101,7 +101,7 @@ def repository(models, tmp_path, monkeypatch):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+    loader = ModelLoader(ManualClock(), MetricRegistry(), OPTIONS)
     result = Repository([models], loader, load_threads=2)
     yield result
     result.close()
@@ -257,7 +257,7 @@ def test_model_is_finalized_after_pending_submissions(models):
     write_model(models, "m")
     found = threading.Event()
     given = threading.Event()
-    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+    loader = ModelLoader(ManualClock(), MetricRegistry(), OPTIONS)
 
     def wait_submitted():
         found.set()
@@ -481,7 +481,7 @@ def test_ensemble_switches_to_another_namespace_if_its_step_is_removed(tmp_path)
     for repository in (one, two):
         write_model(repository, "m")
     write_ensemble(two, "e", CHAIN)
-    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+    loader = ModelLoader(ManualClock(), MetricRegistry(), OPTIONS)
     repository = Repository([one, two], loader, load_threads=2, namespaced=True)
     try:
         assert repository.load_all()

@@ -4,7 +4,7 @@ import pytest
 
 from reference_server.core.errors import Code
 from reference_server.repository.ensembles import DependencyGraph
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelId
 
 
 def graph(steps, explicit=()):

@@ -2,12 +2,13 @@
 
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, step
-from server.support.model_folders import VECTOR, write_ensemble, write_model
+from server.support.model_folders import OPTIONS, VECTOR, write_ensemble, write_model
 from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 
 from reference_server.observability.metric_registry import MetricRegistry
@@ -75,7 +76,9 @@ def holds(monkeypatch):
 @pytest.fixture
 def repository(models):
     """A repository without loaded models."""
-    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=False)
+    loader = ModelLoader(
+        ManualClock(), MetricRegistry(), replace(OPTIONS, auto_complete_config=False)
+    )
     return Repository([models], loader, load_threads=2)
 
 

@@ -5,15 +5,14 @@ from types import SimpleNamespace
 import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, model_config, step
-from server.support.model_folders import VECTOR, write_ensemble, write_model
+from server.support.model_folders import OPTIONS, VECTOR, write_ensemble, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.health import Health
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_folders import ModelFolder
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelFolder, ModelId
 from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.instance_scheduler import InstanceScheduler
 
@@ -34,7 +33,7 @@ def load():
     loaded = []
 
     def load_one(path, version=1):
-        loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+        loader = ModelLoader(ManualClock(), MetricRegistry(), OPTIONS)
         folder = ModelFolder(ModelId(path.name), path)
         served = loader.load(folder, loader.read_config(folder), version, unlabelled)
         loaded.append(served)

@@ -1,17 +1,18 @@
 """Loading with a response cache, a warm-up and latency summaries."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from server.support.clock import ManualClock
-from server.support.model_folders import VECTOR, write_model
+from server.support.model_folders import OPTIONS, VECTOR, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import ServerError
 from reference_server.observability.metric_registry import MetricRegistry
-from reference_server.options import DEFAULT_QUANTILES
+from reference_server.options import LatencyMetrics, MetricsOptions
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_folders import ModelFolder
-from reference_server.repository.model_ids import ModelId
+from reference_server.repository.model_folders import ModelFolder, ModelId
 from reference_server.scheduling.response_cache import ResponseCache
 
 CACHED = VECTOR + "response_cache { enable: true }"
@@ -26,13 +27,13 @@ def load():
     """A function that loads the model in a folder; it is closed after the test."""
     loaded, clock = [], ManualClock()
 
-    def load_one(path, *, cache_bytes=None, quantiles=()):
+    def load_one(path, *, cache_bytes=None, summaries=False):
+        metrics = MetricsOptions(latencies=LatencyMetrics(summaries=summaries))
         loader = ModelLoader(
             clock,
             MetricRegistry(),
-            auto_complete_config=False,
+            replace(OPTIONS, auto_complete_config=False, metrics=metrics),
             cache=None if cache_bytes is None else ResponseCache(cache_bytes, clock),
-            quantiles=quantiles,
         )
         folder = ModelFolder(ModelId(path.name), path)
         served = loader.load(folder, loader.read_config(folder), 1, None)
@@ -77,7 +78,7 @@ def test_failed_warm_up_fails_the_load(models, load):
 def test_quantiles_enable_latency_summaries(models, load):
     path = write_model(models, "m", VECTOR)
     assert load(path).statistics.summaries() == {}
-    assert load(path, quantiles=DEFAULT_QUANTILES).statistics.summaries().keys() == {
+    assert load(path, summaries=True).statistics.summaries().keys() == {
         "nv_inference_request_summary_us",
         "nv_inference_queue_summary_us",
         "nv_inference_compute_input_summary_us",

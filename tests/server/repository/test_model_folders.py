@@ -14,12 +14,12 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.repository.model_folders import (
     FileDirectory,
     ModelFolder,
+    ModelId,
     Repositories,
     folder_stamp,
     parse_config_override,
     wanted_versions,
 )
-from reference_server.repository.model_ids import ModelId
 
 
 def folders(root, *names):

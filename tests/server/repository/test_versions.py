@@ -5,8 +5,8 @@ from server.support.frontend import answering, served
 from server.support.requests import Answers, a_request, array_tensor, raw_tensor
 from server.support.traces import NotedTrace
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.tensor import DataType
 
 WORDS = 'input { name: "X" data_type: TYPE_STRING dims: [-1] }'
 

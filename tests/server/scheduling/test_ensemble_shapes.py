@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from server.support.requests import signature
 
 from reference_server.config.schema import EnsembleStep
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType
 from reference_server.scheduling.ensemble_plan import BatchDimAdapter
 
 

@@ -6,10 +6,10 @@ from server.support.clock import ManualClock
 from server.support.requests import Answers, a_request, array_tensor, signature
 from server.support.traces import NotedTrace
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.request import InferResponse, Timing
 from reference_server.core.telemetry import Duration
+from reference_server.core.tensor import DataType
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
 

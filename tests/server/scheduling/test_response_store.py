@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from server.support.clock import ManualClock
 from server.support.requests import a_request, array_tensor, raw_tensor
 
-from reference_server.core.dtypes import DataType
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor
 from reference_server.scheduling.response_cache import (
     OUTPUT_OVERHEAD_BYTES,
     LeastRecentlyUsed,

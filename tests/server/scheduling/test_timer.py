@@ -6,7 +6,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.requests import PATIENCE_S
 
-from reference_server.scheduling.timer import Timer
+from reference_server.scheduling.instance_scheduler import Timer
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS

@@ -12,9 +12,8 @@ from server.support.regions import object_file, shared_object
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import SystemRegion
-from reference_server.shared_memory import guard
-from reference_server.shared_memory.input_buffers import InputBuffers
-from reference_server.shared_memory.region import SystemMemory
+from reference_server.shared_memory import region
+from reference_server.shared_memory.region import InputBuffers, SystemMemory
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SMALL, LARGE = 2 * PAGE, 1 << 20
@@ -93,13 +92,13 @@ def test_a_region_is_an_error_until_its_object_is_complete(memory, use, size):
 @pytest.mark.parametrize("size", [LARGE])
 def test_an_object_truncated_and_extended_within_a_copy_is_an_error(memory, monkeypatch, size):
     memory, key = memory
-    lose = guard.GuardedMapping.lose
+    lose = region.GuardedMapping.lose
 
     def grow(mapping):
         os.truncate(object_file(key), size)
         return lose(mapping)
 
-    monkeypatch.setattr(guard.GuardedMapping, "lose", grow)
+    monkeypatch.setattr(region.GuardedMapping, "lose", grow)
     os.truncate(object_file(key), 0)
     assert "was truncated while in use, or no memory is left" in refusal(memory, "read", size)
     assert bytes(memory.read(0, size)) == bytes(size)
@@ -145,7 +144,7 @@ UNGUARDED = """
 import mmap, os, sys
 {before}
 from reference_server.core.metadata import SystemRegion
-from reference_server.shared_memory.input_buffers import InputBuffers
+from reference_server.shared_memory.region import InputBuffers
 from reference_server.shared_memory.region import SystemMemory
 key = sys.argv[1]
 memory = SystemMemory(SystemRegion("r", key, 0, 1 << 20), InputBuffers())

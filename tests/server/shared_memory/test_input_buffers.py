@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from reference_server.shared_memory.input_buffers import InputBuffers
+from reference_server.shared_memory.region import InputBuffers
 
 SIZE = 1000
 

@@ -12,8 +12,7 @@ from server.support.regions import object_file, shared_object
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import SystemRegion
 from reference_server.shared_memory import region as module
-from reference_server.shared_memory.input_buffers import InputBuffers
-from reference_server.shared_memory.region import SystemMemory
+from reference_server.shared_memory.region import InputBuffers, SystemMemory
 
 PAGE = 4096
 CONTENT = bytes(range(256)) * 32  # two pages

@@ -6,6 +6,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from reference_server.core.profiles import V2_51
+from reference_server.options import ServerOptions
+
+#: Options of a loader that imitates the verified release.
+OPTIONS = ServerOptions((), profile=V2_51)
+
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
     output { name: "Y" data_type: TYPE_FP32 dims: [-1] }

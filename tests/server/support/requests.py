@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reference_server.core import dtypes
-from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Signature, TensorConfig
 from reference_server.core.request import InferRequest, InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor, datatype_of
 
 #: How long a test waits for another thread before it fails; no test that passes waits so long.
 PATIENCE_S = 60
@@ -53,7 +51,7 @@ class Answers:
 def array_tensor(name: str, value: object, dtype: object = None) -> Tensor:
     """A tensor that holds `value` as an array."""
     array = np.asarray(value, dtype=dtype)
-    return Tensor(name, dtypes.of_array(array), array.shape, array=array)
+    return Tensor(name, datatype_of(array), array.shape, array=array)
 
 
 def raw_tensor(name: str, datatype: DataType | None, shape: Sequence[int], raw: bytes) -> Tensor:

@@ -10,7 +10,7 @@ from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse, SequenceFlag
-from reference_server.scheduling.sequence.strategies import sequence_queue
+from reference_server.scheduling.sequence_strategies import sequence_queue
 from reference_server.scheduling.work_queue import Batch
 
 FLAGS = {

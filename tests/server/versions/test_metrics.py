@@ -8,7 +8,7 @@ from server.support.versions import INFER, asked, vector
 
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferResponse
-from reference_server.observability.first_responses import FirstResponses
+from reference_server.observability.latency_summaries import FirstResponses
 from reference_server.testing import open_repository
 
 LOAD = "nv_model_load_duration_secs"

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
-from reference_server.backends.python_host.api.arguments import UINT64, as_integer, as_text
 from reference_server.backends.python_host.api.native import (
     MODULE,
+    UINT64,
     NotConstructible,
     TritonModelException,
+    as_integer,
+    as_text,
 )
 from reference_server.backends.python_host.api.response import (
     BareResponse,

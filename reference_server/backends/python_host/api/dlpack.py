@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from reference_server.backends.python_host.api.native import TritonModelException
-from reference_server.core.dtypes import DataType
-from reference_server.core.tensor import Array
+from reference_server.core.tensor import Array, DataType
 
 #: The type of capsules, for which Python has no name before 3.13.
 Capsule: TypeAlias = object

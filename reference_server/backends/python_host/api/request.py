@@ -5,20 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Literal, Protocol, overload
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, overload
 
-from reference_server.backends.python_host.api.arguments import (
-    INT64,
-    UINT32,
-    UINT64,
-    as_bool,
-    as_instance,
-    as_integer,
-    as_list,
-    as_text,
-    refusal,
-)
 from reference_server.backends.python_host.api.bls import (
     NO_RESPONSES,
     UNTRACED,
@@ -30,14 +19,24 @@ from reference_server.backends.python_host.api.bls import (
     checked_correlation,
 )
 from reference_server.backends.python_host.api.native import (
+    INT64,
     MODULE,
+    UINT32,
+    UINT64,
     Native,
     TritonModelException,
+    as_bool,
+    as_instance,
+    as_integer,
+    as_list,
+    as_text,
+    refusal,
 )
 from reference_server.backends.python_host.api.response import (
     InferenceResponse,
     InferenceResponseSender,
     Parameters,
+    ResponseSenders,
     checked_parameters,
     parameters_json,
 )
@@ -63,17 +62,6 @@ _new = object.__new__
 #: Guards the creation of senders, which a model's thread may request while `execute` ends.
 _opening = threading.Lock()
 _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-class SenderFactory(Protocol):
-    """Creates the response senders of one instance. Thread-safe."""
-
-    @property
-    def output_names(self) -> Collection[str]:
-        """The names of the outputs that the model declares."""
-
-    def open(self, request: InferRequest) -> InferenceResponseSender:
-        """Return a sender for `request`, which must not have another open sender."""
 
 
 class InferenceRequest(Native):
@@ -124,7 +112,7 @@ class InferenceRequest(Native):
     _flags: int
     _release_flags: int
     _bls: BlsRequest | None
-    _senders: SenderFactory
+    _senders: ResponseSenders | _Unanswerable
     _sender: InferenceResponseSender | None  # None until the model requests it
     _is_answered: bool  # by the result or exception of `execute`
 
@@ -184,7 +172,7 @@ class InferenceRequest(Native):
         self._is_answered = False
 
     @classmethod
-    def _received(cls, request: InferRequest, senders: SenderFactory) -> InferenceRequest:
+    def _received(cls, request: InferRequest, senders: ResponseSenders) -> InferenceRequest:
         self = _new(cls)
         self._request = request
         self._inputs = None
@@ -362,7 +350,7 @@ class InferenceRequest(Native):
 
 
 class _Unanswerable:
-    """The sender factory for requests that the model itself has created."""
+    """Stands for the ResponseSenders of requests that the model itself has created."""
 
     output_names = frozenset[str]()
 

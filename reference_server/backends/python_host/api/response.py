@@ -1,4 +1,4 @@
-"""`InferenceResponse`, the result of `execute`, and `InferenceResponseSender`.
+"""`InferenceResponse`, the result of `execute`, and the senders of responses.
 
 There are two classes with the name `InferenceResponse`. A model receives the class of the emulated
 Triton release.
@@ -6,27 +6,28 @@ Triton release.
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
+import queue
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
-from reference_server.backends.python_host.api.arguments import (
-    INT64,
-    UINT32,
-    as_instance,
-    as_integer,
-)
 from reference_server.backends.python_host.api.native import (
+    INT64,
     MODULE,
+    UINT32,
     Native,
     NotConstructible,
     TritonError,
     TritonModelException,
+    as_instance,
+    as_integer,
 )
 from reference_server.backends.python_host.api.tensor import Tensor, as_tensors, first_named
 from reference_server.core import forks
-from reference_server.core.errors import ServerError
+from reference_server.core.errors import ServerError, internal
 from reference_server.core.request import (
     InferRequest,
     InferResponse,
@@ -34,6 +35,8 @@ from reference_server.core.request import (
     ResponseSink,
     deliver,
 )
+
+log = logging.getLogger(__name__)
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -175,30 +178,6 @@ def get_output_tensor_by_name(inference_response: BareResponse, name: str) -> Te
     return first_named(inference_response.output_tensors(), name)
 
 
-class Responder(Protocol):
-    """Builds the responses of one instance. Thread-safe."""
-
-    @property
-    def is_decoupled(self) -> bool:
-        """True if a request may have any number of responses instead of one."""
-
-    @property
-    def generation(self) -> int:
-        """The value of `forks.generation` in the process that serves the requests."""
-
-    def blank(self, request: InferRequest) -> InferResponse:
-        """Return an empty response."""
-
-    def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
-        """Return the server's response for the model's, with the requested tensors only."""
-
-    def finished(self) -> None:
-        """Count a request whose last response has been sent."""
-
-    def lost(self, sender: InferenceResponseSender) -> None:
-        """Answer for a freed sender. The garbage collector calls this, so it must not lock."""
-
-
 class InferenceResponseSender(NotConstructible):
     """Sends the responses to one request, in order. Thread-safe, also after `execute` has returned.
 
@@ -206,11 +185,11 @@ class InferenceResponseSender(NotConstructible):
     the model drops a sender before that, the client receives an error.
     """
 
-    __slots__ = ("_count", "_is_closed", "_kept", "_lock", "_request", "_responder", "_sink")
+    __slots__ = ("_count", "_is_closed", "_kept", "_lock", "_request", "_senders", "_sink")
     __module__ = MODULE
 
     _request: InferRequest
-    _responder: Responder
+    _senders: ResponseSenders
     _sink: ResponseSink
     _lock: threading.Lock
     _count: int
@@ -218,10 +197,10 @@ class InferenceResponseSender(NotConstructible):
     _kept: InferResponse | None
 
     @classmethod
-    def _open(cls, request: InferRequest, responder: Responder) -> InferenceResponseSender:
+    def _open(cls, request: InferRequest, senders: ResponseSenders) -> InferenceResponseSender:
         self = object.__new__(cls)
         self._request = request
-        self._responder = responder
+        self._senders = senders
         self._sink = request.sink
         self._lock = threading.Lock()
         self._count = 0
@@ -249,7 +228,7 @@ class InferenceResponseSender(NotConstructible):
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        if self._responder.generation != forks.generation:  # a forked child has no client
+        if self._senders.generation != forks.generation:  # a forked child has no client
             raise TritonModelException(forks.NO_SERVER)
         is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
         backlog = self._request.cancellation.backlog
@@ -261,7 +240,7 @@ class InferenceResponseSender(NotConstructible):
             self._is_closed = is_final
             self._pass_on(response, is_final=is_final)
         if is_final:
-            self._responder.finished()
+            self._senders.finished()
 
     def is_cancelled(self) -> bool:
         """Return whether the request has been cancelled."""
@@ -269,7 +248,7 @@ class InferenceResponseSender(NotConstructible):
 
     def _check(self, response: BareResponse | None) -> None:
         # In Triton's order: this error also applies when the sender is closed already.
-        if not self._responder.is_decoupled:
+        if not self._senders.is_decoupled:
             if response is not None and self._count:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send more than one "
@@ -286,7 +265,7 @@ class InferenceResponseSender(NotConstructible):
     def _pass_on(self, answer: BareResponse | None, *, is_final: bool) -> None:
         """Send a response. The caller holds the lock, which keeps the order; no sink blocks."""
         if answer is not None:
-            response = self._responder.respond(self._request, answer)
+            response = self._senders.respond(self._request, answer)
             if response.error is None:  # as in Triton, the model's object loses the same tensors
                 sent = {tensor.name for tensor in response.outputs}
                 answer._output_tensors = [
@@ -295,10 +274,10 @@ class InferenceResponseSender(NotConstructible):
         elif self._kept is not None:
             response, self._kept = self._kept, None
         else:
-            response = self._responder.blank(self._request)
+            response = self._senders.blank(self._request)
             response.empty = True
         response.final = is_final
-        if is_final or self._responder.is_decoupled:
+        if is_final or self._senders.is_decoupled:
             deliver(self._sink, response)
         else:
             self._kept = response
@@ -316,10 +295,10 @@ class InferenceResponseSender(NotConstructible):
             if kept is not None and after_kept:
                 kept.final = False
                 deliver(self._sink, kept)
-            response = self._responder.blank(self._request)
+            response = self._senders.blank(self._request)
             response.error = error
             deliver(self._sink, response)
-        self._responder.finished()
+        self._senders.finished()
 
     def _close_silently(self) -> bool:
         """Close the sender without a response, since the request is answered by other means.
@@ -331,9 +310,120 @@ class InferenceResponseSender(NotConstructible):
             if self._is_closed or self._kept is not None:
                 return False
             self._is_closed = True
-        self._responder.finished()
+        self._senders.finished()
         return True
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):  # missing if the constructor raised
-            self._responder.lost(self)
+            self._senders.lost(self)
+
+
+_LOST = (
+    "The model has dropped the request: found no complete response; expected a returned response "
+    "or the final flag."
+)
+
+
+class ResponseSenders:
+    """Opens response senders, and fails the requests whose senders the model drops. Thread-safe.
+
+    Args:
+        name: The instance's name.
+        model_name: The model's name.
+        model_version: The model's version.
+        output_names: The outputs that the model declares.
+        is_decoupled: Whether the model is decoupled.
+        state_names: The outputs that the server keeps for the next request of a sequence.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model_name: str,
+        model_version: int,
+        output_names: frozenset[str],
+        *,
+        is_decoupled: bool,
+        state_names: frozenset[str] = frozenset(),
+    ) -> None:
+        self.is_decoupled = is_decoupled
+        self.generation = forks.generation
+        self.name = name
+        self._model = model_name, model_version
+        self.output_names = output_names
+        self._state_names = state_names
+        self._open = 0
+        self._changed = threading.Condition()
+        # The garbage collector may free a sender at any point, with any lock held. Only the `put`
+        # of this queue is safe there, so another thread answers.
+        self._lost: queue.SimpleQueue[InferenceResponseSender | None] = queue.SimpleQueue()
+        self._reaper: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"ResponseSenders({self.name}: {self._open} open)"
+
+    def open(self, request: InferRequest) -> InferenceResponseSender:
+        """Return a sender for `request`, which must not have another open sender."""
+        with self._changed:
+            self._open += 1
+            if self._reaper is None:
+                self._reaper = threading.Thread(
+                    target=self._answer_lost, name=f"{self.name} senders", daemon=True
+                )
+                self._reaper.start()
+        return InferenceResponseSender._open(request, self)
+
+    def close(self) -> None:
+        """Wait until the last response to each request has been sent."""
+        with self._changed:
+            if self._open:
+                gc.collect()  # a dropped sender may be part of a cycle
+            self._changed.wait_for(lambda: not self._open)
+            reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            self._lost.put(None)
+            reaper.join()
+
+    def failure(self, message: str) -> ServerError:
+        """Return the error for the clients, and write it to the log."""
+        error = internal(
+            f"Failed to process the request(s) for model '{self.name}', message: {message}"
+        )
+        log.error("%s", error.message)  # the error object will refer to the batch
+        return error
+
+    def blank(self, request: InferRequest) -> InferResponse:
+        """Return an empty response."""
+        return InferResponse(*self._model, request.id)
+
+    def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
+        """Return the server's response for the model's, with the requested tensors only."""
+        response = InferResponse(*self._model, request.id)
+        if answer._error is not None:
+            response.error = answer._error._as_server_error()
+        else:
+            wanted: Collection[str] = request.requested_outputs or self.output_names
+            if self._state_names:
+                wanted = self._state_names.union(wanted)
+            response.outputs = [
+                tensor._core for tensor in answer._output_tensors if tensor._core.name in wanted
+            ]
+            if answer._parameters:
+                response.parameters = tuple(answer._parameters.items())
+        return response
+
+    def finished(self) -> None:
+        """Count a request whose last response has been sent."""
+        with self._changed:
+            self._open -= 1
+            if not self._open:
+                self._changed.notify_all()
+
+    def lost(self, sender: InferenceResponseSender) -> None:
+        """Answer for a freed sender. The garbage collector calls this, so it must not lock."""
+        self._lost.put(sender)
+
+    def _answer_lost(self) -> None:
+        while (sender := self._lost.get()) is not None:
+            sender._fail(self.failure(_LOST))
+            del sender

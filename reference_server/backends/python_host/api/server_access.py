@@ -8,18 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from reference_server.backends.python_host.api.arguments import (
-    as_bool,
-    as_text,
-    refusal,
-)
 from reference_server.backends.python_host.api.native import (
     TritonModelException,
+    as_bool,
+    as_text,
     failed_in_server,
+    refusal,
 )
 from reference_server.core import forks
+from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
-from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import ModelCalls
 from reference_server.core.request import LATEST, InferRequest
 

@@ -8,23 +8,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reference_server.backends.python_host.api import dlpack
-from reference_server.backends.python_host.api.arguments import (
+from reference_server.backends.python_host.api.native import (
     INT64,
+    MODULE,
+    Native,
+    NativeEnum,
+    TritonModelException,
     as_instance,
     as_integer,
     as_list,
     as_text,
     refusal,
 )
-from reference_server.backends.python_host.api.native import (
-    MODULE,
-    Native,
-    NativeEnum,
-    TritonModelException,
-)
-from reference_server.core import byte_strings, dtypes
+from reference_server.core import byte_strings
 from reference_server.core import tensor as core
-from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import DataType, datatype_of
 
 
 class MemoryType(NativeEnum):
@@ -144,7 +142,7 @@ class Tensor(Native):
             raise refusal("numpy_array", numpy_array, "numpy.ndarray")
         if not name:
             raise TritonModelException(_NO_NAME)
-        datatype = dtypes.of_array(numpy_array)
+        datatype = datatype_of(numpy_array)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")
         # Reading `data`, as Triton does, refuses masked arrays, which would lose their mask.

@@ -15,9 +15,7 @@ from collections.abc import Iterator, Sequence
 from reference_server.frontends.grpc.http2 import frames
 from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
 from reference_server.frontends.grpc.http2.receiving import Event, Receiver
-from reference_server.frontends.grpc.http2.sending import Sender
-from reference_server.frontends.grpc.http2.stream_table import StreamTable
-from reference_server.frontends.grpc.http2.streams import Part
+from reference_server.frontends.grpc.http2.sending import Part, Sender, StreamTable
 
 
 class Http2Connection:

@@ -17,9 +17,12 @@ from reference_server.frontends.grpc.http2.frames import (
     StreamFault,
 )
 from reference_server.frontends.grpc.http2.header_blocks import BlockAssembler, Fields, HeaderReader
-from reference_server.frontends.grpc.http2.sending import Sender
-from reference_server.frontends.grpc.http2.stream_table import StreamTable
-from reference_server.frontends.grpc.http2.streams import FlowControlWindow, Stream
+from reference_server.frontends.grpc.http2.sending import (
+    FlowControlWindow,
+    Sender,
+    Stream,
+    StreamTable,
+)
 
 #: SETTINGS cost as much as this many idle frames, and for each open stream `_COST_PER_STREAM` more,
 #: because they may change the window of every stream.

@@ -13,12 +13,10 @@ from server.support.requests import NullSink
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection
-from reference_server.backends.process_host.parcels import Parcel, ReceivedParcel
-from reference_server.core import dtypes
-from reference_server.core.dtypes import DataType
+from reference_server.backends.process_host.messages import Parcel, ReceivedParcel
 from reference_server.core.errors import ServerError, not_found
 from reference_server.core.request import Execution, InferRequest, InferResponse, SequenceFlag
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import DataType, Tensor, datatype_of
 
 Ends = list[Connection]
 
@@ -59,7 +57,7 @@ def test_every_field_of_a_request_is_in_one_list():
     )
 )
 def test_numbers_arrive_unchanged(ends: Ends, array):
-    here = Tensor("né", dtypes.of_array(array), array.shape, array=array)
+    here = Tensor("né", datatype_of(array), array.shape, array=array)
     parcel = Parcel(ends[0])
     packed = messages.pack_tensors(parcel, [here])
     (there,) = messages.unpack_tensors(arrived(ends, parcel), packed)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.http2 import message
 
-from reference_server.codecs import compression
+from reference_server.codecs import bodies
 from reference_server.frontends.grpc import messages
 from reference_server.frontends.grpc.calls import CallFailed, Status
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Packed
@@ -119,7 +119,7 @@ def test_a_message_that_decompresses_to_too_much_is_rejected(monkeypatch):
 
 
 def test_the_compression_ratio_is_limited(monkeypatch):
-    monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
+    monkeypatch.setattr(bodies, "_FREE_BYTES", 1_000)
     packed = gzip.compress(bytes(100_000))
     assert 32 * len(packed) < 100_000
     with pytest.raises(CallFailed, match=r"larger than max \(\d+ vs\. \d+\)") as caught:

@@ -289,7 +289,7 @@ def in_region():
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_long_tensors_in_regions_are_copied_on_another_thread(monkeypatch, method):
-    monkeypatch.setattr(gil, "SHARED_BYTES_ON_LOOP", 7)
+    monkeypatch.setattr(gil, "SHARED_BYTES", 7)
     model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
     frontend = GrpcFrontend(model)
     with shared_object(np.array([1, 2, 0, 0], np.float32).tobytes()) as key:

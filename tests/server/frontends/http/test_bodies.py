@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reference_server.core.intake import Intake
+from reference_server.core.backlog import Intake
 from reference_server.frontends.http.request import Body, RequestRejected
 
 PIECE = bytes(40_000)

@@ -12,7 +12,6 @@ from server.support.regions import object_file, shared_object
 from reference_server.core import gil
 from reference_server.core.errors import internal
 from reference_server.core.metadata import SystemRegion
-from reference_server.frontends.http import inference as http_inference
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -168,8 +167,8 @@ def test_an_output_region_truncated_during_execution_is_an_error(key):
 
 @pytest.mark.parametrize(("least", "apart"), [(8, 0), (7, 2)])
 def test_long_tensors_are_copied_on_another_thread(frontend, key, monkeypatch, least, apart):
-    monkeypatch.setattr(gil, "SHARED_BYTES_ON_LOOP", least)
-    monkeypatch.setattr(http_inference, "MANY_ELEMENTS", 1)
+    monkeypatch.setattr(gil, "SHARED_BYTES", least)
+    monkeypatch.setattr(gil, "ELEMENTS", 1)
     for count in (1, 2):
         assert frontend.ask(infer(offset=16)).status == 200
         assert object_file(key).read_bytes()[16:24] == ONE_TWO.tobytes()

@@ -7,11 +7,11 @@ from server.support.requests import array_tensor
 from server.support.sequences import Stage, seen
 from server.support.traces import NotedTrace
 
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal
 from reference_server.core.request import InferResponse
+from reference_server.core.tensor import DataType
 from reference_server.scheduling.execution import TracedSink
-from reference_server.scheduling.sequence.inputs import correlation_value
+from reference_server.scheduling.sequence_inputs import correlation_value
 
 CONTROLS = """
     control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [-5, 7] } }

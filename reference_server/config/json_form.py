@@ -1,4 +1,4 @@
-"""Writes a model configuration as JSON, in the form of Triton.
+"""A model configuration as JSON: written in the form of Triton, and read.
 
 Fields are in the order of the schema. Absent messages are left out; scalars, lists and maps are
 always written. Models receive this text in `initialize`.
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
@@ -111,3 +112,31 @@ def _fraction(value: float) -> int | float | str:
     if np.float32(text) != np.float32(value):
         text = f"{value:.9g}"
     return float(text) if {*text} & {*".e"} else int(text)
+
+
+# -- reading: load requests and `auto_complete_config` bring JSON
+
+# Triton reads it with protobuf's C++ library, which takes more than JSON (bare keys, single quotes,
+# trailing commas). This module uses protobuf's Python library. docs/protocol.md lists what differs.
+
+
+def read(text: str) -> ConfigProto:
+    """Return the configuration in `text`.
+
+    Fields may have the schema's names or their camelCase form, enum values their name or number,
+    and integers may be strings.
+
+    Raises:
+        ValueError: Malformed JSON, or a value that does not fit the schema. The message is one line
+            without lone surrogates.
+    """
+    if not text.lstrip().startswith("{"):
+        raise ValueError(f"found {text[:20]!r}, expected a JSON object")
+    config = ConfigProto()
+    try:
+        json_format.Parse(text, config)
+    except json_format.ParseError as error:
+        # A second line would list all fields of the schema.
+        line = str(error).partition("\n")[0]
+        raise ValueError(line.encode(errors="backslashreplace").decode()) from error
+    return config

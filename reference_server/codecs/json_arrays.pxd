@@ -1,4 +1,4 @@
-"""The C types of `json_number_arrays.py`."""
+"""The C types of `json_arrays.py`."""
 
 cimport cython
 
@@ -68,3 +68,23 @@ cdef (Py_ssize_t, double) _read_number(
     significand=uint64, rest=uint64, number=double,
 )
 cdef double _nearest(uint64 digits, int exponent) noexcept
+
+cdef unsigned char _QUOTE, _BACKSLASH, _U
+cdef const unsigned char[::1] _DIGITS, _LETTERS
+
+@cython.locals(depth=int, byte=cython.uchar)
+cpdef Py_ssize_t find_array_end(
+    const unsigned char* json, Py_ssize_t size, Py_ssize_t position
+) except -1
+
+@cython.locals(position=Py_ssize_t, depth=int, byte=cython.uchar, start=Py_ssize_t)
+cpdef list read_strings(const unsigned char* text, Py_ssize_t size, Py_ssize_t count)
+
+@cython.locals(room=Py_ssize_t, end=Py_ssize_t)
+cpdef write_strings(const unsigned char[::1] wire, Py_ssize_t count)
+
+@cython.locals(position=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t, byte=cython.uchar)
+cdef Py_ssize_t _write(
+    const unsigned char[::1] wire, Py_ssize_t size, Py_ssize_t count, unsigned char* out,
+    Py_ssize_t room
+) except -1

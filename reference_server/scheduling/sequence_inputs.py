@@ -14,11 +14,10 @@ from reference_server.config.scheduler_settings import (
     SequenceControl,
     SequenceState,
 )
-from reference_server.core.dtypes import DataType
-from reference_server.core.hash_order import arranged
+from reference_server.core.cpp import arranged
 from reference_server.core.request import InferRequest, InferResponse, ResponseSink, SequenceFlag
-from reference_server.core.tensor import Shape, Tensor
-from reference_server.scheduling.sequence.slots import SequenceQueue
+from reference_server.core.tensor import DataType, Shape, Tensor
+from reference_server.scheduling.sequence_slots import SequenceQueue
 
 
 class AddedInputs:

@@ -1,26 +1,31 @@
-"""The requested forms of outputs, for both protocols: binary data, classes, shared memory."""
+"""The parts of inference that HTTP and gRPC share: forms of outputs, and a cache of requests."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from reference_server.core import gil
-from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import OutputBuffer
-from reference_server.core.request import InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.request import (
+    InferRequest,
+    InferResponse,
+    Parameter,
+    ResponseSink,
+    SequenceFlag,
+)
+from reference_server.core.tensor import DataType, Shape, Tensor
 
+#: A part of a shared memory region: its name, an offset and a size in bytes.
+Span: TypeAlias = tuple[str, int, int]
 #: The lines of the label files, by output.
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]
-#: Elements that are converted on the event loop: some milliseconds of work.
-MANY_ELEMENTS = 1 << 13
 #: Datatypes without an order or, as in Triton, without a text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -73,15 +78,15 @@ class ResponseForm:
             form = self.of(tensor.name)
             if form.buffer is not None:
                 shared_bytes += tensor.byte_size
-            if form.classes and math.prod(tensor.shape) > MANY_ELEMENTS:
+            if form.classes and gil.is_long(elements=math.prod(tensor.shape)):
                 return True
-        return shared_bytes > gil.SHARED_BYTES_ON_LOOP or _has_many_strings(outputs)
+        return gil.is_long(shared_bytes=shared_bytes) or _has_many_strings(outputs)
 
 
 def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
     """Return whether an output has many strings that must be joined."""
     for tensor in outputs:
-        is_long = math.prod(tensor.shape) > MANY_ELEMENTS
+        is_long = gil.is_long(elements=math.prod(tensor.shape))
         if is_long and tensor.datatype is DataType.BYTES and not tensor.is_raw:
             return True
     return False
@@ -170,3 +175,80 @@ def classify(
 
 def _label(text: str, labels: Sequence[str], index: int) -> str:
     return f"{text}:{labels[index]}" if index < len(labels) and labels[index] else text
+
+
+#: Longer keys contain data, or repeat too seldom to be worth their memory.
+LONGEST_KEY = 4096
+_MOST_KEYS = 1024
+
+V = TypeVar("V")
+
+
+class RequestCache(Generic[V]):
+    """A cache of requests by the bytes that repeat from one to the next. Used by one thread.
+
+    A client in a loop sends the same JSON or message with new tensors and a new id. The constant
+    bytes are parsed once; a later request with the same bytes only gets tensors over its own data.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, V] = {}
+        self.find = self._values.get
+
+    def keep(self, key: bytes, value: V) -> None:
+        """Store `value`; it replaces the oldest one if the cache is full."""
+        if len(self._values) >= _MOST_KEYS and key not in self._values:
+            del self._values[next(iter(self._values))]
+        self._values[key] = value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestTemplate:
+    """A request without its id and data, and the form of its response.
+
+    Requests made from a template have it as their `pattern`. Templates compare by identity, hence
+    `eq=False`.
+    """
+
+    model_name: str
+    inputs: tuple[tuple[str, DataType | None, Shape], ...]
+    requested_outputs: tuple[str, ...]
+    parameters: Mapping[str, Parameter]
+    correlation_id: int | str
+    flags: SequenceFlag
+    priority: int
+    timeout_us: int
+    form: ResponseForm
+
+    @classmethod
+    def of(cls, request: InferRequest, form: ResponseForm) -> RequestTemplate:
+        """Make the template of `request`."""
+        return cls(
+            request.model_name,
+            tuple((each.name, each.datatype, each.shape) for each in request.inputs.values()),
+            request.requested_outputs,
+            request.parameters,
+            request.correlation_id,
+            request.flags,
+            request.priority,
+            request.timeout_us,
+            form,
+        )
+
+    def request(
+        self, model: str, request_id: str, inputs: dict[str, Tensor], sink: ResponseSink
+    ) -> InferRequest:
+        """Make a request to `model` with this id and these inputs."""
+        return InferRequest(
+            model,
+            inputs,
+            sink,
+            id=request_id,
+            requested_outputs=self.requested_outputs,
+            parameters=self.parameters,
+            correlation_id=self.correlation_id,
+            flags=self.flags,
+            priority=self.priority,
+            timeout_us=self.timeout_us,
+            pattern=self,
+        )

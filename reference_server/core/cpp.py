@@ -1,4 +1,4 @@
-"""The order of a C++ hash table, in which Triton iterates over the inputs of a request.
+"""Behaviour of C and C++ that Triton's clients see: `strtol`, and the order of a hash table.
 
 Triton stores inputs in a `std::unordered_map` by name. The order of this table in GNU's libstdc++
 decides which of several invalid inputs an error names, how a text lists inputs, and the order in
@@ -7,6 +7,7 @@ which a model receives them: https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
@@ -65,3 +66,16 @@ def _hash(name: str) -> int:
 
 def _shifted(value: int) -> int:
     return value ^ value >> 47
+
+
+#: 20 digits exceed any 64-bit number, and Python refuses to parse thousands of digits.
+_LEADING_INTEGER = re.compile(r"\s*([+-]?)0*(\d{1,20})", re.ASCII)
+
+
+def leading_integer(text: str) -> int | None:
+    """Return the integer at the start of `text`; None if `text` does not start with one.
+
+    Only the first 20 digits are used. A number with more is out of range in any case.
+    """
+    found = _LEADING_INTEGER.match(text)
+    return None if found is None else int(found[1] + found[2])

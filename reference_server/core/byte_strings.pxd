@@ -1,4 +1,4 @@
-"""The types of C that `string_packing.py` gets where Cython compiles it."""
+"""The C types of `byte_strings.py`."""
 
 cimport cython
 

@@ -12,8 +12,8 @@ from reference_server.config.scheduler_settings import Direct, SequenceBatching
 from reference_server.config.schema import ModelConfig
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
-from reference_server.scheduling.sequence.inputs import AddedInputs
-from reference_server.scheduling.sequence.slots import SequenceQueue, SequenceSlots, Slot
+from reference_server.scheduling.sequence_inputs import AddedInputs
+from reference_server.scheduling.sequence_slots import SequenceQueue, SequenceSlots, Slot
 from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
 
 

@@ -1,1 +1,0 @@
-"""The sequence batcher: slots and backlog, the two strategies, control inputs and states."""

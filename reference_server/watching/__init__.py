@@ -1,1 +1,0 @@
-"""`reference-server page`: the live page of another server, such as NVIDIA's tritonserver."""
