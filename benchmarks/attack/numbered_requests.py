@@ -30,8 +30,7 @@ from tests.support import servers
 from triton_replay.addresses import parse_address
 from triton_replay.loading.loop import Loop
 from triton_replay.wire.grpc_messages import with_prefix
-from triton_replay.wire.slots import Slot
-from triton_replay.wire.sockets import resolve
+from triton_replay.wire.sockets import Slot, resolve
 
 CONNECTIONS = (1, 8, 32, 256)
 TIMEOUT_S = 30.0

@@ -14,8 +14,7 @@ from triton_replay.loading.tensors import Region, RequestData
 from triton_replay.wire.answers import tensor_of_wire
 from triton_replay.wire.bodies import Headers
 from triton_replay.wire.http_connection import HttpConnection
-from triton_replay.wire.slots import Connection
-from triton_replay.wire.sockets import resolve
+from triton_replay.wire.sockets import Connection, resolve
 
 
 class HttpServer:

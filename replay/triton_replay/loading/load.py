@@ -24,7 +24,7 @@ from triton_replay.loading.shared_memory import Regions, regions
 from triton_replay.loading.statistics import Scraper, of_one_request
 from triton_replay.loading.tensors import Region, RequestData, batches
 from triton_replay.loading.windows import Measurement, Window
-from triton_replay.wire.slots import Slot
+from triton_replay.wire.sockets import Slot
 
 IN_FLIGHT: Final = 512
 """Largest number of requests in flight in an open loop without sequences."""

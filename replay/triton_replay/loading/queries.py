@@ -11,7 +11,7 @@ from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.loading.loop import Loop
 from triton_replay.loading.model import Model
 from triton_replay.loading.tensors import Region, RequestData
-from triton_replay.wire.slots import Connection, Slot
+from triton_replay.wire.sockets import Connection, Slot
 
 
 @dataclass(frozen=True)

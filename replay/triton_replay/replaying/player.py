@@ -86,7 +86,7 @@ class Player:
             await asyncio.gather(*map(self._play_lane, self._plan.lanes.values()))
         finally:
             for channel in self._channels.values():
-                await channel.close()
+                channel.close()
         return self.outcome
 
     async def _play_lane(self, indexes: list[int]) -> None:
