@@ -93,10 +93,11 @@ class GrpcChannel:
         """
         done = asyncio.get_running_loop().create_future()
         call = GrpcCall(call_fields(path, self._server, metadata), done, on_data)
-        while True:
+        for _ in range(2):  # the server may end an idle connection at any time
             connection = await self.open()
             if await connection.begin(call):
                 return ActiveCall(connection, call)
+        raise CallFailed("the server accepts no more calls on the connection")
 
     def close(self) -> None:
         """Close all connections; calls in progress fail."""
@@ -135,7 +136,9 @@ class _Connection(Http2Client[GrpcCall], asyncio.Protocol):
         super().__init__()
         self._transport: asyncio.Transport | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        """Calls that wait until the server accepts more of them."""
+        """Calls that wait for the server's SETTINGS, or until it accepts more calls."""
+        self._failure = ""
+        """Reason why the connection ended, or ""."""
 
     # -- used by the channel
 
@@ -150,12 +153,21 @@ class _Connection(Http2Client[GrpcCall], asyncio.Protocol):
         return self._is_leaving
 
     async def begin(self, call: GrpcCall) -> bool:
-        """Begin a call; return False if the connection accepts no new calls."""
-        while len(self._calls) >= self._max_calls and not self.is_leaving:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
-        if self.is_leaving or self.is_closed:
+        """Begin a call.
+
+        Returns:
+            False if the server announced the end of the connection.
+
+        Raises:
+            CallFailed: The connection ended.
+        """
+        while not ((self._has_settings and len(self._calls) < self._max_calls) or self.is_leaving):
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+        if self._failure:
+            raise CallFailed(self._failure)
+        if self.is_leaving:
             return False
         self._begin(call)
         self._flush()
@@ -174,6 +186,7 @@ class _Connection(Http2Client[GrpcCall], asyncio.Protocol):
             self._out.append(h2.frame(h2.RST_STREAM, 0, call.stream, code))
             self._end(call.stream, (), "cancelled")
             self._flush()
+            self._wake()
 
     def close(self) -> None:
         """Close the connection; calls in progress fail."""
@@ -193,6 +206,7 @@ class _Connection(Http2Client[GrpcCall], asyncio.Protocol):
             self._over(f"the response is not gRPC: {error}")
             return
         self._flush()
+        self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over(CLOSED)
@@ -225,7 +239,6 @@ class _Connection(Http2Client[GrpcCall], asyncio.Protocol):
                 call.done.set_exception(CallFailed(failure))
             else:
                 call.done.set_result(None)
-        self._wake()
 
     # -- helpers
 
@@ -239,14 +252,15 @@ class _Connection(Http2Client[GrpcCall], asyncio.Protocol):
             self.close()
 
     def _over(self, reason: str) -> None:
-        self._is_leaving = True
+        if not self._is_leaving:
+            self._is_leaving, self._failure = True, reason
         self._fail(list(self._calls), reason)
         self._wake()
         self.close()
 
     def _wake(self) -> None:
         """Let waiting calls try again."""
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(None)
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
         self._waiting.clear()
