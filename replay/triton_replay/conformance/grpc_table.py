@@ -13,8 +13,7 @@ from triton_replay.addresses import Address, look_for_server
 from triton_replay.conformance.cases import Fails
 from triton_replay.conformance.subject import NotApplicable, Subject
 from triton_replay.wire.grpc_channel import CallFailed, GrpcCall, GrpcChannel
-from triton_replay.wire.grpc_messages import SERVICE, framed, messages, read_messages
-from triton_replay.wire.grpc_tensors import CONTENTS
+from triton_replay.wire.grpc_messages import CONTENTS, SERVICE, framed, messages, read_messages
 
 _REFUSALS: Final = ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNAVAILABLE")
 

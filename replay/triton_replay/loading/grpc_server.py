@@ -12,9 +12,8 @@ from google.protobuf.message import DecodeError
 
 from triton_replay.addresses import Address
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.model import Model
 from triton_replay.loading.queries import InSequence, Query, Requests
-from triton_replay.loading.tensors import Region, RequestData
+from triton_replay.loading.tensors import Model, Region, RequestData
 from triton_replay.wire.bodies import Headers
 from triton_replay.wire.grpc_connection import GrpcConnection
 from triton_replay.wire.grpc_messages import PREFIX, SERVICE, framed, messages, with_prefix

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
 from triton_replay.wire.bodies import INFERENCE, Body, NotUnderstood, sequence_of
 from triton_replay.wire.grpc_messages import (

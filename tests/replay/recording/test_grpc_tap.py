@@ -20,8 +20,8 @@ from tritonclient.grpc import service_pb2
 
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.recording.grpc_tap import GrpcTap
+from triton_replay.recording.recorder import Selection
 from triton_replay.recording.redaction import Redaction
-from triton_replay.recording.selection import Selection
 from triton_replay.wire.grpc_messages import MessageSplitter
 
 SERVICE = "/inference.GRPCInferenceService"

@@ -13,10 +13,9 @@ from support.http2 import GOAWAY, frame, message, settings
 from support.servers import free_ports
 
 from triton_replay.addresses import Address
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, StreamMessage
-from triton_replay.replaying.answers import NotAnswered
-from triton_replay.replaying.grpc_client import GrpcConnection
+from triton_replay.replaying.clients import GrpcConnection, NotAnswered
 from triton_replay.wire.grpc_messages import split_messages, with_prefix
 
 UNARY, STREAM = "/inference.GRPCInferenceService/ModelInfer", "/s.S/ModelStreamInfer"

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from triton_replay.wire import grpc_messages
 from triton_replay.wire.answers import read_answers, read_inputs
 from triton_replay.wire.bodies import NotUnderstood, sequence_of
-from triton_replay.wire.grpc_tensors import answer_of_call, answer_of_message, inputs_of_call
+from triton_replay.wire.grpc_messages import answer_of_call, answer_of_message, inputs_of_call
 
 TENSORS = st.fixed_dictionaries(
     {},
