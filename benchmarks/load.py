@@ -29,8 +29,7 @@ from triton_replay.loading.loop import Loop
 from triton_replay.wire.grpc_connection import GrpcConnection
 from triton_replay.wire.grpc_messages import SERVICE
 from triton_replay.wire.http_connection import HttpConnection
-from triton_replay.wire.slots import Connection
-from triton_replay.wire.sockets import Resolved, resolve
+from triton_replay.wire.sockets import Connection, Resolved, resolve
 
 FIRST_RESPONSE_S = 20.0
 """Time until the first response, if none arrives during the load."""

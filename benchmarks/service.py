@@ -6,8 +6,7 @@
 
 Each pair is one call in process and one through the service, in alternating order, so that other
 work on the machine affects both. Both use one execution thread and the same engine. The service
-runs in a temporary runtime folder. `benchmarks.service_server` measures it in NVIDIA's
-tritonserver.
+runs in a temporary runtime folder.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -25,6 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
 from benchmarks import traces
@@ -252,6 +253,25 @@ def print_comparisons(results: list[Comparison]) -> None:
         ],
     )
     print("KB: inputs of a batch; lost: share of one caller's throughput, by p50")
+
+
+def write(repository: Path, name: str, scratch: Path) -> Case:
+    """Write the case's model twice, as `<name>_local` and `<name>_service`, for a server."""
+    folder = scratch / name
+    folder.mkdir()
+    case = CASES[name](folder)
+    for placement in ("local", "service"):
+        version = repository / f"{name}_{placement}" / "1"
+        version.mkdir(parents=True)
+        shutil.copy(ENCODER / "1" / "model.py", version)
+        (version / "model.onnx").symlink_to(case.version / "model.onnx")
+        config = ModelConfig()
+        config.CopyFrom(case.config)
+        config.name = version.parent.name
+        for key, value in {**COST, "placement": placement}.items():
+            config.parameters[key].string_value = value
+        (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
+    return case
 
 
 if __name__ == "__main__":

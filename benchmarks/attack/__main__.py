@@ -24,14 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.attack import ROOT, clients, handles, hardship, mutators, neighbours
+from benchmarks.attack import ROOT, clients, handles, mutators, neighbours
 from benchmarks.attack.floods import FLOODS, flood
 from benchmarks.attack.ground import SIDES, Ground, models, started
-from benchmarks.attack.mutators import endurance
+from benchmarks.attack.mutators import endurance, smuggling
 from benchmarks.attack.reducing import keep, reduced
-from benchmarks.attack.report import HEADINGS, Row, table
-from benchmarks.attack.smuggling import smuggling
-from benchmarks.attack.watching import Facts, Noticed, bystander, facts
+from benchmarks.attack.watching import HEADINGS, Facts, Noticed, Row, bystander, facts, table
 from benchmarks.instruments import print_machine_facts
 from tests.support.servers import Server, ServerFailed
 from tools import oracle
@@ -91,8 +89,8 @@ ATTACKS = {
         Attack(clients.slow_readers),
         Attack(clients.leaving),
         Attack(clients.memory_cut, alone=True),
-        Attack(hardship.model_processes_killed, alone=True, may_lose=True),
-        Attack(hardship.model_processes_stopped, alone=True, may_lose=True),
+        Attack(clients.model_processes_killed, alone=True, may_lose=True),
+        Attack(clients.model_processes_stopped, alone=True, may_lose=True),
         Attack(
             neighbours.model_processes_lie,
             10,
@@ -109,10 +107,10 @@ ATTACKS = {
             models=neighbours.with_service,
         ),
         Attack(handles.handles_forged, 10, alone=True, models=handles.with_handles),
-        Attack(hardship.server_stopped, alone=True),
-        Attack(hardship.server_killed, alone=True, may_lose=True, ends=True),
-        Attack(hardship.descriptors_exhausted, alone=True),
-        Attack(hardship.memory_exhausted, alone=True, may_lose=True),
+        Attack(clients.server_stopped, alone=True),
+        Attack(clients.server_killed, alone=True, may_lose=True, ends=True),
+        Attack(clients.descriptors_exhausted, alone=True),
+        Attack(clients.memory_exhausted, alone=True, may_lose=True),
         Attack(disk_full, alone=True, flags={"log_verbose": "1", "log_file": "/dev/full"}),
         Attack(clock_jumps, alone=True, only=("inline", "process")),
         Attack(endurance, 40),

@@ -33,7 +33,7 @@ from support.http2 import settings as http2_settings
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from benchmarks.attack.defects import Defect, expect
+from benchmarks.attack.reducing import Defect, expect
 from ge_runtime.npu.service import protocol
 from ge_runtime.npu.service.resident_message import resident_of
 from reference_server.codecs import json_exact_reader, proto_wire, rapid_json

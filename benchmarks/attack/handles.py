@@ -26,8 +26,8 @@ from runtime.support.graphs import ENCODER, encode, write
 from runtime.support.resident import SCORES, giver, taker, write_scores
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from benchmarks.attack.defects import Defect
 from benchmarks.attack.ground import Ground, models
+from benchmarks.attack.reducing import Defect
 from benchmarks.attack.restarts import Load, service
 from benchmarks.instruments import ROOT
 from benchmarks.service import service_folder

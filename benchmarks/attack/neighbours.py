@@ -22,11 +22,10 @@ from contract.wire import ConnectionEnded, read_reply
 from support.mutations import mutated
 
 from benchmarks.attack.clients import inference
-from benchmarks.attack.defects import Defect
 from benchmarks.attack.ground import Ground, connect, models
+from benchmarks.attack.reducing import Defect
 from benchmarks.attack.restarts import Load, as_sent, service
-from benchmarks.service import SIDE, service_folder
-from benchmarks.service_server import write
+from benchmarks.service import SIDE, service_folder, write
 from ge_runtime.npu.service.channel import Channel, PeerGone
 from ge_runtime.npu.service.protocol import (
     HEADER_BYTES,

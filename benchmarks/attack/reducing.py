@@ -1,4 +1,4 @@
-"""Reduction of failing inputs, and the folder of reduced inputs that the tests replay."""
+"""Failed checks, reduction of failing inputs, and the reduced inputs that the tests replay."""
 
 from __future__ import annotations
 
@@ -51,3 +51,16 @@ def keep(kind: str, content: bytes, folder: Path = REDUCED) -> Path:
 def kept(kind: str, folder: Path = REDUCED) -> Sequence[bytes]:
     """Return the saved inputs of this kind."""
     return [path.read_bytes() for path in sorted((folder / kind).glob("*"))]
+
+
+# -- failed checks
+
+
+class Defect(Exception):
+    """A check failed; the text says which."""
+
+
+def expect(holds: bool, text: str) -> None:
+    """Raise Defect with this text unless `holds`."""
+    if not holds:
+        raise Defect(text)

@@ -32,8 +32,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from benchmarks.instruments import print_machine_facts, print_table
 from benchmarks.rows import MICRO, copy_add_sub
-from benchmarks.service import service_folder
-from benchmarks.service_server import write
+from benchmarks.service import service_folder, write
 from tests.support.servers import Server, start_reference_server, start_tritonserver
 from tools import oracle
 

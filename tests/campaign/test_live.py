@@ -9,9 +9,8 @@ import pytest
 from benchmarks.attack import mutators
 from benchmarks.attack.__main__ import ATTACKS, attacked, replayed
 from benchmarks.attack.ground import Ground, repository
-from benchmarks.attack.mutators import slopes
+from benchmarks.attack.mutators import CANARY, HIDDEN, forms, slopes, smuggling
 from benchmarks.attack.reducing import kept
-from benchmarks.attack.smuggling import CANARY, HIDDEN, forms, smuggling
 from benchmarks.attack.watching import Facts, facts
 from tests.support.servers import start_reference_server
 
@@ -37,7 +36,7 @@ def test_no_body_is_read_as_a_request(ground):
 
 @pytest.mark.slow
 def test_a_body_that_is_read_as_a_request_is_detected(ground, monkeypatch):
-    monkeypatch.setattr("benchmarks.attack.smuggling.forms", lambda: [HIDDEN])
+    monkeypatch.setattr("benchmarks.attack.mutators.forms", lambda: [HIDDEN])
     with pytest.raises(mutators.Harm) as caught:
         smuggling(ground)
     assert caught.value.sent == HIDDEN + CANARY

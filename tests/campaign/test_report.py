@@ -1,6 +1,6 @@
 """The table of docs/results/campaign.md."""
 
-from benchmarks.attack.report import table
+from benchmarks.attack.watching import table
 
 
 def row(attack: str, server: str, **changes: object) -> dict[str, object]:

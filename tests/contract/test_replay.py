@@ -20,8 +20,7 @@ from support.waiting import until
 from tritonclient.utils import InferenceServerException
 
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import read_capture
-from triton_replay.capture.writer import CaptureWriter
+from triton_replay.capture.files import CaptureWriter, read_capture
 
 pytestmark = pytest.mark.oracle
 

@@ -10,9 +10,8 @@ from support.servers import start_reference_server
 from tritonclient.grpc import service_pb2
 
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Opening, Request
-from triton_replay.capture.writer import CaptureWriter
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.tolerances import Tolerances
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.files import read_capture
 
 pytestmark = pytest.mark.oracle
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the baseline uses torch")
-naive = pytest.importorskip("benchmarks.naive")
+naive = pytest.importorskip("benchmarks.ragged")
 
 
 class Sums:

@@ -14,10 +14,9 @@ from support.servers import free_ports
 from support.waiting import until
 
 from triton_replay.__main__ import main
+from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.frames import MAGIC
-from triton_replay.capture.reader import read_capture
 from triton_replay.capture.records import Closing, Opening
-from triton_replay.capture.writer import CaptureWriter
 
 VALUES = inputs(9)
 NEWER = MAGIC + (2).to_bytes(4, "little")

@@ -9,8 +9,8 @@ from replay.serving import serving
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
+from triton_replay.capture.files import CaptureWriter
 from triton_replay.capture.records import Closing, Opening, Request, Response
-from triton_replay.capture.writer import CaptureWriter
 
 
 @pytest.fixture

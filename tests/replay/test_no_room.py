@@ -18,9 +18,8 @@ from replay.traffic import MS, inputs, request, write_capture
 from support.replaying import command, environment, recording
 
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Opening
-from triton_replay.capture.writer import CaptureWriter
 
 FULL = Path("/dev/full")
 VALUES = inputs(40)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from triton_replay.capture.files import CaptureWriter
 from triton_replay.capture.records import Closing, Opening, Request, Response
-from triton_replay.capture.writer import CaptureWriter
 
 MS = 1_000_000
 #: For a request's number and its input the answer's output, or a response.

@@ -15,7 +15,7 @@ from support.pages import blocks, commands
 from support.servers import ROOT, free_ports
 
 from triton_replay.__main__ import make_parser
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.files import read_capture
 
 pytestmark = pytest.mark.slow
 

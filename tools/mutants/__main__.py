@@ -6,10 +6,11 @@
     python -m tools.mutants table build/played.jsonl
     python -m tools.mutants compare played-before.jsonl played-after.jsonl
 
-`choose` spreads them over the folders of a room. A mutant is known by the statement that it changes
-and by the function around it, not by its line, so that it can be played in a tree whose files and
-names have changed (`--tree`): there it is the most similar statement in which the same change can
-be made. One that is not found is told, and is for a person to place.
+`choose` spreads them over the folders of a room, or takes them from the files of `--only`. A mutant
+is known by the statement that it changes and by the function around it, not by its line, so that it
+can be played in a tree whose files and names have changed (`--tree`): there it is the most similar
+statement in which the same change can be made. One that is not found is told, and is for a person
+to place.
 
 `map` runs the tests of the room once, and notes which of them run which lines (coverage.py). `play`
 puts one mutant at a time into the tree, runs the tests that run its lines, the quickest first,
@@ -47,6 +48,7 @@ def _arguments() -> argparse.ArgumentParser:
     choosing = commands.add_parser("choose", help="print mutants of a room")
     choosing.add_argument("--count", type=int, default=200)
     choosing.add_argument("--seed", type=int, default=11)
+    choosing.add_argument("--only", metavar="FILE", nargs="+", help="files of the room (all)")
     mapping = commands.add_parser("map", help="write which tests run which lines")
     mapping.add_argument("map", type=Path)
     for each in (choosing, mapping):
@@ -70,7 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command."""
     options = _arguments().parse_args(arguments)
     if options.command == "choose":
-        chosen = choose(options.tree.resolve(), options.room, options.count, options.seed)
+        chosen = choose(
+            options.tree.resolve(), options.room, options.count, options.seed, options.only
+        )
         print(json.dumps([asdict(site) for site in chosen], indent=1))
     elif options.command == "map":
         record(options.tree.resolve(), options.room, options.map)

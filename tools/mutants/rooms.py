@@ -10,6 +10,7 @@ from pathlib import Path
 PACKAGES = {
     "plugin/ge_runtime": "tests/runtime",
     "reference_server": "tests/server",
+    "replay/triton_replay": "tests/replay",
     "simulator/ascend_simulator": "tests/simulator",
 }
 

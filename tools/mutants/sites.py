@@ -6,7 +6,7 @@ import ast
 import copy
 import difflib
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -176,12 +176,23 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def choose(tree: Path, room: str, count: int, seed: int) -> list[Site]:
-    """So many places, as evenly over the folders as they have any."""
+def choose(
+    tree: Path, room: str, count: int, seed: int, only: Collection[str] | None = None
+) -> list[Site]:
+    """Return places, spread evenly over the folders.
+
+    Args:
+        tree: The checkout.
+        room: Name of the room.
+        count: Largest number of places.
+        seed: Seed of the choice.
+        only: Files to choose from, relative to the tree; None for all.
+    """
     dice = random.Random(seed)
     folders: dict[str, list[Site]] = {}
     for site in sites(tree, room):
-        folders.setdefault(site.room, []).append(site)
+        if only is None or site.file in only:
+            folders.setdefault(site.room, []).append(site)
     for found in folders.values():
         dice.shuffle(found)
     chosen: list[Site] = []

@@ -1,4 +1,4 @@
-"""Functions shared by commands: event loop, opening record, output."""
+"""Functions shared by commands: event loop, clock, opening record, output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import datetime
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,12 @@ def parse_header(text: str, option: str) -> tuple[str, str]:
 def print_message(line: str) -> None:
     """Print a message to standard error."""
     print(line, file=sys.stderr, flush=True)
+
+
+# -- the monotonic clock of recordings and replays
+
+
+def clock_from_now() -> Callable[[], int]:
+    """Return a monotonic clock that starts at 0 now and counts nanoseconds."""
+    start = time.monotonic_ns()
+    return lambda: time.monotonic_ns() - start

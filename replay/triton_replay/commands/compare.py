@@ -8,16 +8,14 @@ import dataclasses
 import json
 from pathlib import Path
 
-from triton_replay.capture.reader import Capture, read_capture
+from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
-from triton_replay.capture.writer import CaptureWriter
 from triton_replay.commands.common import make_folder, print_message, print_result
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
 from triton_replay.errors import CaptureIncomplete, FileUnwritable
-from triton_replay.reporting.document import comparison_document
 from triton_replay.reporting.page import comparison_page
-from triton_replay.reporting.table import comparison_lines
+from triton_replay.reporting.table import comparison_document, comparison_lines
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

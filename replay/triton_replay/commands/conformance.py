@@ -10,7 +10,7 @@ from triton_replay.commands.common import print_result
 from triton_replay.conformance.subject import inspect_server
 from triton_replay.conformance.suite import run_suite
 from triton_replay.errors import ReplayError
-from triton_replay.reporting.conformance_table import conformance_lines
+from triton_replay.reporting.table import conformance_lines
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from triton_replay.capture.reader import Capture, read_capture
+from triton_replay.capture.files import Capture, read_capture
 from triton_replay.commands.common import make_folder, print_message
 from triton_replay.errors import FileUnwritable, ReplayError
-from triton_replay.exporting.perf_analyzer import export_loads
-from triton_replay.exporting.pytest_case import write_pytest_case
+from triton_replay.exporting import export_loads, write_pytest_case
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

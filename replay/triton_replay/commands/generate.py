@@ -10,13 +10,20 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from triton_replay.capture.files import CaptureWriter
 from triton_replay.capture.records import Closing, Opening, Record, Request
-from triton_replay.capture.writer import CaptureWriter
 from triton_replay.commands.common import package_version, print_message
 from triton_replay.errors import ReplayError
-from triton_replay.generating.arrivals import Arrivals
-from triton_replay.generating.sizes import NO_SIZES, Sizes, read_sizes
-from triton_replay.generating.tensors import EXPECTED, InputPlan, make_body, parse_input
+from triton_replay.generating import (
+    EXPECTED,
+    NO_SIZES,
+    Arrivals,
+    InputPlan,
+    Sizes,
+    make_body,
+    parse_input,
+    read_sizes,
+)
 
 _EPOCH = "1970-01-01T00:00:00.000+00:00"
 """Constant start time, so that equal options produce equal bytes."""

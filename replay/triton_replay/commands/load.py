@@ -13,9 +13,13 @@ from triton_replay.errors import FileUnwritable
 from triton_replay.loading.levels import CONCURRENCY, Level
 from triton_replay.loading.load import Load, LoadReport
 from triton_replay.loading.windows import Measurement, Window
-from triton_replay.reporting.load_files import load_csv, load_export
-from triton_replay.reporting.load_page import load_page
-from triton_replay.reporting.load_table import measurement_lines, summary_lines
+from triton_replay.reporting.load_table import (
+    load_csv,
+    load_export,
+    measurement_lines,
+    summary_lines,
+)
+from triton_replay.reporting.page import load_page
 
 UNSTABLE, INTERRUPTED = 1, 5
 """Exit codes: unstable loads or failed requests; interrupted by Ctrl-C."""

@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triton_replay.addresses import Address, look_for_server, parse_address
-from triton_replay.capture.writer import CaptureWriter
-from triton_replay.clocks import clock_from_now
-from triton_replay.commands.common import opening, print_message, run_loop
+from triton_replay.capture.files import CaptureWriter
+from triton_replay.commands.common import clock_from_now, opening, print_message, run_loop
 from triton_replay.errors import ReplayError
 from triton_replay.recording.grpc_tap import GrpcTap
 from triton_replay.recording.http_tap import HttpTap
-from triton_replay.recording.proxy import Proxy
-from triton_replay.recording.reading import Reading, Tap
-from triton_replay.recording.recorder import Recorder
+from triton_replay.recording.proxy import Proxy, Reading, Tap
+from triton_replay.recording.recorder import Recorder, Selection
 from triton_replay.recording.redaction import ALWAYS, Redaction
-from triton_replay.recording.selection import Selection
 
 SWITCH_SECONDS: Final = 0.0001
 MAX_BODY: Final = 16 * 2**20

@@ -9,10 +9,14 @@ import signal
 from pathlib import Path
 
 from triton_replay.addresses import look_for_server, parse_address
-from triton_replay.capture.reader import Capture, read_capture
-from triton_replay.capture.writer import CaptureWriter
-from triton_replay.clocks import clock_from_now
-from triton_replay.commands.common import opening, parse_header, print_message, run_loop
+from triton_replay.capture.files import Capture, CaptureWriter, read_capture
+from triton_replay.commands.common import (
+    clock_from_now,
+    opening,
+    parse_header,
+    print_message,
+    run_loop,
+)
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.replaying.plan import Plan, plan_replay

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from triton_replay.capture.reader import Capture, Exchange, read_capture
+from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import as_json
 from triton_replay.commands.common import print_message, print_result
 

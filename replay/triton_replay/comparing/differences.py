@@ -8,13 +8,17 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.tolerances import Tolerances, distance
 from triton_replay.wire.answers import Answer, Array, Tensor, read_answers
 from triton_replay.wire.bodies import INFERENCE, NotUnderstood, header
-from triton_replay.wire.grpc_messages import is_inference, model_of_call
-from triton_replay.wire.grpc_tensors import answer_of_call, answer_of_message
+from triton_replay.wire.grpc_messages import (
+    answer_of_call,
+    answer_of_message,
+    is_inference,
+    model_of_call,
+)
 
 ROUNDING = 1e-2
 """Differences up to this share of a tensor's largest value count as rounding (FP16, TF32, BF16)."""

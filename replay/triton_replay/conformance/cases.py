@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_replay.conformance.http import HttpRequest, Reply
-from triton_replay.conformance.subject import Subject
+from triton_replay.conformance.subject import HttpRequest, Reply, Subject
 from triton_replay.wire.bodies import NotUnderstood
 
 

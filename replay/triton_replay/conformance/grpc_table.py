@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import grpc
 from google.protobuf.json_format import MessageToJson
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from triton_replay.addresses import look_for_server
+from triton_replay.addresses import Address, look_for_server
 from triton_replay.conformance.cases import Fails
 from triton_replay.conformance.subject import NotApplicable, Subject
-from triton_replay.wire.grpc_tensors import CONTENTS
+from triton_replay.wire.grpc_channel import CallFailed, GrpcCall, GrpcChannel
+from triton_replay.wire.grpc_messages import CONTENTS, SERVICE, framed, messages, read_messages
 
-_REFUSALS: Final = frozenset(
-    (
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.UNAVAILABLE,
-    )
-)
+_REFUSALS: Final = ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNAVAILABLE")
 
 # protobuf's classes are made at run time.
 Message = Any
@@ -55,24 +48,39 @@ class GrpcCase:
 
     def attempt(self, subject: Subject) -> None:
         """Make the call and check it. Raise Fails, or ServerUnreachable without a server."""
-        with grpc.insecure_channel(str(subject.grpc)) as channel:
-            method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), self.method)
-            message = self.message(subject)
-            try:
-                if self.stream:
-                    answer = list(method(iter([message]), timeout=subject.timeout))
-                else:
-                    answer = method(message, timeout=subject.timeout)
-            except grpc.RpcError as error:
-                code, details = error.code(), error.details()
-                if code == grpc.StatusCode.UNAVAILABLE and subject.grpc is not None:
-                    look_for_server(subject.grpc, "--grpc")
-                if self.check is not None or code not in _REFUSALS:
-                    raise Fails(f"found {code.name}: {details}") from error
-                return
+        assert subject.grpc is not None
+        try:
+            call = asyncio.run(self._call(subject.grpc, subject))
+        except (CallFailed, asyncio.TimeoutError) as error:
+            look_for_server(subject.grpc, "--grpc")
+            raise Fails(str(error) or f"no response within {subject.timeout:g} s") from error
+        status, text = call.status
+        if status != "OK":
+            if self.check is not None or status not in _REFUSALS:
+                raise Fails(f"found {status}: {text}")
+            return
         if self.check is None:
             raise Fails("found OK, expected an error status")
-        self.check(subject, answer)
+        found = read_messages(self._kind(), call.body)
+        if not self.stream and len(found) != 1:
+            raise Fails(f"found {len(found)} messages, expected one")
+        self.check(subject, found if self.stream else found[0])
+
+    async def _call(self, server: Address, subject: Subject) -> GrpcCall:
+        channel = GrpcChannel(server)
+        try:
+            return await asyncio.wait_for(self._response(channel, subject), subject.timeout)
+        finally:
+            channel.close()
+
+    async def _response(self, channel: GrpcChannel, subject: Subject) -> GrpcCall:
+        active = await channel.start(f"{SERVICE}/{self.method}", ())
+        active.send(framed([self.message(subject)]), ends=True)
+        return await active.response()
+
+    def _kind(self) -> Message:
+        """Return the message class of a response."""
+        return getattr(messages, f"{self.method}Response")
 
 
 def _true(field: str) -> Callable[[Subject, Message], None]:
@@ -84,7 +92,7 @@ def _true(field: str) -> Callable[[Subject, Message], None]:
 
 
 def _infer(subject: Subject, model: str = "") -> Message:
-    request = service_pb2.ModelInferRequest(model_name=model or subject.model, id="42")
+    request = messages.ModelInferRequest(model_name=model or subject.model, id="42")
     for one in subject.inputs:
         request.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
         request.raw_input_contents.append(one.raw())
@@ -148,35 +156,35 @@ GRPC_CASES: Final = (
         "gRPC",
         "the server is live",
         "ServerLive",
-        lambda _: service_pb2.ServerLiveRequest(),
+        lambda _: messages.ServerLiveRequest(),
         _true("live"),
     ),
     GrpcCase(
         "gRPC",
         "the server is ready",
         "ServerReady",
-        lambda _: service_pb2.ServerReadyRequest(),
+        lambda _: messages.ServerReadyRequest(),
         _true("ready"),
     ),
     GrpcCase(
         "gRPC",
         "the model is ready",
         "ModelReady",
-        lambda s: service_pb2.ModelReadyRequest(name=s.model),
+        lambda s: messages.ModelReadyRequest(name=s.model),
         _true("ready"),
     ),
     GrpcCase(
         "gRPC",
         "metadata of the server",
         "ServerMetadata",
-        lambda _: service_pb2.ServerMetadataRequest(),
+        lambda _: messages.ServerMetadataRequest(),
         _true("name"),
     ),
     GrpcCase(
         "gRPC",
         "metadata of the model",
         "ModelMetadata",
-        lambda s: service_pb2.ModelMetadataRequest(name=s.model),
+        lambda s: messages.ModelMetadataRequest(name=s.model),
         _true("outputs"),
     ),
     GrpcCase("gRPC", "an inference of raw contents", "ModelInfer", _infer, _inferred),
@@ -188,20 +196,20 @@ GRPC_CASES: Final = (
             (
                 "the model's configuration",
                 "ModelConfig",
-                lambda s: service_pb2.ModelConfigRequest(name=s.model),
+                lambda s: messages.ModelConfigRequest(name=s.model),
             ),
             (
                 "its statistics",
                 "ModelStatistics",
-                lambda s: service_pb2.ModelStatisticsRequest(name=s.model),
+                lambda s: messages.ModelStatisticsRequest(name=s.model),
             ),
-            ("the index", "RepositoryIndex", lambda _: service_pb2.RepositoryIndexRequest()),
-            ("settings of traces", "TraceSetting", lambda _: service_pb2.TraceSettingRequest()),
-            ("settings of the log", "LogSettings", lambda _: service_pb2.LogSettingsRequest()),
+            ("the index", "RepositoryIndex", lambda _: messages.RepositoryIndexRequest()),
+            ("settings of traces", "TraceSetting", lambda _: messages.TraceSettingRequest()),
+            ("settings of the log", "LogSettings", lambda _: messages.LogSettingsRequest()),
             (
                 "shared memory",
                 "SystemSharedMemoryStatus",
-                lambda _: service_pb2.SystemSharedMemoryStatusRequest(),
+                lambda _: messages.SystemSharedMemoryStatusRequest(),
             ),
         )
     ),

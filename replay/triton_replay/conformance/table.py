@@ -23,8 +23,13 @@ from triton_replay.conformance.cases import (
     refused_somehow,
     same_as_json,
 )
-from triton_replay.conformance.http import HttpRequest, Reply, tensor_request
-from triton_replay.conformance.subject import NotApplicable, Subject
+from triton_replay.conformance.subject import (
+    HttpRequest,
+    NotApplicable,
+    Reply,
+    Subject,
+    tensor_request,
+)
 from triton_replay.wire.bodies import header
 
 CORE: Final = ("health", "metadata", "inference", "errors")

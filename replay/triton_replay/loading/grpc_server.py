@@ -9,18 +9,15 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
 
 from triton_replay.addresses import Address
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.model import Model
 from triton_replay.loading.queries import InSequence, Query, Requests
-from triton_replay.loading.tensors import Region, RequestData
+from triton_replay.loading.tensors import Model, Region, RequestData
 from triton_replay.wire.bodies import Headers
 from triton_replay.wire.grpc_connection import GrpcConnection
-from triton_replay.wire.grpc_messages import PREFIX, SERVICE, framed, with_prefix
-from triton_replay.wire.slots import Connection
-from triton_replay.wire.sockets import resolve
+from triton_replay.wire.grpc_messages import PREFIX, SERVICE, framed, messages, with_prefix
+from triton_replay.wire.sockets import Connection, resolve
 
 SHARED: Final = 6
 """Concurrent calls per connection, as in NVIDIA's client library."""
@@ -77,27 +74,27 @@ class GrpcServer:
         )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Query:
-        request = service_pb2.ModelMetadataRequest(name=model, version=version)
-        return self._query(loop, "ModelMetadata", request, service_pb2.ModelMetadataResponse)
+        request = messages.ModelMetadataRequest(name=model, version=version)
+        return self._query(loop, "ModelMetadata", request, messages.ModelMetadataResponse)
 
     def config(self, loop: Loop, model: str, version: str) -> Query:
-        request = service_pb2.ModelConfigRequest(name=model, version=version)
-        return self._query(loop, "ModelConfig", request, service_pb2.ModelConfigResponse, "config")
+        request = messages.ModelConfigRequest(name=model, version=version)
+        return self._query(loop, "ModelConfig", request, messages.ModelConfigResponse, "config")
 
     def statistics(self, loop: Loop, model: str, version: str) -> Query:
-        request = service_pb2.ModelStatisticsRequest(name=model, version=version)
-        return self._query(loop, "ModelStatistics", request, service_pb2.ModelStatisticsResponse)
+        request = messages.ModelStatisticsRequest(name=model, version=version)
+        return self._query(loop, "ModelStatistics", request, messages.ModelStatisticsResponse)
 
     def register(self, loop: Loop, region: str, size: int) -> Query:
-        request = service_pb2.SystemSharedMemoryRegisterRequest(
+        request = messages.SystemSharedMemoryRegisterRequest(
             name=region, key=f"/{region}", offset=0, byte_size=size
         )
-        kind = service_pb2.SystemSharedMemoryRegisterResponse
+        kind = messages.SystemSharedMemoryRegisterResponse
         return self._query(loop, "SystemSharedMemoryRegister", request, kind)
 
     def unregister(self, loop: Loop, region: str) -> Query:
-        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region)
-        kind = service_pb2.SystemSharedMemoryUnregisterResponse
+        request = messages.SystemSharedMemoryUnregisterRequest(name=region)
+        kind = messages.SystemSharedMemoryUnregisterResponse
         return self._query(loop, "SystemSharedMemoryUnregister", request, kind)
 
     def _query(
@@ -143,7 +140,7 @@ class GrpcRequests:
         compression: str,
     ) -> None:
         self._compress = COMPRESSIONS[compression]
-        request = service_pb2.ModelInferRequest(model_name=model.name, model_version=model.version)
+        request = messages.ModelInferRequest(model_name=model.name, model_version=model.version)
         for name, value in parameters.items():
             _set(request.parameters[name], value)
         if marks_last:
@@ -159,7 +156,7 @@ class GrpcRequests:
         message = self._message(data)
 
         def create(sequence: int, start: bool, end: bool) -> bytes:
-            more = service_pb2.ModelInferRequest()
+            more = messages.ModelInferRequest()
             more.parameters["sequence_id"].int64_param = sequence
             more.parameters["sequence_start"].bool_param = start
             more.parameters["sequence_end"].bool_param = end
@@ -174,7 +171,7 @@ class GrpcRequests:
         return with_prefix(message, compressed=self._compress is not None)
 
     def _message(self, data: RequestData) -> bytes:
-        request = service_pb2.ModelInferRequest()
+        request = messages.ModelInferRequest()
         request.CopyFrom(self._base)
         for one in data.tensors:
             described = request.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)

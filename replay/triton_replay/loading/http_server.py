@@ -8,14 +8,12 @@ from typing import Any
 
 from triton_replay.addresses import Address
 from triton_replay.loading.loop import Loop
-from triton_replay.loading.model import Model, model_path
 from triton_replay.loading.queries import InSequence, Query, Requests
-from triton_replay.loading.tensors import Region, RequestData
+from triton_replay.loading.tensors import Model, Region, RequestData, model_path
 from triton_replay.wire.answers import tensor_of_wire
 from triton_replay.wire.bodies import Headers
 from triton_replay.wire.http_connection import HttpConnection
-from triton_replay.wire.slots import Connection
-from triton_replay.wire.sockets import resolve
+from triton_replay.wire.sockets import Connection, resolve
 
 
 class HttpServer:

@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from triton_replay.errors import ReplayError
-from triton_replay.generating.tensors import InputPlan
-from triton_replay.loading.model import Model, TensorPlace
-from triton_replay.loading.tensors import SIZES, Row, TensorData, bytes_of, values_of
+from triton_replay.generating import InputPlan
+from triton_replay.loading.tensors import (
+    SIZES,
+    Model,
+    Row,
+    TensorData,
+    TensorPlace,
+    bytes_of,
+    values_of,
+)
 
 _SEED = 0
 

@@ -14,17 +14,24 @@ from triton_replay.addresses import Address
 from triton_replay.errors import ReplayError
 from triton_replay.loading.http_server import HttpServer
 from triton_replay.loading.input_data import InputOptions, read_streams
-from triton_replay.loading.levels import CONCURRENCY, RATE, Level, Levels, Range, shares_of
+from triton_replay.loading.levels import (
+    CONCURRENCY,
+    RATE,
+    Level,
+    Levels,
+    Range,
+    Running,
+    SequencePlan,
+    Sequences,
+    shares_of,
+)
 from triton_replay.loading.loop import Loop, NextRequest, Record
 from triton_replay.loading.measuring import Meter, Plan, Readings
-from triton_replay.loading.model import Model, model_of
-from triton_replay.loading.queries import InSequence, Server, describe
-from triton_replay.loading.sequences import Running, SequencePlan, Sequences
-from triton_replay.loading.shared_memory import Regions, regions
+from triton_replay.loading.queries import InSequence, Regions, Server, describe, regions
 from triton_replay.loading.statistics import Scraper, of_one_request
-from triton_replay.loading.tensors import Region, RequestData, batches
+from triton_replay.loading.tensors import Model, Region, RequestData, batches, model_of
 from triton_replay.loading.windows import Measurement, Window
-from triton_replay.wire.slots import Slot
+from triton_replay.wire.sockets import Slot
 
 IN_FLIGHT: Final = 512
 """Largest number of requests in flight in an open loop without sequences."""

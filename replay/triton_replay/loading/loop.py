@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.wire.slots import Connection, Slot
+from triton_replay.wire.sockets import Connection, Slot
 
 _NEVER: Final = 2**63 - 1
 _LONGEST_WAIT: Final = 1_000_000_000

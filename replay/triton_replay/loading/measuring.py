@@ -26,7 +26,7 @@ from triton_replay.loading.windows import (
     Window,
     percentiles_of,
 )
-from triton_replay.wire.slots import CLOSED
+from triton_replay.wire.sockets import CLOSED
 
 _SEED = 0
 _NEVER = 2**63 - 1

@@ -6,16 +6,22 @@ around requests that change the server, such as the loading of a model.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.wire.bodies import INFERENCE, sequence_of
-from triton_replay.wire.grpc_messages import is_inference, model_of_call, sequence_of_call
+from triton_replay.wire.bodies import INFERENCE, Body, NotUnderstood, sequence_of
+from triton_replay.wire.grpc_messages import (
+    is_inference,
+    model_of_call,
+    sequence_of_call,
+    split_messages,
+)
 
 _READ_ONLY: Final = (
     "/ServerLive",
@@ -155,10 +161,16 @@ def _why_not(exchange: Exchange) -> str:
     sent = [request.body, *(message.body for message in exchange.messages if message.sent)]
     if not request.whole or not all(message.whole for message in exchange.messages if message.sent):
         return "requests without a body in the capture"
-    if request.protocol == "grpc" and any(bytes(body[:1]) != b"\0" for body in sent):
-        return "gRPC calls with compressed messages, which cannot be replayed"
     if "sharedmemory" in request.target.lower() or any(
-        b"shared_memory_region" in bytes(body) for body in sent
+        b"shared_memory_region" in _content(request, body) for body in sent
     ):
         return "requests with shared memory, whose content is not in the capture"
     return ""
+
+
+def _content(request: Request, body: Body) -> bytes:
+    """Return a body, without compression if that is possible."""
+    if request.protocol == "grpc":
+        with contextlib.suppress(NotUnderstood):
+            return b"".join(split_messages(body))
+    return bytes(body)

@@ -16,9 +16,7 @@ from typing import Final
 
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Response, Traffic
-from triton_replay.replaying.answers import Client, NotAnswered
-from triton_replay.replaying.grpc_client import GrpcConnection
-from triton_replay.replaying.http_client import HttpConnection
+from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
 from triton_replay.replaying.plan import Plan, Step
 from triton_replay.wire.bodies import Headers
 
@@ -86,7 +84,7 @@ class Player:
             await asyncio.gather(*map(self._play_lane, self._plan.lanes.values()))
         finally:
             for channel in self._channels.values():
-                await channel.close()
+                channel.close()
         return self.outcome
 
     async def _play_lane(self, indexes: list[int]) -> None:

@@ -1,14 +1,16 @@
-"""The result of `compare` as text."""
+"""The result of `compare` as text and JSON, and that of `conformance` as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
-from triton_replay.capture.reader import Capture
-from triton_replay.comparing.comparison import Comparison, ModelTimes
-from triton_replay.comparing.grouping import Group
+from triton_replay.capture.files import Capture
+from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
 from triton_replay.comparing.latencies import Percentile, verdict
+from triton_replay.conformance.subject import Subject
+from triton_replay.conformance.suite import Chapter
 
 MODELS_SHOWN: Final = 20
 FEW: Final = 10
@@ -115,3 +117,71 @@ def interval(percentile: Percentile) -> str:
 
 def _ms(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:.{0 if nanoseconds >= 99_950_000 else 2}f}"
+
+
+# -- the result of `compare` as JSON
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Return the result as JSON. Times are nanoseconds."""
+    return {
+        "a": _capture(comparison.a),
+        "b": _capture(comparison.b),
+        "compared": comparison.compared,
+        "differing": comparison.differing,
+        "only_a": comparison.only_a,
+        "only_b": comparison.only_b,
+        "groups": [_group(one) for one in comparison.groups],
+        "latencies": [
+            {"model": times.model, "a": asdict(times.summary_a), "b": asdict(times.summary_b)}
+            for times in comparison.times
+        ],
+    }
+
+
+def _capture(capture: Capture) -> dict[str, Any]:
+    opening = capture.opening
+    return {
+        "capture": capture.name,
+        "complaint": capture.complaint,
+        "server": opening.server,
+        "started": opening.started,
+        "replay_of": opening.settings.get("replay_of"),
+        "speed": opening.settings.get("speed"),
+    }
+
+
+def _group(one: Group) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "model": one.model,
+        "output": one.output,
+        "condition": one.condition,
+        "requests": list(one.requests),
+        "of": one.of,
+        "largest": one.largest,
+        "smallest": one.smallest.number,
+        "example": one.example,
+    }
+
+
+# -- the result of `conformance` as text
+
+
+def conformance_lines(subject: Subject, chapters: Sequence[Chapter]) -> Iterator[str]:
+    """Yield the lines of the table, then the failed cases with their requests."""
+    yield f"{subject.server}, model {subject.model}"
+    yield f"{'extension':22} {'announced':9}  {'verdict':10}  cases that hold"
+    for one in chapters:
+        tried = [finding for finding in one.findings if finding.result != "not tried"]
+        held = f"{len(tried) - len(one.failing)} of {len(tried)}" if tried else "-"
+        left = len(one.findings) - len(tried)
+        more = f", {left} not tried" if tried and left else ""
+        announced = "yes" if one.announced else ""
+        yield f"{one.extension:22} {announced:9}  {one.verdict:10}  {held}{more}"
+    for one in chapters:
+        for finding in one.failing if one.verdict == "fails" else ():
+            yield ""
+            yield f"{one.extension}: {finding.name}"
+            yield f"  {finding.reason}"
+            yield f"  {finding.request}"

@@ -1,17 +1,25 @@
 """Messages of Triton's gRPC service, in protobuf, with and without gRPC's framing.
 
 On the wire each message follows a byte for compression and its length as u32. The message classes
-are those of tritonclient.
+come from `grpc_service.binpb`, a serialized FileDescriptorSet of NVIDIA's `model_config.proto` and
+`grpc_service.proto` (from tritonclient 2.73).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
+from google.protobuf.message_factory import GetMessageClassesForFiles
 
+from triton_replay.wire.answers import Answer, Tensor, tensor_of_values, tensor_of_wire
 from triton_replay.wire.bodies import Body, NotUnderstood
 
 SERVICE: Final = "/inference.GRPCInferenceService"
@@ -23,6 +31,45 @@ INFERENCES: Final = ("/ModelInfer", STREAMING)
 """Suffixes of the paths of calls that a model executes."""
 FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
 """Bytes of the last response's parameter `triton_final_response`, which is true."""
+
+STATUS_NAMES: Final = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+"""Names of gRPC's status codes, from 0."""
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+
+
+def _message_classes() -> SimpleNamespace:
+    files = FileDescriptorSet.FromString(
+        Path(__file__).with_name("grpc_service.binpb").read_bytes()
+    ).file
+    # A pool of its own: the default pool refuses the files' names once tritonclient has registered
+    # its schema, unless both are of one release.
+    pool = DescriptorPool()
+    for file in files:
+        pool.Add(file)
+    classes = GetMessageClassesForFiles([file.name for file in files], pool)
+    return SimpleNamespace(**{name.rpartition(".")[2]: kind for name, kind in classes.items()})
+
+
+messages: Final[Any] = _message_classes()
+"""The message classes of the service by name, e.g. `messages.ModelInferRequest`."""
 
 
 class MessageSplitter:
@@ -63,19 +110,24 @@ def is_inference(target: str) -> bool:
     return target.endswith(INFERENCES)
 
 
+def read_messages(kind: Any, body: Body) -> list[Any]:  # noqa: ANN401  made at run time
+    """Parse the messages of a body, of one message class. Raise NotUnderstood if invalid."""
+    return [_parsed(kind, message) for message in split_messages(body)]
+
+
 def read_requests(body: Body) -> list[Any]:
     """Parse the ModelInferRequests of a body. Raise NotUnderstood if they are invalid."""
-    return [_parsed(service_pb2.ModelInferRequest, message) for message in _split(body)]
+    return read_messages(messages.ModelInferRequest, body)
 
 
 def read_responses(body: Body) -> list[Any]:
     """Parse the ModelInferResponses of a body. Raise NotUnderstood if they are invalid."""
-    return [_parsed(service_pb2.ModelInferResponse, message) for message in _split(body)]
+    return read_messages(messages.ModelInferResponse, body)
 
 
 def read_stream_responses(body: Body) -> list[Any]:
     """Parse the ModelStreamInferResponses of a body. Raise NotUnderstood if they are invalid."""
-    return [_parsed(service_pb2.ModelStreamInferResponse, message) for message in _split(body)]
+    return read_messages(messages.ModelStreamInferResponse, body)
 
 
 def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, bool]:
@@ -91,7 +143,7 @@ def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, boo
     Raises:
         NotUnderstood: The message is invalid.
     """
-    found = _parsed(service_pb2.ModelStreamInferResponse, message)
+    found = _parsed(messages.ModelStreamInferResponse, message)
     response = found.infer_response
     if "triton_final_response" in response.parameters:
         is_last = response.parameters["triton_final_response"].bool_param
@@ -120,14 +172,23 @@ def model_of_call(body: Body) -> str:
     return str(requests[0].model_name) if requests else ""
 
 
-def _split(body: Body) -> list[bytes]:
+def split_messages(body: Body) -> list[bytes]:
+    """Return the serialized messages of a body, decompressed. Raise NotUnderstood."""
     splitter = MessageSplitter()
-    messages = list(splitter.feed(body))
+    found = [_decompressed(message) for message in splitter.feed(body)]
     if splitter.rest:
         raise NotUnderstood("an incomplete gRPC message")
-    if any(message[0] for message in messages):
-        raise NotUnderstood("a compressed gRPC message")
-    return [message[PREFIX:] for message in messages]
+    return found
+
+
+def _decompressed(message: bytes) -> bytes:
+    """Return a message without its prefix. Raise NotUnderstood if it cannot be decompressed."""
+    if not message[0]:
+        return message[PREFIX:]
+    try:
+        return zlib.decompress(message[PREFIX:], _GZIP_OR_ZLIB)
+    except zlib.error as error:
+        raise NotUnderstood(f"a gRPC message is neither gzip nor deflate: {error}") from error
 
 
 def _parsed(kind: Any, data: bytes) -> Any:  # noqa: ANN401  protobuf's classes are made at run time
@@ -135,3 +196,86 @@ def _parsed(kind: Any, data: bytes) -> Any:  # noqa: ANN401  protobuf's classes 
         return kind.FromString(data)
     except DecodeError as error:
         raise NotUnderstood(f"the message is not a {kind.DESCRIPTOR.name}: {error}") from error
+
+
+# -- conversion of inference messages to the types of `answers`
+
+CONTENTS: Final = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Fields of InferTensorContents by datatype."""
+
+
+def answer_of_call(body: Body) -> list[Answer]:
+    """Parse the body of a ModelInfer response: one response, or none.
+
+    Raises:
+        NotUnderstood: The body is not valid.
+    """
+    return [_answer(response) for response in read_responses(body)]
+
+
+def answer_of_message(body: Body) -> Answer:
+    """Parse one response message of a ModelStreamInfer.
+
+    Raises:
+        NotUnderstood: The body is not one valid message.
+    """
+    messages = read_stream_responses(body)
+    if len(messages) != 1:
+        raise NotUnderstood(f"found {len(messages)} messages, expected one")
+    message = messages[0]
+    answer = _answer(message.infer_response)
+    if message.error_message:
+        return Answer(answer.tensors, {**answer.fields, "error": message.error_message})
+    return answer
+
+
+def inputs_of_call(body: Body) -> Mapping[str, Tensor]:
+    """Parse the inputs of a call's first request.
+
+    Returns:
+        Tensors by input name.
+
+    Raises:
+        NotUnderstood: The body is not valid.
+    """
+    requests = read_requests(body)
+    return _tensors(requests[0].inputs, requests[0].raw_input_contents) if requests else {}
+
+
+def _answer(response: Any) -> Answer:  # noqa: ANN401  protobuf's classes are made at run time
+    fields: dict[str, Any] = {
+        key: getattr(response, key)
+        for key in ("model_name", "model_version", "id")
+        if getattr(response, key)
+    }
+    for name, parameter in response.parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        fields[f"parameter {name}"] = getattr(parameter, kind) if kind else None
+    return Answer(_tensors(response.outputs, response.raw_output_contents), fields)
+
+
+def _tensors(described: Any, raw: Any) -> dict[str, Tensor]:  # noqa: ANN401
+    found, contents = {}, iter(raw)
+    for one in described:
+        shape = tuple(one.shape)
+        if "shared_memory_region" in one.parameters:
+            # Its values are not in the message.
+            found[one.name] = Tensor(one.datatype, shape, np.empty(0))
+        elif raw:
+            data = next(contents, None)
+            if data is None:
+                raise NotUnderstood(f"tensor {one.name!r}: expected raw contents")
+            found[one.name] = tensor_of_wire(one.name, one.datatype, shape, memoryview(data))
+        else:
+            values = list(getattr(one.contents, CONTENTS.get(one.datatype, "bytes_contents")))
+            found[one.name] = tensor_of_values(one.name, one.datatype, shape, values)
+    return found

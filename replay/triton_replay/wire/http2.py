@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from hpack import Decoder, HPACKError
 
-from triton_replay.wire.bodies import Headers
+from triton_replay.wire.bodies import Body, Headers
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """First bytes of a client."""
@@ -32,6 +32,7 @@ PADDED: Final = 0x8
 PRIORITISED: Final = 0x20
 
 TABLE_SIZE: Final = 1
+MAX_CALLS: Final = 3
 INITIAL_WINDOW: Final = 4
 MAX_FRAME: Final = 5
 
@@ -44,7 +45,6 @@ OPEN_WINDOW: Final = 2**31 - 1
 LARGEST_FRAME: Final = 2**22
 """Largest DATA frame that `opening` allows, as in gRPC's C library."""
 
-_MAX_OBSERVED_FRAME: Final = 2**20
 _MAX_BLOCK: Final = 2**20
 _MAX_TABLE: Final = 2**24
 _MAX_CACHED_BLOCKS: Final = 64
@@ -58,7 +58,7 @@ class NotHttp2(Exception):
 # -- written by a client
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: Body = b"") -> bytes:
     """Return one frame."""
     return frame_head(kind, flags, stream, len(payload)) + payload
 
@@ -223,10 +223,7 @@ class FrameReader:
         try:
             while len(buffer) - offset >= HEAD.size:
                 high, low, kind, flags, stream = HEAD.unpack_from(buffer, offset)
-                size = high << 8 | low
-                if size > _MAX_OBSERVED_FRAME:
-                    raise NotHttp2(f"a frame of {size} bytes")
-                end = offset + HEAD.size + size
+                end = offset + HEAD.size + (high << 8 | low)
                 if end > len(buffer):
                     break
                 payload = bytes(buffer[offset + HEAD.size : end])

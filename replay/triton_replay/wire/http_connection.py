@@ -7,8 +7,7 @@ from typing import Final
 
 import httptools
 
-from triton_replay.wire.slots import CLOSED, Connection, Slot
-from triton_replay.wire.sockets import Resolved, Wire
+from triton_replay.wire.sockets import CLOSED, Connection, Resolved, Slot, Wire
 
 _REPORTED: Final = 200
 """Bytes of an error response that are reported."""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.frames import encode_frame
-from triton_replay.capture.reader import read_capture
 from triton_replay.capture.records import (
     Closing,
     Opening,
@@ -17,7 +17,6 @@ from triton_replay.capture.records import (
     decode_record,
     encode_record,
 )
-from triton_replay.capture.writer import CaptureWriter
 from triton_replay.errors import CaptureIncomplete, CaptureUnreadable
 
 OPENING = Opening("localhost:8000", "2026-01-01T00:00:00+00:00", "0.1.0", {"sample": 1.0})

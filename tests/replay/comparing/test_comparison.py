@@ -8,7 +8,7 @@ import pytest
 from replay.traffic import MS, events, inputs, request, response, write_capture
 
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.files import read_capture
 from triton_replay.capture.records import Response
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.tolerances import Tolerances, parse_tolerances

@@ -7,7 +7,7 @@ import pytest
 from support.http2 import message
 from tritonclient.grpc import service_pb2
 
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response
 from triton_replay.comparing.differences import compare_answers, model_of
 from triton_replay.comparing.tolerances import Tolerances, parse_tolerances

@@ -9,10 +9,10 @@ import pytest
 from support.http2 import message
 from tritonclient.grpc import service_pb2
 
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
+from triton_replay.comparing.comparison import features_of
 from triton_replay.comparing.differences import compare_answers, model_of
-from triton_replay.comparing.grouping import features_of
 from triton_replay.comparing.tolerances import Tolerances
 
 VALUES = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)

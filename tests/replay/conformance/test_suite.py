@@ -8,8 +8,7 @@ import pytest
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
-from triton_replay.conformance.http import HttpRequest
-from triton_replay.conformance.subject import Input, NotApplicable
+from triton_replay.conformance.subject import HttpRequest, Input, NotApplicable
 
 METADATA = {
     "name": "m",

@@ -10,9 +10,9 @@ from tritonclient.grpc import service_pb2
 
 from ge_runtime.planning.histogram_files import read_histogram
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.exporting.perf_analyzer import export_loads
+from triton_replay.exporting import export_loads
 
 
 def infer(*tensors, number=0):

@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triton_replay.__main__ import main
-from triton_replay.capture.reader import read_capture
-from triton_replay.generating.arrivals import Arrivals
-from triton_replay.generating.sizes import Sizes
-from triton_replay.generating.tensors import parse_input
+from triton_replay.capture.files import read_capture
+from triton_replay.generating import Arrivals, Sizes, parse_input
 from triton_replay.replaying.plan import plan_replay
 from triton_replay.wire.answers import read_inputs
 

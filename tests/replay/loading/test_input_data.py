@@ -8,8 +8,7 @@ import pytest
 
 from triton_replay.errors import ReplayError
 from triton_replay.loading.input_data import InputOptions, read_streams
-from triton_replay.loading.model import model_of
-from triton_replay.loading.tensors import batches
+from triton_replay.loading.tensors import batches, model_of
 
 
 def model(*inputs, batch=0, optional=()):

@@ -16,6 +16,9 @@ from triton_replay.loading.levels import (
     SHARES,
     Level,
     Range,
+    Running,
+    SequencePlan,
+    Sequences,
     doubling,
     evenly,
     parse_range,
@@ -24,7 +27,6 @@ from triton_replay.loading.levels import (
     repeated,
     shares_of,
 )
-from triton_replay.loading.sequences import Running, SequencePlan, Sequences
 from triton_replay.loading.windows import Stability, Window
 
 SECOND = 10**9

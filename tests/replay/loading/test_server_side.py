@@ -3,8 +3,8 @@
 import pytest
 
 from triton_replay.errors import ReplayError
-from triton_replay.loading.model import model_of
 from triton_replay.loading.statistics import between, of_one_request, read_page, read_statistics
+from triton_replay.loading.tensors import model_of
 
 
 def document(name, count, queue=0, infer=0):

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from triton_replay.recording import reading
-from triton_replay.recording.reading import Reading
+from triton_replay.recording import proxy
+from triton_replay.recording.proxy import Reading
 
 
 class Seen(list):
@@ -58,7 +58,7 @@ def test_close_waits_for_the_reading_thread(later):
 
 
 def test_a_full_queue_is_read_at_once(later, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_NOTED", 2)
+    monkeypatch.setattr(proxy, "MAX_NOTED", 2)
     tap = Seen(later.clock)
     front = later.beside(tap)
     for data in (b"a", b"b", b"c"):

@@ -4,13 +4,11 @@ import itertools
 
 import pytest
 
-from triton_replay.capture.reader import read_capture
+from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Opening, Request, Response
-from triton_replay.capture.writer import CaptureWriter
 from triton_replay.errors import CaptureIncomplete
-from triton_replay.recording.recorder import Recorder
+from triton_replay.recording.recorder import Recorder, Selection
 from triton_replay.recording.redaction import Redaction
-from triton_replay.recording.selection import Selection
 
 
 def opened(path, **options):

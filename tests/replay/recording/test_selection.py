@@ -3,7 +3,7 @@
 import json
 
 from triton_replay.capture.records import Request
-from triton_replay.recording.selection import Selection
+from triton_replay.recording.recorder import Selection
 
 
 def infer(number, sequence=None, model="m"):

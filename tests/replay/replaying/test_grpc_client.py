@@ -1,27 +1,33 @@
 """gRPC calls of a replay, with a server in this process."""
 
+import asyncio
+import gzip
 import itertools
+import struct
+from dataclasses import replace
 
 import grpc
 import pytest
 import uvloop
-from support.http2 import message
+from support.http2 import GOAWAY, frame, message, settings
 from support.servers import free_ports
 
 from triton_replay.addresses import Address
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, StreamMessage
-from triton_replay.replaying.answers import NotAnswered
-from triton_replay.replaying.grpc_client import GrpcConnection
+from triton_replay.replaying.clients import GrpcConnection, NotAnswered
+from triton_replay.wire.grpc_messages import split_messages, with_prefix
 
 UNARY, STREAM = "/inference.GRPCInferenceService/ModelInfer", "/s.S/ModelStreamInfer"
 
 
 class Handler(grpc.GenericRpcHandler):
-    """Returns its messages; `fail` fails, and a stream skips the message `drop`."""
+    """Returns its messages; `fail` fails, and `wait` waits for the end of the call."""
 
     def __init__(self):
         self.metadata = []
+        self.cancelled = asyncio.Event()
+        self.active = self.most = 0
 
     def service(self, details):
         self.metadata.append(details.invocation_metadata)
@@ -32,6 +38,13 @@ class Handler(grpc.GenericRpcHandler):
     async def unary(self, request, context):
         if request == b"fail":
             await context.abort(grpc.StatusCode.NOT_FOUND, "no 模型: 100%")
+        if request == b"wait":
+            context.add_done_callback(lambda _: self.cancelled.set())
+            await self.cancelled.wait()
+        self.active += 1
+        self.most = max(self.most, self.active)
+        await asyncio.sleep(0)  # other calls may start
+        self.active -= 1
         context.set_trailing_metadata((("x-end", "1"),))
         return request
 
@@ -48,22 +61,25 @@ def exchange(target, *bodies, headers=()):
     return Exchange(sent, None, later)
 
 
-def asked(one, *, port=None, headers=()):
-    """Return the response, the stream's messages, and the handler."""
+def asked(*calls, port=None, headers=(), timeout=60, options=()):
+    """Make calls concurrently; return the first response, the streams' messages, the handler."""
 
     async def send():
         handler, records = Handler(), []
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1), *options])
         server.add_generic_rpc_handlers((handler,))
         bound = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         address = Address("127.0.0.1", port or bound)
         clock = itertools.count(1).__next__
-        client = GrpcConnection(address, clock, records.append, headers, 60, None)
+        client = GrpcConnection(address, clock, records.append, headers, timeout, None)
         try:
-            return await client.send(one), records, handler
+            responses = await asyncio.gather(*map(client.send, calls))
+            return responses[0], records, handler
         finally:
-            await client.close()
+            if timeout < 60:
+                await handler.cancelled.wait()
+            client.close()
             await server.stop(None)
 
     return uvloop.run(send())
@@ -76,16 +92,17 @@ def test_a_call_returns_message_status_and_metadata():
         exchange(UNARY, b"hi", headers=recorded + binary), headers=(("X-Key", "new"),)
     )
     assert bytes(response.body) == message(b"hi")
-    assert response.trailers == (("grpc-status", "0"), ("x-end", "1"))
+    assert response.status == 200
+    assert dict(response.headers)["content-type"] == "application/grpc"
+    assert response.trailers == (("grpc-status", "0"), ("grpc-message", ""), ("x-end", "1"))
     heard = dict(handler.metadata[0])
     assert (heard["x-a"], heard["x-key"], heard["x-b-bin"]) == ("1", "new", b"\0\xff")
 
 
 def test_an_error_status_is_a_response_with_the_text_of_the_wire():
     response, _, _ = asked(exchange(UNARY, b"fail"))
-    assert response.trailers[:2] == (
-        *(("grpc-status", "5"), ("grpc-message", "no %E6%A8%A1%E5%9E%8B: 100%25")),
-    )
+    pairs = dict((*response.headers, *response.trailers))
+    assert (pairs["grpc-status"], pairs["grpc-message"]) == ("5", "no %E6%A8%A1%E5%9E%8B: 100%25")
     assert (response.ended, bytes(response.body)) == ("complete", b"")
 
 
@@ -100,5 +117,65 @@ def test_a_stream_sends_and_records_all_messages():
 
 def test_a_missing_server_raises_not_answered():
     (port,) = free_ports(1)
-    with pytest.raises(NotAnswered, match="no connection: failed to connect"):
+    with pytest.raises(NotAnswered, match="no connection: "):
         asked(exchange(UNARY, b"hi"), port=port)
+
+
+def test_a_message_may_have_any_size():
+    body = bytes(range(256)) * 2**16  # 16 MiB, in several frames
+    response, _, _ = asked(exchange(UNARY, body))
+    assert bytes(response.body) == message(body)
+
+
+def test_compressed_messages_are_sent_as_recorded():
+    sent = Request(7, 0, 0, 0, "POST", UNARY, (("grpc-encoding", "gzip"),), 0, protocol="grpc")
+    body = with_prefix(gzip.compress(b"hi"), compressed=True)
+    response, _, _ = asked(Exchange(replace(sent, body=body, body_size=len(body)), None))
+    assert split_messages(response.body) == [b"hi"]
+
+
+def test_a_call_without_response_is_cancelled_after_the_timeout():
+    with pytest.raises(NotAnswered, match=r"no response within 0\.05 s"):
+        asked(exchange(UNARY, b"wait"), timeout=0.05)
+
+
+def test_calls_wait_while_the_server_accepts_no_more():
+    limit = (("grpc.max_concurrent_streams", 2),)
+    response, _, handler = asked(*(exchange(UNARY, b"%d" % n) for n in range(9)), options=limit)
+    assert bytes(response.body) == message(b"0")
+    assert handler.most <= 2
+
+
+def test_metadata_larger_than_a_frame_is_split():
+    large = (("x-large", "v" * 20_000),)
+    options = (("grpc.max_metadata_size", 2**20), ("grpc.absolute_max_metadata_size", 2**20))
+    _, _, handler = asked(exchange(UNARY, b"hi", headers=large), options=options)
+    assert dict(handler.metadata[0])["x-large"] == "v" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("opening", "reason"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the response is not gRPC"),
+        (settings() + frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)), "accepts no more calls"),
+        (settings(), "the server closed the connection"),
+    ],
+)
+def test_a_call_that_the_server_ends_raises_not_answered(opening, reason):
+    async def serve(reader, writer):
+        await reader.read(1)
+        writer.write(opening)
+        await writer.drain()
+        writer.close()
+
+    async def play():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = Address(*server.sockets[0].getsockname())
+            client = GrpcConnection(address, int, [].append, (), 60, None)
+            try:
+                await client.send(exchange(UNARY, b"hi"))
+            finally:
+                client.close()
+
+    with pytest.raises(NotAnswered, match=reason):
+        asyncio.run(play())

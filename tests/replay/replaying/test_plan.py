@@ -1,13 +1,16 @@
 """Plans: due times of requests, and their order."""
 
+import gzip
 import json
+import zlib
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response
 from triton_replay.replaying import plan
+from triton_replay.wire.grpc_messages import with_prefix
 
 
 def plan_replay(requests, speed):
@@ -128,11 +131,14 @@ def test_only_grpc_calls_that_change_the_server_are_executed_alone():
     assert [step.after for step in plan.plan_replay(calls, 1).steps] == [(), (0,), (1,), (1,)]
 
 
-def test_calls_with_compression_or_shared_memory_are_skipped():
+def test_calls_with_shared_memory_are_skipped():
+    region = b"shared_memory_region"
     calls = [
         *(call(0, body=b"\1\0\0\0\0"), call(1, "SystemSharedMemoryRegister"), call(2)),
-        call(3, body=b"\0\0\0\0\x14shared_memory_region"),
+        call(3, body=with_prefix(region)),
+        call(4, body=with_prefix(gzip.compress(region), compressed=True)),
+        call(5, body=with_prefix(zlib.compress(region), compressed=True)),
     ]
     found = plan.plan_replay(calls, 1)
-    assert [step.exchange.request.number for step in found.steps] == [2]
-    assert sorted(found.left_out.values()) == [1, 2]
+    assert [step.exchange.request.number for step in found.steps] == [0, 2]
+    assert sorted(found.left_out.values()) == [4]

@@ -8,7 +8,7 @@ import json
 import uvloop
 
 from triton_replay.addresses import Address
-from triton_replay.capture.reader import Exchange
+from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response
 from triton_replay.replaying.plan import plan_replay
 from triton_replay.replaying.player import Player, Target

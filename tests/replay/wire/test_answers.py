@@ -2,15 +2,19 @@
 
 import contextlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2, service_pb2
 
+from triton_replay.wire import grpc_messages
 from triton_replay.wire.answers import read_answers, read_inputs
 from triton_replay.wire.bodies import NotUnderstood, sequence_of
-from triton_replay.wire.grpc_tensors import answer_of_call, answer_of_message, inputs_of_call
+from triton_replay.wire.grpc_messages import answer_of_call, answer_of_message, inputs_of_call
 
 TENSORS = st.fixed_dictionaries(
     {},
@@ -63,3 +67,10 @@ def test_values_in_json_are_read_exactly(datatype, data, expected):
     (answer,) = read_answers((), json.dumps({"outputs": [output], "id": "7"}).encode())
     np.testing.assert_array_equal(answer.tensors["y"].values, expected)
     assert answer.fields == {"id": "7"}
+
+
+def test_the_schema_is_that_of_tritonclient():
+    """After an upgrade of tritonclient, write a FileDescriptorSet of these two files."""
+    shipped = Path(grpc_messages.__file__).with_name("grpc_service.binpb").read_bytes()
+    files = [one.SerializeToString() for one in FileDescriptorSet.FromString(shipped).file]
+    assert files == [one.DESCRIPTOR.serialized_pb for one in (model_config_pb2, service_pb2)]

@@ -1,11 +1,16 @@
-"""Random inputs, with shapes and values that may depend on drawn sizes."""
+"""Random requests: inputs, whose shapes and values may depend on drawn sizes, and arrival times."""
 
 from __future__ import annotations
 
+import bisect
+import csv
+import itertools
+import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -121,3 +126,102 @@ def _size(word: int | str, sizes: Mapping[str, int]) -> int:
 
 def _text(length: int, chance: random.Random) -> bytes:
     return bytes(97 + byte % 26 for byte in chance.randbytes(length))
+
+
+# -- random arrival times with a rate that varies, alone or in bursts
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A Poisson process of bursts with a sinusoidal rate.
+
+    Args:
+        rate: Mean requests per second over a period.
+        burst: Mean requests per burst. Sizes are geometric, so most bursts are small.
+        swing: Amplitude of the rate as a share of `rate`, 0 to 1.
+        period: Seconds between two peaks of the rate. The load starts at the lowest rate.
+    """
+
+    rate: float
+    burst: float = 1.0
+    swing: float = 0.0
+    period: float = 86_400.0
+
+    def rate_at(self, second: float) -> float:
+        """Return the requests per second at a time."""
+        return self.rate * (1 - self.swing * math.cos(2 * math.pi * second / self.period))
+
+    def times(self, seconds: float, chance: random.Random) -> Iterator[int]:
+        """Yield the arrival times in nanoseconds, ascending.
+
+        Args:
+            seconds: Duration.
+            chance: Source of random numbers.
+        """
+        # Thinning (Lewis and Shedler): events at the highest rate are kept with the probability
+        # of the current rate.
+        highest = self.rate * (1 + self.swing)
+        now = 0.0
+        while True:
+            now -= math.log(1 - chance.random()) * self.burst / highest
+            if now >= seconds:
+                return
+            if chance.random() * highest > self.rate_at(now):
+                continue
+            yield round(now * 1e9)
+            while chance.random() > 1 / self.burst:
+                yield round(now * 1e9)
+
+
+# -- histograms of sizes in the CSV format of `ge-runtime gears`: `tokens,count` and rows
+
+COUNT: Final = "count"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A histogram of combinations of sizes. At least one count is above 0."""
+
+    axes: tuple[str, ...]
+    rows: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]
+
+    def each(self) -> Iterator[Mapping[str, int]]:
+        """Yield all combinations, as sizes by axis."""
+        return (dict(zip(self.axes, row, strict=True)) for row in self.rows)
+
+    def draw(self, chance: random.Random) -> Mapping[str, int]:
+        """Return a random combination, as sizes by axis."""
+        ends = list(itertools.accumulate(self.counts))
+        row = self.rows[bisect.bisect_right(ends, int(chance.random() * ends[-1]))]
+        return dict(zip(self.axes, row, strict=True))
+
+
+NO_SIZES: Final = Sizes((), ((),), (1,))
+"""The histogram of requests without variable sizes."""
+
+
+def read_sizes(path: Path) -> Sizes:
+    """Read a CSV file. Raise ReplayError, with the line, if it is invalid."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = [line for line in csv.reader(file, skipinitialspace=True) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ReplayError(f"{path}: cannot be read: {error}") from error
+    header = [name.strip() for name in lines[0]] if lines else []
+    axes = tuple(name for name in header if name != COUNT)
+    if not axes or len(set(header)) < len(header) or not all(map(str.isidentifier, axes)):
+        raise ReplayError(f"{path}: found {','.join(header)!r}, expected a header: tokens,{COUNT}")
+    rows, counts = [], []
+    for number, cells in enumerate(lines[1:], 2):
+        if len(cells) != len(header) or not all(
+            cell.strip().isascii() and cell.strip().isdigit() for cell in cells
+        ):
+            text = f"found {','.join(cells)!r}, expected {len(header)} whole numbers"
+            raise ReplayError(f"{path}: line {number}: {text}")
+        row = dict(zip(header, map(int, cells), strict=True))
+        counts.append(row.pop(COUNT, 1))
+        rows.append(tuple(row.values()))
+    if not sum(counts):
+        raise ReplayError(f"{path}: found no sizes, expected at least one")
+    return Sizes(axes, tuple(rows), tuple(counts))

@@ -1,1 +1,0 @@
-"""Export of captures to the formats of other tools."""

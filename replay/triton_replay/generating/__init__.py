@@ -1,1 +1,0 @@
-"""Generation of random requests: sizes from a histogram, arrival times, inputs."""
