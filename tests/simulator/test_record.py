@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / page).read_text() for page in ("docs/ascend.md", "tests/simulator/trust.md"))
 RUNTIME = Path(ge_runtime.__file__).parent
 PYACL = sorted((RUNTIME / "npu" / "driver").glob("pyacl*.py"))
-DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
+DOCTOR = RUNTIME / "cli" / "doctor" / "machine.py"
 SIMULATOR = Path(ascend_simulator.__file__).parent
 TESTS = ROOT / "tests" / "simulator"
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from threading import RLock
 from typing import Final
 
-from ascend_simulator.memory.blocks import Block
+from ascend_simulator.memory.blocks import HOST, OWNER, Block, Ordering, Use
 from ascend_simulator.memory.heaps import AddressSpace
-from ascend_simulator.memory.ordering import HOST, OWNER, Ordering, Use
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 

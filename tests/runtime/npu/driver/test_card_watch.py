@@ -11,7 +11,7 @@ from runtime.support.triton import PbUtils
 
 import ge_runtime.npu.driver.card as watch
 from ascend_simulator import current
-from ascend_simulator.enumerations import DeviceStatus
+from ascend_simulator.codes import DeviceStatus
 from ge_runtime import Runtime
 from ge_runtime.adapters.triton import GraphModel
 from ge_runtime.npu.driver.card import PROCESS_CARDS, CardWatch
