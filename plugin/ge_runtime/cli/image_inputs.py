@@ -8,7 +8,7 @@ from pathlib import Path
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import Signature
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.npu.driver.aipp import ImageInput, insert_op_conf
+from ge_runtime.npu.driver.atc import ImageInput, insert_op_conf
 
 _FORMAT = "--input_format="
 

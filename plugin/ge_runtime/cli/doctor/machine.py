@@ -23,7 +23,7 @@ from typing import Final
 from ge_runtime.cli.child_process import TIMEOUT_S, ChildResult, Outcome, run_command
 from ge_runtime.memory.machine import MemoryLimit, read_limits
 from ge_runtime.npu.driver.installation import cann_version, read_text_or_none
-from ge_runtime.npu.service.runtime_folder import runtime_folder
+from ge_runtime.npu.service.launcher import runtime_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ facts.update(code=str(code), devices=str(count))
 """,
     "torch_npu": "facts = {}",
     "ge": """
-from ge_runtime.npu.driver.ge_py import GE_PY_MODULES, missing_names
+from ge_runtime.npu.driver.installation import GE_PY_MODULES, missing_names
 modules = {name: importlib.import_module(each) for name, each in GE_PY_MODULES.items()}
 facts = {"file": str(module.__file__), "lacking": ", ".join(missing_names(modules))}
 """,

@@ -17,7 +17,7 @@ from ge_runtime.cli.probe_device.session import (
     Unavailable,
 )
 from ge_runtime.npu.driver.driver import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Address, Picture, Stream
-from ge_runtime.npu.driver.pyacl_images import PyAclMedia
+from ge_runtime.npu.driver.pyacl_models import PyAclMedia
 from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 _SIDE: Final = 16

@@ -20,7 +20,7 @@ from ge_runtime.memory.suballocator import Suballocator
 from ge_runtime.npu.driver.description import ACL_DTYPES
 from ge_runtime.npu.driver.device import AscendDevice, DefaultContext
 from ge_runtime.npu.driver.driver import Address
-from ge_runtime.npu.driver.ge_py import GeProcess, GePy, Graph, Session
+from ge_runtime.npu.driver.installation import GeProcess, GePy, Graph, Session
 from ge_runtime.npu.driver.memory import part_bytes
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.specs import Array, DType

@@ -31,8 +31,13 @@ from ge_runtime.npu.driver.driver import (
     Stream,
 )
 from ge_runtime.npu.driver.installation import import_cann_module
-from ge_runtime.npu.driver.pyacl_images import PyAclAipp, PyAclMedia
-from ge_runtime.npu.driver.pyacl_models import Acl, PyAclDescriptions, PyAclFreeShapes
+from ge_runtime.npu.driver.pyacl_models import (
+    Acl,
+    PyAclAipp,
+    PyAclDescriptions,
+    PyAclFreeShapes,
+    PyAclMedia,
+)
 from ge_runtime.npu.driver.return_codes import (
     NOT_SUPPORTED,
     REPEAT_FINALIZE,

@@ -17,7 +17,7 @@ from ge_runtime.config import DeclaredImages
 from ge_runtime.engines.artifact import graph_name
 from ge_runtime.engines.base import GraphTensor
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault
-from ge_runtime.npu.driver.aipp import differences
+from ge_runtime.npu.driver.atc import differences
 from ge_runtime.npu.driver.card import Card
 from ge_runtime.npu.driver.description import (
     ACL_DTYPES,
