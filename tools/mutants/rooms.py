@@ -38,7 +38,7 @@ ROOMS = {
             f"{_GE}/cli/image_inputs.py",
             f"{_GE}/cli/probe_device",
             *(f"{_GE}/config/{name}.py" for name in ("aipp", "captures", "jpeg", "resident")),
-            f"{_GE}/devices/health.py",
+            f"{_GE}/devices/__init__.py",
             f"{_GE}/devices/jpeg.py",
             f"{_GE}/npu/driver",
             f"{_GE}/npu/engines",

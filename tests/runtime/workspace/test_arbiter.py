@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ge_runtime.testing import ManualClock
-from ge_runtime.workspace.arbiter import Arbiter
-from ge_runtime.workspace.lease import Outcome, Waiter
+from ge_runtime.workspace.arbiter import Arbiter, Outcome, Waiter
 
 CAPACITY = 100
 ALIGNMENT = 4

@@ -21,7 +21,7 @@ from ge_runtime.cli.convert.npu_ge_parameters import (
     gear_parameters,
 )
 from ge_runtime.config import ConfigErrors, RuntimeConfig
-from ge_runtime.config.declared import read_instances, read_max_batch_size, read_tensors
+from ge_runtime.config.model_tensors import read_instances, read_max_batch_size, read_tensors
 from ge_runtime.config.parameters import split_names
 from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import ROWS

@@ -41,8 +41,8 @@ from ge_runtime.cli.doctor.package_checks import (
 )
 from ge_runtime.components import suffixes
 from ge_runtime.config import ConfigErrors
-from ge_runtime.config.declared import read_instances
 from ge_runtime.config.execution_settings import kind_of, read_devices
+from ge_runtime.config.model_tensors import read_instances
 from ge_runtime.config.parameter_table import read_parameters
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.memory.plan import in_binary_units

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost, PlanFault
 from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import Driver

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost
 from ge_runtime.npu.driver.driver import Address, Context, Driver, Stream
 from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind

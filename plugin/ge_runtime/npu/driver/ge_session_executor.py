@@ -16,7 +16,7 @@ import numpy as np
 
 from ge_runtime.devices import Device
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost
-from ge_runtime.memory.suballocator import Suballocator
+from ge_runtime.memory.lifetimes import Suballocator
 from ge_runtime.npu.driver.description import ACL_DTYPES
 from ge_runtime.npu.driver.device import AscendDevice, DefaultContext
 from ge_runtime.npu.driver.driver import Address

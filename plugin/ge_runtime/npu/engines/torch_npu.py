@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
-from ge_runtime.devices import Watch, WatchedHost
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth, Watch, WatchedHost
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings, HostBackend
 from ge_runtime.engines.base import Engine, Signature
