@@ -11,8 +11,7 @@ from typing import Final
 
 from ge_runtime.cli.backend import NAME
 from ge_runtime.cli.command import EXIT_NO, Command, axis_sizes
-from ge_runtime.cli.config_pbtxt import config_file, parse
-from ge_runtime.cli.convert.config_edits import edit_config
+from ge_runtime.cli.config_pbtxt import config_file, edit_config, parse
 from ge_runtime.cli.convert.npu_ge_parameters import (
     SHAPES,
     ConversionReport,
