@@ -17,7 +17,6 @@ from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import (
     ConfigFault,
     NeverFits,
-    PoolCancelled,
     PoolClosed,
     PoolFault,
     PoolFull,
@@ -39,14 +38,8 @@ __all__ = [
 ALIGNMENT: Final = 512
 """Bytes. The alignment of Ascend's graph engine; CUDA and CPUs need less."""
 
-BYPASS_LIMIT: Final = 16
-"""Number of times that a waiter may be bypassed by later ones of higher priority."""
-
 QUEUE_LIMIT: Final = 256
 """Largest number of waiters. Each is a thread of this process, so only a defect has more."""
-
-CANCELLATION_POLL_S: Final = 0.01
-"""Interval of polling for cancellation: servers offer no notification."""
 
 _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     Outcome.NEVER_FITS: (
@@ -62,10 +55,6 @@ _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
         PoolTimeout,
         "found less than {waiter.nbytes:,} bytes free for {waiter.waited_s:.3f} s, expected them "
         "before the deadline",
-    ),
-    Outcome.CANCELLED: (
-        PoolCancelled,
-        "found its request for {waiter.nbytes:,} bytes cancelled after {waiter.waited_s:.3f} s",
     ),
     Outcome.CLOSED: (PoolClosed, "found the pool closed, expected it open"),
 }
@@ -100,37 +89,21 @@ class WorkspacePool:
         self.queue_limit = queue_limit
         self._name = name
         self._clock = clock
-        self._arbiter = Arbiter(
-            capacity_bytes,
-            alignment=ALIGNMENT,
-            queue_limit=queue_limit,
-            bypass_limit=BYPASS_LIMIT,
-        )
+        self._arbiter = Arbiter(capacity_bytes, alignment=ALIGNMENT, queue_limit=queue_limit)
         self._lock = Lock()  # guards the arbiter, its waiters and their conditions
         # One condition for each waiter, so that only threads whose wait has ended are woken.
         self._conditions: dict[Waiter, Condition] = {}
         self._returned = Condition(self._lock)  # notified when a closed pool has no leases left
 
-    def lease(
-        self,
-        nbytes: int,
-        *,
-        priority: int = 0,
-        deadline: float = math.inf,
-        owner: str,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> Lease:
+    def lease(self, nbytes: int, *, deadline: float = math.inf, owner: str) -> Lease:
         """Lease memory. Blocks until it is granted. Safe from any thread.
 
         After an exception nothing stays leased or queued.
 
         Args:
             nbytes: 0 or more.
-            priority: Higher priorities are served first.
             deadline: Seconds on the pool's clock.
             owner: The name in messages and statistics.
-            cancelled: Called in this thread when the lease has to wait, then every 10 ms and before
-                the lease is returned. No lock is held.
 
         Returns:
             The lease, to be released by the caller.
@@ -139,20 +112,19 @@ class WorkspacePool:
             NeverFits: `nbytes` exceeds the capacity.
             PoolFull: The queue limit is reached.
             PoolTimeout: The deadline passed.
-            PoolCancelled: `cancelled` returned True.
             PoolClosed: The pool is closed, or was closed during the wait.
             ValueError: `nbytes` is negative.
         """
         if nbytes < 0:
             raise ValueError(f"{owner}: found {nbytes} bytes, expected 0 or more")
-        waiter = Waiter(nbytes, owner, priority, deadline)
+        waiter = Waiter(nbytes, owner, deadline)
         condition = None
         with self._lock:
             self._notify(self._arbiter.request(waiter, self._clock.now()))
             if waiter.outcome is Outcome.WAITING:
                 condition = self._conditions[waiter] = Condition(self._lock)
         if condition is not None:
-            self._wait(waiter, condition, cancelled)
+            self._wait(waiter, condition)
         if waiter.outcome is not Outcome.GRANTED:
             raise self._refusal(waiter)
         return Lease(waiter, self._release)
@@ -191,32 +163,21 @@ class WorkspacePool:
         _log.warning("%s: closed while leases are held by %s", self._name, holders)
         return False
 
-    def _wait(
-        self, waiter: Waiter, condition: Condition, cancelled: Callable[[], bool] | None
-    ) -> None:
+    def _wait(self, waiter: Waiter, condition: Condition) -> None:
         """Block until the waiter no longer waits."""
         try:
-            while True:
-                # Called without the lock, as it is the server's code and may be slow.
-                if cancelled is not None and cancelled():
-                    self._withdraw(waiter)
-                if waiter.outcome is not Outcome.WAITING:
-                    return
-                with self._lock:
+            with self._lock:
+                while waiter.outcome is Outcome.WAITING:
                     now = self._clock.now()
                     if waiter.deadline <= now:
                         self._notify(self._arbiter.expire(now))
-                    elif waiter.outcome is Outcome.WAITING:
-                        poll = math.inf if cancelled is None else now + CANCELLATION_POLL_S
-                        self._clock.wait(condition, min(waiter.deadline, poll))
-        except BaseException:  # an interrupt, or `cancelled` raised: the lease has no holder
-            self._withdraw(waiter)
+                    else:
+                        self._clock.wait(condition, waiter.deadline)
+        except BaseException:  # an interrupt: the lease has no holder
+            with self._lock:
+                self._notify(self._arbiter.withdraw(waiter, self._clock.now()))
+                self._note_return()
             raise
-
-    def _withdraw(self, waiter: Waiter) -> None:
-        with self._lock:
-            self._notify(self._arbiter.withdraw(waiter, self._clock.now()))
-            self._note_return()
 
     def _release(self, waiter: Waiter) -> None:
         with self._lock:

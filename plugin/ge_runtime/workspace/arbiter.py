@@ -1,13 +1,10 @@
 """The arbiter of a workspace pool: decides which waiter gets memory, and when; and its values.
 
-It is a pure state machine over facts and `now`, without threads, locks or clocks. Waiters have one
-order, by priority and then by arrival, and only the first one is served. So small waiters that
-happen to fit never pass a waiter that needs much: the pool drains until the first one fits.
-
-The bypass limit bounds starvation. Only waiters of higher priority can bypass a waiter; after
-`bypass_limit` of them, it and the waiters before it are served before all that arrived later. So a
-waiter is granted at the latest after as many releases as there were live and waiting leases at its
-arrival, plus `bypass_limit`. When nothing is leased, no waiter waits.
+It is a pure state machine over facts and `now`, without threads, locks or clocks. Waiters are
+served in the order of arrival, and only the first one. So small waiters that happen to fit never
+pass a waiter that needs much: the pool drains until the first one fits. A waiter is granted at the
+latest after as many releases as there were live and waiting leases at its arrival. When nothing is
+leased, no waiter waits.
 """
 
 from __future__ import annotations
@@ -44,7 +41,6 @@ class Waiter:
 
     nbytes: int
     owner: str
-    priority: int = 0
     deadline: float = math.inf
     """Seconds on the pool's clock."""
     outcome: Outcome = Outcome.WAITING
@@ -52,8 +48,6 @@ class Waiter:
     """Bytes from the pool's start, once granted."""
     requested_at: float = 0.0
     waited_s: float = 0.0
-    bypassed: int = 0
-    """Number of later waiters that were granted before it."""
 
 
 class Lease:
@@ -182,22 +176,18 @@ class Arbiter:
     Methods return the waiters that stop waiting; the `outcome` of each says why.
     """
 
-    def __init__(
-        self, capacity: int, *, alignment: int, queue_limit: int, bypass_limit: int
-    ) -> None:
+    def __init__(self, capacity: int, *, alignment: int, queue_limit: int) -> None:
         """Start with nothing leased.
 
         Args:
             capacity: Bytes.
             alignment: Offsets are multiples of it.
             queue_limit: See WorkspacePool.
-            bypass_limit: How often a waiter may be bypassed by later ones of higher priority.
         """
         self.capacity = capacity
         self.closed = False
         self._alignment = alignment
         self._queue_limit = queue_limit
-        self._bypass_limit = bypass_limit
         self._range = Suballocator(capacity)
         self._live: set[Waiter] = set()
         self._waiting: list[Waiter] = []  # in order of arrival
@@ -305,27 +295,11 @@ class Arbiter:
             self._timeouts += len(ended)
             for waiter in ended:
                 self._end_wait(waiter, Outcome.TIMED_OUT, now)
-        while self._waiting:
-            index = self._head()
-            waiter = self._waiting[index]
-            if not self._grant(waiter):
-                break
-            del self._waiting[index]
-            for bypassed in self._waiting[:index]:
-                bypassed.bypassed += 1
+        while self._waiting and self._grant(self._waiting[0]):
+            waiter = self._waiting.pop(0)
             self._end_wait(waiter, Outcome.GRANTED, now)
             ended.append(waiter)
         return ended
-
-    def _head(self) -> int:
-        """Return the index in `_waiting` of the next waiter to serve."""
-        head = 0
-        for index, waiter in enumerate(self._waiting):
-            if waiter.priority > self._waiting[head].priority:
-                head = index
-            if waiter.bypassed >= self._bypass_limit:
-                break  # served before all later ones of any priority
-        return head
 
     def _grant(self, waiter: Waiter) -> bool:
         # A lease of 0 bytes takes 1, so that it has an offset of its own.
