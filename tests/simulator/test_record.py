@@ -13,7 +13,7 @@ import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
 from ge_runtime.cli.probe_device.checks import CHECKS as DEVICE_CHECKS
-from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
+from ge_runtime.npu.driver.cann_values import FailureKind, failure_kind
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / page).read_text() for page in ("docs/ascend.md", "tests/simulator/trust.md"))

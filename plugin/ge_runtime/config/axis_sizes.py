@@ -15,8 +15,7 @@ from typing import Final, TypeAlias
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.parameter_table import ALIGN, GEARS, LIMIT, MINIMUM, PACKING
 from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, split_names
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, TensorSpec
+from ge_runtime.specs import ROWS, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import Final, TypeGuard
 
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.parameters import ConfigErrors, Parameters, read_whole, split_names
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, UNKNOWN, DType, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, DType, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from ge_runtime.cli.probe_device.session import (
     right_or_wrong,
 )
 from ge_runtime.errors import RuntimeFault
+from ge_runtime.npu.driver.cann_values import ReturnCodeChecker
 from ge_runtime.npu.driver.driver import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Address, Picture, Stream
 from ge_runtime.npu.driver.pyacl_models import PyAclMedia
-from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
 
 _SIDE: Final = 16
 """Height and width of the test image. Its 256 pixels can have all values of a byte."""

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
 from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
-from ge_runtime.npu.driver.description import AIPP_INPUT, GEAR_INPUT
+from ge_runtime.npu.driver.cann_values import AIPP_INPUT, GEAR_INPUT, DriverFault, FailureKind
 from ge_runtime.npu.driver.device import AscendDevice, allocate
 from ge_runtime.npu.driver.driver import Address, Copy, Dataset, Driver, ImageBatch, ModelId, Stream
 from ge_runtime.npu.driver.om_model import LoadedModel, OmGear, Stage
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 
 _NOWHERE: Final = Address(0)
 QUEUED_ALIGNMENT: Final = 64

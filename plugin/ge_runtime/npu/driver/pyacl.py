@@ -14,7 +14,16 @@ from functools import cache
 from typing import Final
 
 from ge_runtime.errors import NoDevice
-from ge_runtime.npu.driver.description import ModelDescription
+from ge_runtime.npu.driver.cann_values import (
+    NOT_SUPPORTED,
+    REPEAT_FINALIZE,
+    REPEAT_INITIALIZE,
+    SUCCESS,
+    DriverFault,
+    FailureKind,
+    ModelDescription,
+    ReturnCodeChecker,
+)
 from ge_runtime.npu.driver.driver import (
     UNKNOWN_CHIP,
     Address,
@@ -37,15 +46,6 @@ from ge_runtime.npu.driver.pyacl_models import (
     PyAclDescriptions,
     PyAclFreeShapes,
     PyAclMedia,
-)
-from ge_runtime.npu.driver.return_codes import (
-    NOT_SUPPORTED,
-    REPEAT_FINALIZE,
-    REPEAT_INITIALIZE,
-    SUCCESS,
-    DriverFault,
-    FailureKind,
-    ReturnCodeChecker,
 )
 
 _HUGE_FIRST: Final = 0

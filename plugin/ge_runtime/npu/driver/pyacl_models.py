@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.npu.driver.atc import INPUT_FORMATS
-from ge_runtime.npu.driver.description import ModelDescription, ModelTensor
+from ge_runtime.npu.driver.cann_values import (
+    DriverFault,
+    ModelDescription,
+    ModelTensor,
+    ReturnCodeChecker,
+)
 from ge_runtime.npu.driver.driver import (
     Address,
     AippKind,
@@ -23,7 +28,6 @@ from ge_runtime.npu.driver.driver import (
     Produced,
     Stream,
 )
-from ge_runtime.npu.driver.return_codes import DriverFault, ReturnCodeChecker
 
 # The module, which has no type stubs.
 Acl: TypeAlias = Any

@@ -23,6 +23,7 @@ from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings
 from ge_runtime.engines.base import Engine
 from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault, RuntimeFault
+from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.card import PROCESS_CARDS, Cards
 from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
 from ge_runtime.npu.driver.driver import (
@@ -37,7 +38,6 @@ from ge_runtime.npu.driver.installation import open_ge
 from ge_runtime.npu.driver.memory import CardMemory, PinnedMemory
 from ge_runtime.npu.driver.om_model import ModelFile
 from ge_runtime.npu.driver.pyacl import open_media
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.npu.engines.captured import Capture, CapturedEngine, Reloadable
 from ge_runtime.npu.engines.ge_session import GeSessionEngine
 from ge_runtime.npu.engines.om import OmEngine

@@ -35,8 +35,8 @@ from ge_runtime.errors import (
 )
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.npu.driver.atc import ensure_content, own_precision, sha256_of
+from ge_runtime.npu.driver.cann_values import ACL_DTYPES, DriverFault, FailureKind
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.description import ACL_DTYPES
 from ge_runtime.npu.driver.driver import Address
 from ge_runtime.npu.driver.ge_session_executor import UNSUPPORTED_DTYPES, GeSessionExecutor
 from ge_runtime.npu.driver.installation import (
@@ -46,7 +46,6 @@ from ge_runtime.npu.driver.installation import (
     graph_inputs,
     graph_outputs,
 )
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.specs import Array, Tensors
 
 _PRECISION: Final = "ge.exec.precision_mode_v2"

@@ -25,13 +25,18 @@ from ge_runtime.devices import Buffer, Device
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, PlanFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
+from ge_runtime.npu.driver.cann_values import (
+    ACL_DTYPES,
+    DriverFault,
+    FailureKind,
+    ModelDescription,
+    ModelTensor,
+)
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.description import ACL_DTYPES, ModelDescription, ModelTensor
 from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
 from ge_runtime.npu.driver.driver import Address, Copy, Dataset, ModelId, Produced
 from ge_runtime.npu.driver.memory import part_bytes
 from ge_runtime.npu.driver.om_model import ModelFile
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.npu.engines.om_files import load_fault, tensor_faults
 from ge_runtime.specs import Array, Tensors
 

@@ -29,9 +29,9 @@ from ge_runtime.engines.torch import (
     signature_of,
 )
 from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
+from ge_runtime.npu.driver.cann_values import FailureKind, failure_kind
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.installation import import_cann_module
-from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
 
 # torchair's objects, which have no type stubs.
 Torchair: TypeAlias = Any
