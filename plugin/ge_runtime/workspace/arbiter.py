@@ -65,7 +65,7 @@ class Lease:
 
     @property
     def offset(self) -> int:
-        """Bytes from the pool's start; a multiple of `pool.ALIGNMENT`."""
+        """Bytes from the pool's start; a multiple of `workspace.ALIGNMENT`."""
         return self._waiter.offset
 
     @property

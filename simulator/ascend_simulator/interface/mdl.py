@@ -195,7 +195,7 @@ def destroy_exec_config_handle(handle: int) -> None:
 
 @pair("mdl.query_size", STR)
 def query_size(path: str) -> tuple[int, int]:
-    """Return the bytes of workspace and of weights. See `compiler.sizes`.
+    """Return the bytes of workspace and of weights. See `compiler.inference`.
 
     The workspace is 0 with free shapes. Refused: RT_CONTEXT_NULL (an inference: the documents say
     that a context is "wanted").

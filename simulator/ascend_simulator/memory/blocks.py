@@ -160,7 +160,7 @@ class Uses:
 class PendingExecutions:
     """The submitted executions that use a model, a dataset or a buffer.
 
-    An execution counts until the host has waited for it, even if it is finished (see `ordering`).
+    An execution counts until the host has waited for it, even if it is finished (see `Ordering`).
     Callers hold the process's lock.
     """
 

@@ -168,7 +168,7 @@ class Execution:
     def run(self) -> None:
         """Execute; raise failures, or store them for a caller that waits. Outputs are then garbage.
 
-        Violates GEAR_CONTENT and `weights.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
+        Violates GEAR_CONTENT and `loaded.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
         """
         try:
             self._execute()

@@ -206,7 +206,7 @@ class Models:
             policy: how the system allocates.
 
         Violates DYNAMIC_WITH_MEMORY, the rules of `region`, `claims.BUSY` if the load would write
-        the weights of a model that executes, and `weights.CHANGED` if it would overwrite those of
+        the weights of a model that executes, and `CHANGED` if it would overwrite those of
         another file.
 
         Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for another chip's file and
@@ -269,7 +269,7 @@ class Models:
     def unload(self, number: int) -> None:
         """Unload the model; the caller's memory is unchanged.
 
-        Violates OTHER_CONTEXT, UNLOAD_BUSY and `weights.CHANGED`. Raises as `get` does, and Refused
+        Violates OTHER_CONTEXT, UNLOAD_BUSY and `CHANGED`. Raises as `get` does, and Refused
         RT_CONTEXT_NULL.
         """
         now = process.current()

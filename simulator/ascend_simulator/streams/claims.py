@@ -1,7 +1,7 @@
 """The memory that tasks and the host use, and the detection of conflicting uses.
 
 A conflict between two streams is decided when the second use is submitted, from the known order
-(`ordering`), not from the timing of the threads. A race is therefore found every time or never.
+(`memory.blocks`), not from the timing of the threads. A race is therefore found every time or never.
 Safe from any thread.
 """
 

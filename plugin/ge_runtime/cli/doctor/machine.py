@@ -70,7 +70,7 @@ class Machine:
     packages: Mapping[str, str]
     """Normalized name of each installed distribution (PEP 503) -> version."""
     imports: Mapping[str, ChildResult]
-    """Result of importing each module in `imports.CHECKED_MODULES`."""
+    """Result of importing each module in `CHECKED_MODULES`."""
     npu_driver: str | None
     """Version of Ascend's driver; "" if its version.info names none."""
     npu_smi: ChildResult
