@@ -1,8 +1,8 @@
 """The memory that tasks and the host use, and the detection of conflicting uses.
 
 A conflict between two streams is decided when the second use is submitted, from the known order
-(`memory.blocks`), not from the timing of the threads. A race is therefore found every time or never.
-Safe from any thread.
+(`memory.blocks`), not from the timing of the threads. A race is therefore found every time or
+never. Safe from any thread.
 """
 
 from __future__ import annotations
