@@ -180,7 +180,9 @@ class _Reader:
         # No gear needs to hold all rows: max_batch_size also limits how many rows the server
         # gathers for a request batch, which may be executed in several parts.
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
-        if not self._fallback and not any(_holds(gear, largest) for gear in table):
+        if not self._fallback and not any(
+            all(own >= size for own, size in zip(gear, largest, strict=True)) for gear in table
+        ):
             shape = ", ".join(f"{axis} {self._most[axis]}" for axis in axes if axis != ROWS)
             expected = "one, as the limit allows requests of that size"
             self._errors.add(field, f"no gear that holds {shape}", expected + self._or_fallback)
@@ -276,10 +278,6 @@ def _read_table(
         errors.add(field, f"{len(gears)} gears", f"at most {_MOST}")
         return None
     return tuple(sorted(gears))
-
-
-def _holds(gear: Sequence[int], sizes: Sequence[int]) -> bool:
-    return all(own >= size for own, size in zip(gear, sizes, strict=True))
 
 
 def _shown(gear: Sequence[int]) -> str:

@@ -264,7 +264,8 @@ def check_shared_memory(machine: Machine, models: Sequence[Model]) -> Finding:
         for model in models
     )
     engines = sum(model.engines for model in models)
-    size = f"{_gibibytes(needed)}g"
+    # Whole GiB, with up to one GiB of reserve for several request batches.
+    size = f"{1 + -(-needed // 2**30)}g"
     cure = (
         f"`docker run --shm-size={size}`; on a host, as root, `mount -o remount,size={size} "
         "/dev/shm`"
@@ -313,8 +314,3 @@ def check_service(machine: Machine) -> Finding:
 
 def _bytes(nbytes: int) -> str:
     return in_binary_units(nbytes) or f"{nbytes} bytes"
-
-
-def _gibibytes(nbytes: int) -> int:
-    """Return whole GiB, with up to one GiB of reserve for several request batches."""
-    return 1 + -(-nbytes // 2**30)
